@@ -1,0 +1,83 @@
+// Recorded work. A CommandBuffer is recorded once and submitted any number of times: everything that varies between
+// steps lives in device memory (gpu/kernels/step_state.h), nothing in the recording.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "gpu/buffer.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+class Device;
+class Kernel;
+struct CommandBufferImpl;
+
+// A finished recording. Not destroyed while a submission of it is pending.
+class CommandBuffer {
+  public:
+    explicit CommandBuffer(std::unique_ptr<CommandBufferImpl> impl);
+    ~CommandBuffer();
+    CommandBuffer(CommandBuffer&&) noexcept;
+    CommandBuffer& operator=(CommandBuffer&&) noexcept;
+
+    uint32_t n_dispatches() const;
+    CommandBufferImpl& impl() const { return *impl_; }  // gpu/*.cpp only
+
+  private:
+    std::unique_ptr<CommandBufferImpl> impl_;
+};
+
+// What a dispatch is about, for the profiler: name, bytes it must move, FLOPs it must do. Zero where unknown.
+struct DispatchInfo {
+    const char* name = "";
+    uint64_t bytes = 0;
+    uint64_t flops = 0;
+};
+
+struct RecorderOptions {
+    bool timestamps = false;  // one timestamp pair per dispatch, read by gpu/profiler.h; forces a barrier after each
+};
+
+// Records one command buffer. Engine thread only.
+class Recorder {
+  public:
+    static Result<Recorder> begin(Device& device, const RecorderOptions& options = {});
+    Recorder(Recorder&&) noexcept;
+    ~Recorder();
+
+    // Params: the kernel's push-constant struct (at most 128 bytes), shared with the shader.
+    template <typename Params>
+    void dispatch(const Kernel& kernel, const Params& params, uint32_t x, uint32_t y, uint32_t z,
+                  const DispatchInfo& info) {
+        static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 128);
+        dispatch_raw(kernel, std::as_bytes(std::span(&params, 1)), x, y, z, info);
+    }
+    // Grid read from three u32 at buffer+offset when the work executes.
+    template <typename Params>
+    void dispatch_indirect(const Kernel& kernel, const Params& params, const Buffer& grid, uint64_t grid_offset,
+                           const DispatchInfo& info) {
+        static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 128);
+        dispatch_indirect_raw(kernel, std::as_bytes(std::span(&params, 1)), grid, grid_offset, info);
+    }
+
+    void barrier();  // everything before is visible to everything after: compute and transfer, one global barrier
+    void copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset, uint64_t size_bytes);
+    void fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word);
+
+    Result<CommandBuffer> end() &&;
+
+  private:
+    explicit Recorder(std::unique_ptr<CommandBufferImpl> impl);
+    void dispatch_raw(const Kernel&, std::span<const std::byte>, uint32_t, uint32_t, uint32_t, const DispatchInfo&);
+    void dispatch_indirect_raw(const Kernel&, std::span<const std::byte>, const Buffer&, uint64_t,
+                               const DispatchInfo&);
+    std::unique_ptr<CommandBufferImpl> impl_;
+};
+
+}  // namespace lorad::gpu

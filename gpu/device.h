@@ -1,0 +1,90 @@
+// A Vulkan device chosen with a reason, its capabilities, and everything that is created from it.
+// No Vulkan type appears here: gpu/vk.h is the only header that includes it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/buffer.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+// What a device can do; filled for rejected devices too, as far as it could be read.
+struct DeviceCapabilities {
+    std::string name;
+    std::string driver;       // driver name and version, as text
+    std::string api_version;  // "1.4.312"
+    bool is_cpu = false;      // lavapipe and the like
+    uint64_t device_local_bytes = 0;
+    uint64_t device_local_free_bytes = 0;  // VK_EXT_memory_budget where present, else device_local_bytes
+    uint64_t max_allocation_bytes = 0;
+    uint32_t subgroup_size = 0;
+    uint32_t subgroup_size_min = 0, subgroup_size_max = 0;
+    uint32_t shared_memory_bytes = 0;
+    uint32_t max_push_constant_bytes = 0;
+    uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
+    bool has_transfer_queue = false;
+    bool float16 = false;          // shaderFloat16 and 16-bit storage
+    bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
+    bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope
+    bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
+    bool coopmat2_bfloat16 = false;
+};
+
+// One line of `lorad devices`.
+struct DeviceReport {
+    DeviceCapabilities capabilities;
+    bool usable = false;
+    bool chosen = false;
+    std::string reason;  // why rejected or why not chosen; why chosen
+};
+
+struct DeviceOptions {
+    int device_index = -1;         // -1: the best usable device; else this one or an error
+    bool validation = false;       // core + synchronisation validation; every message is counted and logged
+    std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
+};
+
+// Every physical device with its verdict. Needs no Device. An error only if there is no Vulkan at all.
+Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options);
+
+class Queue;
+class Kernel;
+class Uploader;
+struct DeviceImpl;
+
+// Owns instance, logical device, queues, memory slabs and the pipeline cache. Outlives everything made from it.
+// Thread-safe: create_buffer, uploader(). One thread at a time: compute_queue().
+class Device {
+  public:
+    static Result<std::unique_ptr<Device>> create(const DeviceOptions& options);
+    ~Device();
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    const DeviceCapabilities& capabilities() const;
+
+    // Sub-allocates from slabs below the device's allocation limit. size > 0; 256-byte aligned address.
+    // kOutOfMemory names the bytes asked for and the bytes free.
+    Result<Buffer> create_buffer(uint64_t size_bytes, MemoryKind kind, const char* name);
+
+    Queue& compute_queue();   // where steps run
+    Uploader& uploader();     // host -> device copies, on the transfer queue when there is one
+
+    uint64_t allocated_bytes() const;       // device-local bytes handed out
+    uint64_t free_bytes_estimate() const;   // what could still be allocated device-local
+    uint64_t validation_message_count() const;
+    void save_pipeline_cache() const;
+
+    DeviceImpl& impl() { return *impl_; }  // gpu/*.cpp only
+
+  private:
+    explicit Device(std::unique_ptr<DeviceImpl> impl);
+    std::unique_ptr<DeviceImpl> impl_;
+};
+
+}  // namespace lorad::gpu

@@ -1,0 +1,42 @@
+// A compute pipeline made from one SPIR-V module and its specialization constants.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+class Device;
+struct KernelImpl;
+
+struct KernelOptions {
+    std::string_view module;                 // name given to add_kernel
+    std::vector<uint32_t> constants;         // specialization constants 0..n-1, 32 bits each
+    uint32_t required_subgroup_size = 0;     // 0: the driver's choice
+    bool require_full_subgroups = false;
+};
+
+class Kernel {
+  public:
+    static Result<Kernel> create(Device& device, const KernelOptions& options);
+    explicit Kernel(std::unique_ptr<KernelImpl> impl);
+    ~Kernel();
+    Kernel(Kernel&&) noexcept;
+    Kernel& operator=(Kernel&&) noexcept;
+
+    const KernelImpl& impl() const { return *impl_; }  // gpu/*.cpp only
+
+  private:
+    std::unique_ptr<KernelImpl> impl_;
+};
+
+// True if the module was built into this binary (the shader compiler could compile it).
+bool has_kernel_module(std::string_view module);
+
+}  // namespace lorad::gpu

@@ -1,0 +1,34 @@
+// Submission and completion by timeline value. The first failure is kept and returned by every later call:
+// a lost device stays lost.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+
+#include "gpu/command.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+struct QueueImpl;
+
+class Queue {
+  public:
+    explicit Queue(QueueImpl* impl) : impl_(impl) {}
+
+    // Submits recordings in order; they start after all earlier submissions of this queue. Returns the timeline
+    // value that is reached when all of them have finished and their writes are visible to the host.
+    Result<uint64_t> submit(std::span<const CommandBuffer* const> recordings);
+    // As submit, after the uploader's timeline has reached upload_value (0: no wait).
+    Result<uint64_t> submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value);
+
+    // kDeviceLost on loss or after the deadline (a hung device).
+    Status wait(uint64_t value, std::chrono::milliseconds deadline = std::chrono::seconds(60));
+    Result<uint64_t> completed() const;  // highest value reached
+
+  private:
+    QueueImpl* impl_;
+};
+
+}  // namespace lorad::gpu

@@ -74,7 +74,7 @@ mesa_is_old() { ! version_at_least "$(installed_version mesa-vulkan-drivers)" "$
 # Rust: what is in PATH if it is new enough, else the first package that is.
 cargo_ok() {
     local c v
-    for c in cargo "$HOME/.cargo/bin/cargo" /usr/bin/cargo-1.*; do
+    for c in cargo "${HOME:-/root}/.cargo/bin/cargo" /usr/bin/cargo-1.*; do
         v=$("$c" --version 2>/dev/null | awk '{print $2}') || continue
         [ -n "$v" ] && version_at_least "$v" "$rust_min" && return 0
     done

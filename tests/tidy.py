@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Checks the rules of docs/STYLE.md that a compiler does not: layers, fences, file sizes, words that must not be in the tree.
+
+    tests/tidy.py              checks this tree; prints file:line: what, and exits 1 if anything is wrong
+    tests/tidy.py --self-test  plants one violation of each rule in a scratch tree and fails if one goes unseen
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+LAYERS = ["proto", "gpu", "model", "adapters", "server"]
+CODE = (".h", ".cpp", ".comp", ".glsl", ".rs")
+TEXT = CODE + (".py", ".sh", ".md", ".txt", ".cmake", ".json", ".toml", ".yaml", ".service", ".in", ".supp")
+SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "target"}
+SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/", "model/text/Cargo.lock")
+
+WARN_LINES, FAIL_LINES, FAIL_LINES_TESTS = 400, 600, 800
+MODULE_BUDGET = 100  # SPIR-V modules, so that variants stay a choice and never a cross product
+
+# (what is fenced, pattern on an include line, files that may have it, what to use instead)
+INCLUDE_FENCES = [
+    ("JSON library", r"<nlohmann/", r"^(proto/.*\.cpp|tests/.*|bench/.*)$", "read through proto/json.h"),
+    ("HTTP library", r"<httplib\.h>", r"^(server/http/listener\.cpp|tests/.*|bench/.*)$", "go through server/http/listener.h"),
+    ("Vulkan", r"<vulkan/", r"^(gpu/[^/]*\.cpp|gpu/vk\.h)$", "use the handles of gpu/*.h"),
+    ("logging library", r"<spdlog/", r"^proto/base/log\.cpp$", "use proto/base/log.h"),
+]
+
+# (rule, pattern, files it holds for, files that may break it, what to do)
+LINE_FENCES = [
+    ("getenv", r"\b(secure_)?getenv\s*\(", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$", r"^server/config[^/]*\.cpp$",
+     "configuration comes in through server/config"),
+    ("catch", r"\bcatch\s*\(", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$",
+     r"^(proto/.*|server/http/listener|server/config[^/]*|server/main)\.cpp$",
+     "exceptions end where the library that throws them is wrapped"),
+    ("throw", r"\bthrow\b", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$", r"^$", "return a Result"),
+    ("vendor id", r"(?i)\b(0x10de|0x1002|0x8086|0x13b5|0x5143|0x10005|VK_VENDOR_ID_\w+)\b",
+     r"^(gpu|model|adapters|server)/.*\.(h|cpp|comp|glsl)$", r"^gpu/device[^/]*\.(h|cpp)$",
+     "one table of device quirks: gpu/device*.cpp"),
+]
+
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+# Spelled in pieces so that this file passes its own check. A path of one machine, or the host of a package registry.
+MACHINE_WORDS = re.compile(r"(/wo" r"rk/|deb\.deb" r"ian\.org|pypi\.o" r"rg|crates\.i" r"o\b|arti" r"factory|artifact-reg" r"istry)")
+
+
+def tracked_files(root):
+    """Every file that is, or could be, in the repository: what git ignores is left out where git is there to ask."""
+    try:
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                                check=True, capture_output=True, text=True).stdout.split("\0")
+        names = [name for name in listed if name]
+    except (OSError, subprocess.CalledProcessError):
+        names = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS]
+            names += [os.path.relpath(os.path.join(folder, f), root) for f in files]
+    return sorted(n for n in set(names) if os.path.isfile(os.path.join(root, n)) and not n.startswith(SKIPPED_PREFIXES))
+
+
+def strip_comment(line):
+    return line.split("//", 1)[0]
+
+
+def layer_of(path):
+    top = path.split("/", 1)[0]
+    return top if top in LAYERS else None
+
+
+def check_includes(path, number, line, report):
+    match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+    if not match:
+        return
+    target = match.group(2)
+    layer, target_layer = layer_of(path), layer_of(target)
+    if layer:
+        if target.startswith(("tests/", "bench/")):
+            report(path, number, f"{layer} includes {target}: nothing includes tests or bench")
+        elif match.group(1) == '"' and not target_layer:
+            report(path, number, f'"{target}": include paths start at the repository root, with a layer\'s name')
+        elif target_layer and LAYERS.index(target_layer) > LAYERS.index(layer):
+            report(path, number, f"{layer} includes {target}: the order is {' <- '.join(LAYERS)}")
+    for what, pattern, allowed, advice in INCLUDE_FENCES:
+        if re.search(pattern, line) and not re.match(allowed, path):
+            report(path, number, f"{what} header outside its fence: {advice}")
+
+
+def check_file(root, path, report, warn):
+    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    is_code = path.endswith(CODE)
+    if is_code:
+        limit = FAIL_LINES_TESTS if path.startswith(("tests/", "bench/")) else FAIL_LINES
+        if len(lines) > limit:
+            report(path, len(lines), f"{len(lines)} lines, at most {limit}: split it")
+        elif len(lines) > WARN_LINES:
+            warn(path, len(lines), f"{len(lines)} lines, more than {WARN_LINES}")
+    if path.endswith(".h") and layer_of(path) and not path.endswith(".params.h"):
+        if not any(line.startswith("#pragma once") for line in lines):
+            report(path, 1, "no #pragma once")
+    for number, line in enumerate(lines, 1):
+        if path.endswith((".h", ".cpp")):
+            check_includes(path, number, line, report)
+            for what, pattern, holds_for, allowed, advice in LINE_FENCES:
+                if re.match(holds_for, path) and not re.match(allowed, path) and re.search(pattern, strip_comment(line)):
+                    report(path, number, f"{what} outside its fence: {advice}")
+        if UNFINISHED.search(line):
+            report(path, number, "unfinished work marked in the tree: finish it, or open an issue")
+        if MACHINE_WORDS.search(line):
+            report(path, number, f"a machine's path or a registry's host ({MACHINE_WORDS.search(line).group(1)})")
+
+
+def check_kernels(root, report):
+    path = "gpu/kernels/CMakeLists.txt"
+    if not os.path.exists(os.path.join(root, path)):
+        return
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        text = file.read()
+    modules = len(re.findall(r"(?m)^\s*add_kernel\(", text))
+    if modules > MODULE_BUDGET:
+        report(path, 1, f"{modules} SPIR-V modules, at most {MODULE_BUDGET}: use a specialization constant")
+    folder = os.path.join(root, "gpu/kernels")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".comp") and not re.search(rf"add_kernel\(\s*gpu\s+{re.escape(name[:-5])}(\.comp)?\b", text):
+            if f"{name[:-5]}" not in text:
+                report(f"gpu/kernels/{name}", 1, f"a shader without an add_kernel line in {path}")
+
+
+def check_tests_assert(root, path, report):
+    """A TEST body without any expectation proves nothing."""
+    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    for match in re.finditer(r"(?m)^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\((\w+),\s*(\w+)\)\s*\{(.*?)^\}", text, re.S):
+        if not re.search(r"EXPECT|ASSERT|FAIL\(|expect_|check_|require_|verify_|compare_|Expect|Check", match.group(3)):
+            line = text.count("\n", 0, match.start()) + 1
+            report(path, line, f"{match.group(1)}.{match.group(2)} asserts nothing")
+
+
+def check_tree(root):
+    problems, warnings = [], []
+
+    def report(path, line, message):
+        problems.append(f"{path}:{line}: {message}")
+
+    def warn(path, line, message):
+        warnings.append(f"{path}:{line}: {message}")
+
+    for path in tracked_files(root):
+        if path.endswith(TEXT) or os.path.basename(path) in ("CMakeLists.txt", "run", "Dockerfile"):
+            check_file(root, path, report, warn)
+        if path.startswith("tests/") and path.endswith("_test.cpp"):
+            check_tests_assert(root, path, report)
+    check_kernels(root, report)
+    return problems, warnings
+
+
+# One file per rule that must be found, and what the finding says; then files that must pass.
+PLANTED = [
+    ("gpu/upward.cpp", '#include "server/engine/engine.h"\n', "the order is proto"),
+    ("proto/upward.h", '#pragma once\n#include "gpu/buffer.h"\n', "the order is proto"),
+    ("model/tests_in.cpp", '#include "tests/support/x.h"\n', "nothing includes tests"),
+    ("model/relative.cpp", '#include "weights.h"\n', "include paths start at the repository root"),
+    ("model/json.cpp", "#include <nlohmann/json.hpp>\n", "JSON library"),
+    ("proto/json_in_header.h", "#pragma once\n#include <nlohmann/json.hpp>\n", "JSON library"),
+    ("server/http/routes.cpp", "#include <httplib.h>\n", "HTTP library"),
+    ("adapters/vulkan.cpp", "#include <vulkan/vulkan.h>\n", "Vulkan"),
+    ("gpu/buffer.h", "#pragma once\n#include <vulkan/vulkan.h>\n", "Vulkan"),
+    ("server/loud.cpp", "#include <spdlog/spdlog.h>\n", "logging library"),
+    ("gpu/environment.cpp", 'auto v = std::getenv("X");\n', "getenv"),
+    ("model/catches.cpp", "try { f(); } catch (...) {}\n", "catch"),
+    ("model/throws.cpp", "throw 1;\n", "throw"),
+    ("gpu/vendor.cpp", "if (id == 0x10DE) {}\n", "vendor id"),
+    ("gpu/long.cpp", "int a;\n" * (FAIL_LINES + 1), "split it"),
+    ("tests/gpu/long_test.cpp", "int a;\n" * (FAIL_LINES_TESTS + 1), "split it"),
+    ("gpu/no_pragma.h", "int a;\n", "no #pragma once"),
+    ("server/unfinished.cpp", "// TO" "DO later\n", "unfinished work"),
+    ("docs/path.md", "see /wo" "rk/main\n", "a machine's path"),
+    ("tests/gpu/empty_test.cpp", "TEST(A, B) {\n    f();\n}\n", "asserts nothing"),
+    ("gpu/kernels/orphan.comp", "#version 450\n", "without an add_kernel line"),
+]
+INNOCENT = [
+    ("gpu/kernels/CMakeLists.txt", "add_kernel(gpu used.comp)\n"),
+    ("gpu/kernels/used.comp", "#version 450\n"),
+    ("gpu/vk.h", "#pragma once\n#include <vulkan/vulkan.h>\n"),
+    ("gpu/device.cpp", '#include <vulkan/vulkan.h>\n#include "proto/base/log.h"\nauto nvidia = 0x10de;\n'),
+    ("proto/json.cpp", "#include <nlohmann/json.hpp>\n// we never throw here\n"),
+    ("server/http/listener.cpp", '#include <httplib.h>\n#include "model/text.h"\n'),
+    ("server/config.cpp", 'auto v = std::getenv("X");\n'),
+    ("gpu/nearly_long.cpp", "int a;\n" * FAIL_LINES),
+    ("tests/gpu/good_test.cpp", '#include <nlohmann/json.hpp>\nTEST(A, B) {\n    EXPECT_EQ(1, 1);\n}\n'),
+]
+
+
+def self_test():
+    failures = []
+    with tempfile.TemporaryDirectory() as root:
+        for path, content in INNOCENT + [(path, content) for path, content, _ in PLANTED]:
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(content)
+        problems, _ = check_tree(root)
+        for path, _, expected in PLANTED:
+            if not any(p.startswith(f"{path}:") and expected in p for p in problems):
+                failures.append(f"planted violation not found: {path}: expected '{expected}'")
+        for path, _ in INNOCENT:
+            failures += [f"false alarm: {p}" for p in problems if p.startswith(f"{path}:")]
+    for failure in failures:
+        print(failure)
+    print(f"tidy self-test: {len(PLANTED)} planted, {len(failures)} wrong")
+    return 1 if failures else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    if sys.argv[1:]:
+        print(__doc__)
+        return 2
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    problems, warnings = check_tree(root)
+    for warning in warnings:
+        print(f"warning: {warning}")
+    for problem in problems:
+        print(problem)
+    print(f"tidy: {len(problems)} problems, {len(warnings)} warnings")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

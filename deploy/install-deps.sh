@@ -16,7 +16,7 @@ check_only=false
 
 packages=(cmake ninja-build g++ pkg-config ccache git curl ca-certificates python3
           libvulkan-dev libvulkan1 vulkan-validationlayers mesa-vulkan-drivers glslc spirv-tools
-          libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libssl-dev libcli11-dev libtomlplusplus-dev
+          libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev libcli11-dev libtomlplusplus-dev
           libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { echo "install-deps: $*"; }

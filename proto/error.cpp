@@ -1,0 +1,54 @@
+#include "proto/error.h"
+
+#include <array>
+
+#include "proto/json.h"
+
+namespace lorad::proto {
+namespace {
+
+constexpr std::string_view kInvalid = "invalid_request_error";
+constexpr std::string_view kServer = "server_error";
+
+constexpr std::array kTable = {
+    ErrorInfo{ErrorCode::kInvalidRequest, 400, kInvalid, "invalid_request"},
+    ErrorInfo{ErrorCode::kUnsupportedParameter, 400, kInvalid, "unsupported_parameter"},
+    ErrorInfo{ErrorCode::kContextLengthExceeded, 400, kInvalid, "context_length_exceeded"},
+    ErrorInfo{ErrorCode::kModelNotFound, 404, kInvalid, "model_not_found"},
+    ErrorInfo{ErrorCode::kAdapterNotFound, 404, kInvalid, "adapter_not_found"},
+    ErrorInfo{ErrorCode::kAdapterExists, 400, kInvalid, "adapter_already_loaded"},
+    ErrorInfo{ErrorCode::kAdapterInvalid, 422, kInvalid, "adapter_invalid"},
+    ErrorInfo{ErrorCode::kAdapterUnsupported, 422, kInvalid, "adapter_unsupported"},
+    ErrorInfo{ErrorCode::kNotFound, 404, kInvalid, "not_found"},
+    ErrorInfo{ErrorCode::kMethodNotAllowed, 405, kInvalid, "method_not_allowed"},
+    ErrorInfo{ErrorCode::kPayloadTooLarge, 413, kInvalid, "request_too_large"},
+    ErrorInfo{ErrorCode::kOverloaded, 429, "rate_limit_error", "server_overloaded"},
+    ErrorInfo{ErrorCode::kDraining, 503, kServer, "server_draining"},
+    ErrorInfo{ErrorCode::kOutOfMemory, 507, kServer, "out_of_memory"},
+    ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
+    ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
+    ErrorInfo{ErrorCode::kInvalidConfig, 500, kServer, "invalid_config"},
+    ErrorInfo{ErrorCode::kNoDevice, 500, kServer, "no_device"},
+    ErrorInfo{ErrorCode::kIo, 500, kServer, "io_error"},
+    ErrorInfo{ErrorCode::kInternal, 500, kServer, "internal_error"},
+};
+
+}  // namespace
+
+const ErrorInfo& error_info(ErrorCode code) {
+    for (const ErrorInfo& info : kTable) {
+        if (info.code == code) return info;
+    }
+    return kTable.back();
+}
+
+int retry_after_s(ErrorCode code) {
+    switch (code) {
+        case ErrorCode::kOverloaded: return 1;
+        case ErrorCode::kDraining:
+        case ErrorCode::kDeviceLost: return 5;
+        default: return 0;
+    }
+}
+
+}  // namespace lorad::proto

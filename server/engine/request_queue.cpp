@@ -1,0 +1,62 @@
+#include "server/engine/request_queue.h"
+
+#include "proto/base/format.h"
+
+namespace lorad::server {
+
+Status RequestQueue::push(Request& request) {
+    {
+        std::lock_guard lock(mutex_);
+        if (refusal_) return *refusal_;
+        if (n_waiting_ >= n_waiting_max_) {
+            return make_error(ErrorCode::kOverloaded,
+                              format("the server is busy: {} requests are waiting, at most {} may", n_waiting_,
+                                     n_waiting_max_));
+        }
+        ++n_waiting_;
+        requests_.push_back(std::move(request));
+    }
+    changed_.notify_one();
+    return ok_status();
+}
+
+std::vector<Request> RequestQueue::drain() {
+    std::lock_guard lock(mutex_);
+    woken_ = false;
+    return std::exchange(requests_, {});
+}
+
+void RequestQueue::leave_waiting(uint32_t n_requests) {
+    std::lock_guard lock(mutex_);
+    CHECK(n_requests <= n_waiting_);
+    n_waiting_ -= n_requests;
+}
+
+void RequestQueue::wait(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this] { return !requests_.empty() || woken_; });
+}
+
+void RequestQueue::wake() {
+    {
+        std::lock_guard lock(mutex_);
+        woken_ = true;
+    }
+    changed_.notify_one();
+}
+
+void RequestQueue::close(Error refusal) {
+    {
+        std::lock_guard lock(mutex_);
+        if (!refusal_) refusal_ = std::move(refusal);
+        woken_ = true;
+    }
+    changed_.notify_one();
+}
+
+uint32_t RequestQueue::n_waiting() const {
+    std::lock_guard lock(mutex_);
+    return n_waiting_;
+}
+
+}  // namespace lorad::server

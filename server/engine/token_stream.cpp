@@ -1,0 +1,47 @@
+#include "server/engine/token_stream.h"
+
+namespace lorad::server {
+
+const char* to_string(FinishReason reason) {
+    switch (reason) {
+        case FinishReason::kStop: return "stop";
+        case FinishReason::kLength: return "length";
+        case FinishReason::kCancelled: return "abort";
+        case FinishReason::kError: return "error";
+    }
+    return "error";
+}
+
+TokenStream::TokenStream(uint32_t n_tokens_max) : n_tokens_max_(n_tokens_max) {}
+
+void TokenStream::push(TokenId token) {
+    {
+        std::lock_guard lock(mutex_);
+        CHECK(!closed_ && n_pushed_ < n_tokens_max_);
+        tokens_.push_back(token);
+        ++n_pushed_;
+    }
+    changed_.notify_one();
+}
+
+void TokenStream::close(StreamEnd end) {
+    {
+        std::lock_guard lock(mutex_);
+        CHECK(!closed_);
+        CHECK((end.reason == FinishReason::kError) == end.error.has_value());
+        closed_ = true;
+        end_ = std::move(end);
+    }
+    changed_.notify_one();
+}
+
+TokenStream::Batch TokenStream::pop(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this] { return !tokens_.empty() || closed_; });
+    Batch batch;
+    batch.tokens.swap(tokens_);
+    batch.end = end_;
+    return batch;
+}
+
+}  // namespace lorad::server

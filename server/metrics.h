@@ -1,0 +1,92 @@
+// What /metrics shows, in Prometheus' text format. vLLM's names where vLLM has them, so that its dashboards and
+// Kubernetes' inference gateway work unchanged; lorad_* for what only lorad has.
+//
+// Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some, any thread reads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/engine/token_stream.h"
+
+namespace lorad::server {
+
+// Cumulative buckets are formed when the text is written; observing is two relaxed adds.
+class Histogram {
+  public:
+    explicit Histogram(std::vector<double> upper_bounds);
+    void observe(double value);
+    void write(std::string& out, std::string_view name, std::string_view labels, std::string_view help) const;
+
+  private:
+    std::vector<double> upper_bounds_;
+    std::unique_ptr<std::atomic<uint64_t>[]> counts_;  // one more than bounds: the last is +Inf
+    std::atomic<double> sum_{0.0};
+};
+
+class Metrics {
+  public:
+    struct Shape {
+        std::string model_name;
+        uint32_t block_tokens = 0;
+        uint32_t n_kv_blocks = 0;
+        uint32_t n_adapters_max = 0;
+    };
+    explicit Metrics(Shape shape);
+
+    // One executed step, as the engine saw it.
+    struct Step {
+        uint32_t n_rows = 0;
+        uint32_t n_sequences = 0;
+        uint32_t n_adapters = 0;      // distinct ones among the sequences, the base not counted
+        uint32_t n_prefill_rows = 0;  // rows beyond one per decoding sequence
+        uint64_t n_dispatches = 0;
+        double seconds = 0.0;
+    };
+    void on_step(const Step& step);
+    void on_preempted() { n_preemptions_.fetch_add(1, std::memory_order_relaxed); }
+    void on_prompt_tokens(uint64_t n) { n_prompt_tokens_.fetch_add(n, std::memory_order_relaxed); }
+    void on_generated(uint64_t n) { n_generated_tokens_.fetch_add(n, std::memory_order_relaxed); }
+    void on_first_token(double seconds) { time_to_first_token_.observe(seconds); }
+    void on_next_token(double seconds) { inter_token_latency_.observe(seconds); }
+    void on_finished(FinishReason reason, double seconds);
+    void on_http_response(int status);
+
+    // Gauges, written by the engine thread after every change.
+    void set_requests(uint32_t n_running, uint32_t n_waiting);
+    void set_kv_blocks_used(uint32_t n) { n_kv_blocks_used_.store(n, std::memory_order_relaxed); }
+    // Comma-separated names, as vLLM writes them.
+    void set_active_adapters(std::string running, std::string waiting);
+
+    struct Resident {
+        std::string name;
+        uint64_t bytes = 0;
+    };
+    std::string text(const std::vector<Resident>& adapters) const;
+
+    uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
+    uint32_t n_step_sequences_max() const { return n_step_sequences_max_.load(std::memory_order_relaxed); }
+
+  private:
+    const Shape shape_;
+    std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
+    std::atomic<uint64_t> n_steps_{0}, n_dispatches_{0}, n_prefill_rows_{0};
+    std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
+    std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
+    std::array<std::atomic<uint64_t>, 4> n_finished_{};      // by FinishReason
+    std::array<std::atomic<uint64_t>, 6> n_http_responses_{};  // by status / 100
+    Histogram time_to_first_token_, inter_token_latency_, request_latency_;
+    Histogram step_rows_, step_sequences_, step_seconds_;
+
+    mutable std::mutex adapters_mutex_;
+    std::string running_adapters_, waiting_adapters_;  // guarded by adapters_mutex_
+    double adapters_changed_at_s_ = 0.0;               // guarded by adapters_mutex_; Unix time
+};
+
+}  // namespace lorad::server

@@ -1,0 +1,92 @@
+// A decoder-only transformer as data: everything that config.json says about the forward pass, checked.
+// Adding an architecture means adding a row of facts in config.cpp, not a second forward pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// The linear layers of one decoder layer, in the order of the device's LoRA table.
+enum class LinearModule : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
+inline constexpr uint32_t kLinearModules = 7;
+// "q_proj", "k_proj", ...
+std::string_view name_of(LinearModule module);
+
+// y[n] = W[n][k] x[k]
+struct LinearShape {
+    uint32_t n = 0;  // outputs
+    uint32_t k = 0;  // inputs
+};
+
+enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
+
+// Rotary embedding as config.json gives it; model/rope.h makes the table from it.
+struct RopeConfig {
+    RopeType type = RopeType::kDefault;
+    double theta = 10000.0;
+    uint32_t rotary_dim = 0;  // even, at most head_dim; the rest of a head is not turned
+    double factor = 1.0;
+    uint32_t original_max_positions = 0;  // llama3, yarn, longrope
+    double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+    double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+    bool truncate = true;                                  // yarn: round the correction range to whole dimensions
+    double attention_factor = 1.0;                         // yarn, longrope: multiplies cos and sin
+    std::vector<double> short_factors, long_factors;       // longrope: rotary_dim / 2 each
+};
+
+// From generation_config.json: what a request gets that does not say otherwise.
+struct GenerationDefaults {
+    std::vector<TokenId> eos_token_ids;  // config.json's where generation_config.json has none
+    float temperature = 1.0f;
+    float top_p = 1.0f;
+    uint32_t top_k = 0;  // 0: off
+    float min_p = 0.0f;
+};
+
+struct ModelConfig {
+    std::string architecture;  // "Qwen2ForCausalLM"
+    uint32_t vocab_size = 0;
+    uint32_t hidden_size = 0;
+    uint32_t intermediate_size = 0;
+    uint32_t n_layers = 0;
+    uint32_t n_heads = 0;
+    uint32_t n_kv_heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t max_positions = 0;  // the context the model was made for
+    float rms_norm_eps = 1e-6f;
+    bool tied_embeddings = false;  // lm_head is embed_tokens
+    bool qkv_bias = false;
+    bool o_bias = false;
+    bool mlp_bias = false;
+    bool qk_norm = false;         // RMS norm of each query and key head before RoPE
+    bool fused_qkv = false;       // the files hold qkv_proj (rows q, k, v)
+    bool fused_gate_up = false;   // the files hold gate_up_proj (rows gate, up)
+    RopeConfig rope;
+    std::vector<uint32_t> sliding_windows;  // [n_layers]; tokens seen including the current one; 0: all
+    GenerationDefaults generation;
+
+    uint32_t q_size() const { return n_heads * head_dim; }
+    uint32_t kv_size() const { return n_kv_heads * head_dim; }
+    LinearShape shape(LinearModule module) const;
+};
+
+// Reads config.json and, if it is there, generation_config.json of a Hugging Face folder. Understands both spellings:
+// torch_dtype/rope_theta/rope_scaling and dtype/rope_parameters/layer_types.
+// kInvalidModel names the file, the key, what was expected and what was found.
+Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
+
+// The same from texts; names are used in messages. `generation_text` may be empty.
+Result<ModelConfig> parse_model_config(std::string_view config_text, std::string_view generation_text);
+
+// "LlamaForCausalLM, MistralForCausalLM, ..."
+std::string supported_architectures();
+
+}  // namespace lorad::model

@@ -1,0 +1,89 @@
+// Runs steps of one loaded model on one device: rows in, next tokens (and logits where asked) out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/profiler.h"
+#include "model/config.h"
+#include "model/lora_table.h"
+#include "model/memory_plan.h"
+#include "model/step_batch.h"
+#include "model/weights.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+struct ExecutorOptions {
+    uint32_t n_rows_max = 2048;       // rows of one step
+    uint32_t n_sequences_max = 64;    // sequences of one step
+    uint32_t n_outputs_max = 0;       // outputs of one step; 0: n_sequences_max
+    uint32_t n_positions_max = 0;     // context served; 0: the model's
+    uint32_t n_adapter_slots = 1024;
+    double memory_utilization = 0.9;  // share of the free device memory
+    uint64_t adapter_bytes = 0;       // device memory left free for adapters
+    uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
+    uint32_t n_kv_blocks = 0;         // not 0: exactly these
+    gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
+    bool batch_invariant = false;     // a row's bits never depend on what else is in its step
+};
+
+// Answers of one finished step; spans are valid until the next finish().
+struct StepOutput {
+    std::span<const int32_t> sampled;  // [n_outputs] the argmax; -1 where a logit was not finite
+    std::span<const float> max_logits;        // [n_outputs]
+    std::span<const float> log_sum_exps;      // [n_outputs]; logprob of the argmax = max_logit - log_sum_exp
+    // [vocab] of output i; empty where logits were not asked for.
+    std::span<const float> logits(uint32_t output) const {
+        return logits_rows[output] < 0 ? std::span<const float>()
+                                       : all_logits.subspan(static_cast<size_t>(logits_rows[output]) * vocab_size, vocab_size);
+    }
+
+    std::span<const int32_t> logits_rows;  // [n_outputs] row in all_logits, or -1
+    std::span<const float> all_logits;
+    uint32_t vocab_size = 0;
+};
+
+// One thread (the engine's). Steps run in the order of submit(); finish() answers the oldest unfinished one. Up to two
+// steps may be in flight, so that the next one can be built and submitted while one runs: its rows may name the running step's
+// outputs as tokens (StepBatch::add_fed_back_row).
+class Executor {
+  public:
+    // Checks the folder's tensors against `config`, plans the memory, uploads and makes everything ready.
+    static Result<std::unique_ptr<Executor>> load(gpu::Device& device, const std::filesystem::path& folder,
+                                                  const ModelConfig& config, const ExecutorOptions& options,
+                                                  const LoadProgress& progress = {});
+    ~Executor();
+    Executor(const Executor&) = delete;
+    Executor& operator=(const Executor&) = delete;
+
+    // The batch must keep to the options' limits (CHECK): it comes from our scheduler, not from a client.
+    // kDeviceLost is final.
+    Status submit(const StepBatch& batch);
+    Result<StepOutput> finish();
+    uint32_t n_in_flight() const;
+
+    const ModelConfig& config() const;
+    const ExecutorOptions& options() const;  // with the zeros filled in
+    const MemoryPlan& memory_plan() const;
+    uint32_t n_kv_blocks() const;
+    LoraTable& lora_table();
+    uint64_t n_recordings() const;  // made so far: replays make none
+
+    // Times each kernel of a step of n_rows decode rows that each see n_context positions, with made-up contents in blocks of the
+    // KV cache: only while nothing else runs. With adapter slots the rows take turns in them.
+    Result<std::vector<gpu::KernelProfile>> profile(uint32_t n_rows, uint32_t n_context,
+                                                    std::span<const uint32_t> adapter_slots, uint32_t n_repeats);
+
+  private:
+    struct Impl;
+    explicit Executor(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lorad::model

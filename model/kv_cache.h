@@ -1,0 +1,51 @@
+// The paged KV cache: which blocks are free (host) and where their bytes are (device).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gpu/device.h"
+#include "model/config.h"
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+inline constexpr uint32_t kBlockTokens = 64;
+
+inline constexpr uint32_t blocks_for_tokens(uint32_t n_tokens) { return (n_tokens + kBlockTokens - 1) / kBlockTokens; }
+
+// Which blocks are free. Pure bookkeeping, no device; engine thread only. Every block is either in the free list or
+// handed out once; giving back a block that is not out is a programmer error (CHECK).
+class BlockPool {
+  public:
+    explicit BlockPool(uint32_t n_blocks);
+
+    std::optional<BlockId> allocate();               // nullopt: none free
+    bool allocate(uint32_t n, std::vector<BlockId>& to);  // appends n blocks, or none and false
+    void release(BlockId block);
+    void release(std::span<const BlockId> blocks);
+
+    uint32_t n_blocks() const { return static_cast<uint32_t>(used_.size()); }
+    uint32_t n_free() const { return static_cast<uint32_t>(free_.size()); }
+    uint32_t n_used() const { return n_blocks() - n_free(); }
+
+  private:
+    std::vector<BlockId> free_;  // a stack: the block given back last is handed out next
+    std::vector<bool> used_;
+};
+
+// Device bytes of one block over all layers: K and V in f16.
+uint64_t kv_block_bytes(const ModelConfig& config);
+
+// One buffer per layer, f16, [block][K|V][kv_head][64 tokens][head_dim].
+struct KvCache {
+    std::vector<gpu::Buffer> layers;
+    uint32_t n_blocks = 0;
+
+    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks);
+};
+
+}  // namespace lorad::model

@@ -1,0 +1,68 @@
+// Reads safetensors files, trusting no byte of them: base models and adapters alike. A file is mapped, its header is
+// checked in full (lengths, types, shapes, byte ranges that tile the data exactly), and tensors are spans of the mapping.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// Types the format knows. Only the three first are weights that lorad applies.
+enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool, kF8E4M3, kF8E5M2 };
+std::string_view name_of(DType dtype);  // "F32"
+uint32_t bytes_of(DType dtype);
+// The device's number of a weight type: 0 f32, 1 f16, 2 bf16. Only for those three.
+uint32_t weight_type_of(DType dtype);
+inline bool is_weight_type(DType dtype) { return dtype <= DType::kBF16; }
+
+inline constexpr size_t kTensorDimensionsMax = 8;
+inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{32} << 20;
+
+struct Tensor {
+    std::string name;
+    DType dtype = DType::kF32;
+    std::vector<uint64_t> shape;
+    std::span<const std::byte> data;  // into the file's mapping
+
+    uint64_t n_elements() const;
+};
+// "[4, 128]"
+std::string shape_text(std::span<const uint64_t> shape);
+
+// The tensors of one file's bytes, sorted by name; spans point into `file`. `code` is the code of errors; their message
+// says what is wrong, not in which file. This is the fuzzed entry point.
+Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code);
+
+// One or more mapped files whose tensors are found by name. Read-only, so any thread. Spans live as long as this.
+class TensorFiles {
+  public:
+    // One file.
+    static Result<TensorFiles> open(const std::filesystem::path& file, ErrorCode code);
+    // A model folder: model.safetensors, or the shards that model.safetensors.index.json lists (inside the folder only;
+    // the index and the shards must agree on every tensor). Codes: kInvalidModel.
+    static Result<TensorFiles> open_folder(const std::filesystem::path& folder);
+
+    TensorFiles(TensorFiles&&) noexcept;
+    TensorFiles& operator=(TensorFiles&&) noexcept;
+    ~TensorFiles();
+
+    std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
+    const Tensor* find(std::string_view name) const;              // nullptr if absent
+    uint64_t total_bytes() const;                                 // of all tensors
+
+  private:
+    struct Mapping;
+    TensorFiles();
+    std::vector<std::unique_ptr<Mapping>> mappings_;
+    std::vector<Tensor> tensors_;
+};
+
+}  // namespace lorad::model

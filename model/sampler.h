@@ -1,0 +1,30 @@
+// Chooses a token from one row of logits on the host. Pure: the result depends on the logits, the parameters and the
+// position alone, so the same seed gives the same text whatever else is in the batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/sampling_params.h"
+
+namespace lorad::model {
+
+// A uniform number in [0, 1) with 53 random bits, from a counter-based generator.
+double uniform_at(uint64_t seed, uint64_t position);
+
+// Working memory of sample(), kept between calls. One per thread.
+struct SamplerScratch {
+    std::vector<uint32_t> ids;
+    std::vector<float> weights;
+};
+
+// Order of the filters: temperature, top_k, top_p, min_p; each sees what the one before left, renormalised. top_p keeps the
+// fewest most probable tokens whose probabilities reach it, always one at least; of equal logits the lower id comes first.
+// `position` is that of the token being chosen. Greedy parameters take the argmax (lowest id on ties).
+// -1 if any logit is not a number or infinite: the caller ends the request with an error.
+TokenId sample(std::span<const float> logits, const proto::SamplingParams& params, uint32_t position,
+               SamplerScratch& scratch);
+
+}  // namespace lorad::model

@@ -1,0 +1,65 @@
+// What one step computes: rows (one token of one sequence each) and for which of them the next token is chosen.
+//
+// Three sequences: A decodes at position 70, B runs a chunk of its prompt (positions 64..66, its end), C one of its
+// middle (positions 0..1) and so asks for no token:
+//
+//   row        0        1     2     3     4     5
+//   sequence   A        B     B     B     C     C
+//   position   70       64    65    66    0     1
+//   adapter    slot 3   none  none  none  slot 5, slot 5
+//   output     0 (row 0)            1 (row 3)
+//
+// Sequences with the same adapter should follow each other: the LoRA kernels work on runs of rows with one adapter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "proto/base/ids.h"
+
+namespace lorad::model {
+
+struct BatchRow {
+    int32_t token = 0;         // >= 0: a token id; < 0: output ~token of the step before this one
+    uint32_t position = 0;     // in its sequence
+    uint32_t table_begin = 0;  // where its sequence's block table begins in block_tables
+    uint32_t n_blocks = 0;     // length of that table; covers `position`
+    uint32_t adapter_slot = kNoAdapterSlot;
+};
+
+struct OutputRow {
+    uint32_t row = 0;
+    bool want_logits = false;  // copy the row's logits to the host; the argmax comes in any case
+};
+
+// Filled by the engine thread, handed to Executor::submit. Reusable: clear() keeps the memory.
+class StepBatch {
+  public:
+    void clear();
+
+    // Appends tokens at positions first_position, first_position + 1, ... of one sequence, whose KV blocks are `blocks`
+    // (covering at least these positions). Returns the index of the first row.
+    uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
+                      uint32_t adapter_slot);
+    // Appends one row whose token is what output `output` of the previous step chooses (greedy), not yet known here.
+    uint32_t add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
+                              uint32_t adapter_slot);
+    // Asks for the token after `row`. Returns the index of the answer in StepOutput.
+    uint32_t add_output(uint32_t row, bool want_logits);
+
+    uint32_t n_rows() const { return static_cast<uint32_t>(rows_.size()); }
+    uint32_t n_outputs() const { return static_cast<uint32_t>(outputs_.size()); }
+    std::span<const BatchRow> rows() const { return rows_; }
+    std::span<const OutputRow> outputs() const { return outputs_; }
+    std::span<const BlockId> block_tables() const { return block_tables_; }
+    bool has_lora() const { return has_lora_; }
+
+  private:
+    std::vector<BatchRow> rows_;
+    std::vector<OutputRow> outputs_;
+    std::vector<BlockId> block_tables_;
+    bool has_lora_ = false;
+};
+
+}  // namespace lorad::model

@@ -1,0 +1,66 @@
+// The base model's tensors on the device, in the layouts that the kernels read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpu/device.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+inline constexpr uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) / to * to; }
+
+// Row-major [n_padded][k_stride] in the file's type; rows and columns beyond n and k are zero.
+struct Matrix {
+    gpu::Buffer buffer;
+    uint32_t n = 0, k = 0;
+    uint32_t n_padded = 0;     // n rounded up to 64
+    uint32_t k_stride = 0;     // k rounded up to 64
+    uint32_t weight_type = 0;  // 0 f32, 1 f16, 2 bf16
+};
+
+// f32 [size rounded up to 64], widened from the file's type.
+struct Vector {
+    gpu::Buffer buffer;
+    uint32_t n = 0;
+    gpu::DeviceAddress address() const { return buffer ? buffer.address() : 0; }
+};
+
+struct LayerWeights {
+    Vector input_norm;      // [H]
+    Matrix qkv;             // rows q, k, v
+    Vector qkv_bias;        // empty without
+    Vector q_norm, k_norm;  // [D], empty without
+    Matrix o;
+    Vector o_bias;
+    Vector post_attention_norm;  // [H]
+    Matrix gate_up;              // rows gate, up
+    Vector gate_up_bias;
+    Matrix down;
+    Vector down_bias;
+};
+
+struct ModelWeights {
+    Matrix embedding;  // [V][H]
+    std::vector<LayerWeights> layers;
+    Vector final_norm;
+    Matrix lm_head;  // its buffer is empty where the embedding is tied
+    const Matrix& output() const { return lm_head.buffer ? lm_head : embedding; }
+};
+
+// Called from the loading thread with bytes done and in all; at most about a hundred times.
+using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
+
+// Device bytes that load_weights will allocate. Refuses tensors that are missing, unknown, of another shape or type
+// than the config asks for: the message names the tensor, what was expected and what was found.
+Result<uint64_t> check_weights(const TensorFiles& files, const ModelConfig& config);
+
+// Checks, compares with the device's free memory, uploads and waits for the copies.
+Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files, const ModelConfig& config,
+                                  const LoadProgress& progress = {});
+
+}  // namespace lorad::model

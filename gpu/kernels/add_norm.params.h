@@ -1,0 +1,30 @@
+#ifndef LORAD_GPU_KERNELS_ADD_NORM_PARAMS_H
+#define LORAD_GPU_KERNELS_ADD_NORM_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+struct AddNormParams {
+    uint64_t step;        // StepHeader, StepRow[]
+    uint64_t y;           // [split][t][y_stride] f32
+    uint64_t bias;        // [hidden] f32, or 0
+    uint64_t low;         // shrink result of group o or down; unused without LoRA
+    uint64_t lora_layer;  // as in LoraShrinkParams
+    uint64_t x;           // [t][x_stride] f32, updated in place
+    uint64_t gamma;       // [hidden] f32, or 0: only the residual, xn is not touched
+    uint64_t xn;          // [t][xn_stride] of the activation type; hidden..xn_stride-1 are written with zeros
+    uint32_t lora_slot_stride;
+    uint32_t lora_module;  // kLoraO or kLoraDown
+    uint32_t hidden;
+    uint32_t y_stride;
+    uint32_t split_stride;
+    uint32_t x_stride;
+    uint32_t xn_stride;
+    float eps;
+};
+INTEROP_SIZE(AddNormParams, 96);
+
+INTEROP_END
+
+#endif

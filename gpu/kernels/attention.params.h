@@ -1,0 +1,26 @@
+#ifndef LORAD_GPU_KERNELS_ATTENTION_PARAMS_H
+#define LORAD_GPU_KERNELS_ATTENTION_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+struct AttentionParams {
+    uint64_t step;          // StepHeader, StepRow[]
+    uint64_t block_tables;  // u32[], ragged; StepRow.block_table is an index into it
+    uint64_t q;             // [t][q_stride] f32
+    uint64_t kv;            // this layer's cache: f16 [block][K|V][kv_head][kBlockTokens][D]
+    uint64_t y;             // [t][y_stride] of the activation type; Q*D..y_stride-1 are written with zeros
+    uint64_t partials;      // split variant: f32, attention_partial_bytes(); else unused
+    uint32_t q_stride;
+    uint32_t y_stride;
+    uint32_t window;        // row p sees max(0, p - window + 1)..p; 0: everything up to p
+    float scale;            // on q . k
+    float softcap;          // 0: none; else s = softcap * tanh(s / softcap)
+    uint32_t row_capacity;  // rows in the bucket (stride of the partials)
+};
+INTEROP_SIZE(AttentionParams, 72);
+
+INTEROP_END
+
+#endif

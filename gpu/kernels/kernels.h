@@ -1,0 +1,145 @@
+// Every kernel of the forward pass, as methods that record one dispatch each.
+//
+// Letters: T rows of the step, H hidden, Q/K query and KV heads, D head dim, F ffn, V vocabulary, S splits of a matmul.
+// Rows of all buffers are the step's rows unless said otherwise. Kernels read the true row count from device memory and
+// leave rows beyond it alone; `rows` below is the capacity that the recording is made for (the row bucket).
+// Weights, LoRA A and B keep the type of their file; norm weights and biases are f32. Matrices are [n_padded][k_stride],
+// n_padded = n rounded up to 64, k_stride = k rounded up to 64, padding zero. A row of activations is as long as k_stride of
+// the matrix that reads it, its padding zero; activation buffers have kSlackRows rows behind the bucket, whose content never
+// matters but must be readable.
+// Sums run in a fixed order with explicit fma and without atomics: within one variant a row's bits do not depend on the
+// other rows or on their number.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/buffer.h"
+#include "gpu/command.h"
+#include "gpu/device.h"
+#include "gpu/kernels/add_norm.params.h"
+#include "gpu/kernels/attention.params.h"
+#include "gpu/kernels/embed.params.h"
+#include "gpu/kernels/gated_act.params.h"
+#include "gpu/kernels/lora_shrink.params.h"
+#include "gpu/kernels/matmul.params.h"
+#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/qkv_post.params.h"
+#include "gpu/kernels/rms_norm.params.h"
+#include "gpu/kernels/sample_argmax.params.h"
+#include "gpu/kernels/step_state.h"
+#include "gpu/pipeline.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+inline constexpr uint32_t kSlackRows = 128;    // behind every activation and matmul result buffer
+inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
+
+constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeightAlign); }
+
+enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
+
+struct KernelSetOptions {
+    KernelPath path = KernelPath::kAuto;
+    bool batch_invariant = false;  // one matmul variant and one attention variant for all row counts
+};
+
+// What the LoRA part of a consumer kernel needs to know when the recording is made.
+struct ConsumerShape {
+    uint32_t rows = 0;
+    uint32_t n_splits = 1;   // of the matmul whose result is consumed
+    bool with_lora = false;  // false: no row has an adapter; costs nothing then
+};
+
+struct QkvShape {
+    ConsumerShape base;
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim
+};
+
+struct AttentionShape {
+    uint32_t rows = 0;
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
+    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, joined by a second dispatch
+};
+
+class KernelSet {
+  public:
+    // kInvalidConfig if the device lacks the path that was asked for.
+    static Result<std::unique_ptr<KernelSet>> create(Device& device, const KernelSetOptions& options);
+    ~KernelSet();
+
+    // The first failure to build a pipeline; later recordings of that kernel record nothing. Check after recording.
+    Status status() const;
+    const KernelSetOptions& options() const { return options_; }  // path is never kAuto here
+
+    // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
+    ScalarType act_type(ScalarType weight_type) const;
+    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time.
+    MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
+    uint32_t plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const;
+
+    // x[t] = table[token[t]] * scale. Moves 2-4 H bytes in, 4 H out, per row.
+    void embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows);
+
+    // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
+    void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows);
+
+    // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
+    // params.k_per_split is filled in from the plan.
+    void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
+
+    // low[t][m][r] = A_m(slot of t)[r] . x[t] for the modules of one group, rows with an adapter only; r up to the rank
+    // rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
+    void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, const Buffer& step_state,
+                     uint64_t grid_offset);
+
+    // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
+    // q -> f32, k and v -> f16 at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
+    void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
+
+    // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
+    // step must be in the cache. With splits this records two dispatches and the barrier between them.
+    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
+
+    // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
+    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type);
+
+    // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
+    void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
+                   ScalarType act_type);
+
+    // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
+    // Records two dispatches and the barrier between them.
+    void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
+
+    // Bytes of scratch for the largest `rows` used.
+    static uint64_t attention_partial_bytes(const AttentionShape& shape);
+    static uint64_t sample_partial_bytes(uint32_t logit_rows);
+    static uint64_t lora_low_bytes(uint32_t rows) { return uint64_t{rows} * 3 * kMaxRank * sizeof(float); }
+
+  private:
+    struct Impl;
+    KernelSet(Device& device, const KernelSetOptions& options);
+
+    // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
+    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
+
+    Device& device_;
+    KernelSetOptions options_;
+    std::unique_ptr<Impl> impl_;
+};
+
+// The grid of lora_shrink for one group: max_rank over the group's modules and the adapters of this step's segments.
+struct ShrinkGrid {
+    uint32_t x, y, z;
+};
+constexpr ShrinkGrid shrink_grid(uint32_t max_rank, uint32_t n_segments, uint32_t n_modules) {
+    if (max_rank == 0 || n_segments == 0) return {0, 0, 0};
+    return {round_up(max_rank, 8) / kShrinkRanks, n_segments, n_modules};
+}
+
+}  // namespace lorad::gpu

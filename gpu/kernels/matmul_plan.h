@@ -1,0 +1,33 @@
+// Which matmul kernel serves a shape. The seam for variants: a new one gets an enumerator here, a rule in choose_variant and
+// a recorder in the table of matmul.cpp; nobody else changes.
+#pragma once
+
+#include <cstdint>
+
+namespace lorad::gpu {
+
+enum class ScalarType : uint32_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
+constexpr uint32_t bytes_of(ScalarType type) { return type == ScalarType::kF32 ? 4 : 2; }
+
+// kAuto takes the best that the device offers. The others never silently fall back.
+enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2 };
+
+enum class MatmulVariant : uint32_t {
+    kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
+    kTiled,   // portable: shared-memory tiles, for many rows
+};
+
+struct MatmulPlan {
+    MatmulVariant variant = MatmulVariant::kMatvec;
+    uint32_t n_splits = 1;     // y has that many partial results; the consumer adds them in order
+    uint32_t k_per_split = 0;  // elements, a multiple of 64
+    uint32_t row_tile = 1;     // rows of x that one workgroup takes
+    uint32_t column_tile = 1;  // rows of W that one workgroup takes
+    uint32_t rows = 0;         // capacity
+    ScalarType weight_type = ScalarType::kF32;
+    ScalarType act_type = ScalarType::kF32;
+
+    bool operator==(const MatmulPlan&) const = default;
+};
+
+}  // namespace lorad::gpu

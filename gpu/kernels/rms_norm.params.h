@@ -1,0 +1,23 @@
+#ifndef LORAD_GPU_KERNELS_RMS_NORM_PARAMS_H
+#define LORAD_GPU_KERNELS_RMS_NORM_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+struct RmsNormParams {
+    uint64_t n_rows;      // address of the u32 row count of the result (n_rows or n_logit_rows of the header)
+    uint64_t x;           // [.][x_stride] f32
+    uint64_t gamma;       // [hidden] f32
+    uint64_t y;           // [t][y_stride] of the activation type
+    uint64_t logit_rows;  // 0: row t of y comes from row t of x; else LogitRow[]: from row logit_rows[t].row
+    uint32_t hidden;
+    uint32_t x_stride;
+    uint32_t y_stride;  // elements; hidden..y_stride-1 are written with zeros
+    float eps;
+};
+INTEROP_SIZE(RmsNormParams, 56);
+
+INTEROP_END
+
+#endif

@@ -1,0 +1,89 @@
+// Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
+//
+// Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
+// address), then in any order LogitRow[], LoraSegment[] and the ragged block tables (u32[]), each at an address of its
+// own. Rows beyond n_rows may hold anything: no kernel reads them.
+#pragma once  // for C++; GLSL goes by the guard
+#ifndef LORAD_GPU_KERNELS_STEP_STATE_H
+#define LORAD_GPU_KERNELS_STEP_STATE_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+INTEROP_CONST kBlockTokens = 64;        // tokens in one KV block
+INTEROP_CONST kMaxRank = 512;           // floats of one row and module in the shrink result
+INTEROP_CONST kNoSlot = 0xffffffffu;    // StepRow.adapter_slot: no adapter
+INTEROP_CONST kNoReadback = 0xffffffffu;
+INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
+INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
+INTEROP_CONST kShrinkRanks = 4;         // ranks that one workgroup of lora_shrink computes
+
+// Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
+INTEROP_CONST kLoraQ = 0;
+INTEROP_CONST kLoraK = 1;
+INTEROP_CONST kLoraV = 2;
+INTEROP_CONST kLoraO = 3;
+INTEROP_CONST kLoraGate = 4;
+INTEROP_CONST kLoraUp = 5;
+INTEROP_CONST kLoraDown = 6;
+
+struct StepHeader {
+    uint32_t n_rows;
+    uint32_t n_logit_rows;
+    uint32_t n_segments;
+    uint32_t pad;
+    // Indirect grids of lora_shrink for the groups qkv, o, gate_up, down: see shrink_grid() in kernels.h.
+    uint32_t shrink_grid[4][3];
+};
+INTEROP_SIZE(StepHeader, 64);
+
+struct StepRow {
+    int32_t token;          // >= 0: token id; < 0: the previous step's sampled id number ~token
+    uint32_t position;
+    uint32_t kv_slot;       // block * kBlockTokens + offset: where this row's K and V go
+    uint32_t block_table;   // index of the sequence's first entry in the ragged block table
+    uint32_t adapter_slot;  // row of the LoRA table, or kNoSlot
+    uint32_t pad[3];
+};
+INTEROP_SIZE(StepRow, 32);
+
+// A row whose logits are wanted. logits row i of the step belongs to LogitRow i.
+struct LogitRow {
+    uint32_t row;
+    uint32_t readback;  // row of the host's logits buffer to copy to, or kNoReadback
+};
+INTEROP_SIZE(LogitRow, 8);
+
+// Consecutive rows with the same adapter. Every row with an adapter is in exactly one segment.
+struct LoraSegment {
+    uint32_t row_begin;
+    uint32_t n_rows;  // 1..kMaxSegmentRows
+    uint32_t slot;
+    uint32_t pad;
+};
+INTEROP_SIZE(LoraSegment, 16);
+
+// LoraModule[slot][layer][kLoraModules] on the device.
+struct LoraModule {
+    uint64_t a;      // [rank][k_stride of the module's base matrix], padding zero
+    uint64_t b;      // [n][rank rounded up to 8], padding zero
+    uint32_t rank;   // 0: this adapter does not change the module
+    float scale;
+    uint32_t type;   // of a and b: 0 f32, 1 f16, 2 bf16
+    uint32_t pad;
+};
+INTEROP_SIZE(LoraModule, 32);
+
+// What sample_argmax says about one logit row.
+struct SampleResult {
+    int32_t token;      // argmax, lowest index on ties; -1 if any logit is not finite
+    float max_logit;
+    float log_sum_exp;  // natural logarithm of sum exp(logit)
+    uint32_t pad;
+};
+INTEROP_SIZE(SampleResult, 16);
+
+INTEROP_END
+
+#endif

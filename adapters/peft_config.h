@@ -1,0 +1,60 @@
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale, and names
+// whatever would change the mathematics beyond plain LoRA.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "adapters/regex.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// A module list or an expression, as in target_modules and exclude_modules.
+struct ModuleSelector {
+    enum class Kind : uint8_t { kUnset, kNames, kRegex, kAllLinear, kUnreadableRegex };
+    Kind kind = Kind::kUnset;
+    std::vector<std::string> names;  // whole names, or ends of names at a dot
+    std::optional<Regex> regex;      // matched against the whole name
+};
+
+// Values for the modules whose names match "(.*\.)?(KEY)$"; the first key counts.
+template <typename T>
+struct ModulePattern {
+    struct Entry {
+        std::string key;
+        Regex regex;
+        T value;
+    };
+    std::vector<Entry> entries;
+};
+
+struct PeftConfig {
+    uint32_t rank = 8;
+    double alpha = 8.0;
+    bool use_rslora = false;
+    ModulePattern<uint32_t> rank_pattern;
+    ModulePattern<double> alpha_pattern;
+    ModuleSelector target_modules;
+    ModuleSelector exclude_modules;
+    std::optional<std::vector<int64_t>> layers_to_transform;
+    std::vector<Regex> layers_patterns;  // each ".*\.PATTERN\.\d+\..*"
+    std::string base_model_name;
+
+    // Of one module of the base, by its full name ("model.layers.0.self_attn.q_proj").
+    // An error only where an expression costs more steps than `budget` has left.
+    Result<uint32_t> rank_of(std::string_view module, RegexBudget& budget) const;
+    Result<double> scale_of(std::string_view module, uint32_t rank, RegexBudget& budget) const;
+    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/regex.h).
+    Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
+};
+
+// kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not
+// applied; a field that lorad does not know counts as one unless it is null, false, or empty.
+Result<PeftConfig> parse_peft_config(std::string_view text);
+
+}  // namespace lorad::adapters

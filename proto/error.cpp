@@ -42,6 +42,20 @@ const ErrorInfo& error_info(ErrorCode code) {
     return kTable.back();
 }
 
+std::string error_body(const Error& error) {
+    const ErrorInfo& info = error_info(error.code);
+    JsonWriter writer;
+    writer.begin_object().key("error").begin_object();
+    writer.field("message", error.message).field("type", info.type);
+    if (error.param.empty()) {
+        writer.key("param").null();
+    } else {
+        writer.field("param", error.param);
+    }
+    writer.field("code", info.wire_code).end_object().end_object();
+    return writer.take();
+}
+
 int retry_after_s(ErrorCode code) {
     switch (code) {
         case ErrorCode::kOverloaded: return 1;

@@ -74,7 +74,6 @@ Metrics::Metrics(Shape shape)
 
 void Metrics::on_step(const Step& step) {
     n_steps_.fetch_add(1, std::memory_order_relaxed);
-    n_dispatches_.fetch_add(step.n_dispatches, std::memory_order_relaxed);
     n_prefill_rows_.fetch_add(step.n_prefill_rows, std::memory_order_relaxed);
     step_rows_.observe(step.n_rows);
     step_sequences_.observe(step.n_sequences);
@@ -139,8 +138,11 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
     inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model, "Between tokens of a request.");
     request_latency_.write(out, "vllm:e2e_request_latency_seconds", model, "Arrival to last token.");
 
+    write_one(out, "lorad_device_info", "gauge",
+              format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped(shape_.device_name),
+                     escaped(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
+              1, "The Vulkan device that computes.");
     write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
-    write_one(out, "lorad_dispatches_total", "counter", model, load(n_dispatches_), "Kernel dispatches.");
     write_one(out, "lorad_prefill_rows_total", "counter", model, load(n_prefill_rows_), "Rows of prefill chunks.");
     write_one(out, "lorad_step_rows_max", "gauge", model, load(n_step_rows_max_), "Most rows in one step so far.");
     write_one(out, "lorad_step_sequences_max", "gauge", model, load(n_step_sequences_max_),

@@ -37,6 +37,9 @@ class Metrics {
         uint32_t block_tokens = 0;
         uint32_t n_kv_blocks = 0;
         uint32_t n_adapters_max = 0;
+        std::string device_name;
+        std::string device_driver;
+        bool device_is_cpu = false;
     };
     explicit Metrics(Shape shape);
 
@@ -46,7 +49,6 @@ class Metrics {
         uint32_t n_sequences = 0;
         uint32_t n_adapters = 0;      // distinct ones among the sequences, the base not counted
         uint32_t n_prefill_rows = 0;  // rows beyond one per decoding sequence
-        uint64_t n_dispatches = 0;
         double seconds = 0.0;
     };
     void on_step(const Step& step);
@@ -76,7 +78,7 @@ class Metrics {
   private:
     const Shape shape_;
     std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
-    std::atomic<uint64_t> n_steps_{0}, n_dispatches_{0}, n_prefill_rows_{0};
+    std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0};
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
     std::array<std::atomic<uint64_t>, 4> n_finished_{};      // by FinishReason

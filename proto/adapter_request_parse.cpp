@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "proto/adapter_request.h"
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::proto {
+namespace {
+
+Result<std::string> parse_name(const JsonValue& root) {
+    TRY_ASSIGN(JsonValue name, root.require("lora_name"));
+    TRY_ASSIGN(std::string_view text, name.as_string());
+    TRY(check_adapter_name(text, "lora_name"));
+    return std::string(text);
+}
+
+Error refused(std::string_view name) {
+    return make_error(ErrorCode::kUnsupportedParameter, format("{}: this server does not support it; leave it out", name),
+                      std::string(name));
+}
+
+}  // namespace
+
+Status check_adapter_name(std::string_view name, std::string_view place) {
+    auto allowed = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+               c == '-' || c == '/' || c == ':';
+    };
+    if (!name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), allowed)) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("{}: expected 1 to 128 letters, digits or . _ - / :, found {}", place,
+                             json_quote(name.substr(0, 128))),
+                      std::string(place));
+}
+
+Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
+    TRY_ASSIGN(JsonDocument document, parse_json(body));
+    JsonValue root = document.root();
+    LoadAdapterRequest request;
+    TRY_ASSIGN(request.name, parse_name(root));
+    TRY_ASSIGN(JsonValue path, root.require("lora_path"));
+    TRY_ASSIGN(std::string_view path_text, path.as_string());
+    if (path_text.empty() || path_text.size() > 4096 || path_text.find('\0') != std::string_view::npos) {
+        return path.error("expected the path of an adapter folder");
+    }
+    request.path = std::string(path_text);
+    TRY_ASSIGN(bool in_place, root.bool_or("load_inplace", false));
+    if (in_place) return refused("load_inplace");
+    TRY_ASSIGN(bool is_3d, root.bool_or("is_3d_lora_weight", false));
+    if (is_3d) return refused("is_3d_lora_weight");
+    if (root.find("expected_generation")) return refused("expected_generation");
+    return request;
+}
+
+Result<std::string> parse_unload_adapter_request(std::string_view body) {
+    TRY_ASSIGN(JsonDocument document, parse_json(body));
+    JsonValue root = document.root();
+    if (root.find("expected_generation")) return refused("expected_generation");
+    return parse_name(root);
+}
+
+}  // namespace lorad::proto

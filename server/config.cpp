@@ -1,0 +1,275 @@
+#include "server/config.h"
+
+#define TOML_EXCEPTIONS 0
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+
+namespace lorad::server {
+namespace {
+
+// The list. visit(name, field, value name, help, range) for numbers; strings may have a list of what they may be.
+struct Range {
+    double min = 0;
+    double max = 0;
+};
+template <class Visit>
+void describe(Config& c, Visit&& visit) {
+    visit("model", c.model, "DIR", "folder of the base model (config.json, *.safetensors, tokenizer.json); required");
+    visit("lora", c.lora, "NAME=DIR", "adapter to load at start; may be repeated");
+    visit("served-model-name", c.served_model_name, "NAME", "name of the base model in the API (default: the folder's name)");
+    visit("host", c.host, "ADDRESS", "address to listen on");
+    visit("port", c.port, "N", "TCP port; 0 takes a free one", Range{0, 65535});
+    visit("http-threads", c.http_threads, "N", "HTTP workers, one for each open request; 0: enough for all that may run or wait",
+          Range{0, 4096});
+    visit("body-bytes-max", c.body_bytes_max, "BYTES", "largest request body", Range{1024, 1u << 30});
+    visit("drain-timeout-s", c.drain_timeout_s, "SECONDS", "how long running requests may finish after SIGTERM", Range{0, 86400});
+    visit("device", c.device, "INDEX|NAME", "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");
+    visit("kernel-path", c.kernel_path, "PATH", "matrix kernels: auto, portable, coopmat or coopmat2",
+          std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2"});
+    visit("batch-invariant", c.batch_invariant, "", "one kernel for all batch sizes: a request's output never depends on the others, bit for bit");
+    visit("validation", c.validation, "", "Vulkan validation layers with synchronization checks (slow)");
+    visit("pipeline-cache", c.pipeline_cache, "FILE", "where compiled pipelines are kept (default: in the user's cache folder)");
+    visit("max-model-len", c.max_model_len, "TOKENS", "longest prompt and answer together; 0: the model's own limit", Range{0, 1u << 24});
+    visit("max-num-seqs", c.max_num_seqs, "N", "requests computed at once", Range{1, 4096});
+    visit("max-num-batched-tokens", c.max_num_batched_tokens, "TOKENS", "tokens in one step, prompts and answers together", Range{1, 65536});
+    visit("gpu-memory-utilization", c.gpu_memory_utilization, "SHARE", "share of the device's memory that lorad may use", Range{0.05, 1.0});
+    visit("num-kv-blocks", c.num_kv_blocks, "N", "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
+    visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1024});
+    visit("max-lora-rank", c.max_lora_rank, "N", "largest rank of an adapter", Range{1, 512});
+    visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429", Range{1, 1u << 20});
+    visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error", std::vector<std::string>{"debug", "info", "warn", "error"});
+}
+
+Error bad_value(const ConfigSource::Value& value, const std::string& expected) {
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("{}: expected {}, found \"{}\"", value.place, expected,
+                             value.texts.empty() ? "" : value.texts.back()),
+                      value.option);
+}
+
+template <typename T>
+bool parse_number(const std::string& text, T& out) {
+    const char* end = text.data() + text.size();
+    auto [stopped, error] = std::from_chars(text.data(), end, out);
+    return error == std::errc() && stopped == end;
+}
+
+// Reads one value into the field it belongs to.
+struct Assign {
+    const ConfigSource::Value& value;
+    std::optional<Error> error;
+    bool found = false;
+
+    bool mine(std::string_view name) {
+        if (name != value.option) return false;
+        found = true;
+        if (value.texts.empty()) error = bad_value(value, "a value");
+        return !error;
+    }
+    void operator()(const char* name, std::string& field, const char*, const char*,
+                    const std::vector<std::string>& choices = {}) {
+        if (!mine(name)) return;
+        const std::string& text = value.texts.back();
+        if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+            error = bad_value(value, format("one of {}", fmt::join(choices, ", ")));
+            return;
+        }
+        field = text;
+    }
+    void operator()(const char* name, std::vector<std::string>& field, const char*, const char*) {
+        if (mine(name)) field = value.texts;
+    }
+    void operator()(const char* name, bool& field, const char*, const char*) {
+        if (!mine(name)) return;
+        const std::string& text = value.texts.back();
+        if (text == "true" || text == "1") {
+            field = true;
+        } else if (text == "false" || text == "0") {
+            field = false;
+        } else {
+            error = bad_value(value, "true or false");
+        }
+    }
+    void operator()(const char* name, uint32_t& field, const char*, const char*, Range range) {
+        if (!mine(name)) return;
+        uint64_t number = 0;
+        if (!parse_number(value.texts.back(), number) || double(number) < range.min || double(number) > range.max) {
+            error = bad_value(value, format("a whole number from {} to {}", uint64_t(range.min), uint64_t(range.max)));
+            return;
+        }
+        field = uint32_t(number);
+    }
+    void operator()(const char* name, double& field, const char*, const char*, Range range) {
+        if (!mine(name)) return;
+        double number = 0;
+        if (!parse_number(value.texts.back(), number) || !(number >= range.min && number <= range.max)) {
+            error = bad_value(value, format("a number from {} to {}", range.min, range.max));
+            return;
+        }
+        field = number;
+    }
+};
+
+struct ListOptions {
+    std::vector<ConfigOption>& out;
+
+    void operator()(const char* name, std::string& field, const char* value, const char* help,
+                    const std::vector<std::string>& = {}) {
+        out.push_back({name, value, help, field, false, false});
+    }
+    void operator()(const char* name, std::vector<std::string>&, const char* value, const char* help) {
+        out.push_back({name, value, help, "", true, false});
+    }
+    void operator()(const char* name, bool&, const char*, const char* help) {
+        out.push_back({name, "", help, "", false, true});
+    }
+    template <typename Number>
+    void operator()(const char* name, Number& field, const char* value, const char* help, Range) {
+        out.push_back({name, value, help, format("{}", field), false, false});
+    }
+};
+
+std::string environment_name(std::string_view option) {
+    std::string out = "LORAD_";
+    for (char c : option) out += c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
+    return out;
+}
+
+std::string toml_key(std::string option) {
+    std::replace(option.begin(), option.end(), '-', '_');
+    return option;
+}
+
+// A TOML scalar as text; strings as they are, numbers and booleans as they would be written.
+std::optional<std::string> scalar_text(const toml::node& node) {
+    if (auto text = node.value_exact<std::string>()) return *text;
+    if (auto flag = node.value_exact<bool>()) return std::string(*flag ? "true" : "false");
+    if (auto number = node.value_exact<int64_t>()) return format("{}", *number);
+    if (auto number = node.value_exact<double>()) return format("{}", *number);
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<ConfigOption> config_options() {
+    Config defaults;
+    std::vector<ConfigOption> options;
+    describe(defaults, ListOptions{options});
+    return options;
+}
+
+Result<Config> build_config(const std::vector<ConfigSource>& sources) {
+    Config config;
+    for (const ConfigSource& source : sources) {
+        for (const ConfigSource::Value& value : source.values) {
+            Assign assign{value, std::nullopt};
+            describe(config, assign);
+            if (!assign.found) {
+                return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", value.place), value.option);
+            }
+            if (assign.error) return *assign.error;
+        }
+    }
+    if (config.max_num_batched_tokens < config.max_num_seqs) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("max-num-batched-tokens is {}, expected at least max-num-seqs, {}: a step holds a token of each",
+                                 config.max_num_batched_tokens, config.max_num_seqs),
+                          "max-num-batched-tokens");
+    }
+    TRY(lora_arguments(config));
+    return config;
+}
+
+Result<ConfigSource> config_from_environment() {
+    std::vector<ConfigOption> options = config_options();
+    ConfigSource source;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        std::string_view text(*entry);
+        if (text.substr(0, 6) != "LORAD_") continue;
+        size_t equals = text.find('=');
+        std::string name(text.substr(0, equals));
+        std::string value(equals == std::string_view::npos ? "" : text.substr(equals + 1));
+        if (name == "LORAD_CONFIG") continue;  // read by the command line: the file's own name
+        auto option = std::find_if(options.begin(), options.end(),
+                                   [&](const ConfigOption& o) { return environment_name(o.name) == name; });
+        if (option == options.end()) {
+            log_warn("environment variable {} is none of lorad's settings and has no effect", name);
+            continue;
+        }
+        std::vector<std::string> texts;
+        if (option->repeatable) {
+            for (size_t begin = 0; begin <= value.size();) {
+                size_t end = std::min(value.find(',', begin), value.size());
+                if (end > begin) texts.push_back(value.substr(begin, end - begin));
+                begin = end + 1;
+            }
+        } else {
+            texts = {value};
+        }
+        if (!texts.empty()) source.values.push_back({option->name, texts, name});
+    }
+    return source;
+}
+
+Result<ConfigSource> config_from_file(const std::string& path) {
+    toml::parse_result parsed = toml::parse_file(path);
+    if (!parsed) {
+        const toml::parse_error& error = parsed.error();
+        return make_error(ErrorCode::kInvalidConfig, format("{}:{}:{}: {}", path, error.source().begin.line,
+                                                            error.source().begin.column, error.description()));
+    }
+    std::vector<ConfigOption> options = config_options();
+    ConfigSource source;
+    for (const auto& [key, node] : parsed.table()) {
+        std::string place = format("{}:{}: {}", path, node.source().begin.line, key.str());
+        auto option = std::find_if(options.begin(), options.end(),
+                                   [&](const ConfigOption& o) { return toml_key(o.name) == key.str(); });
+        if (option == options.end()) {
+            return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", place));
+        }
+        ConfigSource::Value value{option->name, {}, place};
+        if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
+            for (const toml::node& element : *list) {
+                auto text = element.value_exact<std::string>();
+                if (!text) return make_error(ErrorCode::kInvalidConfig, format("{}: expected a list of strings", place));
+                value.texts.push_back(*text);
+            }
+            if (value.texts.empty()) continue;
+        } else if (auto text = scalar_text(node)) {
+            value.texts = {*text};
+        } else {
+            return make_error(ErrorCode::kInvalidConfig, format("{}: expected a single value", place));
+        }
+        source.values.push_back(std::move(value));
+    }
+    return source;
+}
+
+Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
+    std::vector<LoraArgument> out;
+    std::set<std::string> names;
+    for (const std::string& text : config.lora) {
+        size_t equals = text.find('=');
+        if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) {
+            return make_error(ErrorCode::kInvalidConfig, format("lora: expected NAME=DIR, found \"{}\"", text), "lora");
+        }
+        std::string name = text.substr(0, equals);
+        if (!names.insert(name).second) {
+            return make_error(ErrorCode::kInvalidConfig, format("lora: \"{}\" is given twice", name), "lora");
+        }
+        out.push_back({name, text.substr(equals + 1)});
+    }
+    return out;
+}
+
+}  // namespace lorad::server

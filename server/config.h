@@ -1,0 +1,78 @@
+// Every setting of lorad, declared once: the list in config.cpp gives each field its flag, its LORAD_* variable, its
+// key in a TOML file, its range and its help text. Flags win over the environment, that over the file, that over
+// the default. An error names the place the value came from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace lorad::server {
+
+struct LoraArgument {
+    std::string name;
+    std::string dir;
+};
+
+struct Config {
+    std::string model;
+    std::vector<std::string> lora;  // NAME=DIR, as given; see lora_arguments()
+    std::string served_model_name;  // empty: the model folder's name
+
+    std::string host = "127.0.0.1";
+    uint32_t port = 8080;  // 0: any free port
+    uint32_t http_threads = 0;  // 0: one for each request that may run or wait, and some
+    uint32_t body_bytes_max = 16u << 20;
+    uint32_t drain_timeout_s = 30;
+
+    std::string device;                // empty: the best one
+    std::string kernel_path = "auto";  // auto, portable, coopmat, coopmat2
+    bool batch_invariant = false;
+    bool validation = false;
+    std::string pipeline_cache;  // empty: in the user's cache folder
+
+    uint32_t max_model_len = 0;  // 0: the model's own
+    uint32_t max_num_seqs = 64;
+    uint32_t max_num_batched_tokens = 2048;
+    double gpu_memory_utilization = 0.9;
+    uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
+    uint32_t max_loras = 64;
+    uint32_t max_lora_rank = 256;
+    uint32_t max_queue = 1024;
+
+    std::string log_level = "info";
+};
+
+// One setting as the command line, the file and the environment see it.
+struct ConfigOption {
+    std::string name;  // "max-num-seqs": --max-num-seqs, LORAD_MAX_NUM_SEQS, max_num_seqs = in TOML
+    std::string value_name;  // for --help; empty for switches
+    std::string help;
+    std::string default_text;
+    bool repeatable = false;
+    bool is_switch = false;
+};
+std::vector<ConfigOption> config_options();
+
+// Values by option name, as text; repeatable options have several.
+struct ConfigSource {
+    struct Value {
+        std::string option;
+        std::vector<std::string> texts;
+        std::string place;  // "--port", "LORAD_PORT" or "lorad.toml: port"
+    };
+    std::vector<Value> values;
+};
+
+// Later sources win. Checks types, ranges and what must be there for serving.
+Result<Config> build_config(const std::vector<ConfigSource>& sources);
+
+// LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a warning.
+Result<ConfigSource> config_from_environment();
+Result<ConfigSource> config_from_file(const std::string& path);
+
+Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
+
+}  // namespace lorad::server

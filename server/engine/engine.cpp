@@ -1,0 +1,315 @@
+#include "server/engine/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+
+namespace lorad::server {
+
+using Clock = std::chrono::steady_clock;
+
+struct Engine::Sequence {
+    Request request;
+    std::vector<TokenId> tokens;  // prompt, then what was generated
+    uint32_t n_computed = 0;      // tokens with a KV entry
+    std::vector<BlockId> blocks;  // cover n_computed and what the current step adds
+    uint32_t n_generated = 0;
+    bool was_admitted = false;  // has left the queue's count
+    bool ended = false;
+    Clock::time_point last_token_at;
+
+    uint32_t n_known() const { return uint32_t(tokens.size()); }
+    SequenceView view() const { return {n_known(), n_computed, uint32_t(blocks.size())}; }
+};
+
+namespace {
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+    return std::chrono::duration<double>(end - begin).count();
+}
+
+// Sorted names, comma-separated; the base is not one of them.
+template <typename Sequences>
+std::string adapter_names(const Sequences& sequences) {
+    std::set<std::string> names;
+    for (const auto& sequence : sequences) {
+        if (!sequence->request.adapter.name.empty()) names.insert(sequence->request.adapter.name);
+    }
+    return format("{}", fmt::join(names, ","));
+}
+
+}  // namespace
+
+Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
+    : runner_(runner), metrics_(metrics), options_(options), queue_(options.n_waiting_max), blocks_(options.n_kv_blocks) {}
+
+Engine::~Engine() {
+    drain(std::chrono::milliseconds(0));
+    end_all(make_error(ErrorCode::kDraining, "the server has stopped"));
+    publish();
+}
+
+void Engine::start() {
+    CHECK(!thread_.joinable());
+    thread_ = std::thread([this] { run(); });
+}
+
+Status Engine::submit(Request request) {
+    CHECK(!request.prompt.empty() && request.n_tokens_max > 0 && request.stream);
+    // The last token chosen is never fed back, so it needs no KV entry.
+    uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
+    uint64_t n_blocks = (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
+    if (n_blocks > options_.n_kv_blocks) {
+        return make_error(ErrorCode::kContextLengthExceeded,
+                          format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}", n_blocks,
+                                 options_.limits.block_tokens, options_.n_kv_blocks));
+    }
+    request.id = next_id_.fetch_add(1);
+    request.arrived = Clock::now();
+    return queue_.push(request);
+}
+
+void Engine::drain(std::chrono::milliseconds timeout) {
+    draining_ = true;
+    queue_.close(make_error(ErrorCode::kDraining, "the server is shutting down"));
+    if (!thread_.joinable()) return;
+    {
+        std::unique_lock lock(idle_mutex_);
+        idle_changed_.wait_for(lock, timeout, [this] { return thread_ended_; });
+    }
+    stop_now_ = true;
+    queue_.wake();
+    thread_.join();
+}
+
+void Engine::run() {
+    for (;;) {
+        bool worked = step();
+        if (stop_now_ || failed_) break;
+        if (worked) continue;
+        // Nothing to compute: only an arrival, a drain or a stop changes that.
+        if (draining_ && queue_.n_waiting() == 0) break;
+        queue_.wait(std::chrono::milliseconds(1000));
+    }
+    if (!failed_) end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
+    publish();
+    std::lock_guard lock(idle_mutex_);
+    thread_ended_ = true;
+    idle_changed_.notify_all();
+}
+
+bool Engine::step() {
+    take_arrivals();
+    drop_cancelled();
+    if (!plan_and_apply()) {
+        publish();
+        update_gauges();
+        return false;
+    }
+    build_batch();
+    Clock::time_point begin = Clock::now();
+    Status submitted = runner_.submit(batch_);
+    publish();
+    update_gauges();
+    Status done = submitted;
+    if (submitted.ok()) {
+        Result<StepResult> result = runner_.finish();
+        done = result.ok() ? finish_step(*result) : Status(result.error());
+    }
+    if (!done.ok()) {
+        log_error("step failed, no more requests are served: {}", done.error().message);
+        failed_ = true;
+        queue_.close(done.error());
+        take_arrivals();
+        end_all(done.error());
+        publish();
+        update_gauges();
+        return true;
+    }
+    std::set<uint32_t> adapters;
+    uint32_t n_decode_rows = 0;
+    for (const Planned& planned : planned_) {
+        if (planned.sequence->request.adapter.slot != kNoAdapterSlot) adapters.insert(planned.sequence->request.adapter.slot);
+        if (planned.n_rows == 1 && planned.output >= 0) ++n_decode_rows;
+    }
+    metrics_.on_step({batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
+                      batch_.n_rows() - n_decode_rows, seconds_between(begin, Clock::now())});
+    std::erase_if(running_, [](const auto& sequence) { return sequence->ended; });
+    return true;
+}
+
+void Engine::take_arrivals() {
+    for (Request& request : queue_.drain()) {
+        auto sequence = std::make_unique<Sequence>();
+        sequence->tokens.reserve(request.prompt.size() + std::min(request.n_tokens_max, 4096u));
+        sequence->tokens.assign(request.prompt.begin(), request.prompt.end());
+        sequence->request = std::move(request);
+        waiting_.push_back(std::move(sequence));
+    }
+}
+
+void Engine::drop_cancelled() {
+    auto drop = [this](auto& sequences) {
+        for (auto& sequence : sequences) {
+            if (sequence->request.stream->cancelled()) end_sequence(*sequence, {FinishReason::kCancelled, std::nullopt});
+        }
+        std::erase_if(sequences, [](const auto& sequence) { return sequence->ended; });
+    };
+    drop(running_);
+    drop(waiting_);
+}
+
+bool Engine::plan_and_apply() {
+    planned_.clear();
+    if (running_.empty() && waiting_.empty()) return false;
+    running_views_.clear();
+    waiting_views_.clear();
+    for (const auto& sequence : running_) running_views_.push_back(sequence->view());
+    // Later ones could not be admitted in this step anyway.
+    size_t n_waiting = std::min<size_t>(waiting_.size(), options_.limits.n_sequences_max);
+    for (size_t i = 0; i < n_waiting; ++i) waiting_views_.push_back(waiting_[i]->view());
+    StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits);
+    CHECK(!plan.rows.empty());
+
+    for (const PlannedRows& rows : plan.rows) {
+        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index] : *waiting_[rows.index - running_.size()];
+        planned_.push_back({&sequence, rows.n_rows, -1});
+    }
+    for (uint32_t index : plan.preempted) {
+        Sequence& sequence = *running_[index];
+        blocks_.release(sequence.blocks);
+        sequence.blocks.clear();
+        sequence.n_computed = 0;
+        metrics_.on_preempted();
+    }
+    for (size_t i = 0; i < plan.rows.size(); ++i) {
+        CHECK(blocks_.allocate(plan.rows[i].n_new_blocks, planned_[i].sequence->blocks));
+    }
+    // Youngest first and to the front: they keep their places before everything that arrived later.
+    for (uint32_t index : plan.preempted) waiting_.push_front(std::move(running_[index]));
+    std::erase(running_, nullptr);
+    uint32_t n_first_admitted = 0;
+    for (uint32_t i = 0; i < plan.n_admitted; ++i) {
+        if (!waiting_.front()->was_admitted) ++n_first_admitted;
+        waiting_.front()->was_admitted = true;
+        running_.push_back(std::move(waiting_.front()));
+        waiting_.pop_front();
+    }
+    if (n_first_admitted > 0) queue_.leave_waiting(n_first_admitted);
+    return true;
+}
+
+void Engine::build_batch() {
+    // Rows of one adapter side by side: the LoRA kernels then read its matrices once for all of them.
+    std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
+        return a.sequence->request.adapter.slot < b.sequence->request.adapter.slot;
+    });
+    batch_.clear();
+    for (Planned& planned : planned_) {
+        Sequence& sequence = *planned.sequence;
+        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
+        uint32_t first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, sequence.request.adapter.slot);
+        if (sequence.n_computed + planned.n_rows == sequence.n_known()) {
+            planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1, !sequence.request.sampling.greedy()));
+        }
+    }
+}
+
+Status Engine::finish_step(const StepResult& result) {
+    if (result.argmax.size() != batch_.n_outputs() || result.logits.size() != batch_.n_outputs()) {
+        return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}", result.argmax.size(),
+                                                       batch_.n_outputs()));
+    }
+    Clock::time_point now = Clock::now();
+    for (const Planned& planned : planned_) {
+        Sequence& sequence = *planned.sequence;
+        sequence.n_computed += planned.n_rows;
+        if (planned.output < 0) continue;
+        TokenId token = result.argmax[size_t(planned.output)];
+        if (token >= 0 && !sequence.request.sampling.greedy()) {
+            token = model::sample(result.logits[size_t(planned.output)], sequence.request.sampling, sequence.n_known(),
+                                  sampler_scratch_);
+        }
+        if (token < 0) {
+            log_error("request {}: the model's output is not finite at position {}", sequence.request.id,
+                      sequence.n_known());
+            end_sequence(sequence, {FinishReason::kError,
+                                    make_error(ErrorCode::kInternal, "the model's output is not a finite number")});
+            continue;
+        }
+        take_token(sequence, token, now);
+    }
+    return ok_status();
+}
+
+void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now) {
+    const Request& request = sequence.request;
+    if (sequence.n_generated == 0) {
+        metrics_.on_prompt_tokens(request.prompt.size());
+        metrics_.on_first_token(seconds_between(request.arrived, now));
+    } else {
+        metrics_.on_next_token(seconds_between(sequence.last_token_at, now));
+    }
+    sequence.last_token_at = now;
+    sequence.tokens.push_back(token);
+    ++sequence.n_generated;
+    metrics_.on_generated(1);
+    publications_.push_back({request.stream, token, std::nullopt});
+
+    bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
+    if (is_stop && sequence.n_generated >= request.n_tokens_min) {
+        end_sequence(sequence, {FinishReason::kStop, std::nullopt});
+    } else if (sequence.n_generated == request.n_tokens_max) {
+        end_sequence(sequence, {FinishReason::kLength, std::nullopt});
+    }
+}
+
+// The sequence object itself goes when the caller sweeps its list. The lease goes now: no step names its slot.
+void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
+    CHECK(!sequence.ended);
+    sequence.ended = true;
+    blocks_.release(sequence.blocks);
+    sequence.blocks.clear();
+    if (!sequence.was_admitted) queue_.leave_waiting(1);
+    metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, Clock::now()));
+    publications_.push_back({sequence.request.stream, -1, std::move(end)});
+    sequence.request.adapter.lease.reset();
+}
+
+void Engine::publish() {
+    for (Publication& publication : publications_) {
+        if (publication.token >= 0) publication.stream->push(publication.token);
+        if (publication.end) publication.stream->close(std::move(*publication.end));
+    }
+    publications_.clear();
+}
+
+void Engine::end_all(const Error& error) {
+    take_arrivals();
+    auto end = [&](auto& sequences) {
+        for (auto& sequence : sequences) {
+            if (!sequence->ended) end_sequence(*sequence, {FinishReason::kError, error});
+        }
+        sequences.clear();
+    };
+    end(running_);
+    end(waiting_);
+}
+
+void Engine::update_gauges() {
+    // The queue counts those that never ran; the preempted ones wait as well.
+    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(), [](const auto& s) { return s->was_admitted; });
+    metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
+    metrics_.set_kv_blocks_used(blocks_.n_used());
+    std::string running = adapter_names(running_);
+    std::string waiting = adapter_names(waiting_);
+    if (running == active_running_ && waiting == active_waiting_) return;
+    active_running_ = running;
+    active_waiting_ = waiting;
+    metrics_.set_active_adapters(std::move(running), std::move(waiting));
+}
+
+}  // namespace lorad::server

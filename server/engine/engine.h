@@ -1,0 +1,107 @@
+// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish -> finish.
+//
+//   take_arrivals   requests from the queue; cancelled ones end and give back their blocks
+//   plan_step       scheduler.h, pure
+//   apply_plan      preempt, admit, allocate KV blocks
+//   build_batch     rows of all planned sequences, those with the same adapter side by side
+//   submit          the device works; meanwhile the tokens of the step before go out to the HTTP workers
+//   finish_step     choose tokens, end sequences
+//
+// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect it to the others.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "model/kv_cache.h"
+#include "model/sampler.h"
+#include "model/step_batch.h"
+#include "server/engine/request_queue.h"
+#include "server/engine/scheduler.h"
+#include "server/engine/step_runner.h"
+#include "server/metrics.h"
+
+namespace lorad::server {
+
+struct EngineOptions {
+    SchedulerLimits limits;
+    uint32_t n_kv_blocks = 0;
+    uint32_t n_waiting_max = 1024;
+};
+
+class Engine {
+  public:
+    Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options);
+    ~Engine();  // cancels what still runs
+
+    void start();
+
+    // HTTP workers. Sets id and arrival. kOverloaded, kDraining, or kContextLengthExceeded where the request could never
+    // fit the KV cache; otherwise the stream gets exactly one ending.
+    Status submit(Request request);
+
+    // Any thread but the engine's: refuses new requests, lets the running ones finish until `timeout`, then ends the rest
+    // with kDraining and stops the thread.
+    void drain(std::chrono::milliseconds timeout);
+    // The device gave up; every stream has its error. The process should end for its supervisor.
+    bool failed() const { return failed_.load(); }
+    bool accepting() const { return !failed_.load() && !draining_.load(); }
+
+    // Runs one step on the calling thread, for tests without a thread. False if there was nothing to do.
+    bool step();
+
+  private:
+    struct Sequence;
+    struct Publication {
+        std::shared_ptr<TokenStream> stream;
+        TokenId token = -1;
+        std::optional<StreamEnd> end;
+    };
+    struct Planned {
+        Sequence* sequence;
+        uint32_t n_rows;
+        int32_t output;  // index in the batch's outputs, -1 for a chunk that ends before the prompt does
+    };
+
+    void run();
+    void take_arrivals();
+    void drop_cancelled();
+    bool plan_and_apply();
+    void build_batch();
+    void publish();
+    Status finish_step(const StepResult& result);
+    void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
+    void end_sequence(Sequence& sequence, StreamEnd end);
+    void end_all(const Error& error);
+    void update_gauges();
+
+    StepRunner& runner_;
+    Metrics& metrics_;
+    const EngineOptions options_;
+    RequestQueue queue_;
+    std::atomic<RequestId> next_id_{1};
+    std::atomic<bool> failed_{false}, draining_{false}, stop_now_{false};
+
+    // Engine thread.
+    model::BlockPool blocks_;
+    std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
+    std::deque<std::unique_ptr<Sequence>> waiting_;   // oldest first; preempted ones are older than the rest
+    std::vector<Planned> planned_;
+    std::vector<Publication> publications_;
+    std::vector<SequenceView> running_views_, waiting_views_;
+    model::StepBatch batch_;
+    model::SamplerScratch sampler_scratch_;
+    std::string active_running_, active_waiting_;
+
+    std::mutex idle_mutex_;
+    std::condition_variable idle_changed_;
+    bool thread_ended_ = false;  // guarded by idle_mutex_
+    std::thread thread_;
+};
+
+}  // namespace lorad::server

@@ -1,6 +1,8 @@
 // What C++ and GLSL need to read the same struct definitions: scalar layout, fixed-width types, 64-bit addresses.
 // A shader includes this file (through step_state.h or common.glsl) before anything else.
-#pragma once  // for C++; GLSL goes by the guard
+#ifdef __cplusplus
+#pragma once
+#endif
 #ifndef LORAD_GPU_KERNELS_INTEROP_H
 #define LORAD_GPU_KERNELS_INTEROP_H
 

@@ -3,7 +3,9 @@
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
 // address), then in any order LogitRow[], LoraSegment[] and the ragged block tables (u32[]), each at an address of its
 // own. Rows beyond n_rows may hold anything: no kernel reads them.
-#pragma once  // for C++; GLSL goes by the guard
+#ifdef __cplusplus
+#pragma once
+#endif
 #ifndef LORAD_GPU_KERNELS_STEP_STATE_H
 #define LORAD_GPU_KERNELS_STEP_STATE_H
 

@@ -9,7 +9,8 @@ set -euo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 toolchain=$repo/build/toolchain          # git-ignored; the build looks for a compiler and headers here first
 log=$repo/build/install-deps.log
-rust_min=1.85                            # the lowest Rust the crates of model/text compile with
+rust_min=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repo/model/text/Cargo.toml")
+rust_min=${rust_min:-1.87}               # the lowest Rust that the crates of model/text compile with
 mesa_min=24                              # older lavapipes lack Vulkan 1.3 features that the kernels use
 check_only=false
 [ "${1:-}" = --check ] && check_only=true
@@ -130,7 +131,7 @@ fi
 if ! cargo_ok; then
     apt_update
     found=
-    for suffix in -web '' -1.91 -1.89 -1.88 -1.87 -1.86 -1.85; do
+    for suffix in -web '' -1.91 -1.89 -1.88 -1.87; do
         v=$(candidate_version "cargo$suffix")
         if [ -n "$v" ] && version_at_least "$v" "$rust_min"; then found=$suffix; break; fi
         found=none

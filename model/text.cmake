@@ -1,7 +1,7 @@
 # lorad_text: the Rust static library of model/text, built by cargo and imported.
 
 # Distributions that keep several Rusts beside each other put the version into the program's name.
-find_program(LORAD_CARGO NAMES cargo cargo-1.91 cargo-1.89 cargo-1.88 cargo-1.87 cargo-1.86 cargo-1.85
+find_program(LORAD_CARGO NAMES cargo cargo-1.91 cargo-1.89 cargo-1.88 cargo-1.87
     HINTS $ENV{HOME}/.cargo/bin)
 if(NOT LORAD_CARGO)
     message(FATAL_ERROR "cargo not found; run deploy/install-deps.sh")

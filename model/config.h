@@ -2,7 +2,6 @@
 // Adding an architecture means adding a row of facts in config.cpp, not a second forward pass.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -83,7 +82,7 @@ struct ModelConfig {
 // kInvalidModel names the file, the key, what was expected and what was found.
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
 
-// The same from texts; names are used in messages. `generation_text` may be empty.
+// The same from the two files' texts. `generation_text` may be empty: the file is optional.
 Result<ModelConfig> parse_model_config(std::string_view config_text, std::string_view generation_text);
 
 // "LlamaForCausalLM, MistralForCausalLM, ..."

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/kernels/step_state.h"
 #include "model/config.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
 
-inline constexpr uint32_t kBlockTokens = 64;
+using gpu::kBlockTokens;  // tokens of one block: 64
 
 inline constexpr uint32_t blocks_for_tokens(uint32_t n_tokens) { return (n_tokens + kBlockTokens - 1) / kBlockTokens; }
 
@@ -37,7 +38,8 @@ class BlockPool {
     std::vector<bool> used_;
 };
 
-// Device bytes of one block over all layers: K and V in f16.
+// Device bytes of one block, K and V in f16: of one layer, and of all.
+uint64_t kv_layer_block_bytes(const ModelConfig& config);
 uint64_t kv_block_bytes(const ModelConfig& config);
 
 // One buffer per layer, f16, [block][K|V][kv_head][64 tokens][head_dim].

@@ -19,7 +19,7 @@ namespace lorad::model {
 enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool, kF8E4M3, kF8E5M2 };
 std::string_view name_of(DType dtype);  // "F32"
 uint32_t bytes_of(DType dtype);
-// The device's number of a weight type: 0 f32, 1 f16, 2 bf16. Only for those three.
+// The device's number of a weight type: 0 f32, 1 f16, 2 bf16, as gpu::ScalarType. Only for those three (CHECK).
 uint32_t weight_type_of(DType dtype);
 inline bool is_weight_type(DType dtype) { return dtype <= DType::kBF16; }
 
@@ -44,11 +44,14 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
 // One or more mapped files whose tensors are found by name. Read-only, so any thread. Spans live as long as this.
 class TensorFiles {
   public:
-    // One file.
-    static Result<TensorFiles> open(const std::filesystem::path& file, ErrorCode code);
+    // One file, mapped: for the base model, which nobody changes while it loads.
+    static Result<TensorFiles> map(const std::filesystem::path& file, ErrorCode code);
+    // One file of at most n_bytes_max, copied into memory: for files that a client can name, since a mapped file that
+    // is cut short under us would kill the process.
+    static Result<TensorFiles> read(const std::filesystem::path& file, uint64_t n_bytes_max, ErrorCode code);
     // A model folder: model.safetensors, or the shards that model.safetensors.index.json lists (inside the folder only;
     // the index and the shards must agree on every tensor). Codes: kInvalidModel.
-    static Result<TensorFiles> open_folder(const std::filesystem::path& folder);
+    static Result<TensorFiles> map_folder(const std::filesystem::path& folder);
 
     TensorFiles(TensorFiles&&) noexcept;
     TensorFiles& operator=(TensorFiles&&) noexcept;
@@ -59,9 +62,10 @@ class TensorFiles {
     uint64_t total_bytes() const;                                 // of all tensors
 
   private:
-    struct Mapping;
+    struct Bytes;  // of one file, mapped or copied
     TensorFiles();
-    std::vector<std::unique_ptr<Mapping>> mappings_;
+    static Result<TensorFiles> parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code);
+    std::vector<std::unique_ptr<Bytes>> bytes_;
     std::vector<Tensor> tensors_;
 };
 

@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/kernels/matmul_plan.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
-
-inline constexpr uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) / to * to; }
 
 // Row-major [n_padded][k_stride] in the file's type; rows and columns beyond n and k are zero.
 struct Matrix {
@@ -20,7 +19,7 @@ struct Matrix {
     uint32_t n = 0, k = 0;
     uint32_t n_padded = 0;     // n rounded up to 64
     uint32_t k_stride = 0;     // k rounded up to 64
-    uint32_t weight_type = 0;  // 0 f32, 1 f16, 2 bf16
+    gpu::ScalarType type = gpu::ScalarType::kF32;
 };
 
 // f32 [size rounded up to 64], widened from the file's type.

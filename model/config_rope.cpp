@@ -1,0 +1,144 @@
+#include "model/config_rope.h"
+
+#include <cmath>
+#include <optional>
+
+#include "proto/base/format.h"
+
+namespace lorad::model {
+namespace {
+
+Result<double> positive(const JsonValue& value) {
+    TRY_ASSIGN(const double number, value.as_number());
+    if (!(number > 0.0)) return value.error(format("expected a positive number, found {}", value.describe()));
+    return number;
+}
+
+Result<double> positive_of(const JsonValue& object, std::string_view key) {
+    TRY_ASSIGN(const auto value, object.require(key));
+    return positive(value);
+}
+
+Result<double> positive_or(const JsonValue& object, std::string_view key, double fallback) {
+    const auto value = object.find(key);
+    if (!value) return fallback;
+    return positive(*value);
+}
+
+Result<std::vector<double>> factors_of(const JsonValue& object, std::string_view key, uint32_t n) {
+    TRY_ASSIGN(const auto list, object.require(key));
+    TRY_ASSIGN(const auto values, list.as_array());
+    if (values.size() != n) return list.error(format("expected {} numbers (half the rotary dimension), found {}", n, values.size()));
+    std::vector<double> factors;
+    for (const auto& value : values) {
+        TRY_ASSIGN(const double factor, positive(value));
+        factors.push_back(factor);
+    }
+    return factors;
+}
+
+// original_max_position_embeddings, inside the rope object or (Phi-3) beside it; 0: absent.
+Result<uint32_t> original_positions(const JsonValue& root, const JsonValue& rope) {
+    constexpr std::string_view kKey = "original_max_position_embeddings";
+    auto value = rope.find(kKey);
+    if (!value) value = root.find(kKey);
+    if (!value) return 0u;
+    TRY_ASSIGN(const int64_t n, value->as_int(1, 1u << 26));
+    return static_cast<uint32_t>(n);
+}
+
+Result<RopeType> type_of(const JsonValue& rope) {
+    auto value = rope.find("rope_type");
+    if (!value) value = rope.find("type");
+    if (!value) return RopeType::kDefault;
+    TRY_ASSIGN(const auto name, value->as_string());
+    if (name == "default") return RopeType::kDefault;
+    if (name == "linear") return RopeType::kLinear;
+    if (name == "llama3") return RopeType::kLlama3;
+    if (name == "yarn") return RopeType::kYarn;
+    if (name == "longrope" || name == "su") return RopeType::kLongRope;
+    return value->error("rope scaling " + value->describe() + " is not supported; supported are default, linear, llama3, yarn, longrope");
+}
+
+Status read_llama3(const JsonValue& rope, RopeConfig& to) {
+    TRY_ASSIGN(to.factor, positive_of(rope, "factor"));
+    TRY_ASSIGN(to.low_freq_factor, positive_of(rope, "low_freq_factor"));
+    TRY_ASSIGN(to.high_freq_factor, positive_of(rope, "high_freq_factor"));
+    if (to.high_freq_factor <= to.low_freq_factor) {
+        return rope.error(format("high_freq_factor: expected more than low_freq_factor {}, found {}", to.low_freq_factor,
+                                 to.high_freq_factor));
+    }
+    if (to.original_max_positions == 0) return rope.error("no original_max_position_embeddings");
+    return ok_status();
+}
+
+double yarn_mscale(double scale, double mscale) { return scale <= 1.0 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0; }
+
+Status read_yarn(const JsonValue& rope, uint32_t max_positions, RopeConfig& to) {
+    TRY_ASSIGN(to.factor, positive_of(rope, "factor"));
+    TRY_ASSIGN(to.beta_fast, positive_or(rope, "beta_fast", 32.0));
+    TRY_ASSIGN(to.beta_slow, positive_or(rope, "beta_slow", 1.0));
+    TRY_ASSIGN(to.truncate, rope.bool_or("truncate", true));
+    if (to.original_max_positions == 0) to.original_max_positions = max_positions;
+    TRY_ASSIGN(const double mscale, rope.number_or("mscale", 0.0));
+    TRY_ASSIGN(const double mscale_all_dim, rope.number_or("mscale_all_dim", 0.0));
+    const double usual = mscale != 0.0 && mscale_all_dim != 0.0
+                             ? yarn_mscale(to.factor, mscale) / yarn_mscale(to.factor, mscale_all_dim)
+                             : yarn_mscale(to.factor, 1.0);
+    TRY_ASSIGN(to.attention_factor, positive_or(rope, "attention_factor", usual));
+    return ok_status();
+}
+
+Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& to) {
+    TRY_ASSIGN(to.short_factors, factors_of(rope, "short_factor", to.rotary_dim / 2));
+    TRY_ASSIGN(to.long_factors, factors_of(rope, "long_factor", to.rotary_dim / 2));
+    if (to.original_max_positions != 0) {
+        to.factor = static_cast<double>(max_positions) / to.original_max_positions;
+    } else {
+        TRY_ASSIGN(to.factor, positive_or(rope, "factor", 1.0));
+        to.original_max_positions = max_positions;
+    }
+    const double usual =
+        to.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(to.factor) / std::log(static_cast<double>(to.original_max_positions)));
+    TRY_ASSIGN(to.attention_factor, positive_or(rope, "attention_factor", usual));
+    return ok_status();
+}
+
+}  // namespace
+
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions) {
+    auto rope = root.find("rope_parameters");
+    if (!rope) rope = root.find("rope_scaling");
+    if (rope && !rope->is_object()) return rope->error("expected an object or null, found " + rope->describe());
+    if (rope && (rope->has("full_attention") || rope->has("sliding_attention"))) {
+        return rope->error("rotary parameters that differ between layer types are not supported");
+    }
+    RopeConfig to;
+    TRY_ASSIGN(to.theta, positive_or(root, "rope_theta", 10000.0));
+    TRY_ASSIGN(double rotary_share, positive_or(root, "partial_rotary_factor", 1.0));
+    if (rope) {
+        TRY_ASSIGN(to.theta, positive_or(*rope, "rope_theta", to.theta));
+        TRY_ASSIGN(rotary_share, positive_or(*rope, "partial_rotary_factor", rotary_share));
+    }
+    to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);
+    if (to.rotary_dim == 0 || to.rotary_dim % 2 != 0) {
+        return root.error(format("partial_rotary_factor {} of head_dim {} gives {} rotary dimensions, expected an even number of 2 to {}",
+                                 rotary_share, head_dim, to.rotary_dim, head_dim));
+    }
+    if (!rope) return to;
+    TRY_ASSIGN(to.type, type_of(*rope));
+    TRY_ASSIGN(to.original_max_positions, original_positions(root, *rope));
+    switch (to.type) {
+        case RopeType::kDefault: break;
+        case RopeType::kLinear: {
+            TRY_ASSIGN(to.factor, positive_of(*rope, "factor"));
+            break;
+        }
+        case RopeType::kLlama3: TRY(read_llama3(*rope, to)); break;
+        case RopeType::kYarn: TRY(read_yarn(*rope, max_positions, to)); break;
+        case RopeType::kLongRope: TRY(read_longrope(*rope, max_positions, to)); break;
+    }
+    return to;
+}
+
+}  // namespace lorad::model

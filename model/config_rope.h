@@ -1,0 +1,17 @@
+// The rotary embedding's part of config.json.
+#pragma once
+
+#include <cstdint>
+
+#include "model/config.h"
+#include "proto/base/result.h"
+#include "proto/json.h"
+
+namespace lorad::model {
+
+inline constexpr uint32_t kHeadDimMax = 256;  // of the attention kernels
+
+// Reads rope_parameters, or rope_scaling with rope_theta beside it, and partial_rotary_factor. `root` is config.json.
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions);
+
+}  // namespace lorad::model

@@ -1,0 +1,56 @@
+#include "model/kv_cache.h"
+
+#include "proto/base/check.h"
+#include "proto/base/format.h"
+
+namespace lorad::model {
+
+BlockPool::BlockPool(uint32_t n_blocks) : used_(n_blocks, false) {
+    free_.reserve(n_blocks);
+    for (uint32_t i = n_blocks; i > 0; --i) free_.push_back(i - 1);
+}
+
+std::optional<BlockId> BlockPool::allocate() {
+    if (free_.empty()) return std::nullopt;
+    const BlockId block = free_.back();
+    free_.pop_back();
+    CHECK(!used_[block]);
+    used_[block] = true;
+    return block;
+}
+
+bool BlockPool::allocate(uint32_t n, std::vector<BlockId>& to) {
+    if (n > n_free()) return false;
+    for (uint32_t i = 0; i < n; ++i) to.push_back(*allocate());
+    return true;
+}
+
+void BlockPool::release(BlockId block) {
+    CHECK(block < used_.size() && used_[block]);
+    used_[block] = false;
+    free_.push_back(block);
+}
+
+void BlockPool::release(std::span<const BlockId> blocks) {
+    for (const BlockId block : blocks) release(block);
+}
+
+uint64_t kv_layer_block_bytes(const ModelConfig& config) {
+    constexpr uint64_t kKeyAndValue = 2, kF16Bytes = 2;
+    return kKeyAndValue * config.kv_size() * kBlockTokens * kF16Bytes;
+}
+
+uint64_t kv_block_bytes(const ModelConfig& config) { return kv_layer_block_bytes(config) * config.n_layers; }
+
+Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks) {
+    KvCache cache;
+    cache.n_blocks = n_blocks;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config),
+                                                            gpu::MemoryKind::kDeviceLocal, "kv cache"));
+        cache.layers.push_back(std::move(buffer));
+    }
+    return cache;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,72 @@
+#include "model/memory_plan.h"
+
+#include <algorithm>
+
+#include "model/kv_cache.h"
+#include "proto/base/format.h"
+
+namespace lorad::model {
+namespace {
+
+// A CPU device's memory is the host's, so "what is free" is not ours to fill.
+constexpr uint64_t kCpuKvBytesMax = uint64_t{1} << 30;
+// Kernels index within one layer's cache in 32 bits of elements; half of that keeps sums of two indices safe as well.
+constexpr uint64_t kLayerElementsMax = uint64_t{1} << 31;
+
+std::string line(std::string_view what, uint64_t bytes, std::string_view note = {}) {
+    return format("  {:<12} {:>16} bytes  {:>9.2f} GiB{}{}\n", what, bytes, static_cast<double>(bytes) / (1 << 30),
+                  note.empty() ? "" : "  ", note);
+}
+
+}  // namespace
+
+std::string MemoryPlan::table() const {
+    const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + kv_bytes;
+    std::string text = "device memory:\n";
+    text += line("weights", weight_bytes);
+    text += line("KV cache", kv_bytes, format("{} blocks of {} tokens", n_kv_blocks, uint32_t{kBlockTokens}));
+    text += line("scratch", scratch_bytes);
+    text += line("adapters", adapter_bytes, "kept free");
+    text += line("sum", sum);
+    text += line("free", free_bytes, "before loading");
+    return text;
+}
+
+Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint64_t free_bytes,
+                               const ModelConfig& config, uint64_t weight_bytes, uint64_t scratch_bytes,
+                               const MemoryPlanOptions& options) {
+    MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
+                    .adapter_bytes = options.adapter_bytes};
+    const uint64_t block_bytes = kv_block_bytes(config);
+    const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
+    const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes;
+    const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
+
+    uint64_t n_blocks = options.n_kv_blocks;
+    if (n_blocks == 0) {
+        uint64_t kv_bytes = usable_bytes > fixed_bytes ? usable_bytes - fixed_bytes : 0;
+        if (options.kv_bytes_max != 0) {
+            kv_bytes = std::min(kv_bytes, options.kv_bytes_max);
+        } else if (capabilities.is_cpu) {
+            kv_bytes = std::min(kv_bytes, std::max(kCpuKvBytesMax, blocks_per_sequence * block_bytes));
+        }
+        n_blocks = std::min(kv_bytes / block_bytes, blocks_per_sequence * options.n_sequences_max);
+    }
+    const uint64_t layer_bytes_max = std::min(kLayerElementsMax * 2, capabilities.max_allocation_bytes);
+    n_blocks = std::min(n_blocks, layer_bytes_max / kv_layer_block_bytes(config));
+
+    const uint64_t needed = fixed_bytes + blocks_per_sequence * block_bytes;
+    if (n_blocks < blocks_per_sequence || needed > free_bytes) {
+        return make_error(
+            ErrorCode::kOutOfMemory,
+            format("{} does not have enough memory: weights {}, scratch {}, adapters {} and the KV cache of one sequence of {} tokens {} need "
+                   "{} bytes of {} usable ({:.0f}% of {} free); serve a shorter context, a smaller model, or use a larger device",
+                   capabilities.name, weight_bytes, scratch_bytes, options.adapter_bytes, options.n_positions_max,
+                   blocks_per_sequence * block_bytes, needed, usable_bytes, options.memory_utilization * 100, free_bytes));
+    }
+    plan.n_kv_blocks = static_cast<uint32_t>(n_blocks);
+    plan.kv_bytes = n_blocks * block_bytes;
+    return plan;
+}
+
+}  // namespace lorad::model

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <filesystem>
+#include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "proto/base/format.h"
@@ -44,8 +44,9 @@ void describe(Config& c, Visit&& visit) {
     visit("max-num-batched-tokens", c.max_num_batched_tokens, "TOKENS", "tokens in one step, prompts and answers together", Range{1, 65536});
     visit("gpu-memory-utilization", c.gpu_memory_utilization, "SHARE", "share of the device's memory that lorad may use", Range{0.05, 1.0});
     visit("num-kv-blocks", c.num_kv_blocks, "N", "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
-    visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1024});
-    visit("max-lora-rank", c.max_lora_rank, "N", "largest rank of an adapter", Range{1, 512});
+    visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1000});
+    visit("adapter-memory-mib", c.adapter_memory_mib, "MIB",
+          "device memory kept for adapters; 0: a tenth of the device's, at most 8 GiB", Range{0, 1u << 20});
     visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429", Range{1, 1u << 20});
     visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error", std::vector<std::string>{"debug", "info", "warn", "error"});
 }
@@ -270,6 +271,19 @@ Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
         out.push_back({name, text.substr(equals + 1)});
     }
     return out;
+}
+
+std::string default_pipeline_cache() {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    if (cache != nullptr && *cache != '\0') return std::string(cache) + "/lorad/pipelines.bin";
+    if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/lorad/pipelines.bin";
+    return {};
+}
+
+std::string config_file_of_environment() {
+    const char* file = std::getenv("LORAD_CONFIG");
+    return file == nullptr ? std::string() : std::string(file);
 }
 
 }  // namespace lorad::server

@@ -39,8 +39,8 @@ struct Config {
     double gpu_memory_utilization = 0.9;
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;
-    uint32_t max_lora_rank = 256;
-    uint32_t max_queue = 1024;
+    uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB
+    uint32_t max_queue = 256;
 
     std::string log_level = "info";
 };
@@ -74,5 +74,10 @@ Result<ConfigSource> config_from_environment();
 Result<ConfigSource> config_from_file(const std::string& path);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
+
+// Where compiled pipelines are kept between runs when nothing else is asked for; empty without a home folder.
+std::string default_pipeline_cache();
+// The file that LORAD_CONFIG names; empty if it is not set.
+std::string config_file_of_environment();
 
 }  // namespace lorad::server

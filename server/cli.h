@@ -1,0 +1,58 @@
+// The subcommands of lorad. main.cpp reads the command line into these structs; an Error becomes one line on stderr and
+// exit status 1.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/sampling_params.h"
+#include "server/config.h"
+#include "server/loaded_model.h"
+
+namespace lorad::server {
+
+// Serves until SIGTERM or SIGINT, then drains. A device that gives up is an error.
+Status run_serve(const Config& config);
+
+// A table of all Vulkan devices with capabilities and the verdict on each.
+Status run_devices(const DeviceArguments& device, bool as_json);
+
+// What logits, generate and profile share.
+struct ModelArguments {
+    std::string model;
+    std::vector<std::string> adapters;  // folders; at most one until adapters can be summed
+    DeviceArguments device;
+    std::string kernel_path = "auto";
+    bool batch_invariant = false;
+};
+
+struct LogitsArguments {
+    ModelArguments model;
+    std::string tokens;  // "1,2,3", or a file with ids between commas, spaces or line ends
+    std::string out;     // .npy
+    bool all_positions = false;
+};
+Status run_logits(const LogitsArguments& arguments);
+
+struct GenerateArguments {
+    ModelArguments model;
+    std::string prompt;
+    std::string tokens;  // instead of prompt
+    uint32_t max_tokens = 64;
+    bool ignore_eos = false;
+    proto::SamplingParams sampling = {.temperature = 0.0f};
+    bool as_json = false;
+};
+Status run_generate(const GenerateArguments& arguments);
+
+struct ProfileArguments {
+    ModelArguments model;
+    uint32_t n_rows = 1;
+    uint32_t n_context = 256;
+    uint32_t n_repeats = 20;
+    bool as_json = false;
+};
+Status run_profile(const ProfileArguments& arguments);
+
+}  // namespace lorad::server

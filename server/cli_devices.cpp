@@ -1,0 +1,76 @@
+#include <cstdio>
+
+#include "proto/base/format.h"
+#include "proto/json.h"
+#include "server/cli.h"
+
+namespace lorad::server {
+namespace {
+
+double gib(uint64_t bytes) { return double(bytes) / (1u << 30); }
+const char* yes_no(bool flag) { return flag ? "yes" : "no"; }
+
+std::string table_entry(size_t index, const gpu::DeviceReport& report) {
+    const gpu::DeviceCapabilities& c = report.capabilities;
+    std::string out = format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
+    out += format("     verdict      {}: {}\n", report.chosen ? "chosen" : report.usable ? "usable" : "rejected", report.reason);
+    out += format("     driver       {}, Vulkan {}\n", c.driver, c.api_version);
+    out += format("     memory       {:.1f} GiB, {:.1f} free, at most {:.1f} in one allocation\n", gib(c.device_local_bytes),
+                  gib(c.device_local_free_bytes), gib(c.max_allocation_bytes));
+    out += format("     subgroups    {} (from {} to {}), {} KiB shared memory, {} bytes of push constants\n", c.subgroup_size,
+                  c.subgroup_size_min, c.subgroup_size_max, c.shared_memory_bytes >> 10, c.max_push_constant_bytes);
+    out += format("     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} (bf16 {})\n",
+                  yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
+                  yes_no(c.coopmat2_bfloat16));
+    out += format("     copies       {}\n", c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
+    return out;
+}
+
+void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& report) {
+    const gpu::DeviceCapabilities& c = report.capabilities;
+    writer.begin_object()
+        .field("index", uint64_t(index))
+        .field("name", c.name)
+        .field("driver", c.driver)
+        .field("api_version", c.api_version)
+        .field("is_cpu", c.is_cpu)
+        .field("usable", report.usable)
+        .field("chosen", report.chosen)
+        .field("reason", report.reason)
+        .field("device_local_bytes", c.device_local_bytes)
+        .field("device_local_free_bytes", c.device_local_free_bytes)
+        .field("max_allocation_bytes", c.max_allocation_bytes)
+        .field("subgroup_size", c.subgroup_size)
+        .field("subgroup_size_min", c.subgroup_size_min)
+        .field("subgroup_size_max", c.subgroup_size_max)
+        .field("shared_memory_bytes", c.shared_memory_bytes)
+        .field("max_push_constant_bytes", c.max_push_constant_bytes)
+        .field("compute_units", c.n_compute_units_hint)
+        .field("transfer_queue", c.has_transfer_queue)
+        .field("float16", c.float16)
+        .field("coopmat_f16", c.coopmat_f16)
+        .field("bfloat16_coopmat", c.bfloat16_coopmat)
+        .field("coopmat2", c.coopmat2)
+        .field("coopmat2_bfloat16", c.coopmat2_bfloat16)
+        .end_object();
+}
+
+}  // namespace
+
+Status run_devices(const DeviceArguments& device, bool as_json) {
+    TRY_ASSIGN(gpu::DeviceOptions options, device_options(device));
+    TRY_ASSIGN(std::vector<gpu::DeviceReport> reports, gpu::list_devices(options));
+    if (as_json) {
+        JsonWriter writer;
+        writer.begin_array();
+        for (size_t i = 0; i < reports.size(); ++i) write_json(writer, i, reports[i]);
+        writer.end_array();
+        std::printf("%s\n", writer.take().c_str());
+        return ok_status();
+    }
+    for (size_t i = 0; i < reports.size(); ++i) std::fputs(table_entry(i, reports[i]).c_str(), stdout);
+    if (reports.empty()) std::puts("no Vulkan device; install a driver, or mesa-vulkan-drivers for the software device");
+    return ok_status();
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "model/npy.h"
+#include "model/runner.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/json.h"
+#include "server/cli.h"
+
+namespace lorad::server {
+namespace {
+
+constexpr uint32_t kRowsMax = 2048;
+
+Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string& place) {
+    std::vector<TokenId> ids;
+    const char* at = text.data();
+    const char* end = text.data() + text.size();
+    while (at != end) {
+        if (std::string_view(", \t\r\n[]").find(*at) != std::string_view::npos) {
+            ++at;
+            continue;
+        }
+        TokenId id = 0;
+        auto [stopped, error] = std::from_chars(at, end, id);
+        if (error != std::errc() || id < 0) {
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{}: expected token ids, found {}", place,
+                                     json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
+                              "tokens");
+        }
+        ids.push_back(id);
+        at = stopped;
+    }
+    if (ids.empty()) return make_error(ErrorCode::kInvalidConfig, format("{}: expected token ids, found none", place), "tokens");
+    return ids;
+}
+
+// "1,2,3", or the name of a file that holds ids.
+Result<std::vector<TokenId>> read_ids(const std::string& argument) {
+    bool is_list = !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
+    if (is_list) return parse_ids(argument, "--tokens");
+    std::ifstream file(argument, std::ios::binary);
+    if (!file) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read", argument), "tokens");
+    }
+    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    return parse_ids(text, argument);
+}
+
+Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max, uint32_t n_outputs_max) {
+    if (arguments.adapters.size() > 1) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("--adapter: {} were given, but a row can have only one adapter so far", arguments.adapters.size()),
+                          "adapter");
+    }
+    LoadArguments load;
+    load.device = arguments.device;
+    load.folder = arguments.model;
+    load.kernel_path = arguments.kernel_path;
+    load.n_adapters_max = uint32_t(std::max<size_t>(arguments.adapters.size(), 1));
+    load.executor.n_rows_max = kRowsMax;
+    load.executor.n_sequences_max = n_sequences_max;
+    load.executor.n_outputs_max = n_outputs_max;
+    load.executor.batch_invariant = arguments.batch_invariant;
+    return LoadedModel::load(load);
+}
+
+// Empty if none was asked for; then its slot is kNoAdapterSlot.
+Result<adapters::AdapterLease> load_adapter(LoadedModel& loaded, const ModelArguments& arguments) {
+    if (arguments.adapters.empty()) return adapters::AdapterLease();
+    TRY(loaded.registry->load("adapter", arguments.adapters.front()));
+    return loaded.registry->acquire("adapter");
+}
+
+}  // namespace
+
+Status run_logits(const LogitsArguments& arguments) {
+    TRY_ASSIGN(std::vector<TokenId> tokens, read_ids(arguments.tokens));
+    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, arguments.all_positions ? 64 : 1));
+    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    model::Runner runner(*loaded.executor);
+    TRY_ASSIGN(std::vector<float> logits, runner.logits(tokens, arguments.all_positions, lease.slot()));
+    std::vector<uint64_t> shape{loaded.config.vocab_size};
+    if (arguments.all_positions) shape.insert(shape.begin(), tokens.size());
+    TRY(model::write_npy(arguments.out, shape, logits));
+    log_info("{}: {} logits of {} tokens", arguments.out, logits.size(), tokens.size());
+    return ok_status();
+}
+
+Status run_profile(const ProfileArguments& arguments) {
+    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, std::min(arguments.n_rows, kRowsMax), 0));
+    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    std::vector<uint32_t> slots;
+    if (lease) slots.push_back(lease.slot());
+    TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
+               loaded.executor->profile(arguments.n_rows, arguments.n_context, slots, arguments.n_repeats));
+    double total_us = 0;
+    for (const gpu::KernelProfile& kernel : kernels) total_us += kernel.us;
+    auto gb_per_s = [](const gpu::KernelProfile& kernel) { return kernel.us > 0 ? double(kernel.bytes) / kernel.us * 1e-3 : 0; };
+    if (arguments.as_json) {
+        JsonWriter writer;
+        writer.begin_object().field("rows", arguments.n_rows).field("context", arguments.n_context);
+        writer.field("total_us", total_us).key("kernels").begin_array();
+        for (const gpu::KernelProfile& kernel : kernels) {
+            writer.begin_object().field("name", kernel.name).field("calls", kernel.n_calls).field("us", kernel.us);
+            writer.field("bytes", kernel.bytes).field("flops", kernel.flops).field("gb_per_s", gb_per_s(kernel)).end_object();
+        }
+        writer.end_array().end_object();
+        std::printf("%s\n", writer.take().c_str());
+        return ok_status();
+    }
+    std::printf("one step of %u rows, each at position %u, on %s\n", arguments.n_rows, arguments.n_context,
+                loaded.device->capabilities().name.c_str());
+    std::printf("%-40s %7s %12s %7s %12s %10s\n", "kernel", "calls", "us", "share", "MB", "GB/s");
+    for (const gpu::KernelProfile& kernel : kernels) {
+        std::printf("%-40s %7llu %12.1f %6.1f%% %12.2f %10.1f\n", kernel.name.c_str(),
+                    static_cast<unsigned long long>(kernel.n_calls), kernel.us,
+                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6, gb_per_s(kernel));
+    }
+    std::printf("%-40s %7s %12.1f\n", "sum", "", total_us);
+    return ok_status();
+}
+
+}  // namespace lorad::server

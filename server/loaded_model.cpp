@@ -1,0 +1,99 @@
+#include "server/loaded_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "model/kv_cache.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "server/config.h"
+
+namespace lorad::server {
+namespace {
+
+Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
+    if (text == "auto") return gpu::KernelPath::kAuto;
+    if (text == "portable") return gpu::KernelPath::kPortable;
+    if (text == "coopmat") return gpu::KernelPath::kCoopmat;
+    if (text == "coopmat2") return gpu::KernelPath::kCoopmat2;
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("kernel-path: expected auto, portable, coopmat or coopmat2, found \"{}\"", text), "kernel-path");
+}
+
+// Tells how far loading is, at most once in two seconds and only when it takes that long.
+class ProgressLog {
+  public:
+    void operator()(uint64_t n_bytes_done, uint64_t n_bytes) {
+        auto now = std::chrono::steady_clock::now();
+        if (now - last_ < std::chrono::seconds(2) || n_bytes == 0) return;
+        last_ = now;
+        log_info("loading weights: {} of {} MiB ({} %)", n_bytes_done >> 20, n_bytes >> 20, 100 * n_bytes_done / n_bytes);
+    }
+
+  private:
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
+    gpu::DeviceOptions options;
+    options.validation = arguments.validation;
+    options.pipeline_cache = arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
+    if (arguments.device.empty()) return options;
+    const char* end = arguments.device.data() + arguments.device.size();
+    int index = 0;
+    auto [stopped, error] = std::from_chars(arguments.device.data(), end, index);
+    if (error == std::errc() && stopped == end && index >= 0) {
+        options.device_index = index;
+        return options;
+    }
+    TRY_ASSIGN(std::vector<gpu::DeviceReport> reports, gpu::list_devices(options));
+    auto lower = [](std::string text) {
+        std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+        return text;
+    };
+    for (size_t i = 0; i < reports.size(); ++i) {
+        if (lower(reports[i].capabilities.name).find(lower(arguments.device)) == std::string::npos) continue;
+        options.device_index = int(i);
+        return options;
+    }
+    return make_error(ErrorCode::kNoDevice,
+                      format("no Vulkan device has \"{}\" in its name; `lorad devices` lists them", arguments.device), "device");
+}
+
+Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
+    auto begin = std::chrono::steady_clock::now();
+    LoadedModel loaded;
+    // The cheap checks first: a wrong folder is told at once.
+    TRY_ASSIGN(loaded.config, model::load_model_config(arguments.folder));
+    model::ExecutorOptions executor_options = arguments.executor;
+    TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
+    TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
+    TRY_ASSIGN(loaded.device, gpu::Device::create(options));
+    const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
+    log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver, capabilities.api_version,
+             capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");
+
+    executor_options.adapter_bytes = arguments.adapter_bytes;
+    if (executor_options.adapter_bytes == 0) {
+        executor_options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
+    }
+    ProgressLog progress;
+    TRY_ASSIGN(loaded.executor, model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
+                                                      [&](uint64_t done, uint64_t all) { progress(done, all); }));
+    log_info("memory plan:\n{}", loaded.executor->memory_plan().table());
+    loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device, loaded.executor->lora_table());
+    adapters::RegistryOptions registry_options;
+    registry_options.base_name = arguments.base_name;
+    registry_options.n_adapters_max = arguments.n_adapters_max;
+    loaded.registry = std::make_unique<adapters::Registry>(loaded.config, *loaded.store, registry_options);
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens", arguments.folder.filename().string(),
+             seconds, loaded.config.architecture, loaded.config.n_layers, loaded.executor->n_kv_blocks(),
+             model::kBlockTokens);
+    return loaded;
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,47 @@
+// A model on a device with its adapters: what serve, logits, generate and profile all begin with.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "adapters/registry.h"
+#include "adapters/weight_store.h"
+#include "gpu/device.h"
+#include "model/executor.h"
+#include "proto/base/result.h"
+
+namespace lorad::server {
+
+struct DeviceArguments {
+    std::string device;  // index, or part of the name; empty: the best one
+    bool validation = false;
+    std::string pipeline_cache;  // empty: the user's
+};
+
+Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments);
+
+struct LoadArguments {
+    DeviceArguments device;
+    std::filesystem::path folder;
+    std::string base_name;
+    std::string kernel_path = "auto";
+    uint32_t n_adapters_max = 64;
+    uint64_t adapter_bytes = 0;  // 0: a tenth of the device's memory, at most 8 GiB
+    model::ExecutorOptions executor;  // kernel_path and adapter_bytes are taken from above
+};
+
+// Members are in the order of their dependencies: destroyed in reverse.
+struct LoadedModel {
+    model::ModelConfig config;
+    std::unique_ptr<gpu::Device> device;
+    std::unique_ptr<model::Executor> executor;
+    std::unique_ptr<adapters::WeightStore> store;
+    std::unique_ptr<adapters::Registry> registry;
+
+    // Logs progress and the memory plan.
+    static Result<LoadedModel> load(const LoadArguments& arguments);
+};
+
+}  // namespace lorad::server

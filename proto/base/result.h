@@ -62,10 +62,12 @@ class [[nodiscard]] Result {
         CHECK(ok());
         return std::get<0>(state_);
     }
-    T&& value() && {
+    // By value, so that `for (auto& x : *function())` does not read from a Result that is gone.
+    T value() && {
         CHECK(ok());
         return std::get<0>(std::move(state_));
     }
+    T operator*() && { return std::move(*this).value(); }
     T& operator*() & { return value(); }
     const T& operator*() const& { return value(); }
     T* operator->() { return &value(); }

@@ -11,13 +11,12 @@ namespace lorad::proto {
 struct LoadAdapterRequest {
     std::string name;
     std::string path;
+    bool load_inplace = false;        // replace an adapter of this name
+    std::string expected_generation;  // with load_inplace: only if this is the present one; empty: whatever it is
 };
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);
 
 // The name of the adapter to unload.
 Result<std::string> parse_unload_adapter_request(std::string_view body);
-
-// 1 to 128 letters, digits and . _ - / : so that a name is safe in logs, metrics and URLs. `place` begins the message.
-Status check_adapter_name(std::string_view name, std::string_view place);
 
 }  // namespace lorad::proto

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "proto/adapter_request.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -10,7 +8,7 @@ namespace {
 Result<std::string> parse_name(const JsonValue& root) {
     TRY_ASSIGN(JsonValue name, root.require("lora_name"));
     TRY_ASSIGN(std::string_view text, name.as_string());
-    TRY(check_adapter_name(text, "lora_name"));
+    if (text.empty()) return name.error("expected a name, found an empty string");
     return std::string(text);
 }
 
@@ -20,18 +18,6 @@ Error refused(std::string_view name) {
 }
 
 }  // namespace
-
-Status check_adapter_name(std::string_view name, std::string_view place) {
-    auto allowed = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-               c == '-' || c == '/' || c == ':';
-    };
-    if (!name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), allowed)) return ok_status();
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("{}: expected 1 to 128 letters, digits or . _ - / :, found {}", place,
-                             json_quote(name.substr(0, 128))),
-                      std::string(place));
-}
 
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
@@ -44,11 +30,15 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
         return path.error("expected the path of an adapter folder");
     }
     request.path = std::string(path_text);
-    TRY_ASSIGN(bool in_place, root.bool_or("load_inplace", false));
-    if (in_place) return refused("load_inplace");
+    TRY_ASSIGN(request.load_inplace, root.bool_or("load_inplace", false));
     TRY_ASSIGN(bool is_3d, root.bool_or("is_3d_lora_weight", false));
     if (is_3d) return refused("is_3d_lora_weight");
-    if (root.find("expected_generation")) return refused("expected_generation");
+    TRY_ASSIGN(std::string_view generation, root.string_or("expected_generation", ""));
+    if (!generation.empty() && !request.load_inplace) {
+        return make_error(ErrorCode::kInvalidRequest, "expected_generation: needs \"load_inplace\": true",
+                          "expected_generation");
+    }
+    request.expected_generation = std::string(generation);
     return request;
 }
 

@@ -23,7 +23,7 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kMethodNotAllowed, 405, kInvalid, "method_not_allowed"},
     ErrorInfo{ErrorCode::kPayloadTooLarge, 413, kInvalid, "request_too_large"},
     ErrorInfo{ErrorCode::kOverloaded, 429, "rate_limit_error", "server_overloaded"},
-    ErrorInfo{ErrorCode::kDraining, 503, kServer, "server_draining"},
+    ErrorInfo{ErrorCode::kDraining, 503, kServer, "service_unavailable"},
     ErrorInfo{ErrorCode::kOutOfMemory, 507, kServer, "out_of_memory"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},

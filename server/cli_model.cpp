@@ -10,6 +10,7 @@
 #include "proto/base/log.h"
 #include "proto/json.h"
 #include "server/cli.h"
+#include "server/model_text.h"
 
 namespace lorad::server {
 namespace {
@@ -90,6 +91,58 @@ Status run_logits(const LogitsArguments& arguments) {
     if (arguments.all_positions) shape.insert(shape.begin(), tokens.size());
     TRY(model::write_npy(arguments.out, shape, logits));
     log_info("{}: {} logits of {} tokens", arguments.out, logits.size(), tokens.size());
+    return ok_status();
+}
+
+Status run_generate(const GenerateArguments& arguments) {
+    TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(arguments.model.model));
+    std::vector<TokenId> prompt;
+    if (arguments.tokens.empty()) {
+        TRY_ASSIGN(prompt, text->encode(arguments.prompt, true));
+        if (prompt.empty()) return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens", "prompt");
+    } else {
+        TRY_ASSIGN(prompt, read_ids(arguments.tokens));
+    }
+    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, 1));
+    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    std::unique_ptr<TextDecoder> decoder = text->make_decoder({});
+    std::string answer;
+    Status decoded = ok_status();
+    auto take = [&](Result<std::string> piece) {
+        if (!piece.ok()) {
+            decoded = piece.error();
+            return;
+        }
+        answer += *piece;
+        if (arguments.as_json) return;
+        std::fputs(piece->c_str(), stdout);
+        std::fflush(stdout);
+    };
+    model::GenerateOptions options;
+    options.n_tokens_max = arguments.max_tokens;
+    options.ignore_eos = arguments.ignore_eos;
+    options.sampling = arguments.sampling;
+    options.adapter_slot = lease.slot();
+    options.on_token = [&](TokenId token) { take(decoder->push(token)); };
+    model::Runner runner(*loaded.executor);
+    TRY_ASSIGN(model::Generated generated, runner.generate(prompt, options));
+    take(decoder->finish());
+    TRY(decoded);
+    if (!arguments.as_json) {
+        std::puts("");
+        return ok_status();
+    }
+    JsonWriter writer;
+    writer.begin_object().key("token_ids").begin_array();
+    for (TokenId id : generated.ids) writer.value(int64_t(id));
+    writer.end_array();
+    if (text->has_tokenizer()) {
+        writer.field("text", answer);
+    } else {
+        writer.key("text").null();
+    }
+    writer.end_object();
+    std::printf("%s\n", writer.take().c_str());
     return ok_status();
 }
 

@@ -154,7 +154,7 @@ void Engine::take_arrivals() {
 void Engine::drop_cancelled() {
     auto drop = [this](auto& sequences) {
         for (auto& sequence : sequences) {
-            if (sequence->request.stream->cancelled()) end_sequence(*sequence, {FinishReason::kCancelled, std::nullopt});
+            if (auto reason = sequence->request.stream->cancelled()) end_sequence(*sequence, {*reason, std::nullopt});
         }
         std::erase_if(sequences, [](const auto& sequence) { return sequence->ended; });
     };

@@ -35,6 +35,17 @@ void TokenStream::close(StreamEnd end) {
     changed_.notify_one();
 }
 
+void TokenStream::cancel(FinishReason reason) {
+    int expected = kNotCancelled;
+    cancelled_.compare_exchange_strong(expected, int(reason), std::memory_order_relaxed);
+}
+
+std::optional<FinishReason> TokenStream::cancelled() const {
+    int reason = cancelled_.load(std::memory_order_relaxed);
+    if (reason == kNotCancelled) return std::nullopt;
+    return FinishReason(reason);
+}
+
 TokenStream::Batch TokenStream::pop(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, timeout, [this] { return !tokens_.empty() || closed_; });

@@ -47,13 +47,15 @@ class TokenStream {
     // HTTP worker. Returns an empty batch when `timeout` passes first.
     Batch pop(std::chrono::milliseconds timeout);
 
-    // HTTP worker: the engine drops the request and frees its KV blocks before it plans its next step.
-    void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-    bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+    // HTTP worker: the engine drops the request and frees its KV blocks before it plans its next step. The first reason
+    // counts: kStop for a stop string, kCancelled for a client that went away.
+    void cancel(FinishReason reason = FinishReason::kCancelled);
+    std::optional<FinishReason> cancelled() const;
 
   private:
     const uint32_t n_tokens_max_;
-    std::atomic<bool> cancelled_{false};
+    static constexpr int kNotCancelled = -1;
+    std::atomic<int> cancelled_{kNotCancelled};  // a FinishReason
     std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<TokenId> tokens_;       // guarded by mutex_; not yet popped

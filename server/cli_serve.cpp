@@ -1,0 +1,171 @@
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include <unistd.h>
+
+#include "model/kv_cache.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "server/cli.h"
+#include "server/engine/engine.h"
+#include "server/engine/executor_runner.h"
+#include "server/http/listener.h"
+#include "server/http/routes.h"
+#include "server/model_text.h"
+
+namespace lorad::server {
+namespace {
+
+constexpr int kExitAtOnce = 130;
+
+// Written by the signal handler: the first signal asks for a drain, the second ends the process.
+volatile std::sig_atomic_t g_n_signals = 0;
+volatile std::sig_atomic_t g_serving = 0;
+
+void on_signal(int) {
+    g_n_signals = g_n_signals + 1;
+    // While the model is being loaded there is nothing to drain.
+    if (!g_serving) _exit(0);
+    if (g_n_signals > 1) _exit(kExitAtOnce);
+}
+
+void install_signal_handlers() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, nullptr);
+    sigaction(SIGINT, &action, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
+LogLevel log_level_of(const std::string& text) {
+    if (text == "debug") return LogLevel::kDebug;
+    if (text == "warn") return LogLevel::kWarn;
+    if (text == "error") return LogLevel::kError;
+    return LogLevel::kInfo;
+}
+
+LoadArguments load_arguments(const Config& config, const std::string& base_name) {
+    LoadArguments load;
+    load.device = {config.device, config.validation, config.pipeline_cache};
+    load.folder = config.model;
+    load.base_name = base_name;
+    load.kernel_path = config.kernel_path;
+    load.n_adapters_max = config.max_loras;
+    load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
+    load.executor.n_rows_max = config.max_num_batched_tokens;
+    load.executor.n_sequences_max = config.max_num_seqs;
+    load.executor.n_positions_max = config.max_model_len;
+    load.executor.memory_utilization = config.gpu_memory_utilization;
+    load.executor.n_kv_blocks = config.num_kv_blocks;
+    load.executor.batch_invariant = config.batch_invariant;
+    return load;
+}
+
+// The folder's own name, also for "models/qwen/" and ".".
+std::string folder_name(const std::string& folder) {
+    std::error_code error;
+    std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
+    if (error) path = folder;
+    return path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();
+}
+
+Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& arguments) {
+    for (const LoraArgument& argument : arguments) {
+        Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir);
+        if (!info.ok()) {
+            return make_error(info.error().code,
+                              format("adapter {} from {}: {}", argument.name, argument.dir, info.error().message));
+        }
+        log_info("adapter {}: rank {}, {} modules, {} KiB", info->name, info->rank, info->n_modules, info->device_bytes >> 10);
+    }
+    return ok_status();
+}
+
+Metrics::Shape metrics_shape(const Config& config, const std::string& base_name, const LoadedModel& loaded) {
+    const gpu::DeviceCapabilities& device = loaded.device->capabilities();
+    Metrics::Shape shape;
+    shape.model_name = base_name;
+    shape.block_tokens = model::kBlockTokens;
+    shape.n_kv_blocks = loaded.executor->n_kv_blocks();
+    shape.n_adapters_max = config.max_loras;
+    shape.device_name = device.name;
+    shape.device_driver = device.driver;
+    shape.device_is_cpu = device.is_cpu;
+    return shape;
+}
+
+}  // namespace
+
+Status run_serve(const Config& config) {
+    set_log_level(log_level_of(config.log_level));
+    install_signal_handlers();
+    if (config.model.empty()) {
+        return make_error(ErrorCode::kInvalidConfig, "no model: give --model DIR, LORAD_MODEL or model = in the file", "model");
+    }
+    TRY_ASSIGN(std::vector<LoraArgument> lora, lora_arguments(config));
+    std::string base_name = config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
+
+    // Listening comes first, so that a taken port is told before a long load, and probes get an answer during it.
+    ContextGate gate{nullptr};
+    Router router;
+    add_routes(router, gate);
+    std::atomic<Metrics*> metrics_of_responses{nullptr};
+    ListenerOptions listener_options;
+    listener_options.host = config.host;
+    listener_options.port = config.port;
+    listener_options.n_workers = config.http_threads != 0 ? config.http_threads : config.max_num_seqs + config.max_queue + 16;
+    listener_options.body_bytes_max = config.body_bytes_max;
+    TRY_ASSIGN(std::unique_ptr<Listener> listener, Listener::create(listener_options, router, [&](int status) {
+                   if (Metrics* metrics = metrics_of_responses.load()) metrics->on_http_response(status);
+               }));
+    listener->start();
+    log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
+
+    TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
+    TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
+    TRY(load_adapters(loaded, lora));
+    Metrics metrics(metrics_shape(config, base_name, loaded));
+    ExecutorRunner runner(*loaded.executor);
+    EngineOptions engine_options;
+    engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs, model::kBlockTokens};
+    engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
+    engine_options.n_waiting_max = config.max_queue;
+    Engine engine(runner, metrics, engine_options);
+    engine.start();
+
+    ServerContext context{engine,
+                          metrics,
+                          *loaded.registry,
+                          *text,
+                          base_name,
+                          loaded.config.vocab_size,
+                          loaded.executor->options().n_positions_max,
+                          loaded.config.generation,
+                          std::chrono::duration_cast<std::chrono::seconds>(
+                              std::chrono::system_clock::now().time_since_epoch()).count()};
+    metrics_of_responses = &metrics;
+    gate = &context;
+    g_serving = 1;
+    std::printf("lorad is ready: http://%s:%u serves %s and %zu adapters\n", config.host.c_str(), listener->port(),
+                base_name.c_str(), lora.size());
+    std::fflush(stdout);
+    log_info("ready: http://{}:{}", config.host, listener->port());
+
+    while (g_n_signals == 0 && !engine.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (g_n_signals > 0) log_info("draining: running requests have {} s", config.drain_timeout_s);
+    engine.drain(std::chrono::seconds(config.drain_timeout_s));
+    bool failed = engine.failed();
+    // Joins all workers: after it nobody uses the context.
+    listener->stop();
+    gate = nullptr;
+    metrics_of_responses = nullptr;
+    loaded.device->save_pipeline_cache();
+    if (failed) return make_error(ErrorCode::kDeviceLost, "the device failed; see the log above");
+    log_info("stopped");
+    return ok_status();
+}
+
+}  // namespace lorad::server

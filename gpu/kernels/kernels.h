@@ -116,7 +116,7 @@ class KernelSet {
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
 
-    // Bytes of scratch for the largest `rows` used.
+    // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
     static uint64_t lora_low_bytes(uint32_t rows) { return uint64_t{rows} * 3 * kMaxRank * sizeof(float); }
@@ -127,6 +127,7 @@ class KernelSet {
 
     // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
+    uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
 
     Device& device_;
     KernelSetOptions options_;

@@ -1,5 +1,5 @@
-// Which matmul kernel serves a shape. The seam for variants: a new one gets an enumerator here, a rule in choose_variant and
-// a recorder in the table of matmul.cpp; nobody else changes.
+// Which matmul kernel serves a shape. The seam for variants: a new one gets an enumerator here, a rule in
+// KernelSet::plan_matmul and a case in KernelSet::matmul; no caller changes.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2 };
 
 enum class MatmulVariant : uint32_t {
     kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
+    kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
     kTiled,   // portable: shared-memory tiles, for many rows
 };
 

@@ -1,0 +1,196 @@
+// attention: y[t][h] = softmax over positions of (scale * q[t][h] . K) times V, for the query heads h of one KV head
+//   q   [T][q_stride]                       f32
+//   kv  [block][K|V][K][kBlockTokens][D]    f16
+//   y   [T][y_stride]                       ACT_TYPE, elements Q*D.. are zeroed
+//   partials [T][Q][splits][4 + D]          f32: max, sum, 0, 0, unscaled result; instead of y if SPLIT
+// The row at position p sees 0..p (the last `window` of them) of its own sequence. Online softmax over tiles of
+// TOKENS_PER_QUAD * workgroup / 4 tokens. Scores: four lanes per token. Values: D / 4 lanes per token, several tokens at once.
+// grid (T, K * Q / K / GROUP, splits); one workgroup per row and GROUP query heads; moves 4 D bytes per token.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/attention.params.h"
+
+layout(constant_id = 1) const uint kActType = 0;
+layout(constant_id = 2) const uint kHeadDim = 64;
+layout(constant_id = 3) const uint kGroup = 1;          // query heads of this workgroup
+layout(constant_id = 4) const uint kKvHeads = 1;
+layout(constant_id = 5) const uint kGroupsPerKv = 1;    // workgroups that share a KV head
+layout(constant_id = 6) const uint kPerQuad = 4;        // tokens per four lanes and tile
+layout(constant_id = 7) const uint kSplit = 0;
+layout(constant_id = 8) const uint kPoolFloats = 4096;  // shared memory; see attention.cpp
+layout(push_constant, scalar) uniform Push { AttentionParams p; };
+
+const uint kThreads = gl_WorkGroupSize.x;
+const uint kQuads = kThreads / 4;
+const uint kTile = kQuads * kPerQuad;
+const uint kChunks = kHeadDim / 8;
+const uint kChunksPerLane = (kChunks + 3) / 4;
+const uint kLanes = kHeadDim / 4;
+const uint kTeams = kThreads / kLanes;  // tokens whose values are added at once
+const float kMinusInf = -1.0 / 0.0;
+
+// Regions of the pool while the context is read, in floats. Afterwards all of it serves the last sum.
+const uint kWeightsAt = kGroup * kHeadDim;
+const uint kSlotsAt = kWeightsAt + kGroup * kTile;
+const uint kHeadsThatFit = kPoolFloats / (kTeams * (kHeadDim + 1));
+const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
+shared float pool[kPoolFloats];
+
+uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
+    uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
+    uint64_t line = uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token % kBlockTokens;
+    return p.kv + line * (kHeadDim * 2);
+}
+
+void main() {
+    uint t = gl_WorkGroupID.x;
+    if (t >= step_n_rows(p.step)) return;
+    uint thread = gl_LocalInvocationIndex;
+    uint kv_head = gl_WorkGroupID.y / kGroupsPerKv;
+    uint first_head = gl_WorkGroupID.y * kGroup;
+    StepRow row = step_row(p.step, t).v;
+    uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
+
+    uint end = row.position + 1;
+    uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
+    if (kSplit != 0) {
+        uint n_splits = gl_NumWorkGroups.z;
+        uint share = (end - begin + n_splits - 1) / n_splits;
+        share = (share + kQuads - 1) / kQuads * kQuads;
+        begin = min(begin + gl_WorkGroupID.z * share, end);
+        end = min(begin + share, end);
+    }
+
+    uint64_t q = p.q + (uint64_t(t) * p.q_stride + first_head * kHeadDim) * 4;
+    for (uint i = thread; i < kGroup * kHeadDim / 4; i += kThreads) {
+        vec4 v = load4(q, i, 0) * p.scale;
+        for (uint c = 0; c < 4; c++) pool[i * 4 + c] = v[c];
+    }
+    barrier();
+
+    uint quad = thread / 4;
+    uint quad_lane = thread % 4;
+    uint team = thread / kLanes;
+    uint team_lane = thread % kLanes;
+    float top[kGroup];
+    float total[kGroup];
+    vec4 acc[kGroup];
+    for (uint g = 0; g < kGroup; g++) {
+        top[g] = kMinusInf;
+        total[g] = 0.0;
+        acc[g] = vec4(0.0);
+    }
+
+    for (uint tile = begin; tile < end; tile += kTile) {
+        uvec4 keys[kPerQuad][kChunksPerLane];
+        for (uint i = 0; i < kPerQuad; i++) {
+            uint64_t at = token_address(table, min(tile + i * kQuads + quad, end - 1), 0, kv_head);
+            for (uint c = 0; c < kChunksPerLane; c++) {
+                uint chunk = min(c * 4 + quad_lane, kChunks - 1);
+                keys[i][c] = Uvec4Ref(at + chunk * 16).v;
+            }
+        }
+        float score[kGroup][kPerQuad];
+        for (uint g = 0; g < kGroup; g++) {
+            float tile_top = kMinusInf;
+            for (uint i = 0; i < kPerQuad; i++) {
+                float s = 0.0;
+                for (uint c = 0; c < kChunksPerLane; c++) {
+                    uint chunk = c * 4 + quad_lane;
+                    if (kChunks % 4 != 0 && chunk >= kChunks) continue;
+                    uint at = g * kHeadDim + chunk * 8;
+                    Eight query = Eight(vec4(pool[at], pool[at + 1], pool[at + 2], pool[at + 3]),
+                                        vec4(pool[at + 4], pool[at + 5], pool[at + 6], pool[at + 7]));
+                    s = dot8(unpack8(keys[i][c], 1), query, s);
+                }
+                s += subgroupShuffleXor(s, 1);
+                s += subgroupShuffleXor(s, 2);
+                if (p.softcap != 0.0) s = p.softcap * tanh(clamp(s / p.softcap, -15.0, 15.0));
+                score[g][i] = tile + i * kQuads + quad < end ? s : kMinusInf;
+                tile_top = max(tile_top, score[g][i]);
+            }
+            tile_top = subgroupMax(tile_top);
+            if (subgroupElect()) pool[kSlotsAt + g * gl_NumSubgroups + gl_SubgroupID] = tile_top;
+        }
+        barrier();
+        float fade[kGroup];
+        for (uint g = 0; g < kGroup; g++) {
+            float new_top = top[g];
+            for (uint i = 0; i < gl_NumSubgroups; i++) {
+                new_top = max(new_top, pool[kSlotsAt + g * gl_NumSubgroups + i]);
+            }
+            fade[g] = exp(top[g] - new_top);
+            top[g] = new_top;
+            for (uint i = 0; i < kPerQuad; i++) {
+                if (i % 4 == quad_lane) pool[kWeightsAt + g * kTile + i * kQuads + quad] = exp(score[g][i] - new_top);
+            }
+        }
+        barrier();
+        for (uint g = 0; g < kGroup; g++) {
+            acc[g] *= fade[g];
+            total[g] *= fade[g];
+        }
+        uint n_tokens = min(kTile, end - tile);
+        for (uint first = team; team < kTeams && first < n_tokens; first += 4 * kTeams) {
+            uvec2 words[4];
+            for (uint u = 0; u < 4; u++) {
+                uint token = min(first + u * kTeams, n_tokens - 1);
+                words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + team_lane * 8).v;
+            }
+            for (uint u = 0; u < 4; u++) {
+                uint token = first + u * kTeams;
+                if (token >= n_tokens) break;
+                vec4 value = vec4(unpackHalf2x16(words[u].x), unpackHalf2x16(words[u].y));
+                for (uint g = 0; g < kGroup; g++) {
+                    float weight = pool[kWeightsAt + g * kTile + token];
+                    acc[g] = fma(value, vec4(weight), acc[g]);
+                    total[g] += weight;
+                }
+            }
+        }
+    }
+
+    // The teams' sums, a few heads at a time: line (head, team) holds D values and the sum of weights.
+    uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
+    for (uint pass = 0; pass < kGroup; pass += kHeadsPerPass) {
+        uint n_heads = min(kHeadsPerPass, kGroup - pass);
+        barrier();
+        if (team < kTeams) {
+            for (uint g = 0; g < kGroup; g++) {
+                if (g < pass || g >= pass + n_heads) continue;
+                uint line = ((g - pass) * kTeams + team) * kHeadDim;
+                for (uint c = 0; c < 4; c++) pool[line + team_lane * 4 + c] = acc[g][c];
+                if (team_lane == 0) pool[kHeadsPerPass * kTeams * kHeadDim + (g - pass) * kTeams + team] = total[g];
+            }
+        }
+        barrier();
+        for (uint i = thread; i < n_heads * kLanes; i += kThreads) {
+            uint g = i / kLanes;
+            uint lane = i % kLanes;
+            vec4 sum = vec4(0.0);
+            float weights = 0.0;
+            for (uint m = 0; m < kTeams; m++) {
+                uint at = (g * kTeams + m) * kHeadDim + lane * 4;
+                sum += vec4(pool[at], pool[at + 1], pool[at + 2], pool[at + 3]);
+                weights += pool[kHeadsPerPass * kTeams * kHeadDim + g * kTeams + m];
+            }
+            uint head = first_head + pass + g;
+            if (kSplit == 0) {
+                store4(y, head * kLanes + lane, sum / weights, kActType);
+                continue;
+            }
+            float head_top = kMinusInf;
+            for (uint h = 0; h < kGroup; h++) head_top = h == pass + g ? top[h] : head_top;
+            uint64_t line = uint64_t(t) * gl_NumWorkGroups.y * kGroup + head;
+            uint64_t at = p.partials + (line * gl_NumWorkGroups.z + gl_WorkGroupID.z) * (kHeadDim + 4) * 4;
+            Vec4Ref(at + 16 + lane * 16).v = sum;
+            if (lane == 0) Vec4Ref(at).v = vec4(head_top, weights, 0.0, 0.0);
+        }
+    }
+    if (kSplit == 0 && gl_WorkGroupID.y == 0) {
+        uint width = gl_NumWorkGroups.y * kGroup * kLanes;
+        for (uint i = width + thread; i < p.y_stride / 4; i += kThreads) store4(y, i, vec4(0.0), kActType);
+    }
+}

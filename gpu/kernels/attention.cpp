@@ -1,0 +1,65 @@
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+// Query heads that one workgroup takes: a divisor of the group, small enough for the registers.
+uint32_t heads_per_workgroup(uint32_t group) {
+    for (uint32_t heads = std::min(group, 8u); heads > 1; heads--) {
+        if (group % heads == 0) return heads;
+    }
+    return 1;
+}
+
+// A split costs a second dispatch, so each one should have a good stretch of tokens.
+constexpr uint32_t kTokensPerSplit = 256;
+constexpr uint32_t kMaxAttentionSplits = 16;
+constexpr uint32_t kPoolFloatsWanted = 4096;  // 16 KiB, what every device has
+
+}  // namespace
+
+uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
+    const DeviceCapabilities& caps = device_.capabilities();
+    if (options_.batch_invariant || caps.is_cpu || rows == 0) return 1;
+    uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    uint32_t to_fill = ceil_div(units * 2, rows * n_kv_heads);
+    return std::clamp(std::min(to_fill, max_context / kTokensPerSplit), 1u, kMaxAttentionSplits);
+}
+
+uint64_t KernelSet::attention_partial_bytes(const AttentionShape& shape) {
+    if (shape.n_splits <= 1) return 0;
+    return uint64_t{shape.rows} * shape.n_q_heads * shape.n_splits * (shape.head_dim + 4) * sizeof(float);
+}
+
+void KernelSet::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
+                          ScalarType act_type) {
+    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
+    uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    uint32_t heads = heads_per_workgroup(group);
+    uint32_t lanes = shape.head_dim / 4;
+    uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
+    uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
+    uint32_t subgroup_size_min = std::max(device_.capabilities().subgroup_size_min, 1u);
+    uint32_t while_reading = heads * (shape.head_dim + size / 4 * per_quad + ceil_div(size, subgroup_size_min));
+    uint32_t one_head = size / lanes * (shape.head_dim + 1);
+    uint32_t all_heads = std::min(heads * one_head, kPoolFloatsWanted);
+    uint32_t pool = std::max({while_reading, one_head, all_heads});
+
+    uint32_t act = static_cast<uint32_t>(act_type);
+    bool split = shape.n_splits > 1;
+    const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
+    if (!split) return;
+    uint32_t combine_size = threads(128, 32);
+    const Kernel* combine = kernel("attention_combine", {combine_size, act, shape.head_dim, shape.n_q_heads, shape.n_splits});
+    if (combine == nullptr) return;
+    recorder.barrier();
+    recorder.dispatch(*combine, params, shape.rows, ceil_div(params.y_stride / 4, combine_size), 1,
+                      {"attention_combine", attention_partial_bytes(shape), 0});
+}
+
+}  // namespace lorad::gpu

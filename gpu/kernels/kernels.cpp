@@ -1,0 +1,64 @@
+#include "gpu/kernels/kernels.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+
+struct KernelSet::Impl {
+    std::map<std::pair<std::string, std::vector<uint32_t>>, std::optional<Kernel>> kernels;
+    std::optional<Error> error;  // the first one
+};
+
+KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
+    : device_(device), options_(options), impl_(std::make_unique<Impl>()) {}
+
+KernelSet::~KernelSet() = default;
+
+Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
+    KernelSetOptions resolved = options;
+    TRY_ASSIGN(resolved.path, resolve_path(device.capabilities(), options.path));
+    return std::unique_ptr<KernelSet>(new KernelSet(device, resolved));
+}
+
+Status KernelSet::status() const {
+    if (impl_->error) return *impl_->error;
+    return ok_status();
+}
+
+const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
+    std::vector<uint32_t> key = constants;
+    key.push_back(subgroup_size);
+    auto [entry, is_new] = impl_->kernels.try_emplace({module, std::move(key)});
+    if (is_new) {
+        KernelOptions kernel_options;
+        kernel_options.module = module;
+        kernel_options.constants = constants;
+        kernel_options.required_subgroup_size = subgroup_size;
+        // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
+        uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
+        kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
+        Result<Kernel> made = Kernel::create(device_, kernel_options);
+        if (made.ok()) {
+            entry->second = std::move(made).value();
+        } else if (!impl_->error) {
+            impl_->error = made.error();
+        }
+    }
+    return entry->second ? &*entry->second : nullptr;
+}
+
+uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t on_cpu) const {
+    const DeviceCapabilities& caps = device_.capabilities();
+    if (caps.is_cpu) return on_cpu;
+    uint32_t limit = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
+    while (on_gpu > limit) on_gpu /= 2;
+    return on_gpu;
+}
+
+}  // namespace lorad::gpu

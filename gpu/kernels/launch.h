@@ -1,0 +1,27 @@
+// Shared by the launchers of gpu/kernels; nobody else includes it.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "gpu/device.h"
+#include "gpu/kernels/matmul_plan.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+constexpr uint32_t ceil_div(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
+
+// Workgroup size for one row of `items` independent items: enough threads for all, a power of two.
+constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_most) {
+    uint32_t wanted = std::bit_ceil(items);
+    return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
+}
+
+// Rows that one thread of a consumer kernel takes, so that LoRA's B is read once for several rows of one adapter.
+constexpr uint32_t row_block(uint32_t rows, bool with_lora) { return !with_lora || rows < 16 ? 1 : 4; }
+
+// kAuto becomes the best path of the device; a path that the device or this build lacks is an error.
+Result<KernelPath> resolve_path(const DeviceCapabilities& capabilities, KernelPath path);
+
+}  // namespace lorad::gpu

@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kMatvecMaxRows = 8;
+constexpr uint32_t kLanesMaxRows = 8;
+constexpr uint32_t kTiledColumns = 64;
+
+// Splits of k that give the device enough workgroups (or subgroups) of work, each at least min_k long.
+uint32_t splits_to_fill(uint32_t wanted, uint32_t present, uint32_t k, uint32_t min_k, uint32_t max_splits) {
+    uint32_t splits = std::clamp(ceil_div(wanted, present), 1u, std::max(max_splits, 1u));
+    return std::clamp(k / min_k, 1u, splits);
+}
+
+void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
+    plan.k_per_split = round_up(ceil_div(padded(k), n_splits), kWeightAlign);
+    plan.n_splits = ceil_div(padded(k), plan.k_per_split);
+}
+
+}  // namespace
+
+Result<KernelPath> resolve_path(const DeviceCapabilities& capabilities, KernelPath path) {
+    (void)capabilities;
+    if (path == KernelPath::kAuto || path == KernelPath::kPortable) return KernelPath::kPortable;
+    return make_error(ErrorCode::kInvalidConfig, "this build has no cooperative-matrix kernels for the device; use the portable path");
+}
+
+ScalarType KernelSet::act_type(ScalarType weight_type) const {
+    return options_.path == KernelPath::kPortable ? ScalarType::kF32 : weight_type;
+}
+
+MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
+    const DeviceCapabilities& caps = device_.capabilities();
+    uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    MatmulPlan plan;
+    plan.rows = rows;
+    plan.weight_type = weight_type;
+    plan.act_type = act_type(weight_type);
+    if (caps.is_cpu) {
+        plan.variant = MatmulVariant::kLanes;
+        plan.row_tile = std::min(rows, kLanesMaxRows);
+        set_splits(plan, k, 1);
+    } else if (rows <= kMatvecMaxRows && !options_.batch_invariant) {
+        plan.variant = MatmulVariant::kMatvec;
+        plan.row_tile = rows;
+        plan.column_tile = n >= 8192 || rows > 2 ? 2 : 1;
+        uint32_t subgroups = ceil_div(n, plan.column_tile);
+        set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
+    } else {
+        plan.variant = MatmulVariant::kTiled;
+        plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+        plan.column_tile = kTiledColumns;
+        // With batch_invariant the splits may not depend on the rows either.
+        uint32_t row_tiles = options_.batch_invariant ? 1 : ceil_div(rows, plan.row_tile);
+        uint32_t workgroups = padded(n) / kTiledColumns * row_tiles;
+        set_splits(plan, k, splits_to_fill(units * 3, workgroups, k, 512, std::min(max_splits, 8u)));
+    }
+    return plan;
+}
+
+void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan) {
+    CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 && params.x_stride == params.w_stride);
+    params.k_per_split = plan.k_per_split;
+    uint32_t weight = static_cast<uint32_t>(plan.weight_type);
+    uint32_t act = static_cast<uint32_t>(plan.act_type);
+    uint32_t row_groups = ceil_div(plan.rows, plan.row_tile);
+    DispatchInfo info{"matmul", uint64_t{params.n} * params.k * bytes_of(plan.weight_type),
+                      uint64_t{params.n} * params.k * 2 * plan.rows};
+    switch (plan.variant) {
+        case MatmulVariant::kMatvec: {
+            info.name = "matmul_matvec";
+            uint32_t size = threads(128, 32);
+            const Kernel* k = kernel("matmul_matvec", {size, weight, act, plan.row_tile, plan.column_tile});
+            if (k == nullptr) return;
+            uint32_t subgroups = std::max(size / std::max(device_.capabilities().subgroup_size, 1u), 1u);
+            recorder.dispatch(*k, params, ceil_div(params.n, plan.column_tile * subgroups), row_groups, plan.n_splits, info);
+            return;
+        }
+        case MatmulVariant::kLanes: {
+            info.name = "matmul_lanes";
+            uint32_t size = threads(64, 32);
+            const Kernel* k = kernel("matmul_lanes", {size, weight, act, plan.row_tile});
+            if (k == nullptr) return;
+            recorder.dispatch(*k, params, ceil_div(params.n, size), row_groups, plan.n_splits, info);
+            return;
+        }
+        case MatmulVariant::kTiled: {
+            info.name = "matmul_tiled";
+            const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});
+            if (k == nullptr) return;
+            recorder.dispatch(*k, params, padded(params.n) / kTiledColumns, row_groups, plan.n_splits, info);
+            return;
+        }
+    }
+}
+
+}  // namespace lorad::gpu

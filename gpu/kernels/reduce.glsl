@@ -1,0 +1,14 @@
+// Sums over a workgroup of any subgroup size: one shared slot for each subgroup, added in order.
+const uint kMaxSubgroups = 256;
+shared float reduce_slots[kMaxSubgroups];
+
+// The same value in every thread. All threads must call it; a second call needs a barrier() between.
+float workgroup_sum(float value) {
+    value = subgroupAdd(value);
+    if (gl_NumSubgroups == 1) return value;
+    if (subgroupElect()) reduce_slots[gl_SubgroupID] = value;
+    barrier();
+    float total = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) total += reduce_slots[i];
+    return total;
+}

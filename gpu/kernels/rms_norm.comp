@@ -1,0 +1,49 @@
+// rms_norm: y[t][h] = x[row(t)][h] * rsqrt(mean(x[row(t)]^2) + eps) * gamma[h]
+//   x      [.][x_stride]  f32
+//   gamma  [H]            f32
+//   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed
+// grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/rms_norm.params.h"
+
+layout(constant_id = 1) const uint kActType = 0;
+layout(constant_id = 2) const uint kHidden = 64;
+layout(push_constant, scalar) uniform Push { RmsNormParams p; };
+
+const uint kThreads = gl_WorkGroupSize.x;
+const uint kChunks = (kHidden + 3) / 4;
+const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
+
+vec4 masked(vec4 v, uint chunk) {
+    if (kHidden % 4 == 0 || chunk * 4 + 4 <= kHidden) return v;
+    return mix(vec4(0.0), v, lessThan(chunk * 4 + uvec4(0, 1, 2, 3), uvec4(kHidden)));
+}
+
+void main() {
+    uint t = gl_WorkGroupID.x;
+    if (t >= UintRef(p.n_rows).v) return;
+    uint row = p.logit_rows == 0 ? t : LogitRowRef(p.logit_rows + uint64_t(t) * 8).v.row;
+    uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
+    uint thread = gl_LocalInvocationIndex;
+
+    vec4 v[kPerThread];
+    float squares = 0.0;
+    for (uint i = 0; i < kPerThread; i++) {
+        uint chunk = i * kThreads + thread;
+        v[i] = chunk < kChunks ? masked(load4(x, chunk, 0), chunk) : vec4(0.0);
+        squares = sum_squares4(v[i], squares);
+    }
+    float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
+
+    uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
+    for (uint i = 0; i < kPerThread; i++) {
+        uint chunk = i * kThreads + thread;
+        if (chunk < kChunks) store4(y, chunk, masked(v[i] * inverse * load4(p.gamma, chunk, 0), chunk), kActType);
+    }
+    for (uint chunk = kChunks + thread; chunk < p.y_stride / 4; chunk += kThreads) {
+        store4(y, chunk, vec4(0.0), kActType);
+    }
+}

@@ -1,0 +1,30 @@
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kChunksPerThread = 2;     // of 4 logits
+constexpr uint32_t kMinPartLogits = 32 * 4 * kChunksPerThread;
+constexpr uint32_t kMaxVocab = 1 << 20;      // sizes the scratch memory
+
+}  // namespace
+
+uint64_t KernelSet::sample_partial_bytes(uint32_t logit_rows) {
+    return uint64_t{logit_rows} * (kMaxVocab / kMinPartLogits) * 16;
+}
+
+void KernelSet::sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows) {
+    CHECK(params.vocab <= kMaxVocab);
+    uint32_t size = threads(256, 32);
+    params.n_parts = ceil_div(params.vocab, size * 4 * kChunksPerThread);
+    const Kernel* scan = kernel("sample_argmax", {size, 1, kChunksPerThread});
+    const Kernel* join = kernel("sample_argmax", {threads(128, 32), 2, kChunksPerThread});
+    if (scan == nullptr || join == nullptr) return;
+    recorder.dispatch(*scan, params, params.n_parts, logit_rows, 1,
+                      {"sample_argmax", uint64_t{logit_rows} * params.vocab * 4, 0});
+    recorder.barrier();
+    recorder.dispatch(*join, params, 1, logit_rows, 1, {"sample_join", uint64_t{logit_rows} * params.n_parts * 16, 0});
+}
+
+}  // namespace lorad::gpu

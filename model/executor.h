@@ -23,7 +23,7 @@ struct ExecutorOptions {
     uint32_t n_rows_max = 2048;       // rows of one step
     uint32_t n_sequences_max = 64;    // sequences of one step
     uint32_t n_outputs_max = 0;       // outputs of one step; 0: n_sequences_max
-    uint32_t n_positions_max = 0;     // context served; 0: the model's
+    uint32_t n_positions_max = 0;     // context served; 0: the model's, or what fits the device's memory
     uint32_t n_adapter_slots = 1024;
     double memory_utilization = 0.9;  // share of the free device memory
     uint64_t adapter_bytes = 0;       // device memory left free for adapters
@@ -35,18 +35,16 @@ struct ExecutorOptions {
 
 // Answers of one finished step; spans are valid until the next finish().
 struct StepOutput {
-    std::span<const int32_t> sampled;  // [n_outputs] the argmax; -1 where a logit was not finite
-    std::span<const float> max_logits;        // [n_outputs]
-    std::span<const float> log_sum_exps;      // [n_outputs]; logprob of the argmax = max_logit - log_sum_exp
-    // [vocab] of output i; empty where logits were not asked for.
-    std::span<const float> logits(uint32_t output) const {
-        return logits_rows[output] < 0 ? std::span<const float>()
-                                       : all_logits.subspan(static_cast<size_t>(logits_rows[output]) * vocab_size, vocab_size);
-    }
-
-    std::span<const int32_t> logits_rows;  // [n_outputs] row in all_logits, or -1
-    std::span<const float> all_logits;
+    std::span<const int32_t> sampled;     // [n_outputs] the argmax; -1 where a logit was not finite
+    std::span<const float> max_logits;    // [n_outputs]
+    std::span<const float> log_sum_exps;  // [n_outputs]; log-probability of the argmax = max_logit - log_sum_exp
+    std::span<const float> all_logits;    // [n_outputs][vocab]; only rows that were asked for hold anything
     uint32_t vocab_size = 0;
+
+    // Of an output added with want_logits.
+    std::span<const float> logits(uint32_t output) const {
+        return all_logits.subspan(size_t{output} * vocab_size, vocab_size);
+    }
 };
 
 // One thread (the engine's). Steps run in the order of submit(); finish() answers the oldest unfinished one. Up to two

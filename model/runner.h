@@ -39,6 +39,7 @@ class Runner {
     Result<Generated> generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
   private:
+    class Blocks;
     Status check_tokens(std::span<const TokenId> tokens, uint32_t n_more) const;
     Executor* executor_;
     BlockPool pool_;

@@ -47,18 +47,24 @@ struct ModelWeights {
     Matrix embedding;  // [V][H]
     std::vector<LayerWeights> layers;
     Vector final_norm;
-    Matrix lm_head;  // its buffer is empty where the embedding is tied
-    const Matrix& output() const { return lm_head.buffer ? lm_head : embedding; }
+    Matrix lm_head;  // empty where the embedding is tied
+    const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
+};
+
+// The model's matrices and vectors with sizes and types, but without buffers: enough to plan memory.
+struct WeightsPlan {
+    ModelWeights weights;
+    uint64_t device_bytes = 0;
 };
 
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 
-// Device bytes that load_weights will allocate. Refuses tensors that are missing, unknown, of another shape or type
-// than the config asks for: the message names the tensor, what was expected and what was found.
-Result<uint64_t> check_weights(const TensorFiles& files, const ModelConfig& config);
+// Refuses tensors that are missing, unknown, or of another shape or type than the config asks for: the message names the
+// tensor, what was expected and what was found.
+Result<WeightsPlan> plan_weights(const TensorFiles& files, const ModelConfig& config);
 
-// Checks, compares with the device's free memory, uploads and waits for the copies.
+// Plans, compares with the device's free memory, uploads and waits for the copies.
 Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files, const ModelConfig& config,
                                   const LoadProgress& progress = {});
 

@@ -1,0 +1,307 @@
+#include "model/executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <optional>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/queue.h"
+#include "gpu/upload.h"
+#include "model/forward.h"
+#include "model/kv_cache.h"
+#include "model/recording_cache.h"
+#include "model/rope.h"
+#include "model/step_state.h"
+#include "proto/base/check.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr uint32_t kInFlightMax = 2;
+// One more than can be in flight, so that the answers of a finished step stay readable while two others run.
+constexpr uint32_t kRingSlots = kInFlightMax + 1;
+constexpr uint64_t kStateBytesMin = 1024;  // smallest size class of a step's state
+
+// Host memory of one step in flight.
+struct RingSlot {
+    gpu::Buffer state;                              // the step state as the host writes it
+    gpu::Buffer results;                            // SampleResult[n_outputs_max]
+    std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
+    std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
+};
+
+struct InFlight {
+    uint32_t slot = 0;
+    uint32_t n_outputs = 0;
+    uint64_t value = 0;  // of the queue's timeline
+};
+
+Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
+    if (options.n_outputs_max == 0) options.n_outputs_max = options.n_sequences_max;
+    if (options.n_rows_max < options.n_sequences_max || options.n_sequences_max == 0) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("a step of {} rows cannot hold {} sequences; both must be positive", options.n_rows_max,
+                                 options.n_sequences_max));
+    }
+    if (options.n_positions_max > config.max_positions) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("a context of {} tokens was asked for, the model was made for {}", options.n_positions_max,
+                                 config.max_positions));
+    }
+    return ok_status();
+}
+
+}  // namespace
+
+struct Executor::Impl {
+    gpu::Device& device;
+    const ModelConfig config;
+    ExecutorOptions options;
+    MemoryPlan plan;
+    std::unique_ptr<gpu::KernelSet> kernels;
+    ModelWeights weights;
+    KvCache kv_cache;
+    Scratch scratch;
+    gpu::Buffer rope_table;
+    gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
+    std::unique_ptr<LoraTable> lora_table;
+    RingSlot ring[kRingSlots];
+    RecordingCache recordings;
+    uint64_t n_recordings = 0;
+    uint64_t n_submitted = 0;
+    std::vector<InFlight> in_flight;  // oldest first
+    std::vector<int32_t> sampled;
+    std::vector<float> max_logits, log_sum_exps;
+
+    Impl(gpu::Device& on_device, const ModelConfig& model_config, const ExecutorOptions& with_options)
+        : device(on_device), config(model_config), options(with_options) {}
+    ~Impl() {
+        // A failure here means that the device is lost: nothing runs any more.
+        for (const InFlight& step : in_flight) (void)device.compute_queue().wait(step.value).ok();
+    }
+
+    ForwardLimits limits() const {
+        return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
+    }
+    uint64_t rope_table_bytes() const { return uint64_t{options.n_positions_max} * config.rope.rotary_dim * sizeof(float); }
+    uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
+
+    Status plan_memory_for(const WeightsPlan& shapes, ScratchBytes& scratch_sizes);
+    Status allocate(const ScratchBytes& scratch_sizes);
+    Status upload_rope_table();
+    StepShape shape_of(const StepBatch& batch) const;
+    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
+    Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
+    Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
+    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
+};
+
+// Without a wish of the user, the context is shortened until the cache of one sequence fits.
+Status Executor::Impl::plan_memory_for(const WeightsPlan& shapes, ScratchBytes& scratch_sizes) {
+    constexpr uint32_t kShortestAutomatic = 2048;
+    const bool is_automatic = options.n_positions_max == 0;
+    if (is_automatic) options.n_positions_max = config.max_positions;
+    const uint64_t free_bytes = device.free_bytes_estimate();
+    while (true) {
+        scratch_sizes = scratch_bytes(*kernels, config, shapes.weights, limits());
+        auto planned = plan_memory(device.capabilities(), free_bytes, config, shapes.device_bytes,
+                                   scratch_sizes.sum() + rope_table_bytes(),
+                                   {.n_rows_max = options.n_rows_max,
+                                    .n_sequences_max = options.n_sequences_max,
+                                    .n_positions_max = options.n_positions_max,
+                                    .memory_utilization = options.memory_utilization,
+                                    .adapter_bytes = options.adapter_bytes,
+                                    .kv_bytes_max = options.kv_bytes_max,
+                                    .n_kv_blocks = options.n_kv_blocks});
+        if (planned.ok()) {
+            plan = planned.value();
+            break;
+        }
+        if (!is_automatic || options.n_positions_max / 2 < kShortestAutomatic) return planned.error();
+        options.n_positions_max /= 2;
+    }
+    if (options.n_positions_max < config.max_positions && is_automatic) {
+        log_warn("context shortened from {} to {} tokens: that is what the device's memory holds", config.max_positions,
+                 options.n_positions_max);
+    }
+    return ok_status();
+}
+
+Status Executor::Impl::upload_rope_table() {
+    const std::vector<float> table = model::rope_table(config.rope, options.n_positions_max);
+    TRY_ASSIGN(rope_table, device.create_buffer(table.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "rope table"));
+    return device.uploader().upload(rope_table, 0, std::as_bytes(std::span(table)));
+}
+
+Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
+    TRY(upload_rope_table());
+    TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
+    TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
+    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks));
+    TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
+                                                 gpu::MemoryKind::kHostReadback, "host logits"));
+    for (RingSlot& slot : ring) {
+        TRY_ASSIGN(slot.state, device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
+        TRY_ASSIGN(slot.results, device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
+    }
+    return device.uploader().finish();
+}
+
+StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
+    uint32_t n_context = 0;
+    for (const BatchRow& row : batch.rows()) n_context = std::max(n_context, row.position + 1);
+    StepShape shape;
+    shape.row_bucket = bucket_for(batch.n_rows());
+    shape.output_bucket = bucket_for(batch.n_outputs());
+    shape.attention_splits = kernels->plan_attention_splits(shape.row_bucket, config.n_kv_heads, n_context);
+    shape.with_lora = batch.has_lora();
+    return shape;
+}
+
+Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
+    const ForwardContext context{*kernels, config, weights, kv_cache, scratch, *lora_table, rope_table.address(),
+                                 host_logits.address()};
+    TRY(record_forward(recorder, context, shape));
+    ++n_recordings;
+    return std::move(recorder).end();
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
+    const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStateBytesMin));
+    const auto known = slot.preludes.find(size_class);
+    if (known != slot.preludes.end()) return &known->second;
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    recorder.barrier();  // the step before this one has read its state
+    recorder.copy(slot.state, 0, scratch.step_state, 0, size_class);
+    recorder.barrier();
+    TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
+    return &slot.preludes.emplace(size_class, std::move(made)).first->second;
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot) {
+    if (!slot.epilogue) {
+        TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+        recorder.barrier();
+        recorder.copy(scratch.results, 0, slot.results, 0, scratch.results.size());
+        recorder.barrier();
+        TRY_ASSIGN(slot.epilogue, std::move(recorder).end());
+    }
+    return &*slot.epilogue;
+}
+
+Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step,
+                                     uint32_t slot_idx) {
+    RingSlot& slot = ring[slot_idx];
+    const uint64_t n_bytes = step_state_bytes(batch, shape);
+    CHECK(n_bytes <= slot.state.size());
+    write_step_state(batch, shape, [this](uint32_t adapter) { return lora_table->ranks(adapter); },
+                     slot_idx * options.n_outputs_max, slot.state.mapped());
+    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_bytes));
+    TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
+    const gpu::CommandBuffer* recordings_in_order[] = {before, &step, after};
+    return device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value());
+}
+
+Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Executor::~Executor() = default;
+
+Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
+                                                 const ModelConfig& config, const ExecutorOptions& options,
+                                                 const LoadProgress& progress) {
+    auto impl = std::make_unique<Impl>(device, config, options);
+    TRY(fill_in(config, impl->options));
+    TRY_ASSIGN(const TensorFiles files, TensorFiles::map_folder(folder));
+    TRY_ASSIGN(const WeightsPlan shapes, plan_weights(files, config));
+    TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path, .batch_invariant = options.batch_invariant}));
+    ScratchBytes scratch_sizes{};
+    TRY(impl->plan_memory_for(shapes, scratch_sizes));
+    TRY_ASSIGN(impl->weights, load_weights(device, files, config, progress));
+    TRY(impl->allocate(scratch_sizes));
+    return std::unique_ptr<Executor>(new Executor(std::move(impl)));
+}
+
+Status Executor::submit(const StepBatch& batch) {
+    Impl& it = *impl_;
+    CHECK(batch.n_rows() > 0 && batch.n_rows() <= it.options.n_rows_max);
+    CHECK(batch.n_outputs() <= it.options.n_outputs_max);
+    CHECK(it.in_flight.size() < kInFlightMax);
+    const StepShape shape = it.shape_of(batch);
+    const gpu::CommandBuffer* step = it.recordings.find(shape);
+    if (!step) {
+        TRY_ASSIGN(gpu::CommandBuffer made, it.record_step(shape, false));
+        step = it.recordings.insert(shape, std::move(made));
+    }
+    const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
+    TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
+    ++it.n_submitted;
+    it.in_flight.push_back({slot, batch.n_outputs(), value});
+    return ok_status();
+}
+
+Result<StepOutput> Executor::finish() {
+    Impl& it = *impl_;
+    CHECK(!it.in_flight.empty());
+    const InFlight step = it.in_flight.front();
+    TRY(it.device.compute_queue().wait(step.value));
+    it.in_flight.erase(it.in_flight.begin());
+
+    const auto* results = reinterpret_cast<const gpu::SampleResult*>(it.ring[step.slot].results.mapped().data());
+    it.sampled.resize(step.n_outputs);
+    it.max_logits.resize(step.n_outputs);
+    it.log_sum_exps.resize(step.n_outputs);
+    for (uint32_t i = 0; i < step.n_outputs; ++i) {
+        it.sampled[i] = results[i].token;
+        it.max_logits[i] = results[i].max_logit;
+        it.log_sum_exps[i] = results[i].log_sum_exp;
+    }
+    const size_t vocab = it.config.vocab_size;
+    const auto* logits = reinterpret_cast<const float*>(it.host_logits.mapped().data()) +
+                         step.slot * it.options.n_outputs_max * vocab;
+    return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size};
+}
+
+uint32_t Executor::n_in_flight() const { return static_cast<uint32_t>(impl_->in_flight.size()); }
+const ModelConfig& Executor::config() const { return impl_->config; }
+const ExecutorOptions& Executor::options() const { return impl_->options; }
+const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
+uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
+LoraTable& Executor::lora_table() { return *impl_->lora_table; }
+uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
+
+Result<std::vector<gpu::KernelProfile>> Executor::profile(uint32_t n_rows, uint32_t n_context,
+                                                          std::span<const uint32_t> adapter_slots, uint32_t n_repeats) {
+    Impl& it = *impl_;
+    CHECK(it.in_flight.empty());
+    if (n_rows == 0 || n_rows > it.options.n_sequences_max || n_context == 0 || n_context > it.options.n_positions_max) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("cannot profile {} rows with {} tokens of context: the limits are {} and {}", n_rows, n_context,
+                                 it.options.n_sequences_max, it.options.n_positions_max));
+    }
+    StepBatch batch;
+    std::vector<BlockId> blocks(blocks_for_tokens(n_context));
+    for (uint32_t row = 0; row < n_rows; ++row) {
+        for (uint32_t i = 0; i < blocks.size(); ++i) {
+            blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % it.plan.n_kv_blocks);
+        }
+        const TokenId token = static_cast<TokenId>(row % it.config.vocab_size);
+        const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];
+        batch.add_output(batch.add_rows({&token, 1}, n_context - 1, blocks, slot), false);
+    }
+    const StepShape shape = it.shape_of(batch);
+    TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true));
+    std::vector<gpu::DispatchTime> times;
+    for (uint32_t repeat = 0; repeat <= n_repeats; ++repeat) {
+        TRY_ASSIGN(const uint64_t value, it.run(batch, shape, step, 0));
+        TRY(it.device.compute_queue().wait(value));
+        if (repeat == 0) continue;  // clocks and caches are warm from here on
+        TRY_ASSIGN(const auto once, gpu::read_dispatch_times(it.device, step));
+        times.insert(times.end(), once.begin(), once.end());
+    }
+    return gpu::sum_by_kernel(times);
+}
+
+}  // namespace lorad::model

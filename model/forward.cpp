@@ -1,0 +1,382 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+namespace lorad::model {
+namespace {
+
+using gpu::DeviceAddress;
+using gpu::ScalarType;
+
+// The recording of one step. Letters as in gpu/kernels/kernels.h: T rows, H hidden, Q/K heads, D head dim, F ffn, V vocabulary.
+class Pass {
+  public:
+    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
+        : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights),
+          scratch_(context.scratch), context_(context), shape_(shape), layout_(shape),
+          step_(context.scratch.step_state.address()) {}
+
+    void record() {
+        embed();
+        norm_first();
+        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+            const LayerWeights& w = weights_.layers[layer];
+            const bool is_last = layer + 1 == config_.n_layers;
+
+            // Attention: x += o(attention(rope(qkv(norm(x)))))
+            shrink(layer, kQkv, scratch_.xn, w.qkv);
+            const gpu::MatmulPlan qkv = matmul(w.qkv, scratch_.xn, scratch_.y);
+            qkv_post(layer, w, qkv);
+            attention(layer, w.o);
+            shrink(layer, kO, scratch_.attention, w.o);
+            const gpu::MatmulPlan o = matmul(w.o, scratch_.attention, scratch_.y);
+            add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias, w.post_attention_norm.address(), w.gate_up.type);
+
+            // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
+            shrink(layer, kGateUp, scratch_.xn, w.gate_up);
+            const gpu::MatmulPlan gate_up = matmul(w.gate_up, scratch_.xn, scratch_.y);
+            gated_act(layer, w, gate_up);
+            shrink(layer, kDown, scratch_.act, w.down);
+            const gpu::MatmulPlan down = matmul(w.down, scratch_.act, scratch_.y);
+            // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
+            const DeviceAddress gamma = is_last ? 0 : weights_.layers[layer + 1].input_norm.address();
+            const ScalarType next = is_last ? ScalarType::kF32 : weights_.layers[layer + 1].qkv.type;
+            add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, gamma, next);
+        }
+        if (shape_.output_bucket > 0) sample();
+    }
+
+  private:
+    // Groups of modules that share an input; also the index of their grid in the step header.
+    enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
+    static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
+    static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
+
+    uint32_t hidden_stride() const { return gpu::padded(config_.hidden_size); }
+    uint32_t q_stride() const { return gpu::padded(config_.q_size()); }
+    uint32_t ffn_stride() const { return gpu::padded(config_.intermediate_size); }
+    uint32_t lora_slot_stride() const { return config_.n_layers * kLinearModules; }
+    DeviceAddress lora_layer(uint32_t layer) const {
+        return context_.lora_table.address() + uint64_t{layer} * kLinearModules * sizeof(gpu::LoraModule);
+    }
+    ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
+    gpu::ConsumerShape consumer(const gpu::MatmulPlan& plan) const {
+        return {.rows = shape_.row_bucket, .n_splits = plan.n_splits, .with_lora = shape_.with_lora};
+    }
+
+    void embed() {
+        kernels_.embed(recorder_,
+                       {.step = step_,
+                        .table = weights_.embedding.buffer.address(),
+                        .sampled = scratch_.sampled.address(),
+                        .x = scratch_.x.address(),
+                        .hidden = config_.hidden_size,
+                        .table_stride = weights_.embedding.k_stride,
+                        .x_stride = hidden_stride(),
+                        .vocab = config_.vocab_size,
+                        .scale = 1.0f},
+                       weights_.embedding.type, shape_.row_bucket);
+        recorder_.barrier();
+    }
+
+    void norm_first() {
+        const LayerWeights& first = weights_.layers[0];
+        kernels_.rms_norm(recorder_,
+                          {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
+                           .x = scratch_.x.address(),
+                           .gamma = first.input_norm.address(),
+                           .y = scratch_.xn.address(),
+                           .logit_rows = 0,
+                           .hidden = config_.hidden_size,
+                           .x_stride = hidden_stride(),
+                           .y_stride = hidden_stride(),
+                           .eps = config_.rms_norm_eps},
+                          act_type(first.qkv.type), shape_.row_bucket);
+        recorder_.barrier();
+    }
+
+    // Runs beside the matmul that follows: it writes nothing that the matmul touches.
+    void shrink(uint32_t layer, Group group, const gpu::Buffer& x, const Matrix& base) {
+        if (!shape_.with_lora) return;
+        const uint64_t grid = offsetof(gpu::StepHeader, shrink_grid) + group * sizeof(gpu::StepHeader::shrink_grid[0]);
+        kernels_.lora_shrink(recorder_,
+                             {.lora_layer = lora_layer(layer),
+                              .segments = step_ + layout_.segments,
+                              .x = x.address(),
+                              .low = scratch_.low.address(),
+                              .lora_slot_stride = lora_slot_stride(),
+                              .first_module = kFirstModule[group],
+                              .n_modules = kGroupModules[group],
+                              .k = base.k,
+                              .x_stride = base.k_stride},
+                             act_type(base.type), scratch_.step_state, grid);
+    }
+
+    gpu::MatmulPlan matmul(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y) {
+        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kSplitsMax);
+        record_matmul(w, x, y, plan, offsetof(gpu::StepHeader, n_rows));
+        return plan;
+    }
+
+    void record_matmul(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
+                       uint64_t count_offset) {
+        kernels_.matmul(recorder_,
+                        {.n_rows = step_ + count_offset,
+                         .w = w.buffer.address(),
+                         .x = x.address(),
+                         .y = y.address(),
+                         .n = w.n,
+                         .k = w.k,
+                         .w_stride = w.k_stride,
+                         .x_stride = w.k_stride,
+                         .y_stride = w.n_padded,
+                         .split_stride = split_stride(w, plan)},
+                        plan);
+        recorder_.barrier();
+    }
+
+    void qkv_post(uint32_t layer, const LayerWeights& w, const gpu::MatmulPlan& plan) {
+        kernels_.qkv_post(recorder_,
+                          {.step = step_,
+                           .y = scratch_.y.address(),
+                           .bias = w.qkv_bias.address(),
+                           .low = scratch_.low.address(),
+                           .lora_layer = lora_layer(layer),
+                           .rope = context_.rope_table,
+                           .q_gamma = w.q_norm.address(),
+                           .k_gamma = w.k_norm.address(),
+                           .q = scratch_.q.address(),
+                           .kv = context_.kv_cache.layers[layer].address(),
+                           .lora_slot_stride = lora_slot_stride(),
+                           .y_stride = w.qkv.n_padded,
+                           .split_stride = split_stride(w.qkv, plan),
+                           .q_stride = q_stride(),
+                           .eps = config_.rms_norm_eps},
+                          {.base = consumer(plan),
+                           .n_q_heads = config_.n_heads,
+                           .n_kv_heads = config_.n_kv_heads,
+                           .head_dim = config_.head_dim,
+                           .rotary_dim = config_.rope.rotary_dim});
+        recorder_.barrier();
+    }
+
+    void attention(uint32_t layer, const Matrix& o) {
+        kernels_.attention(recorder_,
+                           {.step = step_,
+                            .block_tables = step_ + layout_.block_tables,
+                            .q = scratch_.q.address(),
+                            .kv = context_.kv_cache.layers[layer].address(),
+                            .y = scratch_.attention.address(),
+                            .partials = scratch_.attention_partials.address(),
+                            .q_stride = q_stride(),
+                            .y_stride = o.k_stride,
+                            .window = config_.sliding_windows[layer],
+                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                            .softcap = 0.0f,
+                            .row_capacity = shape_.row_bucket},
+                           attention_shape(config_, shape_), act_type(o.type));
+        recorder_.barrier();
+    }
+
+    void add_norm(uint32_t layer, uint32_t module, const gpu::MatmulPlan& plan, const Matrix& w, const Vector& bias,
+                  DeviceAddress gamma, ScalarType next_weight_type) {
+        kernels_.add_norm(recorder_,
+                          {.step = step_,
+                           .y = scratch_.y.address(),
+                           .bias = bias.address(),
+                           .low = scratch_.low.address(),
+                           .lora_layer = lora_layer(layer),
+                           .x = scratch_.x.address(),
+                           .gamma = gamma,
+                           .xn = scratch_.xn.address(),
+                           .lora_slot_stride = lora_slot_stride(),
+                           .lora_module = module,
+                           .hidden = config_.hidden_size,
+                           .y_stride = w.n_padded,
+                           .split_stride = split_stride(w, plan),
+                           .x_stride = hidden_stride(),
+                           .xn_stride = hidden_stride(),
+                           .eps = config_.rms_norm_eps},
+                          consumer(plan), act_type(next_weight_type));
+        recorder_.barrier();
+    }
+
+    void gated_act(uint32_t layer, const LayerWeights& w, const gpu::MatmulPlan& plan) {
+        kernels_.gated_act(recorder_,
+                           {.step = step_,
+                            .y = scratch_.y.address(),
+                            .bias = w.gate_up_bias.address(),
+                            .low = scratch_.low.address(),
+                            .lora_layer = lora_layer(layer),
+                            .act = scratch_.act.address(),
+                            .lora_slot_stride = lora_slot_stride(),
+                            .ffn = config_.intermediate_size,
+                            .y_stride = w.gate_up.n_padded,
+                            .split_stride = split_stride(w.gate_up, plan),
+                            .act_stride = ffn_stride()},
+                           consumer(plan), gpu::Activation::kSilu, act_type(w.down.type));
+        recorder_.barrier();
+    }
+
+    // Final norm, logits and argmax of the rows whose next token is wanted.
+    void sample() {
+        const Matrix& head = weights_.output();
+        kernels_.rms_norm(recorder_,
+                          {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
+                           .x = scratch_.x.address(),
+                           .gamma = weights_.final_norm.address(),
+                           .y = scratch_.output_xn.address(),
+                           .logit_rows = step_ + layout_.logit_rows,
+                           .hidden = config_.hidden_size,
+                           .x_stride = hidden_stride(),
+                           .y_stride = head.k_stride,
+                           .eps = config_.rms_norm_eps},
+                          act_type(head.type), shape_.output_bucket);
+        recorder_.barrier();
+        record_matmul(head, scratch_.output_xn, scratch_.logits,
+                      kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1),
+                      offsetof(gpu::StepHeader, n_logit_rows));
+        kernels_.sample_argmax(recorder_,
+                               {.n_logit_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
+                                .logits = scratch_.logits.address(),
+                                .logit_rows = step_ + layout_.logit_rows,
+                                .sampled = scratch_.sampled.address(),
+                                .results = scratch_.results.address(),
+                                .host_logits = context_.host_logits,
+                                .partials = scratch_.sample_partials.address(),
+                                .vocab = config_.vocab_size,
+                                .logits_stride = head.n_padded},
+                               shape_.output_bucket);
+        recorder_.barrier();
+    }
+
+  public:
+    static constexpr uint32_t kSplitsMax = 16;
+
+    // Whole row tiles between two splits, so that a variant may write its last tile in full.
+    static uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
+        return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded;
+    }
+    static gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
+        return {.rows = shape.row_bucket,
+                .n_q_heads = config.n_heads,
+                .n_kv_heads = config.n_kv_heads,
+                .head_dim = config.head_dim,
+                .n_splits = shape.attention_splits};
+    }
+
+  private:
+    gpu::Recorder& recorder_;
+    gpu::KernelSet& kernels_;
+    const ModelConfig& config_;
+    const ModelWeights& weights_;
+    const Scratch& scratch_;
+    const ForwardContext& context_;
+    const StepShape shape_;
+    const StepLayout layout_;
+    const DeviceAddress step_;
+};
+
+}  // namespace
+
+uint32_t bucket_for(uint32_t n) {
+    if (n <= 2) return n;
+    const uint32_t power = std::bit_ceil(n);
+    return n <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+std::vector<uint32_t> buckets_up_to(uint32_t n) {
+    std::vector<uint32_t> buckets;
+    for (uint32_t bucket = 0; bucket < bucket_for(n);) buckets.push_back(bucket = bucket_for(bucket + 1));
+    return buckets;
+}
+
+StepLayout::StepLayout(const StepShape& shape)
+    : rows(sizeof(gpu::StepHeader)),
+      logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
+      segments(gpu::round_up(static_cast<uint32_t>(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)), 16)),
+      block_tables(segments + (shape.with_lora ? uint64_t{shape.row_bucket} * sizeof(gpu::LoraSegment) : 0)) {}
+
+uint64_t ScratchBytes::sum() const {
+    return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
+           results;
+}
+
+ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+                           const ForwardLimits& limits) {
+    const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
+    const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
+    const Matrix& head = shapes.output();
+    ScratchBytes bytes{};
+    // A power of two, as the copies into it are.
+    bytes.step_state = std::bit_ceil(StepLayout({row_bucket, output_bucket, 1, true}).block_tables +
+                                     limits.n_table_entries_max() * sizeof(uint32_t));
+    bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
+    // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
+    bytes.xn = bytes.x;
+    bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
+    bytes.attention = bytes.q;
+    bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
+    bytes.low = gpu::KernelSet::lora_low_bytes(static_cast<uint32_t>(n_rows));
+    bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
+    bytes.logits = n_outputs * head.n_padded * sizeof(float);
+    bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
+    bytes.sampled = output_bucket * sizeof(int32_t);
+    bytes.results = output_bucket * sizeof(gpu::SampleResult);
+    bytes.attention_partials = sizeof(float);
+    // Few rows are cut into more splits than many, so every bucket is asked.
+    for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
+        for (const LayerWeights& w : shapes.layers) {
+            for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
+                const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, Pass::kSplitsMax);
+                const uint64_t elements = uint64_t{plan.n_splits} * Pass::split_stride(*matrix, plan) +
+                                          uint64_t{gpu::kSlackRows} * matrix->n_padded;
+                bytes.y = std::max(bytes.y, elements * sizeof(float));
+            }
+        }
+        const uint32_t splits = kernels.plan_attention_splits(rows, config.n_kv_heads, limits.n_positions_max);
+        bytes.attention_partials = std::max(
+            bytes.attention_partials,
+            gpu::KernelSet::attention_partial_bytes(Pass::attention_shape(config, {rows, 0, splits, false})));
+    }
+    return bytes;
+}
+
+Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
+    Scratch scratch;
+    struct Wanted {
+        gpu::Buffer* buffer;
+        uint64_t n_bytes;
+        const char* name;
+    };
+    const Wanted all[] = {
+        {&scratch.step_state, bytes.step_state, "step state"},
+        {&scratch.x, bytes.x, "x"},
+        {&scratch.xn, bytes.xn, "xn"},
+        {&scratch.y, bytes.y, "y"},
+        {&scratch.q, bytes.q, "q"},
+        {&scratch.attention, bytes.attention, "attention"},
+        {&scratch.act, bytes.act, "act"},
+        {&scratch.low, bytes.low, "low"},
+        {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
+        {&scratch.output_xn, bytes.output_xn, "output xn"},
+        {&scratch.logits, bytes.logits, "logits"},
+        {&scratch.sample_partials, bytes.sample_partials, "sample partials"},
+        {&scratch.sampled, bytes.sampled, "sampled"},
+        {&scratch.results, bytes.results, "results"},
+    };
+    for (const Wanted& wanted : all) {
+        TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
+    }
+    return scratch;
+}
+
+Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape) {
+    Pass(recorder, context, shape).record();
+    return context.kernels.status();
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,91 @@
+// The transformer's forward pass, recorded once per shape of step and replayed: see forward.cpp for the pass itself.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/command.h"
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/lora_table.h"
+#include "model/weights.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// What a recording depends on. Everything else of a step is in the step state.
+struct StepShape {
+    uint32_t row_bucket = 0;     // capacity for rows
+    uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
+    uint32_t attention_splits = 1;
+    bool with_lora = false;
+
+    auto operator<=>(const StepShape&) const = default;
+};
+
+// The smallest bucket that holds n: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ... ; 0 for 0.
+uint32_t bucket_for(uint32_t n);
+// All buckets up to and including the one that holds n.
+std::vector<uint32_t> buckets_up_to(uint32_t n);
+
+// Byte offsets in the step-state buffer; they follow from the shape alone.
+struct StepLayout {
+    explicit StepLayout(const StepShape& shape);
+    uint64_t rows, logit_rows, segments, block_tables;
+};
+
+struct ForwardLimits {
+    uint32_t n_rows_max = 0;
+    uint32_t n_outputs_max = 0;
+    uint32_t n_sequences_max = 0;
+    uint32_t n_positions_max = 0;
+
+    uint64_t n_table_entries_max() const { return uint64_t{n_sequences_max} * blocks_for_tokens(n_positions_max); }
+};
+
+// Device memory that one step works in; steps take turns in it.
+struct Scratch {
+    gpu::Buffer step_state;
+    gpu::Buffer x;          // [rows][H] f32, the residual stream
+    gpu::Buffer xn;         // [rows][H] normed, in the next matmul's input type
+    gpu::Buffer y;          // [splits][rows][n] f32, result of the last matmul
+    gpu::Buffer q;          // [rows][Q D] f32
+    gpu::Buffer attention;  // [rows][Q D], input of o
+    gpu::Buffer act;        // [rows][F], input of down
+    gpu::Buffer low;        // shrink results
+    gpu::Buffer attention_partials;
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted
+    gpu::Buffer logits;     // [outputs][V] f32
+    gpu::Buffer sample_partials;
+    gpu::Buffer sampled;    // i32[outputs], read by the next step's embed
+    gpu::Buffer results;    // SampleResult[outputs]
+};
+
+// Bytes of each of the above, in that order; their sum goes into the memory plan.
+struct ScratchBytes {
+    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results;
+    uint64_t sum() const;
+};
+ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+                           const ForwardLimits& limits);
+Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);
+
+// Everything a recording refers to; all of it outlives the recordings.
+struct ForwardContext {
+    gpu::KernelSet& kernels;
+    const ModelConfig& config;
+    const ModelWeights& weights;
+    const KvCache& kv_cache;
+    const Scratch& scratch;
+    const LoraTable& lora_table;
+    gpu::DeviceAddress rope_table;
+    gpu::DeviceAddress host_logits;  // [readback][V] f32
+};
+
+// Records one step of this shape. The step state must be in place before it runs; results are in scratch.results after it.
+Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
+
+}  // namespace lorad::model

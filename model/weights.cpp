@@ -1,0 +1,247 @@
+#include "model/weights.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/upload.h"
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::model {
+namespace {
+
+// One tensor of the files and the rows it fills of a device matrix or vector.
+struct Part {
+    std::string name;
+    uint32_t n = 0;
+    uint32_t k = 0;  // 0: a vector of n
+    Matrix* matrix = nullptr;
+    Vector* vector = nullptr;
+    uint32_t begin = 0;  // first row of the matrix, first element of the vector
+    const Tensor* tensor = nullptr;
+
+    std::vector<uint64_t> shape() const { return k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k}; }
+};
+
+// Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
+class Inventory {
+  public:
+    Inventory(const ModelConfig& config, ModelWeights& weights) : config_(config) {
+        weights.layers.resize(config.n_layers);
+        add_matrix("model.embed_tokens", {config.vocab_size, config.hidden_size}, weights.embedding);
+        for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+            add_layer(format("model.layers.{}.", layer), weights.layers[layer]);
+        }
+        add_vector("model.norm.weight", config.hidden_size, weights.final_norm);
+        if (!config.tied_embeddings) add_matrix("lm_head", {config.vocab_size, config.hidden_size}, weights.lm_head);
+    }
+
+    std::vector<Part>& parts() { return parts_; }
+
+  private:
+    void add_layer(const std::string& prefix, LayerWeights& layer) {
+        const auto shape = [&](LinearModule module) { return config_.shape(module); };
+        const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+        add_vector(prefix + "input_layernorm.weight", config_.hidden_size, layer.input_norm);
+        if (config_.fused_qkv) {
+            add_matrix(attention + "qkv_proj", {config_.q_size() + 2 * config_.kv_size(), config_.hidden_size}, layer.qkv);
+        } else {
+            for (const auto module : {LinearModule::kQ, LinearModule::kK, LinearModule::kV}) {
+                add_matrix(attention + std::string(name_of(module)), shape(module), layer.qkv);
+                if (config_.qkv_bias) {
+                    add_vector(attention + std::string(name_of(module)) + ".bias", shape(module).n, layer.qkv_bias);
+                }
+            }
+        }
+        if (config_.qk_norm) {
+            add_vector(attention + "q_norm.weight", config_.head_dim, layer.q_norm);
+            add_vector(attention + "k_norm.weight", config_.head_dim, layer.k_norm);
+        }
+        add_matrix(attention + "o_proj", shape(LinearModule::kO), layer.o);
+        if (config_.o_bias) add_vector(attention + "o_proj.bias", config_.hidden_size, layer.o_bias);
+        add_vector(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.post_attention_norm);
+        if (config_.fused_gate_up) {
+            add_matrix(mlp + "gate_up_proj", {2 * config_.intermediate_size, config_.hidden_size}, layer.gate_up);
+        } else {
+            for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
+                add_matrix(mlp + std::string(name_of(module)), shape(module), layer.gate_up);
+                if (config_.mlp_bias) {
+                    add_vector(mlp + std::string(name_of(module)) + ".bias", shape(module).n, layer.gate_up_bias);
+                }
+            }
+        }
+        add_matrix(mlp + "down_proj", shape(LinearModule::kDown), layer.down);
+        if (config_.mlp_bias) add_vector(mlp + "down_proj.bias", config_.hidden_size, layer.down_bias);
+    }
+
+    void add_matrix(std::string name, LinearShape shape, Matrix& to) {
+        parts_.push_back({.name = std::move(name) + ".weight", .n = shape.n, .k = shape.k, .matrix = &to, .begin = to.n});
+        to.n += shape.n;
+        to.k = shape.k;
+        to.n_padded = gpu::padded(to.n);
+        to.k_stride = gpu::padded(to.k);
+    }
+    void add_vector(std::string name, uint32_t n, Vector& to) {
+        parts_.push_back({.name = std::move(name), .n = n, .vector = &to, .begin = to.n});
+        to.n += n;
+    }
+
+    const ModelConfig& config_;
+    std::vector<Part> parts_;
+};
+
+// Tensors that some folders carry and no forward pass reads.
+bool is_ignored(const ModelConfig& config, std::string_view name) {
+    return name.ends_with(".rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
+}
+
+// Finds each part's tensor and the type of each matrix.
+Status bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts) {
+    constexpr auto kCode = ErrorCode::kInvalidModel;
+    std::set<std::string_view> known;
+    for (Part& part : parts) {
+        known.insert(part.name);
+        part.tensor = files.find(part.name);
+        if (!part.tensor) {
+            return make_error(kCode, format("tensor {} is missing: {} needs it with shape {}", part.name,
+                                            config.architecture, shape_text(part.shape())));
+        }
+        if (part.tensor->shape != part.shape()) {
+            return make_error(kCode, format("tensor {}: expected shape {} (from config.json), found {}", part.name,
+                                            shape_text(part.shape()), shape_text(part.tensor->shape)));
+        }
+        if (!is_weight_type(part.tensor->dtype)) {
+            return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name,
+                                            name_of(part.tensor->dtype)));
+        }
+        if (!part.matrix) continue;
+        const auto type = static_cast<gpu::ScalarType>(weight_type_of(part.tensor->dtype));
+        if (part.begin != 0 && type != part.matrix->type) {
+            return make_error(kCode, format("tensor {}: found {}, but the matrix beside it that it is joined with has another type",
+                                            part.name, name_of(part.tensor->dtype)));
+        }
+        part.matrix->type = type;
+    }
+    for (const Tensor& tensor : files.tensors()) {
+        if (!known.contains(tensor.name) && !is_ignored(config, tensor.name)) {
+            return make_error(kCode, format("tensor {} {} is not part of a {} with this config.json", json_quote(tensor.name),
+                                            shape_text(tensor.shape), config.architecture));
+        }
+    }
+    return ok_status();
+}
+
+uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
+uint64_t device_bytes(const Matrix& matrix) { return row_bytes(matrix) * matrix.n_padded; }
+uint64_t device_bytes(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
+
+uint64_t sum_of_bytes(const std::vector<Part>& parts) {
+    uint64_t sum = 0;
+    for (const Part& part : parts) {
+        if (part.begin == 0) sum += part.matrix ? device_bytes(*part.matrix) : device_bytes(*part.vector);
+    }
+    return sum;
+}
+
+float widen(DType dtype, const std::byte* at) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, at, bytes_of(dtype));
+    if (dtype == DType::kF32) return std::bit_cast<float>(bits);
+    if (dtype == DType::kBF16) return std::bit_cast<float>(bits << 16);
+    const uint32_t sign = (bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1f, mantissa = bits & 0x3ff;
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    constexpr uint32_t kBiasDifference = 127 - 15;
+    const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + kBiasDifference;
+    return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
+}
+
+Status upload_vector(gpu::Device& device, const Part& part) {
+    Vector& to = *part.vector;
+    if (part.begin == 0) {
+        TRY_ASSIGN(to.buffer, device.create_buffer(device_bytes(to), gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
+    }
+    // The last part brings the padding with it.
+    const uint32_t end = part.begin + part.n;
+    std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
+    const DType dtype = part.tensor->dtype;
+    for (uint32_t i = 0; i < part.n; ++i) values[i] = widen(dtype, part.tensor->data.data() + uint64_t{i} * bytes_of(dtype));
+    return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
+}
+
+// Rows go in one piece where the file's rows are as long as the device's; only padding is filled, never data twice.
+Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes) {
+    Matrix& to = *part.matrix;
+    gpu::Uploader& uploader = device.uploader();
+    const bool has_gaps = to.k != to.k_stride;
+    if (part.begin == 0) {
+        TRY_ASSIGN(to.buffer, device.create_buffer(device_bytes(to), gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
+        const uint64_t fill_begin = has_gaps ? 0 : row_bytes(to) * to.n;
+        if (fill_begin < device_bytes(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, device_bytes(to) - fill_begin));
+    }
+    // In pieces, so that progress is seen while a large matrix is on its way.
+    constexpr uint64_t kPieceBytes = uint64_t{256} << 20;
+    const uint64_t file_row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);
+    const uint64_t piece_rows = std::max<uint64_t>(1, kPieceBytes / file_row_bytes);
+    for (uint64_t row = 0; row < part.n; row += piece_rows) {
+        const uint64_t n_rows = std::min(piece_rows, part.n - row);
+        const auto bytes = part.tensor->data.subspan(row * file_row_bytes, n_rows * file_row_bytes);
+        const uint64_t to_offset = (part.begin + row) * row_bytes(to);
+        if (has_gaps) {
+            TRY(uploader.upload_rows(to.buffer, to_offset, row_bytes(to), bytes, file_row_bytes, n_rows));
+        } else {
+            TRY(uploader.upload(to.buffer, to_offset, bytes));
+        }
+        on_bytes(bytes.size());
+    }
+    return ok_status();
+}
+
+}  // namespace
+
+Result<WeightsPlan> plan_weights(const TensorFiles& files, const ModelConfig& config) {
+    WeightsPlan plan;
+    Inventory inventory(config, plan.weights);
+    TRY(bind(files, config, inventory.parts()));
+    plan.device_bytes = sum_of_bytes(inventory.parts());
+    return plan;
+}
+
+Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files, const ModelConfig& config,
+                                  const LoadProgress& progress) {
+    ModelWeights weights;
+    Inventory inventory(config, weights);
+    TRY(bind(files, config, inventory.parts()));
+    const uint64_t n_device_bytes = sum_of_bytes(inventory.parts());
+    if (n_device_bytes > device.free_bytes_estimate()) {
+        return make_error(ErrorCode::kOutOfMemory,
+                          format("the weights need {} bytes of device memory, {} are free on {}", n_device_bytes,
+                                 device.free_bytes_estimate(), device.capabilities().name));
+    }
+    uint64_t n_bytes = 0, n_bytes_done = 0, n_bytes_told = 0;
+    for (const Part& part : inventory.parts()) n_bytes += part.tensor->data.size();
+    const auto on_bytes = [&](uint64_t n) {
+        n_bytes_done += n;
+        if (!progress || (n_bytes_done - n_bytes_told < n_bytes / 100 && n_bytes_done < n_bytes)) return;
+        n_bytes_told = n_bytes_done;
+        progress(n_bytes_done, n_bytes);
+    };
+    for (const Part& part : inventory.parts()) {
+        if (part.matrix) {
+            TRY(upload_matrix(device, part, on_bytes));
+        } else {
+            TRY(upload_vector(device, part));
+            on_bytes(part.tensor->data.size());
+        }
+    }
+    TRY(device.uploader().finish());
+    return weights;
+}
+
+}  // namespace lorad::model

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "adapters/files.h"
 #include "adapters/peft_config.h"
 #include "model/config.h"
 #include "model/safetensors.h"
@@ -39,7 +41,7 @@ using LayerPlan = std::array<ModulePlan, model::kLinearModules>;
 
 // Compares every tensor with the base's shapes and the config's ranks. All misfits come in one error: kAdapterInvalid, or
 // kAdapterUnsupported if that is all there is. The plan points into `tensors`.
-Result<std::vector<LayerPlan>> plan_adapter(const PeftConfig& peft, const std::vector<model::Tensor>& tensors,
+Result<std::vector<LayerPlan>> plan_adapter(const PeftConfig& peft, std::span<const model::Tensor> tensors,
                                             const model::ModelConfig& config);
 
 // An adapter that fits, in host memory: ready to be packed.
@@ -50,7 +52,7 @@ struct CheckedAdapter {
     uint32_t rank_max = 0;
     uint32_t n_modules = 0;  // adapted matrices
 
-    std::vector<std::byte> file;  // of the safetensors file; `tensors` points into it
+    FileBytes weights;  // the safetensors file; `tensors` points into it
     std::vector<model::Tensor> tensors;
 };
 

@@ -44,6 +44,7 @@ struct AdapterInfo {
     int64_t loaded_at_s = 0;    // Unix time
 };
 
+struct CheckedAdapter;
 struct ResidentAdapter;
 
 // Keeps one generation of an adapter's weights and its slot alive. Copied and moved freely, from any thread; the engine
@@ -107,7 +108,8 @@ class Registry {
 
   private:
     class NameTurn;
-    Result<std::shared_ptr<ResidentAdapter>> make_resident(const std::string& name, const std::filesystem::path& folder);
+    Result<std::shared_ptr<ResidentAdapter>> make_resident(const CheckedAdapter& checked);
+    AdapterInfo let_drain(std::shared_ptr<ResidentAdapter> resident);  // already without a name
 
     const model::ModelConfig config_;
     const RegistryOptions options_;
@@ -118,7 +120,7 @@ class Registry {
     std::unordered_map<std::string, std::shared_ptr<ResidentAdapter>> ready_;
     struct Loading {
         std::string path;
-        bool counts = false;  // takes a place of its own under n_adapters_max
+        bool takes_place = false;  // under n_adapters_max; a replacement has its predecessor's
     };
     std::unordered_map<std::string, Loading> loading_;
     std::unordered_set<std::string> busy_;  // names that a call works on

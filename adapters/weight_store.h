@@ -31,11 +31,8 @@ class WeightStore {
     virtual Result<std::unique_ptr<WeightBlock>> allocate(uint64_t size_bytes) = 0;
     virtual uint64_t block_bytes_max() const = 0;  // of one allocation
 
-    // As gpu::Uploader: bytes are taken now and arrive before finish() returns.
+    // The bytes are taken now and arrive before finish() returns. A block with uploads pending must not be freed.
     virtual Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) = 0;
-    virtual Status upload_rows(WeightBlock& to, uint64_t to_offset, uint64_t to_stride,
-                               std::span<const std::byte> bytes, uint64_t row_bytes, uint64_t n_rows) = 0;
-    virtual Status fill_zero(WeightBlock& to, uint64_t to_offset, uint64_t size_bytes) = 0;
     virtual Status finish() = 0;
 
     virtual uint32_t n_slots() const = 0;
@@ -51,9 +48,6 @@ class DeviceWeightStore final : public WeightStore {
     Result<std::unique_ptr<WeightBlock>> allocate(uint64_t size_bytes) override;
     uint64_t block_bytes_max() const override;
     Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) override;
-    Status upload_rows(WeightBlock& to, uint64_t to_offset, uint64_t to_stride, std::span<const std::byte> bytes,
-                       uint64_t row_bytes, uint64_t n_rows) override;
-    Status fill_zero(WeightBlock& to, uint64_t to_offset, uint64_t size_bytes) override;
     Status finish() override;
     uint32_t n_slots() const override;
     Status set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) override;

@@ -1,0 +1,334 @@
+#include "adapters/peft_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "model/lora_table.h"
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+constexpr std::string_view kFileName = "adapter_config.json";
+constexpr size_t kConfigBytesMax = 4 << 20;
+
+// Fields that leave the result of a trained plain LoRA as it is, whatever they hold. *_config of initialisations
+// are here because init_lora_weights says whether they were used.
+constexpr std::array<std::string_view, 17> kWithoutEffect = {
+    "auto_mapping",   "base_model_name_or_path", "corda_config",      "ensure_weight_tying", "eva_config",
+    "fan_in_fan_out", "inference_mode",          "loftq_config",      "lora_dropout",        "lora_ga_config",
+    "megatron_core",  "peft_version",            "qalora_group_size", "revision",            "runtime_config",
+    "task_type",      "merge_weights"};
+
+// Fields that are read below.
+constexpr std::array<std::string_view, 12> kRead = {
+    "peft_type",     "r",              "lora_alpha",      "use_rslora",          "bias",           "rank_pattern",
+    "alpha_pattern", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights"};
+
+// What a field means to the user, for the refusal.
+struct Variant {
+    std::string_view field, meaning;
+};
+constexpr std::array<Variant, 14> kVariants = {{
+    {"use_dora", "DoRA"},
+    {"use_qalora", "QALoRA"},
+    {"use_bdlora", "BD-LoRA"},
+    {"lora_bias", "biases on lora_B"},
+    {"modules_to_save", "fully trained modules"},
+    {"trainable_token_indices", "trained token embeddings"},
+    {"alora_invocation_tokens", "activated LoRA (aLoRA)"},
+    {"arrow_config", "Arrow routing"},
+    {"layer_replication", "repeated layers"},
+    {"megatron_config", "Megatron layers"},
+    {"target_parameters", "LoRA on parameters"},
+    {"kasa_config", "KaSA"},
+    {"velora_config", "VeLoRA"},
+    {"monteclora_config", "MonteCLoRA"},
+}};
+
+template <size_t N>
+bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// null, false, 0, "", [] and {}: nobody asked for anything.
+bool is_empty(const JsonValue& value) {
+    switch (value.type()) {
+        case JsonType::kNull: return true;
+        case JsonType::kBool:
+        case JsonType::kInteger:
+        case JsonType::kNumber: return value.dump() == "false" || (value.is_number() && *value.as_number() == 0.0);
+        case JsonType::kString: return value.as_string()->empty();
+        case JsonType::kArray:
+        case JsonType::kObject: return value.size() == 0;
+    }
+    return false;
+}
+
+// Initialisations after which the base weights are still the published ones.
+bool keeps_base_weights(std::string_view init) {
+    return init == "gaussian" || init == "eva" || init == "orthogonal" || init == "true" || init == "false";
+}
+
+Status check_supported(const JsonValue& root) {
+    std::vector<std::string> refused;
+    for (const JsonMember& member : *root.as_object()) {
+        if (contains(kWithoutEffect, member.key) || contains(kRead, member.key) || is_empty(member.value)) continue;
+        const auto variant = std::find_if(kVariants.begin(), kVariants.end(),
+                                          [&](const Variant& known) { return known.field == member.key; });
+        refused.push_back(variant == kVariants.end()
+                              ? format("{} = {} (a field that lorad does not know)", member.key, member.value.describe())
+                              : format("{} ({})", member.key, variant->meaning));
+    }
+    if (const auto bias = root.find("bias")) {
+        TRY_ASSIGN(const std::string_view kind, bias->as_string());
+        if (kind != "none") refused.push_back(format("bias = {}", json_quote(kind)));
+    }
+    if (const auto init = root.find("init_lora_weights"); init && init->is_string()) {
+        const std::string_view kind = *init->as_string();
+        if (!keeps_base_weights(kind)) {
+            refused.push_back(format("init_lora_weights = {} (it changes the base weights; convert the adapter to plain LoRA when saving)",
+                                     json_quote(kind)));
+        }
+    } else if (init && !init->is_bool()) {
+        return init->error(format("expected true, false or a name, found {}", init->describe()));
+    }
+    if (refused.empty()) return ok_status();
+    std::string list;
+    for (const std::string& item : refused) list += (list.empty() ? "" : "; ") + item;
+    return make_error(ErrorCode::kAdapterUnsupported, format("{}: not supported: {}", kFileName, list));
+}
+
+Error at_field(const JsonValue& value, const Error& error) {
+    Error placed = value.error(error.message);
+    placed.code = error.code;
+    return placed;
+}
+
+Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view key) {
+    ModuleSelector selector;
+    const auto value = root.find(key);
+    if (!value) return selector;
+    if (value->is_array()) {
+        selector.kind = ModuleSelector::Kind::kNames;
+        for (const JsonValue& item : *value->as_array()) {
+            TRY_ASSIGN(const std::string_view name, item.as_string());
+            selector.names.emplace_back(name);
+        }
+        if (selector.names.empty() && key == "exclude_modules") selector.kind = ModuleSelector::Kind::kUnset;
+        return selector;
+    }
+    if (!value->is_string()) return value->error(format("expected string or array of strings, found {}", value->describe()));
+    const std::string_view pattern = *value->as_string();
+    if (key == "exclude_modules" && pattern.empty()) return selector;
+    // PEFT compares without regard to case.
+    std::string lower(pattern);
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
+    if (lower == "all-linear") {
+        selector.kind = ModuleSelector::Kind::kAllLinear;
+        return selector;
+    }
+    Result<Regex> regex = Regex::compile(pattern);
+    if (regex.ok()) {
+        selector.kind = ModuleSelector::Kind::kRegex;
+        selector.regex = std::move(regex).value();
+    } else if (regex.error().code == ErrorCode::kAdapterUnsupported) {
+        // It only serves to check the tensors; they decide.
+        selector.kind = ModuleSelector::Kind::kUnreadableRegex;
+    } else {
+        return at_field(*value, regex.error());
+    }
+    return selector;
+}
+
+template <typename T, typename Read>
+Result<ModulePattern<T>> parse_pattern(const JsonValue& root, std::string_view key, Read read) {
+    ModulePattern<T> pattern;
+    const auto object = root.find(key);
+    if (!object) return pattern;
+    TRY_ASSIGN(const std::vector<JsonMember> members, object->as_object());
+    for (const JsonMember& member : members) {
+        Result<Regex> regex = Regex::compile(format("(.*\\.)?({})$", member.key));
+        if (!regex.ok()) return at_field(member.value, regex.error());
+        TRY_ASSIGN(T value, read(member.value));
+        pattern.entries.push_back({std::string(member.key), std::move(regex).value(), value});
+    }
+    return pattern;
+}
+
+Result<uint32_t> read_rank(const JsonValue& value) {
+    TRY_ASSIGN(const int64_t rank, value.as_int());
+    if (rank < 1) return value.error(format("expected a rank of 1 to {}, found {}", model::kLoraRankMax, rank));
+    if (rank > model::kLoraRankMax) {
+        Error error = value.error(format("rank {}; at most {} is supported", rank, model::kLoraRankMax));
+        error.code = ErrorCode::kAdapterUnsupported;
+        return error;
+    }
+    return uint32_t(rank);
+}
+
+Result<double> read_alpha(const JsonValue& value) {
+    TRY_ASSIGN(const double alpha, value.as_number());
+    if (!std::isfinite(static_cast<float>(alpha))) {
+        return value.error(format("expected a number within float32, found {}", value.dump()));
+    }
+    return alpha;
+}
+
+Status parse_layers(const JsonValue& root, PeftConfig& config) {
+    if (const auto layers = root.find("layers_to_transform")) {
+        std::vector<int64_t> indices;
+        if (layers->is_array()) {
+            for (const JsonValue& item : *layers->as_array()) {
+                TRY_ASSIGN(const int64_t index, item.as_int());
+                indices.push_back(index);
+            }
+        } else {
+            TRY_ASSIGN(const int64_t index, layers->as_int());
+            indices.push_back(index);
+        }
+        if (!indices.empty()) config.layers_to_transform = std::move(indices);
+    }
+    if (const auto patterns = root.find("layers_pattern")) {
+        std::vector<JsonValue> items;
+        if (patterns->is_array()) {
+            items = *patterns->as_array();
+        } else {
+            items.push_back(*patterns);
+        }
+        for (const JsonValue& item : items) {
+            TRY_ASSIGN(const std::string_view pattern, item.as_string());
+            if (pattern.empty()) continue;
+            Result<Regex> regex = Regex::compile(format(".*\\.{}\\.(\\d+)\\..*", pattern));
+            if (!regex.ok()) return at_field(item, regex.error());
+            config.layers_patterns.push_back(std::move(regex).value());
+        }
+    }
+    return ok_status();
+}
+
+// The index behind ".layers.", PEFT's `.*\.[^.]*\.(\d+)\.`.
+std::optional<int64_t> layer_of(std::string_view module) {
+    std::optional<int64_t> layer;
+    size_t begin = 0;
+    for (int part = 0; begin <= module.size(); ++part) {
+        const size_t dot = module.find('.', begin);
+        if (dot == std::string_view::npos) break;
+        const std::string_view text = module.substr(begin, dot - begin);
+        if (part >= 2 && !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos) {
+            layer = std::stol(std::string(text));
+        }
+        begin = dot + 1;
+    }
+    return layer;
+}
+
+bool names_module(const std::vector<std::string>& names, std::string_view module, bool& exactly) {
+    exactly = false;
+    bool found = false;
+    for (const std::string& name : names) {
+        if (name == module) return exactly = true;
+        found |= module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.';
+    }
+    return found;
+}
+
+}  // namespace
+
+Result<uint32_t> PeftConfig::rank_of(std::string_view module, RegexBudget& budget) const {
+    for (const auto& entry : rank_pattern.entries) {
+        TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
+        if (matches) return entry.value;
+    }
+    return rank;
+}
+
+Result<double> PeftConfig::scale_of(std::string_view module, uint32_t module_rank, RegexBudget& budget) const {
+    double module_alpha = alpha;
+    for (const auto& entry : alpha_pattern.entries) {
+        TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
+        if (matches) {
+            module_alpha = entry.value;
+            break;
+        }
+    }
+    return use_rslora ? module_alpha / std::sqrt(double(module_rank)) : module_alpha / double(module_rank);
+}
+
+Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBudget& budget) const {
+    using Kind = ModuleSelector::Kind;
+    bool exactly = false;
+    bool excluded = false;
+    if (exclude_modules.kind == Kind::kUnreadableRegex) return std::optional<bool>();
+    if (exclude_modules.kind == Kind::kNames) excluded = names_module(exclude_modules.names, module, exactly);
+    if (exclude_modules.kind == Kind::kRegex) {
+        TRY_ASSIGN(excluded, exclude_modules.regex->full_match(module, budget));
+    }
+    if (excluded) return std::optional(false);
+    switch (target_modules.kind) {
+        case Kind::kUnset:
+        case Kind::kUnreadableRegex: return std::optional<bool>();
+        case Kind::kAllLinear: return std::optional(true);
+        case Kind::kRegex: {
+            TRY_ASSIGN(const bool matches, target_modules.regex->full_match(module, budget));
+            return std::optional(matches);
+        }
+        case Kind::kNames: break;
+    }
+    if (!names_module(target_modules.names, module, exactly)) return std::optional(false);
+    // A module named in full is adapted whatever its layer.
+    if (exactly || !layers_to_transform) return std::optional(true);
+    bool in_pattern = layers_patterns.empty();
+    for (const Regex& pattern : layers_patterns) {
+        TRY_ASSIGN(const bool matches, pattern.full_match(module, budget));
+        in_pattern |= matches;
+    }
+    const std::optional<int64_t> layer = layer_of(module);
+    const bool in_layers = layer && std::find(layers_to_transform->begin(), layers_to_transform->end(), *layer) !=
+                                        layers_to_transform->end();
+    return std::optional(in_pattern && in_layers);
+}
+
+Result<PeftConfig> parse_peft_config(std::string_view text) {
+    JsonParseOptions options;
+    options.name = kFileName;
+    options.code = ErrorCode::kAdapterInvalid;
+    options.max_bytes = kConfigBytesMax;
+    TRY_ASSIGN(const JsonDocument document, parse_json(text, options));
+    const JsonValue root = document.root();
+    if (!root.is_object()) return root.error(format("expected object, found {}", root.describe()));
+
+    TRY_ASSIGN(const JsonValue type, root.require("peft_type"));
+    TRY_ASSIGN(const std::string_view type_name, type.as_string());
+    if (type_name != "LORA") {
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("{}: not supported: peft_type = {}; only LORA is", kFileName, json_quote(type_name)));
+    }
+
+    PeftConfig config;
+    if (root.has("r")) {
+        TRY_ASSIGN(const JsonValue rank, root.require("r"));
+        TRY_ASSIGN(config.rank, read_rank(rank));
+    }
+    if (root.has("lora_alpha")) {
+        TRY_ASSIGN(const JsonValue alpha, root.require("lora_alpha"));
+        TRY_ASSIGN(config.alpha, read_alpha(alpha));
+    }
+    TRY_ASSIGN(config.use_rslora, root.bool_or("use_rslora", false));
+    TRY_ASSIGN(config.rank_pattern, parse_pattern<uint32_t>(root, "rank_pattern", read_rank));
+    TRY_ASSIGN(config.alpha_pattern, parse_pattern<double>(root, "alpha_pattern", read_alpha));
+    TRY_ASSIGN(config.target_modules, parse_selector(root, "target_modules"));
+    TRY_ASSIGN(config.exclude_modules, parse_selector(root, "exclude_modules"));
+    TRY(parse_layers(root, config));
+    if (const auto base = root.find("base_model_name_or_path"); base && base->is_string()) {
+        config.base_model_name = *base->as_string();
+    }
+    // After the types, so that a broken file is called broken.
+    TRY(check_supported(root));
+    return config;
+}
+
+}  // namespace lorad::adapters

@@ -1,0 +1,42 @@
+#include "adapters/weight_store.h"
+
+#include <algorithm>
+
+namespace lorad::adapters {
+
+namespace {
+
+class DeviceBlock final : public WeightBlock {
+  public:
+    explicit DeviceBlock(gpu::Buffer buffer) : buffer_(std::move(buffer)) {}
+    gpu::DeviceAddress address() const override { return buffer_.address(); }
+    uint64_t size() const override { return buffer_.size(); }
+    const gpu::Buffer& buffer() const { return buffer_; }
+
+  private:
+    gpu::Buffer buffer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WeightBlock>> DeviceWeightStore::allocate(uint64_t size_bytes) {
+    TRY_ASSIGN(gpu::Buffer buffer, device_.create_buffer(size_bytes, gpu::MemoryKind::kDeviceLocal, "adapter"));
+    return std::unique_ptr<WeightBlock>(std::make_unique<DeviceBlock>(std::move(buffer)));
+}
+
+uint64_t DeviceWeightStore::block_bytes_max() const { return device_.capabilities().max_allocation_bytes; }
+
+Status DeviceWeightStore::upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) {
+    return device_.uploader().upload(static_cast<DeviceBlock&>(to).buffer(), to_offset, bytes);
+}
+
+Status DeviceWeightStore::finish() { return device_.uploader().finish(); }
+
+uint32_t DeviceWeightStore::n_slots() const { return table_.n_slots(); }
+
+Status DeviceWeightStore::set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) {
+    const std::lock_guard lock(table_mutex_);
+    return table_.set(slot, modules);
+}
+
+}  // namespace lorad::adapters

@@ -66,7 +66,11 @@ class Recorder {
         dispatch_indirect_raw(kernel, std::as_bytes(std::span(&params, 1)), grid, grid_offset, info);
     }
 
-    void barrier();  // everything before is visible to everything after: compute and transfer, one global barrier
+    // Everything before is visible to everything after, dispatches, copies and fills alike; but for the grids of
+    // dispatch_indirect: one that a dispatch of this same recording wrote needs barrier_before_indirect() instead.
+    // (Grids written by a copy or fill, or by an earlier recording, need nothing more.)
+    void barrier();
+    void barrier_before_indirect();  // as barrier(), for grids too; costs more
     void copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset, uint64_t size_bytes);
     void fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word);
 

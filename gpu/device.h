@@ -25,6 +25,7 @@ struct DeviceCapabilities {
     uint32_t subgroup_size = 0;
     uint32_t subgroup_size_min = 0, subgroup_size_max = 0;
     uint32_t shared_memory_bytes = 0;
+    uint32_t max_workgroup_invocations = 0;
     uint32_t max_push_constant_bytes = 0;
     uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
     bool has_transfer_queue = false;
@@ -78,6 +79,7 @@ class Device {
     uint64_t allocated_bytes() const;       // device-local bytes handed out
     uint64_t free_bytes_estimate() const;   // what could still be allocated device-local
     uint64_t validation_message_count() const;
+    bool validation_active() const;  // asked for, and the layer is installed
     void save_pipeline_cache() const;
 
     DeviceImpl& impl() { return *impl_; }  // gpu/*.cpp only

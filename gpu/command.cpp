@@ -1,0 +1,180 @@
+#include "gpu/command.h"
+
+#include <utility>
+
+#include "gpu/command_impl.h"
+#include "gpu/pipeline.h"
+#include "gpu/pipeline_impl.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr VkPipelineStageFlags2 kCompute = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT;
+constexpr VkPipelineStageFlags2 kTransfer = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+constexpr VkAccessFlags2 kShaderWrites = VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
+constexpr VkAccessFlags2 kShaderAccess =
+    VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
+constexpr VkAccessFlags2 kTransferAccess = VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT;
+
+void record_barrier(VkCommandBuffer command, VkPipelineStageFlags2 from, VkAccessFlags2 writes,
+                    VkPipelineStageFlags2 to, VkAccessFlags2 accesses) {
+    VkMemoryBarrier2 memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER_2};
+    memory.srcStageMask = from;
+    memory.srcAccessMask = writes;
+    memory.dstStageMask = to;
+    memory.dstAccessMask = accesses;
+    VkDependencyInfo info{VK_STRUCTURE_TYPE_DEPENDENCY_INFO};
+    info.memoryBarrierCount = 1;
+    info.pMemoryBarriers = &memory;
+    vkCmdPipelineBarrier2(command, &info);
+}
+
+// Dispatches, copies and fills before; dispatches, grids, copies and fills after.
+void record_full_barrier(CommandBufferImpl& impl) {
+    record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+                   kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT,
+                   kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT);
+    impl.transfers_pending = false;
+    impl.dispatches_hidden = false;
+}
+
+// A barrier between dispatches names the compute stage alone, which is the cheap form; what it leaves out is made up
+// for here, at the next copy or fill.
+void before_transfer(CommandBufferImpl& impl) {
+    if (impl.dispatches_hidden) record_full_barrier(impl);
+    impl.transfers_pending = true;
+}
+
+void write_timestamp(CommandBufferImpl& impl, uint32_t query) {
+    constexpr uint32_t kPerPool = CommandBufferImpl::kTimedPerPool * 2;
+    vkCmdWriteTimestamp2(impl.command, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, impl.query_pools[query / kPerPool],
+                         query % kPerPool);
+}
+
+void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
+                     const DispatchInfo& info) {
+    const KernelImpl& k = kernel.impl();
+    if (impl.bound != k.pipeline) {
+        vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
+        impl.bound = k.pipeline;
+    }
+    CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
+    vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                       static_cast<uint32_t>(params.size()), params.data());
+    ++impl.n_dispatches;
+    if (!impl.timestamps) return;
+
+    const uint32_t query = static_cast<uint32_t>(impl.timed.size()) * 2;
+    impl.timed.push_back({info.name, info.bytes, info.flops});
+    if (query / 2 % CommandBufferImpl::kTimedPerPool == 0) {
+        VkQueryPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+        pool_info.queryType = VK_QUERY_TYPE_TIMESTAMP;
+        pool_info.queryCount = CommandBufferImpl::kTimedPerPool * 2;
+        VkQueryPool pool = VK_NULL_HANDLE;
+        const VkResult result = vkCreateQueryPool(impl.device->vk, &pool_info, nullptr, &pool);
+        if (result != VK_SUCCESS) {
+            impl.first_failure = result;  // reported by end()
+            impl.timestamps = false;
+            impl.timed.clear();
+            return;
+        }
+        impl.query_pools.push_back(pool);
+        vkCmdResetQueryPool(impl.command, pool, 0, pool_info.queryCount);
+    }
+    write_timestamp(impl, query);
+}
+
+void after_dispatch(CommandBufferImpl& impl) {
+    if (!impl.timestamps) return;
+    write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1);
+    record_full_barrier(impl);
+}
+
+}  // namespace
+
+CommandBufferImpl::~CommandBufferImpl() {
+    for (VkQueryPool queries : query_pools) vkDestroyQueryPool(device->vk, queries, nullptr);
+    if (pool != VK_NULL_HANDLE) vkDestroyCommandPool(device->vk, pool, nullptr);
+}
+
+CommandBuffer::CommandBuffer(std::unique_ptr<CommandBufferImpl> impl) : impl_(std::move(impl)) {}
+CommandBuffer::~CommandBuffer() = default;
+CommandBuffer::CommandBuffer(CommandBuffer&&) noexcept = default;
+CommandBuffer& CommandBuffer::operator=(CommandBuffer&&) noexcept = default;
+uint32_t CommandBuffer::n_dispatches() const { return impl_->n_dispatches; }
+
+Recorder::Recorder(std::unique_ptr<CommandBufferImpl> impl) : impl_(std::move(impl)) {}
+Recorder::Recorder(Recorder&&) noexcept = default;
+Recorder::~Recorder() = default;
+
+Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options) {
+    auto impl = std::make_unique<CommandBufferImpl>();
+    impl->device = &device.impl();
+    impl->timestamps = options.timestamps && impl->device->physical.timestamp_bits > 0;
+    VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+    pool.queueFamilyIndex = impl->device->physical.compute_family;
+    VK_TRY(vkCreateCommandPool(impl->device->vk, &pool, nullptr, &impl->pool));
+    VkCommandBufferAllocateInfo allocate{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    allocate.commandPool = impl->pool;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate.commandBufferCount = 1;
+    VK_TRY(vkAllocateCommandBuffers(impl->device->vk, &allocate, &impl->command));
+    VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    info.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // may be submitted again while pending
+    VK_TRY(vkBeginCommandBuffer(impl->command, &info));
+    return Recorder(std::move(impl));
+}
+
+void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y,
+                            uint32_t z, const DispatchInfo& info) {
+    before_dispatch(*impl_, kernel, params, info);
+    vkCmdDispatch(impl_->command, x, y, z);
+    after_dispatch(*impl_);
+}
+
+void Recorder::dispatch_indirect_raw(const Kernel& kernel, std::span<const std::byte> params, const Buffer& grid,
+                                     uint64_t grid_offset, const DispatchInfo& info) {
+    CHECK(grid_offset % 4 == 0 && grid_offset + 12 <= grid.size());
+    before_dispatch(*impl_, kernel, params, info);
+    vkCmdDispatchIndirect(impl_->command, grid.impl().vk(), grid.impl().offset + grid_offset);
+    after_dispatch(*impl_);
+}
+
+void Recorder::barrier() {
+    if (impl_->transfers_pending) {
+        record_full_barrier(*impl_);
+        return;
+    }
+    record_barrier(impl_->command, kCompute, kShaderWrites, kCompute, kShaderAccess);
+    impl_->dispatches_hidden = true;
+}
+
+void Recorder::barrier_before_indirect() { record_full_barrier(*impl_); }
+
+void Recorder::copy(const Buffer& from, uint64_t from_offset, const Buffer& to, uint64_t to_offset,
+                    uint64_t size_bytes) {
+    CHECK(size_bytes > 0 && from_offset + size_bytes <= from.size() && to_offset + size_bytes <= to.size());
+    before_transfer(*impl_);
+    const VkBufferCopy region{from.impl().offset + from_offset, to.impl().offset + to_offset, size_bytes};
+    vkCmdCopyBuffer(impl_->command, from.impl().vk(), to.impl().vk(), 1, &region);
+}
+
+void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, uint32_t word) {
+    CHECK(size_bytes > 0 && size_bytes % 4 == 0 && offset % 4 == 0 && offset + size_bytes <= buffer.size());
+    before_transfer(*impl_);
+    vkCmdFillBuffer(impl_->command, buffer.impl().vk(), buffer.impl().offset + offset, size_bytes, word);
+}
+
+Result<CommandBuffer> Recorder::end() && {
+    CommandBufferImpl& impl = *impl_;
+    // The next recording, and the host once the timeline says so, see everything that this one wrote.
+    record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+                   kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
+                   kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT |
+                       VK_ACCESS_2_HOST_READ_BIT);
+    VK_TRY(vkEndCommandBuffer(impl.command));
+    if (impl.first_failure != VK_SUCCESS) return vk_error("vkCreateQueryPool", impl.first_failure);
+    return CommandBuffer(std::move(impl_));
+}
+
+}  // namespace lorad::gpu

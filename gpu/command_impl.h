@@ -1,0 +1,42 @@
+// Internal to gpu/.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gpu/command.h"
+#include "gpu/device_impl.h"
+
+namespace lorad::gpu {
+
+struct CommandBufferImpl {
+    struct Timed {
+        std::string name;
+        uint64_t bytes = 0;
+        uint64_t flops = 0;
+    };
+    static constexpr uint32_t kTimedPerPool = 512;  // dispatches, two queries each
+
+    DeviceImpl* device = nullptr;
+    VkCommandPool pool = VK_NULL_HANDLE;  // its own, so that any thread may destroy it
+    VkCommandBuffer command = VK_NULL_HANDLE;
+    uint32_t n_dispatches = 0;
+    uint64_t last_submission = 0;  // compute timeline value; 0: never submitted
+
+    bool timestamps = false;
+    std::vector<VkQueryPool> query_pools;
+    std::vector<Timed> timed;  // entry i: queries 2i and 2i+1, counted over the pools
+
+    // While recording.
+    VkPipeline bound = VK_NULL_HANDLE;
+    bool transfers_pending = false;   // copies or fills since the last barrier
+    bool dispatches_hidden = false;   // a barrier for dispatches alone was recorded; copies may not rely on it
+    VkResult first_failure = VK_SUCCESS;
+
+    CommandBufferImpl() = default;
+    ~CommandBufferImpl();
+    CommandBufferImpl(const CommandBufferImpl&) = delete;
+    CommandBufferImpl& operator=(const CommandBufferImpl&) = delete;
+};
+
+}  // namespace lorad::gpu

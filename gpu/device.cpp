@@ -1,0 +1,145 @@
+#include "gpu/device.h"
+
+#include "gpu/device_features.h"
+#include "gpu/device_impl.h"
+#include "gpu/upload_impl.h"
+#include "proto/base/log.h"
+
+namespace lorad::gpu {
+namespace {
+
+Status create_logical_device(DeviceImpl& impl) {
+    const PhysicalDevice& physical = impl.physical;
+    FeatureChain features(physical.extensions);
+    vkGetPhysicalDeviceFeatures2(physical.vk, &features.core);
+    features.keep_only_used();
+    std::vector<const char*> extensions = features.extensions;
+    if (physical.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+
+    const float priorities[] = {1.0f, 0.5f};
+    const bool second_compute_queue = !physical.has_transfer_family() && physical.n_compute_queues > 1;
+    std::vector<VkDeviceQueueCreateInfo> queues;
+    VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+    queue.queueFamilyIndex = physical.compute_family;
+    queue.queueCount = second_compute_queue ? 2 : 1;
+    queue.pQueuePriorities = priorities;
+    queues.push_back(queue);
+    if (physical.has_transfer_family()) {
+        queue.queueFamilyIndex = physical.transfer_family;
+        queue.queueCount = 1;
+        queues.push_back(queue);
+    }
+    VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features.core};
+    info.queueCreateInfoCount = static_cast<uint32_t>(queues.size());
+    info.pQueueCreateInfos = queues.data();
+    info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    info.ppEnabledExtensionNames = extensions.data();
+    VK_TRY(vkCreateDevice(physical.vk, &info, nullptr, &impl.vk));
+
+    vkGetDeviceQueue(impl.vk, physical.compute_family, 0, &impl.compute.vk);
+    impl.upload_queue = &impl.compute;
+    if (physical.has_transfer_family() || second_compute_queue) {
+        vkGetDeviceQueue(impl.vk, physical.transfer_family, second_compute_queue ? 1 : 0, &impl.second.vk);
+        impl.upload_queue = &impl.second;
+    }
+
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushConstantBytes};
+    VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges = &range;
+    VK_TRY(vkCreatePipelineLayout(impl.vk, &layout, nullptr, &impl.pipeline_layout));
+    return ok_status();
+}
+
+std::string reason_of(const std::vector<PhysicalDevice>& devices, size_t i, bool chosen, bool by_index) {
+    const PhysicalDevice& device = devices[i];
+    if (!device.rejection.empty()) return device.rejection;
+    const std::string what = device_type_text(device.properties.deviceType);
+    if (chosen) return by_index ? what + ", asked for by its number" : what + ", the best usable device";
+    return by_index ? "usable; another device was asked for" : "usable; another device is preferred to this " + what;
+}
+
+}  // namespace
+
+DeviceImpl::DeviceImpl() = default;
+
+DeviceImpl::~DeviceImpl() {
+    if (vk != VK_NULL_HANDLE) vkDeviceWaitIdle(vk);
+    uploader_impl.reset();
+    queue_impl.reset();
+    memory.reset();
+    if (pipeline_cache != VK_NULL_HANDLE) vkDestroyPipelineCache(vk, pipeline_cache, nullptr);
+    if (pipeline_layout != VK_NULL_HANDLE) vkDestroyPipelineLayout(vk, pipeline_layout, nullptr);
+    if (vk != VK_NULL_HANDLE) vkDestroyDevice(vk, nullptr);
+}
+
+Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options) {
+    TRY_ASSIGN(auto instance, Instance::create(options.validation));
+    TRY_ASSIGN(auto devices, probe_physical_devices(instance->vk()));
+    if (devices.empty()) {
+        auto none = choose_physical_device(devices, -1);
+        return std::move(none).error();
+    }
+    const auto choice = choose_physical_device(devices, options.device_index);
+    std::vector<DeviceReport> reports;
+    for (size_t i = 0; i < devices.size(); ++i) {
+        DeviceReport report;
+        report.capabilities = devices[i].capabilities;
+        report.usable = devices[i].rejection.empty();
+        report.chosen = choice.ok() && choice.value() == i;
+        report.reason = reason_of(devices, i, report.chosen, options.device_index >= 0);
+        reports.push_back(std::move(report));
+    }
+    return reports;
+}
+
+Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
+    auto impl = std::make_unique<DeviceImpl>();
+    TRY_ASSIGN(impl->instance, Instance::create(options.validation));
+    TRY_ASSIGN(auto devices, probe_physical_devices(impl->instance->vk()));
+    TRY_ASSIGN(const size_t index, choose_physical_device(devices, options.device_index));
+    impl->physical = std::move(devices[index]);
+    impl->cache_path = options.pipeline_cache;
+    TRY(create_logical_device(*impl));
+    impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);
+    impl->memory = std::make_unique<MemoryPool>();
+    TRY(impl->memory->init(impl->physical, impl->vk));
+
+    impl->uploader_impl = std::make_unique<UploaderImpl>(*impl);
+    TRY(impl->uploader_impl->init());
+    impl->uploader.emplace(impl->uploader_impl.get());
+
+    impl->queue_impl = std::make_unique<QueueImpl>();
+    impl->queue_impl->queue = &impl->compute;
+    impl->queue_impl->uploads = &impl->uploader_impl->timeline();
+    TRY(impl->queue_impl->timeline.init(impl->vk, "compute queue"));
+    impl->queue.emplace(impl->queue_impl.get());
+
+    log_debug("vulkan device={} driver={} api={}", impl->physical.capabilities.name,
+              impl->physical.capabilities.driver, impl->physical.capabilities.api_version);
+    return std::unique_ptr<Device>(new Device(std::move(impl)));
+}
+
+Device::Device(std::unique_ptr<DeviceImpl> impl) : impl_(std::move(impl)) {}
+Device::~Device() = default;
+
+const DeviceCapabilities& Device::capabilities() const { return impl_->physical.capabilities; }
+
+Result<Buffer> Device::create_buffer(uint64_t size_bytes, MemoryKind kind, const char* name) {
+    TRY_ASSIGN(auto buffer, impl_->memory->allocate(size_bytes, kind, name));
+    return Buffer(std::move(buffer));
+}
+
+Queue& Device::compute_queue() { return *impl_->queue; }
+Uploader& Device::uploader() { return *impl_->uploader; }
+
+uint64_t Device::allocated_bytes() const { return impl_->memory->device_local_used(); }
+uint64_t Device::free_bytes_estimate() const { return impl_->memory->device_local_free(); }
+uint64_t Device::validation_message_count() const { return impl_->instance->validation_message_count(); }
+bool Device::validation_active() const { return impl_->instance->validation_active(); }
+
+void Device::save_pipeline_cache() const {
+    if (!impl_->cache_path.empty()) write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
+}
+
+}  // namespace lorad::gpu

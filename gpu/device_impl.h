@@ -1,0 +1,89 @@
+// What a Device owns. Internal to gpu/.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "gpu/device.h"
+#include "gpu/instance.h"
+#include "gpu/memory_pool.h"
+#include "gpu/physical_device.h"
+#include "gpu/queue.h"
+#include "gpu/upload.h"
+#include "gpu/vk.h"
+
+namespace lorad::gpu {
+
+// A VkQueue may be used by one thread at a time; compute and upload may share one.
+struct SharedQueue {
+    VkQueue vk = VK_NULL_HANDLE;
+    std::mutex mutex;
+};
+
+// A semaphore whose value counts submissions; the first failure is kept.
+class Timeline {
+  public:
+    Status init(VkDevice device, const char* what);
+    ~Timeline();
+
+    Status wait(uint64_t value, std::chrono::milliseconds deadline);
+    Result<uint64_t> completed();
+
+    // Submits to `queue`, after `after` has reached after_value (nullptr: no wait). Returns the value signalled.
+    Result<uint64_t> submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
+                            uint64_t after_value);
+    uint64_t last_submitted() const { return last_submitted_.load(); }
+    Status status() const;
+
+  private:
+    Error keep(Error error);
+
+    VkDevice device_ = VK_NULL_HANDLE;
+    VkSemaphore semaphore_ = VK_NULL_HANDLE;
+    const char* what_ = "";
+    std::atomic<uint64_t> last_submitted_ = 0;
+    mutable std::mutex mutex_;  // guards first_error_
+    std::optional<Error> first_error_;
+};
+
+struct QueueImpl {
+    SharedQueue* queue = nullptr;
+    Timeline timeline;
+    Timeline* uploads = nullptr;
+};
+
+struct DeviceImpl {
+    std::unique_ptr<Instance> instance;
+    PhysicalDevice physical;
+    std::filesystem::path cache_path;
+    VkDevice vk = VK_NULL_HANDLE;
+    VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;  // of all kernels: 128 bytes of push constants
+    VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
+
+    SharedQueue compute;
+    SharedQueue second;                  // only used where the upload queue is not the compute queue
+    SharedQueue* upload_queue = nullptr;
+
+    std::unique_ptr<MemoryPool> memory;
+    std::unique_ptr<QueueImpl> queue_impl;
+    std::unique_ptr<UploaderImpl> uploader_impl;
+    std::optional<Queue> queue;
+    std::optional<Uploader> uploader;
+
+    DeviceImpl();
+    ~DeviceImpl();
+};
+
+inline constexpr uint32_t kPushConstantBytes = 128;
+
+// gpu/pipeline_cache.cpp. A file that cannot be used is ignored with a warning; so is a failure to write.
+VkPipelineCache load_pipeline_cache(VkDevice device, const VkPhysicalDeviceProperties& properties,
+                                    const std::filesystem::path& path);
+void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::filesystem::path& path);
+
+}  // namespace lorad::gpu

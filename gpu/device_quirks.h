@@ -1,0 +1,18 @@
+// What is known to be wrong with particular drivers: the one table of such knowledge. Internal to gpu/.
+#pragma once
+
+#include "gpu/vk.h"
+
+namespace lorad::gpu {
+
+struct DeviceQuirk {
+    const char* what = "";  // for the log and `lorad devices`: the fault and what is done about it
+    bool disable_coopmat = false;
+    bool disable_coopmat2 = false;
+    bool no_separate_transfer_queue = false;
+};
+
+// The union of all entries that match; `what` of the first one.
+DeviceQuirk quirks_of(const VkPhysicalDeviceProperties& device, const VkPhysicalDeviceDriverProperties& driver);
+
+}  // namespace lorad::gpu

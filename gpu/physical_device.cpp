@@ -1,0 +1,272 @@
+#include "gpu/physical_device.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "gpu/device_features.h"
+#include "gpu/device_quirks.h"
+#include "gpu/matrix_capabilities.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kMinPushConstantBytes = 128;
+
+void find_queue_families(PhysicalDevice& device) {
+    uint32_t n = 0;
+    vkGetPhysicalDeviceQueueFamilyProperties(device.vk, &n, nullptr);
+    std::vector<VkQueueFamilyProperties> families(n);
+    vkGetPhysicalDeviceQueueFamilyProperties(device.vk, &n, families.data());
+
+    int compute = -1;
+    int transfer = -1;
+    for (uint32_t i = 0; i < n; ++i) {
+        const VkQueueFlags flags = families[i].queueFlags;
+        if (flags & VK_QUEUE_COMPUTE_BIT) {
+            // A family without graphics is preferred: nothing else competes for it.
+            if (compute < 0 || ((families[compute].queueFlags & VK_QUEUE_GRAPHICS_BIT) &&
+                                !(flags & VK_QUEUE_GRAPHICS_BIT))) {
+                compute = static_cast<int>(i);
+            }
+        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT) && transfer < 0) {
+            transfer = static_cast<int>(i);
+        }
+    }
+    if (compute < 0) {
+        device.rejection = "no queue family that can compute";
+        return;
+    }
+    device.compute_family = static_cast<uint32_t>(compute);
+    device.transfer_family = static_cast<uint32_t>(transfer < 0 ? compute : transfer);
+    device.n_compute_queues = families[compute].queueCount;
+    device.timestamp_bits = families[compute].timestampValidBits;
+    device.capabilities.has_transfer_queue = transfer >= 0;
+}
+
+void read_memory(PhysicalDevice& device) {
+    VkPhysicalDeviceMemoryProperties memory;
+    vkGetPhysicalDeviceMemoryProperties(device.vk, &memory);
+    device.has_memory_budget = device.has_extension(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    const int type = find_memory_type(memory, ~0u, MemoryKind::kDeviceLocal);
+    if (type < 0) return;
+    const uint32_t heap = memory.memoryTypes[type].heapIndex;
+    device.capabilities.device_local_bytes = memory.memoryHeaps[heap].size;
+    device.capabilities.device_local_free_bytes = free_device_bytes(device.vk, device.has_memory_budget, heap);
+}
+
+// Properties that every Vulkan 1.3 device has, and what drivers tell beyond them.
+void read_properties(PhysicalDevice& device) {
+    VkPhysicalDeviceProperties2 core{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    VkPhysicalDeviceVulkan11Properties v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES};
+    VkPhysicalDeviceVulkan12Properties v12{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
+    VkPhysicalDeviceVulkan13Properties v13{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
+    core.pNext = &v11;
+    v11.pNext = &v12;
+    v12.pNext = &v13;
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
+    VkPhysicalDeviceShaderCoreProperties2AMD amd{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD};
+    const bool has_sm = device.has_extension(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME);
+    const bool has_amd = device.has_extension(VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME);
+    if (has_sm) v13.pNext = &sm;
+    if (has_amd) v13.pNext = &amd;
+    vkGetPhysicalDeviceProperties2(device.vk, &core);
+
+    DeviceCapabilities& caps = device.capabilities;
+    caps.driver = format("{} {}", v12.driverName, v12.driverInfo);
+    caps.max_allocation_bytes = std::min(v11.maxMemoryAllocationSize, v13.maxBufferSize);
+    caps.subgroup_size = v11.subgroupSize;
+    caps.subgroup_size_min = v13.minSubgroupSize;
+    caps.subgroup_size_max = v13.maxSubgroupSize;
+    if (has_sm) caps.n_compute_units_hint = sm.shaderSMCount;
+    if (has_amd) caps.n_compute_units_hint = amd.activeComputeUnitCount;
+
+    constexpr VkSubgroupFeatureFlags kSubgroup =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    if (device.rejection.empty() && ((v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) == 0 ||
+                                     (v11.subgroupSupportedOperations & kSubgroup) != kSubgroup)) {
+        device.rejection = "compute shaders lack subgroup arithmetic or shuffle";
+    }
+    if (caps.max_push_constant_bytes < kMinPushConstantBytes && device.rejection.empty()) {
+        device.rejection = format("push constants hold {} bytes, {} are needed", caps.max_push_constant_bytes,
+                                  kMinPushConstantBytes);
+    }
+}
+
+PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
+    PhysicalDevice device;
+    device.vk = vk;
+    vkGetPhysicalDeviceProperties(vk, &device.properties);
+    const VkPhysicalDeviceProperties& properties = device.properties;
+    device.timestamp_period_ns = properties.limits.timestampPeriod;
+
+    DeviceCapabilities& caps = device.capabilities;
+    caps.name = properties.deviceName;
+    caps.api_version = vk_version_text(properties.apiVersion);
+    caps.is_cpu = properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    caps.shared_memory_bytes = properties.limits.maxComputeSharedMemorySize;
+    caps.max_workgroup_invocations = properties.limits.maxComputeWorkGroupInvocations;
+    caps.max_push_constant_bytes = properties.limits.maxPushConstantsSize;
+
+    uint32_t n = 0;
+    vkEnumerateDeviceExtensionProperties(vk, nullptr, &n, nullptr);
+    std::vector<VkExtensionProperties> extensions(n);
+    vkEnumerateDeviceExtensionProperties(vk, nullptr, &n, extensions.data());
+    for (const VkExtensionProperties& extension : extensions) device.extensions.push_back(extension.extensionName);
+
+    find_queue_families(device);
+    read_memory(device);
+    if (properties.apiVersion < VK_API_VERSION_1_3) {
+        device.rejection = format("Vulkan {} is older than 1.3: a newer driver is needed", caps.api_version);
+        return device;
+    }
+    read_properties(device);
+
+    FeatureChain features(device.extensions);
+    vkGetPhysicalDeviceFeatures2(vk, &features.core);
+    const std::string missing = features.missing_required();
+    if (device.rejection.empty() && !missing.empty()) device.rejection = "lacks " + missing;
+    caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;
+
+    VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+    VkPhysicalDeviceProperties2 with_driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver, {}};
+    vkGetPhysicalDeviceProperties2(vk, &with_driver);
+    const DeviceQuirk quirk = quirks_of(properties, driver);
+    read_matrix_capabilities(instance, device, features, quirk);
+    if (quirk.no_separate_transfer_queue) {
+        device.transfer_family = device.compute_family;
+        caps.has_transfer_queue = false;
+    }
+    return device;
+}
+
+// Smaller is better.
+int type_rank(VkPhysicalDeviceType type) {
+    switch (type) {
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return 0;
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return 1;
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return 2;
+        case VK_PHYSICAL_DEVICE_TYPE_CPU: return 3;
+        default: return 4;
+    }
+}
+
+}  // namespace
+
+bool PhysicalDevice::has_extension(const char* name) const {
+    return std::find(extensions.begin(), extensions.end(), name) != extensions.end();
+}
+
+const char* device_type_text(VkPhysicalDeviceType type) {
+    switch (type) {
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete GPU";
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return "integrated GPU";
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return "virtual GPU";
+        case VK_PHYSICAL_DEVICE_TYPE_CPU: return "CPU";
+        default: return "device of unknown type";
+    }
+}
+
+Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance) {
+    uint32_t n = 0;
+    VkResult result = vkEnumeratePhysicalDevices(instance, &n, nullptr);
+    std::vector<VkPhysicalDevice> handles(n);
+    if (result == VK_SUCCESS) result = vkEnumeratePhysicalDevices(instance, &n, handles.data());
+    if (result == VK_ERROR_INITIALIZATION_FAILED) handles.clear();  // what loaders say when no driver works
+    else if (result != VK_SUCCESS && result != VK_INCOMPLETE) return vk_error("vkEnumeratePhysicalDevices", result);
+    std::vector<PhysicalDevice> devices;
+    for (VkPhysicalDevice handle : handles) devices.push_back(probe(instance, handle));
+    return devices;
+}
+
+Result<size_t> choose_physical_device(const std::vector<PhysicalDevice>& devices, int device_index) {
+    constexpr const char* kAdvice =
+        "install the GPU vendor's driver, or mesa-vulkan-drivers to run on the CPU; VK_DRIVER_FILES names a "
+        "driver's json file";
+    if (devices.empty()) {
+        return make_error(ErrorCode::kNoDevice, format("no Vulkan device found: {}", kAdvice));
+    }
+    if (device_index >= 0) {
+        const size_t index = static_cast<size_t>(device_index);
+        if (index >= devices.size()) {
+            return make_error(ErrorCode::kNoDevice,
+                              format("there is no Vulkan device {}: `lorad devices` lists {}, counted from 0",
+                                     device_index, devices.size()),
+                              "device");
+        }
+        if (!devices[index].rejection.empty()) {
+            return make_error(ErrorCode::kNoDevice,
+                              format("Vulkan device {} ({}) cannot be used: {}", device_index,
+                                     devices[index].capabilities.name, devices[index].rejection),
+                              "device");
+        }
+        return index;
+    }
+    const auto key = [&](size_t i) {
+        return std::make_tuple(!devices[i].rejection.empty(), type_rank(devices[i].properties.deviceType),
+                               ~devices[i].capabilities.device_local_bytes, i);
+    };
+    size_t best = 0;
+    for (size_t i = 1; i < devices.size(); ++i) {
+        if (key(i) < key(best)) best = i;
+    }
+    if (!devices[best].rejection.empty()) {
+        std::string all;
+        for (const PhysicalDevice& device : devices) {
+            all += format("{}{}: {}", all.empty() ? "" : "; ", device.capabilities.name, device.rejection);
+        }
+        return make_error(ErrorCode::kNoDevice, format("no usable Vulkan device ({}): {}", all, kAdvice));
+    }
+    return best;
+}
+
+uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap) {
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 memory{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    if (has_memory_budget) memory.pNext = &budget;
+    vkGetPhysicalDeviceMemoryProperties2(device, &memory);
+    if (!has_memory_budget) return memory.memoryProperties.memoryHeaps[heap].size;
+    const uint64_t limit = budget.heapBudget[heap];
+    const uint64_t used = budget.heapUsage[heap];
+    return limit > used ? limit - used : 0;
+}
+
+int find_memory_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types, MemoryKind kind) {
+    int best = -1;
+    int64_t best_score = -1;
+    for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+        if ((allowed_types >> i & 1) == 0) continue;
+        const VkMemoryPropertyFlags flags = memory.memoryTypes[i].propertyFlags;
+        // AMD's uncached types and protected or lazily allocated memory are never what we want.
+        if (flags & (VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
+                     VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD)) {
+            continue;
+        }
+        const bool device_local = flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+        const bool visible = flags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
+        const bool coherent = flags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+        const bool cached = flags & VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+        int64_t score = 1;
+        if (kind == MemoryKind::kDeviceLocal) {
+            // The largest device-local heap; in it, the type that is not mapped over the bus.
+            if (!device_local) continue;
+            score += static_cast<int64_t>(memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size >> 20) * 4;
+            if (!visible) score += 1;
+        } else {
+            if (!visible || !coherent) continue;
+            if (!device_local) score += 4;
+            // Writers gain from write-combined memory, readers need the cache.
+            if (cached == (kind == MemoryKind::kHostReadback)) score += kind == MemoryKind::kHostReadback ? 8 : 2;
+        }
+        if (score > best_score) {
+            best = static_cast<int>(i);
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+}  // namespace lorad::gpu

@@ -1,0 +1,46 @@
+// What one physical device is and can do, and whether lorad can run on it. Internal to gpu/.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "gpu/vk.h"
+
+namespace lorad::gpu {
+
+// Everything that decides how the logical device is made.
+struct PhysicalDevice {
+    VkPhysicalDevice vk = VK_NULL_HANDLE;
+    VkPhysicalDeviceProperties properties{};
+    DeviceCapabilities capabilities;
+    std::string rejection;  // empty: usable
+    std::vector<std::string> extensions;  // present on the device
+
+    uint32_t compute_family = 0;
+    uint32_t transfer_family = 0;  // == compute_family where there is no transfer-only family
+    uint32_t n_compute_queues = 0;
+    uint32_t timestamp_bits = 0;      // of the compute family; 0: no timestamps
+    double timestamp_period_ns = 0;
+    bool has_memory_budget = false;
+
+    bool has_extension(const char* name) const;
+    bool has_transfer_family() const { return transfer_family != compute_family; }
+};
+
+Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance);
+
+// Index of the device to use: `device_index`, or the best one (-1). kNoDevice says what to do.
+Result<size_t> choose_physical_device(const std::vector<PhysicalDevice>& devices, int device_index);
+
+// "discrete GPU", "CPU", ...
+const char* device_type_text(VkPhysicalDeviceType type);
+
+// Bytes still free in the heap that device-local buffers come from.
+uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap);
+
+// The memory type for a kind of buffer among `allowed_types`, or -1.
+int find_memory_type(const VkPhysicalDeviceMemoryProperties& memory, uint32_t allowed_types, MemoryKind kind);
+
+}  // namespace lorad::gpu

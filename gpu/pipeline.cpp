@@ -1,0 +1,79 @@
+#include "gpu/pipeline.h"
+
+#include "gpu/device_impl.h"
+#include "gpu/kernel_modules.h"
+#include "gpu/pipeline_impl.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+
+KernelImpl::~KernelImpl() {
+    if (pipeline != VK_NULL_HANDLE) vkDestroyPipeline(device, pipeline, nullptr);
+}
+
+Kernel::Kernel(std::unique_ptr<KernelImpl> impl) : impl_(std::move(impl)) {}
+Kernel::~Kernel() = default;
+Kernel::Kernel(Kernel&&) noexcept = default;
+Kernel& Kernel::operator=(Kernel&&) noexcept = default;
+
+Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
+    const std::span<const uint32_t> words = kernel_spirv(options.module);
+    if (words.empty()) {
+        return make_error(ErrorCode::kInternal,
+                          format("kernel '{}' is not in this build: its shader compiler could not compile it",
+                                 options.module));
+    }
+    const DeviceCapabilities& caps = device.capabilities();
+    const uint32_t subgroup = options.required_subgroup_size;
+    if (subgroup != 0 && (subgroup < caps.subgroup_size_min || subgroup > caps.subgroup_size_max)) {
+        return make_error(ErrorCode::kInternal,
+                          format("kernel '{}' needs subgroups of {}, {} has {} to {}", options.module, subgroup,
+                                 caps.name, caps.subgroup_size_min, caps.subgroup_size_max));
+    }
+    DeviceImpl& impl = device.impl();
+
+    VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+    module_info.codeSize = words.size_bytes();
+    module_info.pCode = words.data();
+    VkShaderModule module = VK_NULL_HANDLE;
+    VK_TRY(vkCreateShaderModule(impl.vk, &module_info, nullptr, &module));
+
+    std::vector<VkSpecializationMapEntry> entries;
+    for (uint32_t i = 0; i < options.constants.size(); ++i) entries.push_back({i, i * 4, 4});
+    VkSpecializationInfo constants{};
+    constants.mapEntryCount = static_cast<uint32_t>(entries.size());
+    constants.pMapEntries = entries.data();
+    constants.dataSize = options.constants.size() * 4;
+    constants.pData = options.constants.data();
+
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo required{
+        VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
+    required.requiredSubgroupSize = subgroup;
+    VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+    info.layout = impl.pipeline_layout;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.pNext = subgroup != 0 ? &required : nullptr;
+    info.stage.flags =
+        options.require_full_subgroups ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = module;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &constants;
+
+    auto kernel = std::make_unique<KernelImpl>();
+    kernel->device = impl.vk;
+    kernel->layout = impl.pipeline_layout;
+    const VkResult result =
+        vkCreateComputePipelines(impl.vk, impl.pipeline_cache, 1, &info, nullptr, &kernel->pipeline);
+    vkDestroyShaderModule(impl.vk, module, nullptr);
+    if (result != VK_SUCCESS) {
+        Error error = vk_error("vkCreateComputePipelines", result);
+        error.message += format(" for kernel '{}'", options.module);
+        return error;
+    }
+    return Kernel(std::move(kernel));
+}
+
+bool has_kernel_module(std::string_view module) { return !kernel_spirv(module).empty(); }
+
+}  // namespace lorad::gpu

@@ -1,0 +1,118 @@
+#include "gpu/queue.h"
+
+#include "gpu/command_impl.h"
+#include "gpu/device_impl.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+
+Status Timeline::init(VkDevice device, const char* what) {
+    device_ = device;
+    what_ = what;
+    VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO};
+    type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+    VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type};
+    VK_TRY(vkCreateSemaphore(device, &info, nullptr, &semaphore_));
+    return ok_status();
+}
+
+Timeline::~Timeline() {
+    if (semaphore_ != VK_NULL_HANDLE) vkDestroySemaphore(device_, semaphore_, nullptr);
+}
+
+Error Timeline::keep(Error error) {
+    std::lock_guard lock(mutex_);
+    if (!first_error_) first_error_ = std::move(error);
+    return *first_error_;
+}
+
+Status Timeline::status() const {
+    std::lock_guard lock(mutex_);
+    if (first_error_) return *first_error_;
+    return ok_status();
+}
+
+Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
+                                  uint64_t after_value) {
+    TRY(status());
+    std::vector<VkCommandBufferSubmitInfo> infos;
+    for (VkCommandBuffer command : commands) {
+        infos.push_back({VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO, nullptr, command, 0});
+    }
+    VkSemaphoreSubmitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
+    VkSemaphoreSubmitInfo signal{VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO};
+    signal.semaphore = semaphore_;
+    signal.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+    VkSubmitInfo2 info{VK_STRUCTURE_TYPE_SUBMIT_INFO_2};
+    info.commandBufferInfoCount = static_cast<uint32_t>(infos.size());
+    info.pCommandBufferInfos = infos.data();
+    info.signalSemaphoreInfoCount = 1;
+    info.pSignalSemaphoreInfos = &signal;
+    if (after != nullptr && after_value != 0) {
+        TRY(after->status());
+        CHECK(after_value <= after->last_submitted());  // else the queue would wait for ever
+        wait.semaphore = after->semaphore_;
+        wait.value = after_value;
+        wait.stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT;
+        info.waitSemaphoreInfoCount = 1;
+        info.pWaitSemaphoreInfos = &wait;
+    }
+    std::lock_guard lock(queue.mutex);  // also keeps the values of one timeline in submission order
+    signal.value = last_submitted_.load() + 1;
+    const VkResult result = vkQueueSubmit2(queue.vk, 1, &info, VK_NULL_HANDLE);
+    if (result != VK_SUCCESS) {
+        Error error = vk_error("vkQueueSubmit2", result);
+        error.message += format(" on the {}", what_);
+        return keep(std::move(error));
+    }
+    last_submitted_ = signal.value;
+    return signal.value;
+}
+
+Status Timeline::wait(uint64_t value, std::chrono::milliseconds deadline) {
+    TRY(status());
+    CHECK(value <= last_submitted_.load());
+    VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
+    info.semaphoreCount = 1;
+    info.pSemaphores = &semaphore_;
+    info.pValues = &value;
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline).count();
+    const VkResult result = vkWaitSemaphores(device_, &info, static_cast<uint64_t>(ns));
+    if (result == VK_SUCCESS) return ok_status();
+    if (result == VK_TIMEOUT) {
+        return keep(make_error(ErrorCode::kDeviceLost,
+                               format("the {} did not finish submission {} within {} ms: the device hangs", what_,
+                                      value, deadline.count())));
+    }
+    return keep(vk_error("vkWaitSemaphores", result));
+}
+
+Result<uint64_t> Timeline::completed() {
+    TRY(status());
+    uint64_t value = 0;
+    const VkResult result = vkGetSemaphoreCounterValue(device_, semaphore_, &value);
+    if (result != VK_SUCCESS) return keep(vk_error("vkGetSemaphoreCounterValue", result));
+    return value;
+}
+
+Result<uint64_t> Queue::submit(std::span<const CommandBuffer* const> recordings) {
+    return submit_after_upload(recordings, 0);
+}
+
+Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const> recordings,
+                                            uint64_t upload_value) {
+    std::vector<VkCommandBuffer> commands;
+    for (const CommandBuffer* recording : recordings) commands.push_back(recording->impl().command);
+    TRY_ASSIGN(const uint64_t value,
+               impl_->timeline.submit(*impl_->queue, commands, impl_->uploads, upload_value));
+    for (const CommandBuffer* recording : recordings) recording->impl().last_submission = value;
+    return value;
+}
+
+Status Queue::wait(uint64_t value, std::chrono::milliseconds deadline) {
+    return impl_->timeline.wait(value, deadline);
+}
+
+Result<uint64_t> Queue::completed() const { return impl_->timeline.completed(); }
+
+}  // namespace lorad::gpu

@@ -1,0 +1,122 @@
+// Text for the layers above: tokenizer, chat template and grammar, as values that throw nothing. The work is done by
+// the Rust crate in model/text, which stays behind text.cpp.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+struct LoradTokenizer;
+struct LoradTemplate;
+struct LoradGrammar;
+
+namespace lorad::model {
+
+// How tokens become text, as far as decoding one token after the other cares.
+enum class DecoderKind : uint8_t {
+    kByteLevel,     // the tokens' bytes joined; ill-formed UTF-8 is replaced by U+FFFD
+    kByteFallback,  // as kOther, but a run of byte tokens decodes as a whole
+    kOther,         // one by one, given the token before
+};
+
+// tokenizer.json of a model folder. Immutable: any number of threads may share one.
+class Tokenizer {
+  public:
+    // kInvalidModel naming the file when it is missing, too large or not a tokenizer.
+    static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
+    static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view json, std::string_view name);
+    ~Tokenizer();
+    Tokenizer(const Tokenizer&) = delete;
+    Tokenizer& operator=(const Tokenizer&) = delete;
+
+    // Special tokens written out in the text become their ids, as in the reference. kInvalidRequest for text that is
+    // not UTF-8.
+    Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const;
+    // Ids without a token add nothing.
+    Result<std::string> decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
+
+    // One more than the highest id; a model's vocabulary is at least as large.
+    uint32_t vocab_size() const;
+    std::optional<TokenId> token_id(std::string_view token) const;
+    // As the vocabulary spells it, not as text.
+    std::optional<std::string> token_text(TokenId id) const;
+    // The bytes that the token adds to a text; need not be UTF-8. Valid as long as the tokenizer.
+    std::string_view token_bytes(TokenId id) const;
+    bool is_special(TokenId id) const;
+    // Stands for one byte of a character that the vocabulary lacks.
+    bool is_byte(TokenId id) const;
+    bool exists(TokenId id) const;
+    DecoderKind decoder_kind() const { return decoder_kind_; }
+
+  private:
+    friend class Grammar;
+    explicit Tokenizer(LoradTokenizer* handle);
+
+    LoradTokenizer* handle_;
+    DecoderKind decoder_kind_;
+};
+
+// The chat template of a model folder with its special tokens. Immutable: any number of threads may share one.
+class ChatTemplate {
+  public:
+    static constexpr int64_t kPresent = std::numeric_limits<int64_t>::min();
+
+    // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a template wins. A
+    // folder without a template loads; rendering then answers kInvalidRequest. A damaged file is kInvalidModel.
+    static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
+    // tokens_json: the special tokens in the form of tokenizer_config.json.
+    static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
+                                                                   std::string_view tokens_json);
+    ~ChatTemplate();
+    ChatTemplate(const ChatTemplate&) = delete;
+    ChatTemplate& operator=(const ChatTemplate&) = delete;
+
+    bool exists() const;
+    // json_input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name: value}};
+    // all but messages may be absent. Extra values become variables and win over special tokens. What the template
+    // raises is kInvalidRequest with its own message, since the conversation is what it objects to.
+    // now: for strftime_now, seconds since 1970 of the local wall clock; kPresent asks the system.
+    Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
+
+  private:
+    explicit ChatTemplate(LoradTemplate* handle) : handle_(handle) {}
+
+    LoradTemplate* handle_;
+};
+
+enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };
+
+// The tokens that a grammar allows next, for one sequence. One thread at a time.
+class Grammar {
+  public:
+    // eos_ids end the text and are allowed only where it is complete. vocab_size: width of the model's logits.
+    // kInvalidRequest when the source is not of its kind.
+    static Result<std::unique_ptr<Grammar>> create(const Tokenizer& tokenizer, GrammarKind kind, std::string_view source,
+                                                   std::span<const TokenId> eos_ids, uint32_t vocab_size);
+    ~Grammar();
+    Grammar(const Grammar&) = delete;
+    Grammar& operator=(const Grammar&) = delete;
+
+    // Sets bit id % 32 of words[id / 32] for every allowed id; words holds (vocab_size + 31) / 32.
+    Status mask(std::span<uint32_t> words);
+    // Takes the token that was chosen; kInvalidRequest when the grammar does not allow it.
+    Status commit(TokenId id);
+    bool complete();  // the text so far is a whole one
+    bool finished();  // nothing may follow but the end
+
+  private:
+    explicit Grammar(LoradGrammar* handle) : handle_(handle) {}
+
+    LoradGrammar* handle_;
+};
+
+}  // namespace lorad::model

@@ -1,0 +1,253 @@
+//! The exported functions for tokenizer and template. Types and rules are in lorad_text.h.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use crate::{ChatTemplate, Code, Failure, TextTokenizer};
+
+pub type LoradTokenizer = std::sync::Arc<TextTokenizer>;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LoradText {
+    pub data: *const u8,
+    pub size: usize,
+}
+
+#[repr(C)]
+pub struct LoradBytes {
+    pub data: *mut u8,
+    pub size: usize,
+    pub capacity: usize,
+}
+
+#[repr(C)]
+pub struct LoradIds {
+    pub data: *mut u32,
+    pub size: usize,
+    pub capacity: usize,
+}
+
+impl LoradText {
+    /// # Safety
+    /// The caller of the ABI promises that data points to size bytes, or is null.
+    pub unsafe fn bytes<'a>(self) -> Option<&'a [u8]> {
+        if self.data.is_null() {
+            return None;
+        }
+        Some(std::slice::from_raw_parts(self.data, self.size))
+    }
+
+    /// # Safety
+    /// As for `bytes`.
+    pub unsafe fn text<'a>(self, what: &str) -> Result<Option<&'a str>, Failure> {
+        match self.bytes() {
+            None => Ok(None),
+            Some(bytes) => std::str::from_utf8(bytes)
+                .map(Some)
+                .map_err(|e| Failure::new(Code::InvalidInput, format!("{what} is not UTF-8: {e}"))),
+        }
+    }
+}
+
+fn give_bytes(bytes: Vec<u8>) -> LoradBytes {
+    let mut bytes = std::mem::ManuallyDrop::new(bytes);
+    LoradBytes { data: bytes.as_mut_ptr(), size: bytes.len(), capacity: bytes.capacity() }
+}
+
+fn give_ids(ids: Vec<u32>) -> LoradIds {
+    let mut ids = std::mem::ManuallyDrop::new(ids);
+    LoradIds { data: ids.as_mut_ptr(), size: ids.len(), capacity: ids.capacity() }
+}
+
+/// Panics become errors, so their message belongs there and not on stderr.
+fn quiet_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+}
+
+/// Runs the body of an exported function: turns its failure into code and message, and a panic into one as well.
+pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    quiet_panics();
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Failure::new(Code::Panic, format!("text library panicked: {text}"))
+        }
+    };
+    if !error.is_null() {
+        // SAFETY: the caller gives a pointer that may be written, or null.
+        unsafe { error.write(give_bytes(failure.message.into_bytes())) };
+    }
+    failure.code as i32
+}
+
+/// The same for functions that cannot fail but by a panic.
+pub fn guard_value<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
+    quiet_panics();
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_text_free_bytes(bytes: LoradBytes) {
+    if !bytes.data.is_null() {
+        drop(Vec::from_raw_parts(bytes.data, bytes.size, bytes.capacity));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_text_free_ids(ids: LoradIds) {
+    if !ids.data.is_null() {
+        drop(Vec::from_raw_parts(ids.data, ids.size, ids.capacity));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_new(
+    json: LoradText,
+    out: *mut *mut LoradTokenizer,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let tokenizer = TextTokenizer::from_json(json.bytes().unwrap_or(&[]))?;
+        out.write(Box::into_raw(Box::new(LoradTokenizer::new(tokenizer))));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_free(tokenizer: *mut LoradTokenizer) {
+    if !tokenizer.is_null() {
+        guard_value((), || drop(Box::from_raw(tokenizer)));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_encode(
+    tokenizer: *const LoradTokenizer,
+    text: LoradText,
+    add_special_tokens: i32,
+    out: *mut LoradIds,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let text = text.text("text")?.unwrap_or("");
+        out.write(give_ids((*tokenizer).encode(text, add_special_tokens != 0)?));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_decode(
+    tokenizer: *const LoradTokenizer,
+    ids: *const u32,
+    count: usize,
+    skip_special_tokens: i32,
+    out: *mut LoradBytes,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let ids = if count == 0 { &[] } else { std::slice::from_raw_parts(ids, count) };
+        out.write(give_bytes((*tokenizer).decode(ids, skip_special_tokens != 0)?.into_bytes()));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_vocab_size(tokenizer: *const LoradTokenizer) -> u32 {
+    (*tokenizer).vocab_size()
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_decoder(tokenizer: *const LoradTokenizer) -> i32 {
+    (*tokenizer).kind() as i32
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_token_id(tokenizer: *const LoradTokenizer, token: LoradText) -> i64 {
+    guard_value(-1, || {
+        let token = token.text("token").ok().flatten().unwrap_or("");
+        (*tokenizer).token_id(token).map_or(-1, i64::from)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_token_flags(tokenizer: *const LoradTokenizer, id: u32) -> u32 {
+    (*tokenizer).token_flags(id)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_token_text(
+    tokenizer: *const LoradTokenizer,
+    id: u32,
+    out: *mut LoradBytes,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let text = (*tokenizer)
+            .token_text(id)
+            .ok_or_else(|| Failure::new(Code::InvalidInput, format!("no token has the id {id}")))?;
+        out.write(give_bytes(text.as_bytes().to_vec()));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_token_bytes(tokenizer: *const LoradTokenizer, id: u32) -> LoradText {
+    let bytes = (*tokenizer).token_bytes(id);
+    LoradText { data: bytes.as_ptr(), size: bytes.len() }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_template_new(
+    tokenizer_config: LoradText,
+    special_tokens: LoradText,
+    jinja: LoradText,
+    template_json: LoradText,
+    out: *mut *mut ChatTemplate,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let template = ChatTemplate::new(
+            tokenizer_config.text("tokenizer_config.json")?,
+            special_tokens.text("special_tokens_map.json")?,
+            jinja.text("chat_template.jinja")?,
+            template_json.text("chat_template.json")?,
+        )?;
+        out.write(Box::into_raw(Box::new(template)));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_template_free(template: *mut ChatTemplate) {
+    if !template.is_null() {
+        guard_value((), || drop(Box::from_raw(template)));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_template_exists(template: *const ChatTemplate) -> i32 {
+    (*template).exists() as i32
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_template_render(
+    template: *const ChatTemplate,
+    input: LoradText,
+    now: i64,
+    out: *mut LoradBytes,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let input = input.text("template input")?.unwrap_or("");
+        let now = if now == i64::MIN { None } else { Some(now) };
+        out.write(give_bytes((*template).render(input, now)?.into_bytes()));
+        Ok(())
+    })
+}

@@ -1,0 +1,60 @@
+//! The exported functions for grammars.
+
+use crate::ffi::{guard, guard_value, LoradBytes, LoradText, LoradTokenizer};
+use crate::{Code, Failure, Grammar, GrammarKind};
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_new(
+    tokenizer: *const LoradTokenizer,
+    kind: i32,
+    source: LoradText,
+    eos_ids: *const u32,
+    eos_count: usize,
+    vocab_size: u32,
+    out: *mut *mut Grammar,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let kind = match kind {
+            0 => GrammarKind::JsonSchema,
+            1 => GrammarKind::Regex,
+            2 => GrammarKind::Lark,
+            other => return Err(Failure::new(Code::InvalidInput, format!("unknown kind of grammar {other}"))),
+        };
+        let source = source.text("grammar")?.unwrap_or("");
+        let eos = if eos_count == 0 { &[] } else { std::slice::from_raw_parts(eos_ids, eos_count) };
+        let grammar = Grammar::new(&*tokenizer, kind, source, eos, vocab_size)?;
+        out.write(Box::into_raw(Box::new(grammar)));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_free(grammar: *mut Grammar) {
+    if !grammar.is_null() {
+        guard_value((), || drop(Box::from_raw(grammar)));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_mask(
+    grammar: *mut Grammar,
+    words: *mut u32,
+    word_count: usize,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let words = if word_count == 0 { &mut [] } else { std::slice::from_raw_parts_mut(words, word_count) };
+        (*grammar).mask(words)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_commit(grammar: *mut Grammar, id: u32, error: *mut LoradBytes) -> i32 {
+    guard(error, || (*grammar).commit(id))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_state(grammar: *mut Grammar) -> i32 {
+    guard_value(3, || (*grammar).state())
+}

@@ -1,0 +1,134 @@
+//! Grammars over the tokenizer's vocabulary: which tokens may follow, by llguidance.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::tokenizer::{SPECIAL, UNKNOWN};
+use crate::{Code, Failure, TextTokenizer};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrammarKind {
+    JsonSchema,
+    Regex,
+    Lark,
+}
+
+type FactoryKey = (u32, Vec<u32>);
+
+/// The vocabulary's tree of bytes takes long to build for a large vocabulary and is the same for all grammars.
+#[derive(Default)]
+pub struct FactoryCache {
+    factories: Mutex<HashMap<FactoryKey, Arc<ParserFactory>>>,
+}
+
+impl FactoryCache {
+    fn get(&self, tokenizer: &TextTokenizer, eos: &[u32], vocab_size: u32) -> Result<Arc<ParserFactory>, Failure> {
+        let key = (vocab_size, eos.to_vec());
+        // A panic while the lock is held leaves a map that is still whole.
+        let mut factories = self.factories.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(factory) = factories.get(&key) {
+            return Ok(factory.clone());
+        }
+        let words: Vec<Vec<u8>> = (0..vocab_size).map(|id| Self::word(tokenizer, id)).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words).with_eos_tokens(eos);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| invalid(e.to_string()))?;
+        factory.quiet();
+        let factory = Arc::new(factory);
+        factories.insert(key, factory.clone());
+        Ok(factory)
+    }
+
+    /// Special tokens and ids without a token get a spelling that no text matches.
+    fn word(tokenizer: &TextTokenizer, id: u32) -> Vec<u8> {
+        let flags = tokenizer.token_flags(id);
+        if flags & (SPECIAL | UNKNOWN) == 0 {
+            return tokenizer.token_bytes(id).to_vec();
+        }
+        let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+        word.extend_from_slice(format!("<[{id}]>").as_bytes());
+        word
+    }
+}
+
+pub struct Grammar {
+    matcher: Matcher,
+    vocab_size: u32,
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Code::InvalidInput, message)
+}
+
+impl Grammar {
+    pub fn new(
+        tokenizer: &TextTokenizer,
+        kind: GrammarKind,
+        source: &str,
+        eos: &[u32],
+        vocab_size: u32,
+    ) -> Result<Grammar, Failure> {
+        if eos.is_empty() || eos.iter().any(|&id| id >= vocab_size) {
+            return Err(invalid(format!("a grammar needs end tokens below {vocab_size}, found {eos:?}")));
+        }
+        if vocab_size < tokenizer.vocab_size() {
+            let found = tokenizer.vocab_size();
+            return Err(invalid(format!("the tokenizer has {found} tokens, more than the model's {vocab_size}")));
+        }
+        let grammar = match kind {
+            GrammarKind::JsonSchema => TopLevelGrammar::from_json_schema(
+                serde_json::from_str(source).map_err(|e| invalid(format!("JSON schema: {e}")))?,
+            ),
+            GrammarKind::Regex => TopLevelGrammar::from_regex(source),
+            GrammarKind::Lark => TopLevelGrammar::from_lark(source.to_owned()),
+        };
+        let factory = tokenizer.grammars().get(tokenizer, eos, vocab_size)?;
+        let parser = factory.create_parser(grammar).map_err(|e| invalid(e.to_string()))?;
+        let matcher = Matcher::new(Ok(parser));
+        match matcher.get_error() {
+            Some(error) => Err(invalid(error)),
+            None => Ok(Grammar { matcher, vocab_size }),
+        }
+    }
+
+    pub fn mask(&mut self, words: &mut [u32]) -> Result<(), Failure> {
+        let expected = (self.vocab_size as usize).div_ceil(32);
+        if words.len() != expected {
+            return Err(invalid(format!("mask of {} words, expected {expected}", words.len())));
+        }
+        let mask = self.matcher.compute_mask_or_eos().map_err(|e| invalid(e.to_string()))?;
+        for (word, &bits) in words.iter_mut().zip(mask.as_slice()) {
+            *word = bits;
+        }
+        // Whatever lies beyond the vocabulary in the last word is nobody's token.
+        let tail = self.vocab_size % 32;
+        if tail != 0 {
+            words[expected - 1] &= (1u32 << tail) - 1;
+        }
+        Ok(())
+    }
+
+    pub fn commit(&mut self, id: u32) -> Result<(), Failure> {
+        let rejected = || Failure::new(Code::Rejected, format!("the grammar does not allow token {id} here"));
+        if id >= self.vocab_size || self.matcher.is_stopped() {
+            return Err(rejected());
+        }
+        match self.matcher.try_consume_tokens(&[id]) {
+            Ok(1) => Ok(()),
+            Ok(_) => Err(rejected()),
+            Err(e) => Err(invalid(e.to_string())),
+        }
+    }
+
+    pub fn state(&mut self) -> i32 {
+        if self.matcher.is_stopped() {
+            2
+        } else {
+            self.matcher.is_accepting().unwrap_or(false) as i32
+        }
+    }
+}

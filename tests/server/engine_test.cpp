@@ -1,0 +1,324 @@
+#include "server/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/server/fake_runner.h"
+
+namespace lorad::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Fixture {
+    explicit Fixture(uint32_t n_blocks = 64, SchedulerLimits limits = {128, 8, model::kBlockTokens}, uint32_t n_waiting_max = 100)
+        : runner(n_blocks), metrics({"base", model::kBlockTokens, n_blocks, 4, "fake", "none", true}),
+          engine(runner, metrics, {limits, n_blocks, n_waiting_max}) {}
+
+    // Hands a request over and returns its stream.
+    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, uint32_t slot = kNoAdapterSlot) {
+        Request request;
+        request.prompt = std::move(prompt);
+        request.n_tokens_max = n_max;
+        request.sampling.temperature = 0.0f;
+        request.adapter.slot = slot;
+        request.stream = std::make_shared<TokenStream>(n_max);
+        auto stream = request.stream;
+        Status status = engine.submit(std::move(request));
+        EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
+        return stream;
+    }
+    void run_until_idle() {
+        for (int i = 0; i < 100000 && engine.step(); ++i) {
+        }
+    }
+
+    FakeRunner runner;
+    Metrics metrics;
+    Engine engine;
+};
+
+std::vector<TokenId> prompt_of(uint32_t n, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<TokenId> out(n);
+    for (TokenId& token : out) token = TokenId(random() % kFakeVocab);
+    return out;
+}
+
+TEST(Engine, GivesExactlyTheTokensThatTheModelChooses) {
+    Fixture f;
+    auto prompt = prompt_of(10, 1);
+    auto stream = f.submit(prompt, 20);
+    f.run_until_idle();
+    TokenStream::Batch batch = stream->pop(milliseconds(0));
+    EXPECT_EQ(batch.tokens, fake_continuation(prompt, kNoAdapterSlot, 20));
+    ASSERT_TRUE(batch.end);
+    EXPECT_EQ(batch.end->reason, FinishReason::kLength);
+}
+
+TEST(Engine, ChunksALongPromptAndStillGivesTheSameTokens) {
+    Fixture f(64, {16, 8, model::kBlockTokens});
+    auto prompt = prompt_of(333, 2);
+    auto stream = f.submit(prompt, 5);
+    f.run_until_idle();
+    EXPECT_EQ(stream->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 5));
+    EXPECT_LE(f.runner.n_rows_max(), 16u);
+}
+
+TEST(Engine, SamplesFromTheLogitsWhenAskedTo) {
+    Fixture f;
+    auto prompt = prompt_of(7, 3);
+    Request request;
+    request.prompt = prompt;
+    request.n_tokens_max = 4;
+    request.sampling.temperature = 0.5f;
+    request.sampling.seed = 5;
+    request.stream = std::make_shared<TokenStream>(4);
+    auto stream = request.stream;
+    ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
+    f.run_until_idle();
+    // The fake's logits leave no doubt, so sampling finds the same tokens.
+    EXPECT_EQ(stream->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 4));
+}
+
+TEST(Engine, EndsAtAStopTokenAndHandsItOut) {
+    Fixture f;
+    auto prompt = prompt_of(5, 4);
+    auto expected = fake_continuation(prompt, kNoAdapterSlot, 6);
+    Request request;
+    request.prompt = prompt;
+    request.n_tokens_max = 50;
+    request.sampling.temperature = 0.0f;
+    request.stop_tokens = {expected[5]};
+    request.stream = std::make_shared<TokenStream>(50);
+    auto stream = request.stream;
+    ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
+    f.run_until_idle();
+    TokenStream::Batch batch = stream->pop(milliseconds(0));
+    EXPECT_EQ(batch.tokens, expected);
+    EXPECT_EQ(batch.end->reason, FinishReason::kStop);
+}
+
+TEST(Engine, ACancelledRequestGivesItsBlocksBackBeforeTheNextStep) {
+    Fixture f(4);
+    auto cancelled = f.submit(prompt_of(100, 5), 100);
+    ASSERT_TRUE(f.engine.step());
+    cancelled->cancel();
+    // Needs all four blocks, so it runs only if the other's are free.
+    auto prompt = prompt_of(250, 6);
+    auto stream = f.submit(prompt, 3);
+    f.run_until_idle();
+    EXPECT_EQ(cancelled->pop(milliseconds(0)).end->reason, FinishReason::kCancelled);
+    EXPECT_EQ(stream->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 3));
+}
+
+TEST(Engine, LetsGoOfTheAdapterWhenTheRequestEnds) {
+    Fixture f;
+    auto lease = std::make_shared<const int>(1);
+    Request request;
+    request.prompt = prompt_of(5, 7);
+    request.n_tokens_max = 3;
+    request.sampling.temperature = 0.0f;
+    request.adapter = {2, "sql", lease};
+    request.stream = std::make_shared<TokenStream>(3);
+    ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
+    ASSERT_TRUE(f.engine.step());
+    EXPECT_EQ(lease.use_count(), 2);
+    f.run_until_idle();
+    EXPECT_EQ(lease.use_count(), 1);
+}
+
+TEST(Engine, RefusesWhatCanNeverFitTheCache) {
+    Fixture f(2);
+    Request request;
+    request.prompt = prompt_of(100, 8);
+    request.n_tokens_max = 30;
+    request.stream = std::make_shared<TokenStream>(30);
+    Status status = f.engine.submit(std::move(request));
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kContextLengthExceeded);
+    // 100 + 29 positions are three blocks, 100 + 28 are two.
+    auto stream = f.submit(prompt_of(100, 8), 29);
+    f.run_until_idle();
+    EXPECT_EQ(stream->pop(milliseconds(0)).tokens.size(), 29u);
+}
+
+TEST(Engine, AFullQueueIsAnAnswer) {
+    Fixture f(64, {128, 8, model::kBlockTokens}, 2);
+    f.submit({1}, 1);
+    f.submit({2}, 1);
+    Request request;
+    request.prompt = {3};
+    request.n_tokens_max = 1;
+    request.stream = std::make_shared<TokenStream>(1);
+    Status status = f.engine.submit(std::move(request));
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kOverloaded);
+    f.run_until_idle();
+    f.submit({4}, 1);
+}
+
+TEST(Engine, NonFiniteOutputEndsThatRequestOnly) {
+    Fixture f;
+    auto prompt = prompt_of(5, 9);
+    auto expected = fake_continuation(prompt, kNoAdapterSlot, 10);
+    f.runner.not_finite_token_ = 990;
+    auto bad = f.submit({1, 2, 990}, 10);
+    auto good = f.submit(prompt, 10);
+    f.run_until_idle();
+    TokenStream::Batch batch = bad->pop(milliseconds(0));
+    ASSERT_TRUE(batch.end && batch.end->error);
+    EXPECT_EQ(batch.end->error->code, ErrorCode::kInternal);
+    EXPECT_EQ(good->pop(milliseconds(0)).tokens, expected);
+}
+
+TEST(Engine, ALostDeviceEndsEveryRequestWithItsError) {
+    Fixture f;
+    f.runner.fail_at_step_ = 3;
+    auto first = f.submit(prompt_of(5, 10), 50);
+    auto second = f.submit(prompt_of(5, 11), 50);
+    f.run_until_idle();
+    for (auto& stream : {first, second}) {
+        TokenStream::Batch batch = stream->pop(milliseconds(0));
+        ASSERT_TRUE(batch.end && batch.end->error);
+        EXPECT_EQ(batch.end->error->code, ErrorCode::kDeviceLost);
+    }
+    EXPECT_TRUE(f.engine.failed());
+    Request request;
+    request.prompt = {1};
+    request.n_tokens_max = 1;
+    request.stream = std::make_shared<TokenStream>(1);
+    EXPECT_FALSE(f.engine.submit(std::move(request)).ok());
+}
+
+TEST(Engine, DrainLetsRunningRequestsFinish) {
+    Fixture f;
+    f.runner.step_time_ = std::chrono::microseconds(200);
+    f.engine.start();
+    auto prompt = prompt_of(5, 12);
+    auto stream = f.submit(prompt, 40);
+    f.engine.drain(milliseconds(20000));
+    TokenStream::Batch batch = stream->pop(milliseconds(0));
+    EXPECT_EQ(batch.tokens, fake_continuation(prompt, kNoAdapterSlot, 40));
+    EXPECT_EQ(batch.end->reason, FinishReason::kLength);
+}
+
+TEST(Engine, DrainEndsWhatTakesTooLong) {
+    Fixture f;
+    f.runner.step_time_ = milliseconds(5);
+    f.engine.start();
+    auto stream = f.submit(prompt_of(5, 13), 4000);
+    f.engine.drain(milliseconds(30));
+    for (;;) {
+        TokenStream::Batch batch = stream->pop(milliseconds(1000));
+        if (!batch.end) continue;
+        ASSERT_TRUE(batch.end->error);
+        EXPECT_EQ(batch.end->error->code, ErrorCode::kDraining);
+        break;
+    }
+}
+
+// Random traffic against a tiny cache: whatever is preempted, cancelled or chunked, every request ends, with exactly the
+// tokens it would have had alone, and all blocks come back.
+void simulate(uint32_t seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    uint32_t n_blocks = 4 + random() % 12;
+    SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8), model::kBlockTokens};
+    Fixture f(n_blocks, limits, 1000);
+    struct Sent {
+        std::vector<TokenId> prompt;
+        uint32_t slot;
+        uint32_t n_max;
+        std::shared_ptr<TokenStream> stream;
+        bool cancelled = false;
+        std::vector<TokenId> tokens;
+        std::optional<StreamEnd> end;
+    };
+    std::vector<Sent> all;
+    auto collect = [&](Sent& sent) {
+        TokenStream::Batch batch = sent.stream->pop(milliseconds(0));
+        sent.tokens.insert(sent.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+        sent.end = batch.end;
+    };
+    for (uint32_t i = 0; i < 300; ++i) {
+        if (all.size() < 60 && random() % 4 == 0) {
+            uint32_t n_positions_max = n_blocks * model::kBlockTokens;
+            uint32_t n_prompt = 1 + random() % (n_positions_max - 1);
+            if (random() % 2) n_prompt = 1 + n_prompt % 70;
+            uint32_t n_max = 1 + random() % std::min(n_positions_max - n_prompt, 150u);
+            uint32_t slot = random() % 3 == 0 ? kNoAdapterSlot : uint32_t(random() % 5);
+            auto prompt = prompt_of(n_prompt, random());
+            auto stream = f.submit(prompt, n_max, slot);
+            all.push_back({std::move(prompt), slot, n_max, std::move(stream), false, {}, std::nullopt});
+        }
+        if (!all.empty() && random() % 10 == 0) {
+            Sent& sent = all[random() % all.size()];
+            sent.cancelled = true;
+            sent.stream->cancel();
+        }
+        f.engine.step();
+    }
+    f.run_until_idle();
+    for (Sent& sent : all) {
+        collect(sent);
+        ASSERT_TRUE(sent.end);
+        auto expected = fake_continuation(sent.prompt, sent.slot, sent.n_max);
+        if (!sent.cancelled) {
+            EXPECT_EQ(sent.end->reason, FinishReason::kLength);
+            EXPECT_EQ(sent.tokens, expected);
+        } else {
+            ASSERT_LE(sent.tokens.size(), expected.size());
+            EXPECT_TRUE(std::equal(sent.tokens.begin(), sent.tokens.end(), expected.begin()));
+        }
+    }
+    EXPECT_EQ(f.runner.n_broken(), 0u);
+    EXPECT_LE(f.runner.n_rows_max(), limits.n_rows_max);
+    std::string text = f.metrics.text({});
+    EXPECT_NE(text.find("vllm:kv_cache_usage_perc{model_name=\"base\"} 0\n"), std::string::npos);
+    EXPECT_NE(text.find("vllm:num_requests_waiting{model_name=\"base\"} 0\n"), std::string::npos);
+}
+
+TEST(EngineSimulation, EveryRequestEndsWithItsOwnTokensAndAllBlocksComeBack) {
+    for (uint32_t seed = 0; seed < 150; ++seed) {
+        simulate(seed);
+        if (HasFatalFailure() || HasNonfatalFailure()) break;
+    }
+}
+
+TEST(EngineSimulation, ThreadsThatSubmitAndCancelGetExactlyOneEndingEach) {
+    Fixture f(12, {64, 6, model::kBlockTokens}, 1000);
+    f.engine.start();
+    std::atomic<uint32_t> n_right{0};
+    std::vector<std::thread> clients;
+    for (uint32_t client = 0; client < 8; ++client) {
+        clients.emplace_back([&, client] {
+            std::mt19937 random(client);
+            for (uint32_t i = 0; i < 25; ++i) {
+                auto prompt = prompt_of(1 + random() % 200, random());
+                uint32_t slot = random() % 4;
+                uint32_t n_max = 1 + random() % 40;
+                auto stream = f.submit(prompt, n_max, slot);
+                bool cancel = random() % 5 == 0;
+                std::vector<TokenId> tokens;
+                for (;;) {
+                    TokenStream::Batch batch = stream->pop(milliseconds(10000));
+                    tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+                    if (batch.end) break;
+                    if (cancel && tokens.size() > 2) stream->cancel();
+                }
+                auto expected = fake_continuation(prompt, slot, n_max);
+                expected.resize(std::min(expected.size(), tokens.size()));
+                bool right = tokens == expected && (cancel || tokens.size() == n_max);
+                n_right.fetch_add(right ? 1 : 0);
+            }
+        });
+    }
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(n_right.load(), 8u * 25u);
+    EXPECT_EQ(f.runner.n_broken(), 0u);
+}
+
+}  // namespace
+}  // namespace lorad::server

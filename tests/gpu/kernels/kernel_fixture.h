@@ -1,0 +1,124 @@
+// What every kernel test needs: poisoned result buffers, step state, LoRA tables, and comparisons that name the element.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+#include "tests/gpu/gpu_fixture.h"
+#include "tests/reference/numbers.h"
+#include "tests/reference/transformer.h"
+
+namespace lorad::gpu::testing {
+
+using reference::LoraPair;
+using reference::Type;
+using reference::Vector;
+
+inline ScalarType scalar(Type type) { return static_cast<ScalarType>(type); }
+
+template <typename T>
+Buffer input(const std::vector<T>& values) {
+    Buffer buffer = make_buffer(std::max<size_t>(values.size() * sizeof(T), 16), MemoryKind::kHostUpload);
+    if (!values.empty()) std::memcpy(buffer.mapped().data(), values.data(), values.size() * sizeof(T));
+    return buffer;
+}
+
+// Result memory, every word a NaN in all three types: what a kernel must not read, and must write where it should.
+inline Buffer poisoned(uint64_t size_bytes) {
+    Buffer buffer = make_buffer(size_bytes, MemoryKind::kHostReadback);
+    std::memset(buffer.mapped().data(), 0xff, size_bytes);
+    return buffer;
+}
+
+template <typename T>
+std::vector<T> content(const Buffer& buffer, size_t n) {
+    std::vector<T> values(n);
+    std::memcpy(values.data(), buffer.mapped().data(), n * sizeof(T));
+    return values;
+}
+
+inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
+    return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
+}
+
+inline bool is_poison(float value) { return std::isnan(value); }
+
+// |got - want| <= tolerance * magnitude for all; magnitude says how large the summands were.
+inline void expect_near(const std::vector<double>& want, const float* got, double tolerance, double magnitude,
+                        const std::string& what) {
+    for (size_t i = 0; i < want.size(); i++) {
+        if (std::fabs(got[i] - want[i]) <= tolerance * magnitude) continue;
+        ADD_FAILURE() << what << " [" << i << "]: expected " << want[i] << ", found " << got[i] << ", allowed difference "
+                      << tolerance * magnitude;
+        return;
+    }
+}
+
+// Round-off of a sum of `terms` products in f32, in units of the sum's magnitude; a generous multiple of the usual.
+inline double sum_tolerance(size_t terms) { return std::ldexp(4.0 * std::sqrt(static_cast<double>(terms) + 16), -24); }
+
+// An adapter module with random weights, on the host and on the device.
+struct TestModule {
+    std::vector<float> a, b;
+    LoraPair pair;
+    Type type = Type::kF32;
+    Buffer a_buffer, b_buffer;
+
+    static TestModule make(size_t n, size_t k, size_t rank, Type type, double scale, std::mt19937& random) {
+        TestModule module;
+        module.type = type;
+        module.a = reference::random_values(rank * k, type, random);
+        module.b = reference::random_values(n * rank, type, random);
+        module.pair = {module.a, module.b, rank, scale};
+        if (rank == 0) return module;
+        module.a_buffer = input(reference::encode(module.a, k, padded(static_cast<uint32_t>(k)), type));
+        module.b_buffer = input(reference::encode(module.b, rank, round_up(static_cast<uint32_t>(rank), 8), type));
+        return module;
+    }
+    LoraModule entry() const {
+        LoraModule result{};
+        if (pair.rank == 0) return result;
+        result = {a_buffer.address(), b_buffer.address(), static_cast<uint32_t>(pair.rank), static_cast<float>(pair.scale),
+                  static_cast<uint32_t>(type), 0};
+        return result;
+    }
+};
+
+// The step-state buffer: header and rows; the rest is up to the test.
+inline Buffer step_state(const std::vector<StepRow>& rows, uint32_t n_rows) {
+    std::vector<std::byte> bytes(sizeof(StepHeader) + rows.size() * sizeof(StepRow));
+    StepHeader header{};
+    header.n_rows = n_rows;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    std::memcpy(bytes.data() + sizeof(header), rows.data(), rows.size() * sizeof(StepRow));
+    return input(bytes);
+}
+
+class KernelTest : public GpuTest {
+  protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable}));
+    }
+
+    void execute(const std::function<void(Recorder&)>& record) {
+        auto recorder = must(Recorder::begin(device()));
+        record(recorder);
+        ASSERT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
+        run(must(std::move(recorder).end()));
+    }
+
+    std::unique_ptr<KernelSet> kernels_;
+    std::mt19937 random_{20240607};
+};
+
+}  // namespace lorad::gpu::testing

@@ -1,0 +1,188 @@
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+struct NormCase {
+    uint32_t hidden, n_rows, bucket;
+    Type act;
+    bool indirect;
+};
+
+class RmsNorm : public KernelTest, public ::testing::WithParamInterface<NormCase> {};
+
+TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
+    auto [hidden, n_rows, bucket, act, indirect] = GetParam();
+    uint32_t stride = padded(hidden);
+    auto x = reference::random_values(size_t{bucket} * hidden, Type::kF32, random_, 3.0f);
+    auto gamma = reference::random_values(hidden, Type::kF32, random_);
+    std::vector<LogitRow> logit_rows;
+    for (uint32_t t = 0; t < bucket; t++) logit_rows.push_back({n_rows - 1 - std::min(t, n_rows - 1), kNoReadback});
+    Buffer x_buffer = input(reference::encode(x, hidden, stride, Type::kF32));
+    Buffer gamma_buffer = input(reference::encode(gamma, hidden, stride, Type::kF32));
+    Buffer rows_buffer = input(logit_rows);
+    Buffer count = input(std::vector<uint32_t>{n_rows});
+    Buffer y = poisoned(uint64_t{bucket} * stride * 4);
+
+    RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(),
+                         indirect ? rows_buffer.address() : 0, hidden, stride, stride, 1e-6f};
+    execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
+
+    auto got = content(y, size_t{bucket} * stride, act);
+    for (uint32_t t = 0; t < bucket; t++) {
+        const float* row = &got[size_t{t} * stride];
+        if (t >= n_rows) {
+            for (uint32_t i = 0; i < stride; i++) ASSERT_TRUE(is_poison(row[i])) << "row " << t << " was written";
+            continue;
+        }
+        uint32_t from = indirect ? logit_rows[t].row : t;
+        auto want = reference::rms_norm(reference::to_doubles({&x[size_t{from} * hidden], hidden}), gamma, 1e-6);
+        expect_near(want, row, unit_roundoff(act) + 1e-6, 3.0, "row " + std::to_string(t));
+        for (uint32_t i = hidden; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of row " << t;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
+                         ::testing::Values(NormCase{96, 1, 1, Type::kF32, false}, NormCase{112, 3, 4, Type::kF16, false},
+                                           NormCase{250, 5, 8, Type::kBf16, false}, NormCase{192, 2, 6, Type::kF32, true},
+                                           NormCase{2050, 3, 3, Type::kF32, true}, NormCase{4096, 1, 2, Type::kF16, false}));
+
+struct AddNormCase {
+    uint32_t hidden, n_rows, bucket, n_splits;
+    Type act;
+    bool with_bias, with_norm, with_lora;
+};
+
+class AddNorm : public KernelTest, public ::testing::WithParamInterface<AddNormCase> {};
+
+TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
+    auto c = GetParam();
+    uint32_t stride = padded(c.hidden);
+    constexpr uint32_t kLayers = 2, kLayer = 1, kSlots = 4;
+    std::vector<TestModule> modules;  // by slot; slot 2 does not touch the module
+    size_t ranks[kSlots] = {16, 3, 0, 64};
+    for (uint32_t s = 0; s < kSlots; s++) {
+        modules.push_back(TestModule::make(c.hidden, 8, ranks[s], reference::kTypes[s % 3], 0.5 + s, random_));
+    }
+    std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
+    for (uint32_t s = 0; s < kSlots; s++) table[(s * kLayers + kLayer) * kLoraModules + kLoraO] = modules[s].entry();
+    Buffer table_buffer = input(table);
+
+    std::vector<StepRow> rows(c.bucket);
+    for (uint32_t t = 0; t < c.bucket; t++) rows[t].adapter_slot = t % 7 == 6 ? kNoSlot : (t / 2) % kSlots;
+    auto low = reference::random_values(size_t{c.bucket} * kMaxRank, Type::kF32, random_);
+    for (uint32_t t = 0; t < c.bucket; t++) {  // what lies behind the rank rounded up must not matter
+        size_t rank = rows[t].adapter_slot == kNoSlot ? 0 : ranks[rows[t].adapter_slot];
+        for (size_t r = rank; r < kMaxRank; r++) low[t * kMaxRank + r] = r < (rank + 7) / 8 * 8 ? 0.0f : NAN;
+    }
+    uint32_t capacity = c.bucket + kSlackRows;
+    auto y = reference::random_values(size_t{c.n_splits} * capacity * c.hidden, Type::kF32, random_);
+    auto x = reference::random_values(size_t{capacity} * c.hidden, Type::kF32, random_);
+    auto bias = reference::random_values(c.hidden, Type::kF32, random_);
+    auto gamma = reference::random_values(c.hidden, Type::kF32, random_);
+
+    Buffer step = step_state(rows, c.n_rows);
+    Buffer y_buffer = input(reference::encode(y, c.hidden, stride, Type::kF32));
+    Buffer low_buffer = input(low);
+    Buffer bias_buffer = input(reference::encode(bias, c.hidden, stride, Type::kF32));
+    Buffer gamma_buffer = input(reference::encode(gamma, c.hidden, stride, Type::kF32));
+    auto x_bytes = reference::encode(x, c.hidden, stride, Type::kF32);
+    Buffer x_buffer = poisoned(x_bytes.size());
+    std::memcpy(x_buffer.mapped().data(), x_bytes.data(), x_bytes.size());
+    Buffer xn = poisoned(uint64_t{capacity} * stride * 4);
+
+    AddNormParams params{};
+    params.step = step.address();
+    params.y = y_buffer.address();
+    params.bias = c.with_bias ? bias_buffer.address() : 0;
+    params.low = low_buffer.address();
+    params.lora_layer = table_buffer.address() + kLayer * kLoraModules * sizeof(LoraModule);
+    params.x = x_buffer.address();
+    params.gamma = c.with_norm ? gamma_buffer.address() : 0;
+    params.xn = xn.address();
+    params.lora_slot_stride = kLayers * kLoraModules;
+    params.lora_module = kLoraO;
+    params.hidden = c.hidden;
+    params.y_stride = params.x_stride = params.xn_stride = stride;
+    params.split_stride = capacity * stride;
+    params.eps = 1e-5f;
+    execute([&](Recorder& recorder) {
+        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, c.with_lora}, scalar(c.act));
+    });
+
+    auto got_x = content<float>(x_buffer, size_t{capacity} * stride);
+    auto got_xn = content(xn, size_t{capacity} * stride, c.act);
+    for (uint32_t t = 0; t < capacity; t++) {
+        std::string what = "row " + std::to_string(t);
+        Vector want(&x[size_t{t} * c.hidden], &x[size_t{t} * c.hidden] + c.hidden);
+        if (t < c.n_rows) {
+            for (uint32_t s = 0; s < c.n_splits; s++) {
+                for (uint32_t i = 0; i < c.hidden; i++) want[i] += y[(size_t{s} * capacity + t) * c.hidden + i];
+            }
+            for (uint32_t i = 0; c.with_bias && i < c.hidden; i++) want[i] += bias[i];
+            uint32_t slot = rows[t].adapter_slot;
+            if (c.with_lora && slot != kNoSlot) {
+                add_expand(want, modules[slot].pair, reference::to_doubles({&low[size_t{t} * kMaxRank], kMaxRank}));
+            }
+        }
+        expect_near(want, &got_x[size_t{t} * stride], sum_tolerance(64), 40.0, what);
+        const float* row = &got_xn[size_t{t} * stride];
+        if (t >= c.n_rows || !c.with_norm) {
+            ASSERT_TRUE(is_poison(row[0]) && is_poison(row[stride - 1])) << what << " was written";
+            continue;
+        }
+        expect_near(reference::rms_norm(want, gamma, 1e-5), row, unit_roundoff(c.act) + 4e-6, 4.0, "normalised " + what);
+        for (uint32_t i = c.hidden; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of " << what;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AddNorm,
+                         ::testing::Values(AddNormCase{96, 1, 1, 1, Type::kF32, false, true, false},
+                                           AddNormCase{112, 5, 8, 3, Type::kF16, true, true, true},
+                                           AddNormCase{250, 13, 16, 2, Type::kBf16, false, true, true},
+                                           AddNormCase{192, 40, 48, 1, Type::kF32, true, true, true},
+                                           AddNormCase{192, 3, 4, 1, Type::kF32, false, false, true},
+                                           AddNormCase{2050, 2, 2, 2, Type::kF32, false, true, false}));
+
+TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndInABlockOfRows) {
+    constexpr uint32_t kHidden = 96, kStride = 128, kRows = 20, kCapacity = kRows + kSlackRows;
+    TestModule module = TestModule::make(kHidden, 8, 19, Type::kBf16, 1.5, random_);
+    std::vector<LoraModule> table(kLoraModules);
+    table[kLoraDown] = module.entry();
+    Buffer table_buffer = input(table);
+    auto y = reference::random_values(size_t{kCapacity} * kHidden, Type::kF32, random_);
+    auto x = reference::random_values(size_t{kCapacity} * kHidden, Type::kF32, random_);
+    auto low = reference::random_values(size_t{kRows} * kMaxRank, Type::kF32, random_);
+    auto gamma = reference::random_values(kHidden, Type::kF32, random_);
+    Buffer gamma_buffer = input(reference::encode(gamma, kHidden, kStride, Type::kF32));
+    Buffer y_buffer = input(reference::encode(y, kHidden, kStride, Type::kF32));
+    Buffer low_buffer = input(low);
+    auto normalised = [&](uint32_t first, uint32_t n) {
+        Buffer step = step_state(std::vector<StepRow>(n), n);
+        Buffer x_buffer = input(reference::encode(x, kHidden, kStride, Type::kF32));
+        Buffer xn = poisoned(uint64_t{n} * kStride * 4);
+        AddNormParams params{};
+        params.step = step.address();
+        params.y = y_buffer.address() + first * kStride * 4;
+        params.low = low_buffer.address() + first * kMaxRank * 4;
+        params.lora_layer = table_buffer.address();
+        params.x = x_buffer.address() + first * kStride * 4;
+        params.gamma = gamma_buffer.address();
+        params.xn = xn.address();
+        params.lora_slot_stride = kLoraModules;
+        params.lora_module = kLoraDown;
+        params.hidden = kHidden;
+        params.y_stride = params.x_stride = params.xn_stride = kStride;
+        params.eps = 1e-5f;
+        execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {n, 1, true}, ScalarType::kF32); });
+        return content<uint32_t>(xn, n * kStride);
+    };
+    auto together = normalised(0, kRows);
+    for (uint32_t t : {0u, 5u, 19u}) {
+        auto alone = normalised(t, 1);
+        EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + t * kStride)) << "row " << t;
+    }
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

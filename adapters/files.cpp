@@ -54,6 +54,14 @@ bool is_there(const fs::path& path) {
 
 std::string system_text(int error) { return std::error_code(error, std::generic_category()).message(); }
 
+// What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header, whose upper
+// half is zero.
+bool is_pickle(std::string_view file) {
+    if (file.starts_with("PK\x03\x04")) return true;
+    const bool magic = file.starts_with("\x80\x02") || file.starts_with("\x80\x03") || file.starts_with("\x80\x04");
+    return magic && file.size() >= 8 && file.substr(4, 4) != std::string_view("\0\0\0\0", 4);
+}
+
 Result<FileBytes> read_file(const fs::path& folder, std::string_view name, uint64_t bytes_max) {
     const Descriptor file(folder / name);
     if (file.get() < 0) {
@@ -114,8 +122,7 @@ Result<AdapterFiles> read_adapter_files(const fs::path& folder) {
     AdapterFiles files;
     TRY_ASSIGN(files.config, read_file(folder, kConfigFile, kConfigBytesMax));
     TRY_ASSIGN(files.weights, read_file(folder, kWeightsFile, kWeightsBytesMax));
-    const std::string_view text = files.weights.text();
-    if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02") || text.starts_with("\x80\x04")) {
+    if (is_pickle(files.weights.text())) {
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("{}: a pickle under the name of a safetensors file; pickles can run code and are not read",
                                  kWeightsFile));

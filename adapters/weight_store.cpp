@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gpu/upload.h"
+
 namespace lorad::adapters {
 
 namespace {

@@ -1,0 +1,295 @@
+#include "adapters/registry.h"
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/base/ids.h"
+#include "proto/base/log.h"
+#include "tests/adapters/adapter_folder.h"
+#include "tests/adapters/fake_store.h"
+
+namespace lorad::adapters {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace lorad::testing;
+
+struct RegistryTest : ::testing::Test {
+    RegistryTest() { set_log_level(LogLevel::kWarn); }
+    ~RegistryTest() override { set_log_level(LogLevel::kInfo); }
+
+    // The first element of layer 0's q A: tells which adapter a slot holds.
+    float fingerprint(uint32_t slot) const { return *reinterpret_cast<const float*>(store.slots[slot][0].a); }
+
+    FakeStore store{4};
+    Registry registry{small_config(), store, {.base_name = "base"}};
+    AdapterFolder one{kPlainConfig, plain_tensors(4, 1)};
+    AdapterFolder two{kPlainConfig, plain_tensors(4, 2)};
+    const float one_print = test_value(1, 0, 0), two_print = test_value(2, 0, 0);
+};
+
+TEST_F(RegistryTest, LoadsListsLeasesAndUnloads) {
+    const auto info = registry.load("sql", one.path());
+    ASSERT_TRUE(info.ok()) << info.error().message;
+    EXPECT_EQ(info->name, "sql");
+    EXPECT_EQ(info->path, one.path().string());
+    EXPECT_EQ(info->state, AdapterState::kReady);
+    EXPECT_EQ(info->generation.size(), 64u);
+    EXPECT_EQ(info->rank, 4u);
+    EXPECT_EQ(info->n_modules, 4u);
+    EXPECT_EQ(info->device_bytes, store.allocated_bytes);
+    EXPECT_EQ(registry.device_bytes(), store.allocated_bytes);
+    EXPECT_GT(info->loaded_at_s, 1'700'000'000);
+    {
+        const auto lease = registry.acquire("sql");
+        ASSERT_TRUE(lease.ok());
+        EXPECT_EQ(lease->name(), "sql");
+        EXPECT_EQ(lease->generation(), info->generation);
+        EXPECT_EQ(lease->slot(), info->slot);
+        EXPECT_EQ(fingerprint(lease->slot()), one_print);
+        ASSERT_EQ(registry.list().size(), 1u);
+        EXPECT_EQ(registry.list()[0].n_leases, 1u);
+    }
+    EXPECT_EQ(registry.find("sql")->n_leases, 0u);
+    EXPECT_TRUE(registry.unload("sql").ok());
+    EXPECT_TRUE(registry.list().empty());
+    EXPECT_EQ(store.allocated_bytes, 0u);
+    EXPECT_EQ(registry.acquire("sql").error().code, ErrorCode::kAdapterNotFound);
+    EXPECT_EQ(registry.unload("sql").error().code, ErrorCode::kAdapterNotFound);
+    EXPECT_EQ(AdapterLease().slot(), kNoAdapterSlot);
+}
+
+TEST_F(RegistryTest, AnUnloadedAdapterLivesUntilItsLastLeaseEnds) {
+    const auto info = registry.load("a", one.path());
+    auto lease = registry.acquire("a");
+    ASSERT_TRUE(lease.ok());
+    AdapterLease copy = *lease;
+    const auto unloaded = registry.unload("a");
+    ASSERT_TRUE(unloaded.ok());
+    EXPECT_EQ(unloaded->n_leases, 2u);
+    EXPECT_EQ(unloaded->state, AdapterState::kDraining);
+    EXPECT_EQ(registry.acquire("a").error().code, ErrorCode::kAdapterNotFound);
+    ASSERT_EQ(registry.list().size(), 1u);
+    EXPECT_EQ(registry.list()[0].state, AdapterState::kDraining);
+    *lease = AdapterLease();
+    EXPECT_EQ(store.allocated_bytes, info->device_bytes);
+    EXPECT_EQ(fingerprint(copy.slot()), one_print);
+    copy = AdapterLease();
+    EXPECT_EQ(store.allocated_bytes, 0u);
+    EXPECT_TRUE(registry.list().empty());
+}
+
+TEST_F(RegistryTest, ANameInUseIsRefusedUnlessReplacedInPlace) {
+    const auto first = registry.load("a", one.path());
+    const auto again = registry.load("a", two.path());
+    ASSERT_FALSE(again.ok());
+    EXPECT_EQ(again.error().code, ErrorCode::kAdapterExists);
+    EXPECT_EQ(registry.find("a")->generation, first->generation);
+
+    auto old_lease = registry.acquire("a");
+    const auto replaced = registry.load("a", two.path(), {.load_inplace = true});
+    ASSERT_TRUE(replaced.ok());
+    EXPECT_NE(replaced->generation, first->generation);
+    const auto new_lease = registry.acquire("a");
+    EXPECT_NE(new_lease->slot(), old_lease->slot());
+    EXPECT_EQ(fingerprint(old_lease->slot()), one_print);
+    EXPECT_EQ(fingerprint(new_lease->slot()), two_print);
+    ASSERT_EQ(registry.list().size(), 2u);
+    EXPECT_EQ(registry.list()[1].state, AdapterState::kDraining);
+    *old_lease = AdapterLease();
+    EXPECT_EQ(registry.list().size(), 1u);
+    EXPECT_EQ(store.allocated_bytes, replaced->device_bytes);
+}
+
+TEST_F(RegistryTest, ReplacingByTheSameContentChangesNothing) {
+    const auto first = registry.load("a", one.path());
+    const auto same = registry.load("a", one.path(), {.load_inplace = true});
+    ASSERT_TRUE(same.ok());
+    EXPECT_EQ(same->slot, first->slot);
+    EXPECT_EQ(same->generation, first->generation);
+    EXPECT_EQ(registry.list().size(), 1u);
+}
+
+TEST_F(RegistryTest, ReplacingChecksTheExpectedGeneration) {
+    const auto first = registry.load("a", one.path());
+    LoadOptions options{.load_inplace = true, .expected_generation = std::string(64, '0')};
+    EXPECT_EQ(registry.load("a", two.path(), options).error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ(registry.find("a")->generation, first->generation);
+    options.expected_generation = first->generation;
+    EXPECT_TRUE(registry.load("a", two.path(), options).ok());
+    EXPECT_FALSE(registry.load("b", two.path(), options).ok());
+}
+
+TEST_F(RegistryTest, AFailedLoadLeavesNothingBehind) {
+    ASSERT_TRUE(registry.load("a", one.path()).ok());
+    const uint64_t before = store.allocated_bytes;
+    const AdapterFolder broken(R"({"peft_type":"LORA","r":5,"target_modules":["q_proj","v_proj"]})");
+    EXPECT_EQ(registry.load("b", broken.path()).error().code, ErrorCode::kAdapterInvalid);
+    EXPECT_EQ(registry.load("a", broken.path(), {.load_inplace = true}).error().code, ErrorCode::kAdapterInvalid);
+    EXPECT_EQ(registry.load("b", "no/such/folder").error().code, ErrorCode::kAdapterNotFound);
+    store.capacity_bytes = before + 100;
+    const auto full = registry.load("b", two.path());
+    ASSERT_FALSE(full.ok());
+    EXPECT_EQ(full.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(full.error().message, HasSubstr("bytes asked for"));
+    store.capacity_bytes = uint64_t{1} << 40;
+    store.n_uploads_until_failure = 3;
+    EXPECT_EQ(registry.load("b", two.path()).error().code, ErrorCode::kDeviceLost);
+    EXPECT_EQ(registry.list().size(), 1u);
+    EXPECT_EQ(store.allocated_bytes, before);
+    EXPECT_EQ(store.n_freed_while_pending, 0u);
+    for (const char* name : {"b", "c", "d"}) EXPECT_TRUE(registry.load(name, two.path()).ok()) << name;
+}
+
+TEST_F(RegistryTest, SlotsAreRecycledOnlyAfterTheLastLease) {
+    for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(registry.load(name, one.path()).ok());
+    const auto fifth = registry.load("e", one.path());
+    ASSERT_FALSE(fifth.ok());
+    EXPECT_EQ(fifth.error().code, ErrorCode::kOutOfMemory);
+    auto lease = registry.acquire("b");
+    const uint32_t slot = lease->slot();
+    ASSERT_TRUE(registry.unload("b").ok());
+    const auto still_full = registry.load("e", two.path());
+    ASSERT_FALSE(still_full.ok());
+    EXPECT_THAT(still_full.error().message, HasSubstr("all 4 adapter slots are in use"));
+    EXPECT_EQ(fingerprint(slot), one_print);
+    *lease = AdapterLease();
+    const auto loaded = registry.load("e", two.path());
+    ASSERT_TRUE(loaded.ok());
+    EXPECT_EQ(loaded->slot, slot);
+    EXPECT_EQ(fingerprint(slot), two_print);
+}
+
+TEST_F(RegistryTest, TheNumberOfAdaptersIsLimited) {
+    Registry limited(small_config(), store, {.base_name = "base", .n_adapters_max = 1});
+    ASSERT_TRUE(limited.load("a", one.path()).ok());
+    EXPECT_EQ(limited.load("b", one.path()).error().code, ErrorCode::kOutOfMemory);
+    EXPECT_TRUE(limited.load("a", two.path(), {.load_inplace = true}).ok());
+}
+
+TEST_F(RegistryTest, ASlotNeverKeepsModulesOfTheAdapterBefore) {
+    ASSERT_TRUE(registry.load("a", one.path()).ok());
+    const uint32_t slot = registry.find("a")->slot;
+    ASSERT_TRUE(registry.unload("a").ok());
+    TestTensors only_o;
+    add_pair(only_o, 1, "self_attn.o_proj", 2, 40, 64);
+    const AdapterFolder folder(R"({"peft_type":"LORA","r":2,"target_modules":["o_proj"],"layers_to_transform":[1]})", only_o);
+    ASSERT_EQ(registry.load("b", folder.path())->slot, slot);
+    for (size_t i = 0; i < 14; ++i) EXPECT_EQ(store.slots[slot][i].rank, i == 7 + 3 ? 2u : 0u) << i;
+}
+
+TEST_F(RegistryTest, LeasesOutliveTheRegistry) {
+    AdapterLease lease;
+    {
+        Registry short_lived(small_config(), store, {.base_name = "base"});
+        ASSERT_TRUE(short_lived.load("a", one.path()).ok());
+        lease = *short_lived.acquire("a");
+    }
+    EXPECT_GT(store.allocated_bytes, 0u);
+    EXPECT_EQ(fingerprint(lease.slot()), one_print);
+    lease = AdapterLease();
+    EXPECT_EQ(store.allocated_bytes, 0u);
+}
+
+TEST_F(RegistryTest, NamesAreChecked) {
+    for (const std::string& name : {std::string(), std::string(129, 'x'), std::string("a\nb"), std::string("a\0b", 3),
+                                    std::string("/a"), std::string("../a"), std::string("a/../b"), std::string(" a"),
+                                    std::string("a "), std::string("\x7f"), std::string("\xff"), std::string("a\xc2\x85"),
+                                    std::string("base")}) {
+        const auto loaded = registry.load(name, one.path());
+        ASSERT_FALSE(loaded.ok()) << name;
+        EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidRequest) << name;
+        EXPECT_EQ(loaded.error().param, "lora_name");
+    }
+    for (const std::string& name : {std::string("a"), std::string(128, 'x'), std::string("org/name:v1@main"),
+                                    std::string("sql lora"), std::string("caf\xc3\xa9"), std::string("a..b")}) {
+        EXPECT_TRUE(registry.load(name, one.path()).ok()) << name;
+        EXPECT_TRUE(registry.unload(name).ok()) << name;
+    }
+}
+
+TEST_F(RegistryTest, CallsAboutOneNameTakeTurnsAndOneLoadWins) {
+    std::atomic<int> n_ok{0}, n_exists{0}, n_other{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 6; ++i) {
+        threads.emplace_back([&] {
+            const auto loaded = registry.load("a", one.path());
+            (loaded.ok() ? n_ok : loaded.error().code == ErrorCode::kAdapterExists ? n_exists : n_other)++;
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(n_ok, 1);
+    EXPECT_EQ(n_exists, 5);
+    EXPECT_EQ(n_other, 0);
+    EXPECT_EQ(registry.list().size(), 1u);
+}
+
+// Whatever the threads do, a lease's slot holds the weights of the lease's generation from beginning to end.
+TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
+    FakeStore small_store(6);
+    Registry busy(small_config(), small_store, {.base_name = "base"});
+    const std::string one_generation = busy.load("x", one.path())->generation;
+    ASSERT_TRUE(busy.unload("x").ok());
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> n_leases{0}, n_wrong{0}, n_loads{0}, n_unexpected{0};
+    std::vector<std::thread> threads;
+    for (unsigned seed = 0; seed < 3; ++seed) {
+        threads.emplace_back([&, seed] {
+            std::minstd_rand random(seed + 1);
+            while (!stop) {
+                const std::string name(1, static_cast<char>('a' + random() % 3));
+                const AdapterFolder& folder = random() % 2 ? one : two;
+                if (random() % 4 == 0) {
+                    (void)busy.unload(name).ok();
+                } else {
+                    const auto loaded = busy.load(name, folder.path(), {.load_inplace = random() % 2 == 0});
+                    n_loads += loaded.ok();
+                    if (!loaded.ok() && loaded.error().code != ErrorCode::kAdapterExists &&
+                        loaded.error().code != ErrorCode::kOutOfMemory) {
+                        n_unexpected++;
+                    }
+                }
+                (void)busy.list();
+            }
+        });
+    }
+    for (unsigned seed = 0; seed < 3; ++seed) {
+        threads.emplace_back([&, seed] {
+            std::minstd_rand random(seed + 100);
+            while (!stop) {
+                const std::string name(1, static_cast<char>('a' + random() % 3));
+                const auto lease = busy.acquire(name);
+                if (!lease.ok()) continue;
+                n_leases++;
+                const float expected = lease->generation() == one_generation ? one_print : two_print;
+                for (int i = 0; i < 20; ++i) {
+                    const auto& module = small_store.slots[lease->slot()][0];
+                    n_wrong += *reinterpret_cast<const float*>(module.a) != expected;
+                    if (i % 7 == 0) std::this_thread::yield();
+                }
+            }
+        });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(n_wrong, 0u);
+    EXPECT_EQ(n_unexpected, 0u);
+    EXPECT_GT(n_leases, 0u);
+    EXPECT_GT(n_loads, 0u);
+    for (const AdapterInfo& info : busy.list()) EXPECT_TRUE(busy.unload(info.name).ok());
+    EXPECT_EQ(small_store.allocated_bytes, 0u);
+    EXPECT_EQ(small_store.n_freed_while_pending, 0u);
+    EXPECT_EQ(busy.device_bytes(), 0u);
+    // No slot was lost.
+    for (const char* name : {"1", "2", "3", "4", "5", "6"}) EXPECT_TRUE(busy.load(name, one.path()).ok()) << name;
+}
+
+}  // namespace
+}  // namespace lorad::adapters

@@ -1,0 +1,209 @@
+// Sequences that share steps answer as they do alone: prefill chunks beside decodes, with adapters and without.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "model/kv_cache.h"
+#include "model/runner.h"
+#include "tests/support/goldens.h"
+#include "tests/support/synthetic_lora.h"
+#include "tests/support/test_device.h"
+
+namespace lorad::model {
+namespace {
+
+using namespace lorad::testing;
+
+constexpr uint32_t kSlots = 4;
+constexpr uint32_t kGenerated = 10;
+
+struct Answer {
+    std::vector<TokenId> ids;
+    std::vector<std::vector<float>> logits;  // that each id was chosen from
+};
+
+struct Sequence {
+    std::vector<TokenId> known;  // prompt and answer so far
+    uint32_t n_prompt = 0;
+    uint32_t n_computed = 0;
+    uint32_t slot = kNoAdapterSlot;
+    std::vector<BlockId> blocks;
+    Answer answer;
+    bool is_done() const { return answer.ids.size() == kGenerated; }
+};
+
+std::unique_ptr<Executor> load(const char* name, bool batch_invariant) {
+    const auto folder = goldens_dir() / "models" / name;
+    auto config = load_model_config(folder);
+    EXPECT_TRUE(config.ok());
+    ExecutorOptions options;
+    options.n_rows_max = 40;
+    options.n_sequences_max = 8;
+    options.n_positions_max = 256;
+    options.n_adapter_slots = kSlots;
+    options.n_kv_blocks = 9;  // few, so that blocks go round
+    options.kernel_path = gpu::KernelPath::kPortable;
+    options.batch_invariant = batch_invariant;
+    auto executor = Executor::load(test_device(), folder, *config, options);
+    EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
+    return std::move(executor).value();
+}
+
+std::vector<Sequence> make_sequences(const ModelConfig& config, bool with_adapters, std::mt19937& random) {
+    std::vector<Sequence> sequences(12);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+        Sequence& sequence = sequences[i];
+        sequence.n_prompt = 1 + random() % (i % 3 == 0 ? 170 : 40);
+        for (uint32_t t = 0; t < sequence.n_prompt; ++t) sequence.known.push_back(static_cast<TokenId>(random() % config.vocab_size));
+        const uint32_t slot = random() % (kSlots + 1);
+        if (with_adapters && slot < kSlots) sequence.slot = slot;
+    }
+    return sequences;
+}
+
+// A scheduler without manners: any sequences, any chunks, in any order, as far as blocks and rows last.
+void run_mixed(Executor& executor, std::vector<Sequence>& sequences, std::mt19937& random) {
+    BlockPool pool(executor.n_kv_blocks());
+    std::vector<uint32_t> waiting(sequences.size()), running;
+    for (uint32_t i = 0; i < waiting.size(); ++i) waiting[i] = i;
+    StepBatch batch;
+    uint32_t n_mixed_steps = 0;
+    while (!waiting.empty() || !running.empty()) {
+        while (!waiting.empty() && running.size() < executor.options().n_sequences_max) {
+            Sequence& next = sequences[waiting.back()];
+            if (!pool.allocate(blocks_for_tokens(next.n_prompt + kGenerated), next.blocks)) break;
+            running.push_back(waiting.back());
+            waiting.pop_back();
+        }
+        std::ranges::shuffle(running, random);
+        batch.clear();
+        std::vector<uint32_t> answering;
+        uint32_t n_rows_left = executor.options().n_rows_max, n_decodes = 0, n_chunks = 0;
+        for (const uint32_t idx : running) {
+            Sequence& sequence = sequences[idx];
+            const auto n_open = static_cast<uint32_t>(sequence.known.size()) - sequence.n_computed;
+            const uint32_t n_rows = std::min({n_open, n_rows_left, 1 + static_cast<uint32_t>(random() % 32)});
+            if (n_rows == 0 || random() % 8 == 0) continue;
+            const uint32_t first = batch.add_rows(std::span(sequence.known).subspan(sequence.n_computed, n_rows),
+                                                  sequence.n_computed, sequence.blocks, sequence.slot);
+            sequence.n_computed += n_rows;
+            n_rows_left -= n_rows;
+            (n_open == 1 ? n_decodes : n_chunks) += 1;
+            if (n_rows < n_open) continue;
+            batch.add_output(first + n_rows - 1, true);
+            answering.push_back(idx);
+        }
+        if (batch.n_rows() == 0) continue;
+        n_mixed_steps += n_decodes > 0 && n_chunks > 0;
+        ASSERT_TRUE(executor.submit(batch).ok());
+        const auto output = executor.finish();
+        ASSERT_TRUE(output.ok()) << output.error().message;
+        for (uint32_t i = 0; i < answering.size(); ++i) {
+            Sequence& sequence = sequences[answering[i]];
+            const auto logits = output->logits(i);
+            sequence.answer.logits.emplace_back(logits.begin(), logits.end());
+            sequence.answer.ids.push_back(output->sampled[i]);
+            sequence.known.push_back(output->sampled[i]);
+            if (!sequence.is_done()) continue;
+            pool.release(sequence.blocks);
+            sequence.blocks.clear();
+            std::erase(running, answering[i]);
+        }
+    }
+    EXPECT_EQ(pool.n_free(), pool.n_blocks());
+    EXPECT_GT(n_mixed_steps, 5u);
+}
+
+// Logits after the prompt and after each answer id but the last, with nobody else in the step.
+Answer run_alone(Executor& executor, const Sequence& sequence, uint32_t n_chunk_rows) {
+    Answer answer;
+    const std::span<const TokenId> known(sequence.known);
+    const auto generated = Runner(executor).generate(
+        known.first(sequence.n_prompt),
+        {.n_tokens_max = kGenerated, .ignore_eos = true, .adapter_slot = sequence.slot, .n_chunk_rows = n_chunk_rows});
+    EXPECT_TRUE(generated.ok());
+    answer.ids = generated->ids;
+    for (uint32_t i = 0; i < 2; ++i) {  // the first is a prefill's, the second a decode's
+        auto logits = Runner(executor).logits(known.first(sequence.n_prompt + i), false, sequence.slot, n_chunk_rows);
+        EXPECT_TRUE(logits.ok());
+        answer.logits.push_back(std::move(logits).value());
+    }
+    return answer;
+}
+
+class MixedBatch : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
+  protected:
+    const char* model() const { return std::get<0>(GetParam()); }
+    bool with_adapters() const { return std::get<1>(GetParam()); }
+
+    std::vector<std::vector<gpu::Buffer>> put_adapters(Executor& executor) {
+        std::vector<std::vector<gpu::Buffer>> kept;
+        const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x40};
+        for (uint32_t slot = 0; slot < kSlots; ++slot) {
+            kept.push_back(put_synthetic_lora(test_device(), executor.lora_table(), executor.config(), slot, ranks[slot],
+                                              modules[slot], 0.5f, 77 + slot));
+        }
+        return kept;
+    }
+};
+
+TEST_P(MixedBatch, ChoosesTheTokensOfTheSoloRun) {
+    const auto executor = load(model(), false);
+    const auto adapters = put_adapters(*executor);
+    for (uint32_t seed = 1; seed <= 2; ++seed) {
+        SCOPED_TRACE(seed);
+        std::mt19937 random(seed);
+        auto sequences = make_sequences(executor->config(), with_adapters(), random);
+        run_mixed(*executor, sequences, random);
+        for (const Sequence& sequence : sequences) {
+            const Answer alone = run_alone(*executor, sequence, 1 + random() % 40);
+            for (size_t i = 0; i < kGenerated; ++i) {
+                if (sequence.answer.ids[i] == alone.ids[i]) continue;
+                // Only a near-tie may be broken otherwise: both tokens within the f32 reordering error of each other.
+                const auto& logits = sequence.answer.logits[i];
+                EXPECT_NEAR(logits[static_cast<size_t>(sequence.answer.ids[i])], logits[static_cast<size_t>(alone.ids[i])], 2e-3);
+                break;
+            }
+            const auto& mixed = sequence.answer.logits[0];
+            EXPECT_LE(relative_error(mixed.data(), alone.logits[0].data(), mixed.size()), 1e-3);
+        }
+    }
+}
+
+TEST_P(MixedBatch, IsBitForBitTheSoloRunWhenBatchInvariant) {
+    const auto executor = load(model(), true);
+    const auto adapters = put_adapters(*executor);
+    std::mt19937 random(3);
+    auto sequences = make_sequences(executor->config(), with_adapters(), random);
+    run_mixed(*executor, sequences, random);
+    for (const Sequence& sequence : sequences) {
+        const Answer alone = run_alone(*executor, sequence, 1 + random() % 40);
+        EXPECT_EQ(sequence.answer.ids, alone.ids);
+        for (size_t i = 0; i < alone.logits.size(); ++i) EXPECT_EQ(sequence.answer.logits[i], alone.logits[i]) << "answer " << i;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MixedBatch,
+                         ::testing::Combine(::testing::Values("mistral-window", "qwen2-tied", "phi3-sharded"), ::testing::Bool()),
+                         [](const auto& param_info) {
+                             std::string name = std::get<0>(param_info.param);
+                             std::ranges::replace(name, '-', '_');
+                             return name + (std::get<1>(param_info.param) ? "_with_adapters" : "_base");
+                         });
+
+TEST(LoraStep, ChangesTheRowsOfItsSlotAlone) {
+    const auto executor = load("qwen2-tied", true);
+    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5);
+    const std::vector<TokenId> tokens = {5, 17, 300, 42};
+    Runner runner(*executor);
+    const auto base = runner.logits(tokens, false), adapted = runner.logits(tokens, false, 1), empty_slot = runner.logits(tokens, false, 2);
+    ASSERT_TRUE(base.ok() && adapted.ok() && empty_slot.ok());
+    EXPECT_GT(relative_error(adapted->data(), base->data(), base->size()), 0.05);
+    EXPECT_EQ(*empty_slot, *base);
+}
+
+}  // namespace
+}  // namespace lorad::model

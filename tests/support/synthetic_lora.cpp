@@ -1,0 +1,51 @@
+#include "tests/support/synthetic_lora.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/upload.h"
+
+namespace lorad::testing {
+namespace {
+
+// [n_rows][stride] with random values in the first n_columns.
+gpu::Buffer upload_random(gpu::Device& device, uint32_t n_rows, uint32_t n_columns, uint32_t stride, float deviation,
+                          std::mt19937& random) {
+    std::normal_distribution<float> normal(0.0f, deviation);
+    std::vector<float> values(size_t{n_rows} * stride, 0.0f);
+    for (uint32_t row = 0; row < n_rows; ++row) {
+        for (uint32_t column = 0; column < n_columns; ++column) values[size_t{row} * stride + column] = normal(random);
+    }
+    auto buffer = device.create_buffer(values.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "synthetic lora");
+    EXPECT_TRUE(buffer.ok()) << (buffer.ok() ? "" : buffer.error().message);
+    EXPECT_TRUE(device.uploader().upload(*buffer, 0, std::as_bytes(std::span(values))).ok());
+    return std::move(buffer).value();
+}
+
+}  // namespace
+
+std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table, const model::ModelConfig& config,
+                                            uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<gpu::Buffer> buffers;
+    std::vector<model::LoraModuleView> views(size_t{config.n_layers} * model::kLinearModules);
+    for (uint32_t i = 0; i < views.size(); ++i) {
+        const uint32_t module = i % model::kLinearModules;
+        if ((modules >> module & 1) == 0) continue;
+        const model::LinearShape shape = config.shape(static_cast<model::LinearModule>(module));
+        const float deviation_a = 1.0f / std::sqrt(static_cast<float>(shape.k));
+        buffers.push_back(upload_random(device, rank, shape.k, gpu::padded(shape.k), deviation_a, random));
+        views[i].a = buffers.back().address();
+        buffers.push_back(upload_random(device, shape.n, rank, gpu::round_up(rank, 8), 0.1f, random));
+        views[i].b = buffers.back().address();
+        views[i].rank = rank;
+        views[i].scale = scale;
+    }
+    EXPECT_TRUE(table.set(slot, views).ok());
+    return buffers;
+}
+
+}  // namespace lorad::testing

@@ -1,0 +1,18 @@
+// A made-up adapter on the device, for tests below the adapters layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/buffer.h"
+#include "model/config.h"
+#include "model/lora_table.h"
+
+namespace lorad::testing {
+
+// Random f32 matrices of the given rank for every module whose bit is set in `modules` (bit 0: q_proj), in every layer,
+// put into `slot`. The buffers must outlive the slot's use.
+std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table, const model::ModelConfig& config,
+                                            uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed);
+
+}  // namespace lorad::testing

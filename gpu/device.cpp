@@ -51,14 +51,6 @@ Status create_logical_device(DeviceImpl& impl) {
     return ok_status();
 }
 
-std::string reason_of(const std::vector<PhysicalDevice>& devices, size_t i, bool chosen, bool by_index) {
-    const PhysicalDevice& device = devices[i];
-    if (!device.rejection.empty()) return device.rejection;
-    const std::string what = device_type_text(device.properties.deviceType);
-    if (chosen) return by_index ? what + ", asked for by its number" : what + ", the best usable device";
-    return by_index ? "usable; another device was asked for" : "usable; another device is preferred to this " + what;
-}
-
 }  // namespace
 
 DeviceImpl::DeviceImpl() = default;
@@ -75,19 +67,17 @@ DeviceImpl::~DeviceImpl() {
 
 Result<std::vector<DeviceReport>> list_devices(const DeviceOptions& options) {
     TRY_ASSIGN(auto instance, Instance::create(options.validation));
-    TRY_ASSIGN(auto devices, probe_physical_devices(instance->vk()));
-    if (devices.empty()) {
-        auto none = choose_physical_device(devices, -1);
-        return std::move(none).error();
-    }
-    const auto choice = choose_physical_device(devices, options.device_index);
+    TRY_ASSIGN(const auto devices, probe_physical_devices(instance->vk()));
+    const std::vector<DeviceCandidate> candidates = candidates_of(devices);
+    const auto choice = choose_device(candidates, options.device_index);
+    if (devices.empty()) return choice.error();
     std::vector<DeviceReport> reports;
     for (size_t i = 0; i < devices.size(); ++i) {
         DeviceReport report;
         report.capabilities = devices[i].capabilities;
         report.usable = devices[i].rejection.empty();
         report.chosen = choice.ok() && choice.value() == i;
-        report.reason = reason_of(devices, i, report.chosen, options.device_index >= 0);
+        report.reason = choice_reason(candidates, i, report.chosen, options.device_index);
         reports.push_back(std::move(report));
     }
     return reports;
@@ -97,7 +87,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     auto impl = std::make_unique<DeviceImpl>();
     TRY_ASSIGN(impl->instance, Instance::create(options.validation));
     TRY_ASSIGN(auto devices, probe_physical_devices(impl->instance->vk()));
-    TRY_ASSIGN(const size_t index, choose_physical_device(devices, options.device_index));
+    TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices), options.device_index));
     impl->physical = std::move(devices[index]);
     impl->cache_path = options.pipeline_cache;
     TRY(create_logical_device(*impl));
@@ -136,6 +126,7 @@ Uploader& Device::uploader() { return *impl_->uploader; }
 uint64_t Device::allocated_bytes() const { return impl_->memory->device_local_used(); }
 uint64_t Device::free_bytes_estimate() const { return impl_->memory->device_local_free(); }
 uint64_t Device::validation_message_count() const { return impl_->instance->validation_message_count(); }
+uint64_t Device::reserved_bytes() const { return impl_->memory->slab_bytes(); }
 bool Device::validation_active() const { return impl_->instance->validation_active(); }
 
 void Device::save_pipeline_cache() const {

@@ -21,7 +21,7 @@ struct DeviceCapabilities {
     bool is_cpu = false;      // lavapipe and the like
     uint64_t device_local_bytes = 0;
     uint64_t device_local_free_bytes = 0;  // VK_EXT_memory_budget where present, else device_local_bytes
-    uint64_t max_allocation_bytes = 0;
+    uint64_t max_allocation_bytes = 0;  // the largest buffer that create_buffer can make
     uint32_t subgroup_size = 0;
     uint32_t subgroup_size_min = 0, subgroup_size_max = 0;
     uint32_t shared_memory_bytes = 0;
@@ -77,6 +77,7 @@ class Device {
     Uploader& uploader();     // host -> device copies, on the transfer queue when there is one
 
     uint64_t allocated_bytes() const;       // device-local bytes handed out
+    uint64_t reserved_bytes() const;        // taken from the device in slabs, host memory included
     uint64_t free_bytes_estimate() const;   // what could still be allocated device-local
     uint64_t validation_message_count() const;
     bool validation_active() const;  // asked for, and the layer is installed

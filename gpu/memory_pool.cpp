@@ -27,7 +27,7 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device) {
     device_ = device;
     physical_ = physical.vk;
     has_budget_ = physical.has_memory_budget;
-    max_allocation_ = physical.capabilities.max_allocation_bytes;
+    max_buffer_ = physical.capabilities.max_allocation_bytes;
     families_ = {physical.compute_family};
     if (physical.has_transfer_family()) families_.push_back(physical.transfer_family);
 
@@ -56,7 +56,7 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device) {
         kind.heap = memory.memoryTypes[kind.type].heapIndex;
         kind.slab_bytes = k == MemoryKind::kDeviceLocal ? kDeviceSlabBytes : kHostSlabBytes;
         if (physical.capabilities.is_cpu) kind.slab_bytes = kCpuSlabBytes;
-        kind.slab_bytes = std::min(kind.slab_bytes, max_allocation_);
+        kind.slab_bytes = std::min(kind.slab_bytes, max_buffer_);
     }
     return ok_status();
 }
@@ -75,11 +75,11 @@ Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, Me
     CHECK(size_bytes > 0);
     std::lock_guard lock(mutex_);
     Kind& kind = kinds_[static_cast<size_t>(kind_name)];
-    if (size_bytes > max_allocation_ - RangeAllocator::kAlignment - address_slack_) {
+    if (size_bytes > max_buffer_) {
         return make_error(ErrorCode::kOutOfMemory,
                           format("buffer '{}' of {} bytes is larger than one allocation of this device may be "
                                  "({} bytes)",
-                                 name, size_bytes, max_allocation_));
+                                 name, size_bytes, max_buffer_));
     }
     auto buffer = std::make_unique<BufferImpl>();
     buffer->pool = this;
@@ -193,7 +193,17 @@ void MemoryPool::free_slab(Slab& slab) {
 }
 
 uint64_t MemoryPool::free_in_heap(const Kind& kind) const {
-    return free_device_bytes(physical_, has_budget_, kind.heap);
+    uint64_t taken = 0;
+    for (const Kind& other : kinds_) {
+        if (other.heap != kind.heap) continue;
+        for (const auto& slab : other.slabs) taken += slab->size;
+    }
+    // Drivers that hand out pages at the first touch do not count what is reserved, so we do.
+    VkPhysicalDeviceMemoryProperties memory;
+    vkGetPhysicalDeviceMemoryProperties(physical_, &memory);
+    const uint64_t heap = memory.memoryHeaps[kind.heap].size;
+    const uint64_t ours = heap > taken ? heap - taken : 0;
+    return std::min(ours, free_device_bytes(physical_, has_budget_, kind.heap));
 }
 
 Error MemoryPool::out_of_memory(uint64_t size_bytes, const char* name, const Kind& kind) const {
@@ -206,21 +216,17 @@ uint64_t MemoryPool::device_local_free() const {
     std::lock_guard lock(mutex_);
     const Kind& kind = kinds_[static_cast<size_t>(MemoryKind::kDeviceLocal)];
     uint64_t holes = 0;
-    uint64_t taken = 0;
-    for (const auto& slab : kind.slabs) {
-        holes += slab->size - slab->first - slab->ranges->used_bytes();
-        taken += slab->size;
-    }
-    // Without VK_EXT_memory_budget only our own use is known.
-    const uint64_t heap = free_in_heap(kind);
-    return (has_budget_ ? heap : heap > taken ? heap - taken : 0) + holes;
+    for (const auto& slab : kind.slabs) holes += slab->size - slab->first - slab->ranges->used_bytes();
+    return free_in_heap(kind) + holes;
 }
 
-size_t MemoryPool::n_slabs() const {
+uint64_t MemoryPool::slab_bytes() const {
     std::lock_guard lock(mutex_);
-    size_t n = 0;
-    for (const Kind& kind : kinds_) n += kind.slabs.size();
-    return n;
+    uint64_t bytes = 0;
+    for (const Kind& kind : kinds_) {
+        for (const auto& slab : kind.slabs) bytes += slab->size;
+    }
+    return bytes;
 }
 
 }  // namespace lorad::gpu

@@ -48,7 +48,7 @@ class MemoryPool {
 
     uint64_t device_local_used() const { return device_local_used_.load(); }
     uint64_t device_local_free() const;  // in the heap, plus holes of our own slabs
-    size_t n_slabs() const;
+    uint64_t slab_bytes() const;
 
   private:
     struct Kind {
@@ -66,7 +66,7 @@ class MemoryPool {
     VkDevice device_ = VK_NULL_HANDLE;
     VkPhysicalDevice physical_ = VK_NULL_HANDLE;
     bool has_budget_ = false;
-    uint64_t max_allocation_ = 0;
+    uint64_t max_buffer_ = 0;
     uint64_t address_slack_ = 0;  // bytes to add to a slab whose address may not be a multiple of 256
     std::vector<uint32_t> families_;
 

@@ -1,11 +1,11 @@
 #include "gpu/physical_device.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "gpu/device_features.h"
 #include "gpu/device_quirks.h"
 #include "gpu/matrix_capabilities.h"
+#include "gpu/range_allocator.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -76,7 +76,10 @@ void read_properties(PhysicalDevice& device) {
 
     DeviceCapabilities& caps = device.capabilities;
     caps.driver = format("{} {}", v12.driverName, v12.driverInfo);
-    caps.max_allocation_bytes = std::min(v11.maxMemoryAllocationSize, v13.maxBufferSize);
+    // A slab may need that much more than the buffer in it (gpu/memory_pool.cpp).
+    const uint64_t largest = std::min(v11.maxMemoryAllocationSize, v13.maxBufferSize);
+    caps.max_allocation_bytes = largest / RangeAllocator::kAlignment * RangeAllocator::kAlignment -
+                                RangeAllocator::kAlignment;
     caps.subgroup_size = v11.subgroupSize;
     caps.subgroup_size_min = v13.minSubgroupSize;
     caps.subgroup_size_max = v13.maxSubgroupSize;
@@ -142,14 +145,13 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     return device;
 }
 
-// Smaller is better.
-int type_rank(VkPhysicalDeviceType type) {
+DeviceType type_of(VkPhysicalDeviceType type) {
     switch (type) {
-        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return 0;
-        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return 1;
-        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return 2;
-        case VK_PHYSICAL_DEVICE_TYPE_CPU: return 3;
-        default: return 4;
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return DeviceType::kDiscrete;
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return DeviceType::kIntegrated;
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return DeviceType::kVirtual;
+        case VK_PHYSICAL_DEVICE_TYPE_CPU: return DeviceType::kCpu;
+        default: return DeviceType::kOther;
     }
 }
 
@@ -159,14 +161,13 @@ bool PhysicalDevice::has_extension(const char* name) const {
     return std::find(extensions.begin(), extensions.end(), name) != extensions.end();
 }
 
-const char* device_type_text(VkPhysicalDeviceType type) {
-    switch (type) {
-        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete GPU";
-        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return "integrated GPU";
-        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return "virtual GPU";
-        case VK_PHYSICAL_DEVICE_TYPE_CPU: return "CPU";
-        default: return "device of unknown type";
+std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices) {
+    std::vector<DeviceCandidate> candidates;
+    for (const PhysicalDevice& device : devices) {
+        candidates.push_back({device.capabilities.name, type_of(device.properties.deviceType),
+                              device.capabilities.device_local_bytes, device.rejection});
     }
+    return candidates;
 }
 
 Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance) {
@@ -179,47 +180,6 @@ Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance) 
     std::vector<PhysicalDevice> devices;
     for (VkPhysicalDevice handle : handles) devices.push_back(probe(instance, handle));
     return devices;
-}
-
-Result<size_t> choose_physical_device(const std::vector<PhysicalDevice>& devices, int device_index) {
-    constexpr const char* kAdvice =
-        "install the GPU vendor's driver, or mesa-vulkan-drivers to run on the CPU; VK_DRIVER_FILES names a "
-        "driver's json file";
-    if (devices.empty()) {
-        return make_error(ErrorCode::kNoDevice, format("no Vulkan device found: {}", kAdvice));
-    }
-    if (device_index >= 0) {
-        const size_t index = static_cast<size_t>(device_index);
-        if (index >= devices.size()) {
-            return make_error(ErrorCode::kNoDevice,
-                              format("there is no Vulkan device {}: `lorad devices` lists {}, counted from 0",
-                                     device_index, devices.size()),
-                              "device");
-        }
-        if (!devices[index].rejection.empty()) {
-            return make_error(ErrorCode::kNoDevice,
-                              format("Vulkan device {} ({}) cannot be used: {}", device_index,
-                                     devices[index].capabilities.name, devices[index].rejection),
-                              "device");
-        }
-        return index;
-    }
-    const auto key = [&](size_t i) {
-        return std::make_tuple(!devices[i].rejection.empty(), type_rank(devices[i].properties.deviceType),
-                               ~devices[i].capabilities.device_local_bytes, i);
-    };
-    size_t best = 0;
-    for (size_t i = 1; i < devices.size(); ++i) {
-        if (key(i) < key(best)) best = i;
-    }
-    if (!devices[best].rejection.empty()) {
-        std::string all;
-        for (const PhysicalDevice& device : devices) {
-            all += format("{}{}: {}", all.empty() ? "" : "; ", device.capabilities.name, device.rejection);
-        }
-        return make_error(ErrorCode::kNoDevice, format("no usable Vulkan device ({}): {}", all, kAdvice));
-    }
-    return best;
 }
 
 uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/device_choice.h"
 #include "gpu/vk.h"
 
 namespace lorad::gpu {
@@ -31,11 +32,7 @@ struct PhysicalDevice {
 
 Result<std::vector<PhysicalDevice>> probe_physical_devices(VkInstance instance);
 
-// Index of the device to use: `device_index`, or the best one (-1). kNoDevice says what to do.
-Result<size_t> choose_physical_device(const std::vector<PhysicalDevice>& devices, int device_index);
-
-// "discrete GPU", "CPU", ...
-const char* device_type_text(VkPhysicalDeviceType type);
+std::vector<DeviceCandidate> candidates_of(const std::vector<PhysicalDevice>& devices);
 
 // Bytes still free in the heap that device-local buffers come from.
 uint64_t free_device_bytes(VkPhysicalDevice device, bool has_memory_budget, uint32_t heap);

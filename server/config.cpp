@@ -1,7 +1,5 @@
 #include "server/config.h"
 
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -223,15 +221,16 @@ Result<ConfigSource> config_from_environment() {
 }
 
 Result<ConfigSource> config_from_file(const std::string& path) {
-    toml::parse_result parsed = toml::parse_file(path);
-    if (!parsed) {
-        const toml::parse_error& error = parsed.error();
+    toml::table table;
+    try {
+        table = toml::parse_file(path);
+    } catch (const toml::parse_error& error) {
         return make_error(ErrorCode::kInvalidConfig, format("{}:{}:{}: {}", path, error.source().begin.line,
                                                             error.source().begin.column, error.description()));
     }
     std::vector<ConfigOption> options = config_options();
     ConfigSource source;
-    for (const auto& [key, node] : parsed.table()) {
+    for (const auto& [key, node] : table) {
         std::string place = format("{}:{}: {}", path, node.source().begin.line, key.str());
         auto option = std::find_if(options.begin(), options.end(),
                                    [&](const ConfigOption& o) { return toml_key(o.name) == key.str(); });

@@ -1,0 +1,126 @@
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+struct AttentionCase {
+    uint32_t head_dim, group, n_kv_heads;
+    std::vector<uint32_t> positions;  // one row each, each of a sequence of its own
+    uint32_t bucket;
+    uint32_t window = 0;
+    float softcap = 0;
+    uint32_t n_splits = 1;
+    Type act = Type::kF32;
+};
+
+// A paged cache whose unused tokens and blocks are NaN, with blocks handed out in a scrambled order.
+struct Cache {
+    std::vector<StepRow> rows;
+    std::vector<uint32_t> tables;
+    std::vector<std::vector<float>> keys, values;  // by row: [kv_head][token][head_dim]
+    Buffer buffer;
+};
+
+class Attention : public KernelTest {
+  protected:
+    Cache fill(const AttentionCase& c) {
+        Cache cache;
+        cache.rows.resize(c.bucket);
+        uint32_t n_blocks = 1;
+        for (uint32_t p : c.positions) n_blocks += p / kBlockTokens + 1;
+        std::vector<uint32_t> order(n_blocks);
+        for (uint32_t i = 0; i < n_blocks; i++) order[i] = i;
+        std::shuffle(order.begin(), order.end(), random_);
+        size_t plane = size_t{kBlockTokens} * c.head_dim;
+        std::vector<uint16_t> halves(n_blocks * 2 * c.n_kv_heads * plane, 0xffff);
+        for (uint32_t t = 0; t < c.positions.size(); t++) {
+            uint32_t n_tokens = c.positions[t] + 1;
+            size_t n = size_t{c.n_kv_heads} * n_tokens * c.head_dim;
+            cache.keys.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
+            cache.values.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
+            cache.rows[t].position = c.positions[t];
+            cache.rows[t].block_table = static_cast<uint32_t>(cache.tables.size());
+            for (uint32_t b = 0; b * kBlockTokens < n_tokens; b++) {
+                cache.tables.push_back(order.back());
+                order.pop_back();
+            }
+            for (size_t i = 0; i < n; i++) {
+                size_t head = i / c.head_dim / n_tokens, token = i / c.head_dim % n_tokens, d = i % c.head_dim;
+                size_t block = cache.tables[cache.rows[t].block_table + token / kBlockTokens];
+                size_t at = (block * 2 * c.n_kv_heads + head) * plane + token % kBlockTokens * c.head_dim + d;
+                halves[at] = reference::to_f16(cache.keys[t][i]);
+                halves[at + c.n_kv_heads * plane] = reference::to_f16(cache.values[t][i]);
+            }
+        }
+        cache.buffer = input(halves);
+        return cache;
+    }
+
+    void check(const AttentionCase& c) {
+        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads
+                                          << " rows " << c.positions.size() << " splits " << c.n_splits);
+        Cache cache = fill(c);
+        uint32_t n_q_heads = c.group * c.n_kv_heads;
+        uint32_t width = n_q_heads * c.head_dim;
+        uint32_t stride = padded(width);
+        auto q = reference::random_values(c.positions.size() * width, Type::kF32, random_);
+        Buffer step = step_state(cache.rows, static_cast<uint32_t>(c.positions.size()));
+        Buffer tables = input(cache.tables);
+        Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
+        Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
+        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
+        Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
+        float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
+        AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
+                               partials.address(), width, stride, c.window, scale, c.softcap, c.bucket};
+        execute([&](Recorder& recorder) { kernels_->attention(recorder, params, shape, scalar(c.act)); });
+
+        auto got = content(y, size_t{c.bucket} * stride, c.act);
+        for (uint32_t t = 0; t < c.bucket; t++) {
+            const float* row = &got[size_t{t} * stride];
+            if (t >= c.positions.size()) {
+                for (uint32_t i = 0; i < stride; i++) ASSERT_TRUE(is_poison(row[i])) << "row " << t << " was written";
+                continue;
+            }
+            size_t n = (c.positions[t] + 1) * c.head_dim;
+            for (uint32_t h = 0; h < n_q_heads; h++) {
+                auto want = reference::attention({&q[t * width + h * c.head_dim], c.head_dim},
+                                                 {&cache.keys[t][h / c.group * n], n}, {&cache.values[t][h / c.group * n], n},
+                                                 {scale, c.window, c.softcap});
+                expect_near(want, row + h * c.head_dim, unit_roundoff(c.act) + 4e-6, 2.0,
+                            "row " + std::to_string(t) + " head " + std::to_string(h));
+            }
+            for (uint32_t i = width; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of row " << t;
+        }
+    }
+};
+
+TEST_F(Attention, MatchesTheReferenceForEveryHeadShape) {
+    for (uint32_t head_dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u}) {
+        check({head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
+    }
+    for (uint32_t group : {1u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u}) check({32, group, 2, {5, 130}, 2});
+    check({16, 1, 3, {7}, 1, 0, 0, 1, Type::kF16});
+    check({48, 2, 1, {90, 3}, 2, 0, 0, 1, Type::kBf16});
+}
+
+TEST_F(Attention, SeesOnlyItsWindow) {
+    for (uint32_t window : {1u, 7u, 64u, 100u}) check({32, 2, 2, {0, 6, 63, 64, 99, 100, 101, 300}, 8, window});
+}
+
+TEST_F(Attention, CapsScores) { check({32, 2, 2, {3, 150}, 2, 0, 1.5f}); }
+
+TEST_F(Attention, SplitsOfAContextJoinToTheSameResult) {
+    for (uint32_t n_splits : {2u, 3u, 8u}) {
+        check({32, 4, 2, {0, 17, 64, 700, 511}, 6, 0, 0, n_splits});
+        check({96, 3, 1, {0, 300}, 2, 130, 0, n_splits, Type::kF16});
+    }
+}
+
+TEST_F(Attention, OneSplitIsTheBatchInvariantPlan) {
+    auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .batch_invariant = true}));
+    EXPECT_EQ(invariant->plan_attention_splits(1, 4, 32768), 1u);
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

@@ -1,0 +1,186 @@
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+class LoraShrink : public KernelTest {
+  protected:
+    // Segments of several adapters, some rows without one, on a table with a second layer that must not be touched.
+    void check(const std::vector<size_t>& ranks, Type act, uint32_t k, uint32_t first_module, uint32_t n_modules) {
+        constexpr uint32_t kLayers = 2;
+        uint32_t stride = padded(k);
+        uint32_t n_slots = static_cast<uint32_t>(ranks.size());
+        std::vector<LoraModule> table(n_slots * kLayers * kLoraModules);
+        std::vector<TestModule> modules;
+        uint32_t max_rank = 0;
+        for (uint32_t s = 0; s < n_slots; s++) {
+            for (uint32_t m = 0; m < n_modules; m++) {
+                size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];  // every other adapter lacks the second module
+                modules.push_back(TestModule::make(1, k, rank, reference::kTypes[(s + m) % 3], 1, random_));
+                table[(s * kLayers + 1) * kLoraModules + first_module + m] = modules.back().entry();
+                max_rank = std::max(max_rank, static_cast<uint32_t>(rank));
+            }
+        }
+        std::vector<LoraSegment> segments;
+        std::vector<uint32_t> slot_of_row;
+        for (uint32_t s = 0; s < n_slots; s++) {
+            uint32_t n = std::min(1 + s * 5, kMaxSegmentRows);
+            segments.push_back({static_cast<uint32_t>(slot_of_row.size()), n, s, 0});
+            slot_of_row.insert(slot_of_row.end(), n, s);
+            slot_of_row.push_back(kNoSlot);
+        }
+        uint32_t n_rows = static_cast<uint32_t>(slot_of_row.size());
+        auto x = reference::random_values(size_t{n_rows} * k, act, random_);
+
+        StepHeader header{};
+        ShrinkGrid grid = shrink_grid(max_rank, static_cast<uint32_t>(segments.size()), n_modules);
+        header.shrink_grid[2][0] = grid.x;
+        header.shrink_grid[2][1] = grid.y;
+        header.shrink_grid[2][2] = grid.z;
+        Buffer step = make_buffer(sizeof(header));
+        write_buffer(step, std::vector<StepHeader>{header});
+        Buffer table_buffer = input(table);
+        Buffer segment_buffer = input(segments);
+        Buffer x_buffer = input(reference::encode(x, k, stride, act));
+        Buffer low = poisoned(KernelSet::lora_low_bytes(n_rows));
+        LoraShrinkParams params{};
+        params.lora_layer = table_buffer.address() + kLoraModules * sizeof(LoraModule);
+        params.segments = segment_buffer.address();
+        params.x = x_buffer.address();
+        params.low = low.address();
+        params.lora_slot_stride = kLayers * kLoraModules;
+        params.first_module = first_module;
+        params.n_modules = n_modules;
+        params.k = k;
+        params.x_stride = stride;
+        execute([&](Recorder& recorder) {
+            kernels_->lora_shrink(recorder, params, scalar(act), step, offsetof(StepHeader, shrink_grid[2]));
+        });
+
+        auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
+        for (uint32_t t = 0; t < n_rows; t++) {
+            for (uint32_t m = 0; m < n_modules; m++) {
+                const float* row = &got[(size_t{t} * n_modules + m) * kMaxRank];
+                std::string what = "row " + std::to_string(t) + " module " + std::to_string(m);
+                uint32_t rank = 0;
+                if (slot_of_row[t] != kNoSlot) {
+                    const TestModule& module = modules[slot_of_row[t] * n_modules + m];
+                    rank = static_cast<uint32_t>(module.pair.rank);
+                    auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
+                    expect_near(want, row, sum_tolerance(k), 1.0 + std::sqrt(k) / 3, what);
+                }
+                for (uint32_t r = rank; r < round_up(rank, 8); r++) ASSERT_EQ(row[r], 0.0f) << what << " rank " << r;
+                for (uint32_t r = round_up(rank, 8); r < kMaxRank; r++) ASSERT_TRUE(is_poison(row[r])) << what << " rank " << r;
+            }
+        }
+    }
+};
+
+TEST_F(LoraShrink, MatchesTheReferenceForMixedRanksAndTypes) {
+    check({1, 3, 8, 16, 64}, Type::kF32, 250, kLoraQ, 3);
+    check({256, 5}, Type::kF16, 112, kLoraO, 1);
+    check({16, 12, 8, 3}, Type::kBf16, 576, kLoraGate, 2);
+    check({20}, Type::kF32, 1030, kLoraDown, 1);
+}
+
+TEST_F(LoraShrink, WithoutAdaptersTheGridIsEmpty) {
+    ShrinkGrid grid = shrink_grid(0, 3, 3);
+    EXPECT_EQ(grid.x * grid.y * grid.z, 0u);
+    grid = shrink_grid(16, 0, 3);
+    EXPECT_EQ(grid.x * grid.y * grid.z, 0u);
+}
+
+struct GatedCase {
+    uint32_t ffn, n_rows, bucket, n_splits;
+    Activation activation;
+    Type act;
+    bool with_bias, with_lora;
+};
+
+class GatedAct : public KernelTest, public ::testing::WithParamInterface<GatedCase> {};
+
+TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
+    auto c = GetParam();
+    constexpr uint32_t kSlots = 3;
+    uint32_t y_stride = padded(2 * c.ffn);
+    uint32_t act_stride = padded(c.ffn);
+    size_t gate_ranks[kSlots] = {16, 0, 9};
+    size_t up_ranks[kSlots] = {3, 40, 0};
+    std::vector<TestModule> gate, up;
+    std::vector<LoraModule> table(kSlots * kLoraModules);
+    for (uint32_t s = 0; s < kSlots; s++) {
+        gate.push_back(TestModule::make(c.ffn, 8, gate_ranks[s], reference::kTypes[s], 0.7, random_));
+        up.push_back(TestModule::make(c.ffn, 8, up_ranks[s], reference::kTypes[s], 0.7, random_));
+        table[s * kLoraModules + kLoraGate] = gate[s].entry();
+        table[s * kLoraModules + kLoraUp] = up[s].entry();
+    }
+    std::vector<StepRow> rows(c.bucket);
+    for (uint32_t t = 0; t < c.bucket; t++) rows[t].adapter_slot = t % 5 == 4 ? kNoSlot : t / 3 % kSlots;
+    auto low = reference::random_values(size_t{c.bucket} * 2 * kMaxRank, Type::kF32, random_);
+    uint32_t capacity = c.bucket + kSlackRows;
+    auto y = reference::random_values(size_t{c.n_splits} * capacity * 2 * c.ffn, Type::kF32, random_, 3.0f);
+    auto bias = reference::random_values(2 * c.ffn, Type::kF32, random_);
+    Buffer step = step_state(rows, c.n_rows);
+    Buffer y_buffer = input(reference::encode(y, 2 * c.ffn, y_stride, Type::kF32));
+    Buffer bias_buffer = input(bias);
+    Buffer low_buffer = input(low);
+    Buffer table_buffer = input(table);
+    Buffer act = poisoned(uint64_t{c.bucket} * act_stride * 4);
+    GatedActParams params{};
+    params.step = step.address();
+    params.y = y_buffer.address();
+    params.bias = c.with_bias ? bias_buffer.address() : 0;
+    params.low = low_buffer.address();
+    params.lora_layer = table_buffer.address();
+    params.act = act.address();
+    params.lora_slot_stride = kLoraModules;
+    params.ffn = c.ffn;
+    params.y_stride = y_stride;
+    params.split_stride = capacity * y_stride;
+    params.act_stride = act_stride;
+    execute([&](Recorder& recorder) {
+        kernels_->gated_act(recorder, params, {c.bucket, c.n_splits, c.with_lora}, c.activation, scalar(c.act));
+    });
+
+    auto got = content(act, size_t{c.bucket} * act_stride, c.act);
+    for (uint32_t t = 0; t < c.bucket; t++) {
+        const float* row = &got[size_t{t} * act_stride];
+        if (t >= c.n_rows) {
+            for (uint32_t i = 0; i < act_stride; i++) ASSERT_TRUE(is_poison(row[i])) << "row " << t << " was written";
+            continue;
+        }
+        Vector sums[2] = {Vector(c.ffn), Vector(c.ffn)};
+        for (uint32_t half = 0; half < 2; half++) {
+            for (uint32_t i = 0; i < c.ffn; i++) {
+                uint32_t column = half * c.ffn + i;
+                for (uint32_t s = 0; s < c.n_splits; s++) {
+                    sums[half][i] += y[(size_t{s} * capacity + t) * 2 * c.ffn + column];
+                }
+                if (c.with_bias) sums[half][i] += bias[column];
+            }
+            uint32_t slot = rows[t].adapter_slot;
+            if (c.with_lora && slot != kNoSlot) {
+                auto low_row = reference::to_doubles({&low[(t * 2 + half) * kMaxRank], kMaxRank});
+                add_expand(sums[half], (half == 0 ? gate : up)[slot].pair, low_row);
+            }
+        }
+        Vector want(c.ffn);
+        for (uint32_t i = 0; i < c.ffn; i++) {
+            double g = sums[0][i];
+            want[i] = (c.activation == Activation::kSilu ? reference::silu(g) : reference::gelu_tanh(g)) * sums[1][i];
+        }
+        expect_near(want, row, unit_roundoff(c.act) + 4e-6, 60.0, "row " + std::to_string(t));
+        for (uint32_t i = c.ffn; i < act_stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of row " << t;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GatedAct,
+    ::testing::Values(GatedCase{250, 3, 4, 2, Activation::kSilu, Type::kF32, true, true},
+                      GatedCase{576, 1, 1, 1, Activation::kSilu, Type::kF32, false, false},
+                      GatedCase{112, 18, 24, 1, Activation::kGeluTanh, Type::kF16, true, true},
+                      GatedCase{251, 17, 24, 3, Activation::kSilu, Type::kBf16, false, true},
+                      GatedCase{96, 70, 96, 1, Activation::kGeluTanh, Type::kF32, false, true}));
+
+}  // namespace
+}  // namespace lorad::gpu::testing

@@ -1,0 +1,184 @@
+#include "model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temp_dir.h"
+
+namespace lorad::model {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using nlohmann::json;
+
+json base_config(const char* architecture) {
+    return {{"architectures", {architecture}}, {"vocab_size", 1000},        {"hidden_size", 64},
+            {"intermediate_size", 128},        {"num_hidden_layers", 4},    {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},        {"max_position_embeddings", 512}, {"rms_norm_eps", 1e-5},
+            {"rope_theta", 500000.0},          {"hidden_act", "silu"},      {"eos_token_id", 7}};
+}
+
+ModelConfig parsed(const json& config, const std::string& generation = "") {
+    auto result = parse_model_config(config.dump(), generation);
+    EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+    return result.ok() ? std::move(result).value() : ModelConfig{};
+}
+
+std::string error_of(const json& config, const std::string& generation = "") {
+    const auto result = parse_model_config(config.dump(), generation);
+    if (result.ok()) return "accepted";
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidModel);
+    return result.error().message;
+}
+
+json with(json config, const char* key, json value) {
+    config[key] = std::move(value);
+    return config;
+}
+
+TEST(ModelConfig, DerivesShapesOfLinearLayers) {
+    const ModelConfig config = parsed(with(base_config("LlamaForCausalLM"), "head_dim", 32));
+    EXPECT_EQ(config.q_size(), 128u);
+    EXPECT_EQ(config.shape(LinearModule::kQ).n, 128u);
+    EXPECT_EQ(config.shape(LinearModule::kK).n, 64u);
+    EXPECT_EQ(config.shape(LinearModule::kO).k, 128u);
+    EXPECT_EQ(config.shape(LinearModule::kDown).k, 128u);
+    EXPECT_EQ(config.shape(LinearModule::kDown).n, 64u);
+    EXPECT_EQ(parsed(base_config("LlamaForCausalLM")).head_dim, 16u);
+    EXPECT_EQ(name_of(LinearModule::kGate), "gate_proj");
+}
+
+TEST(ModelConfig, KnowsWhatEachArchitectureAdds) {
+    const ModelConfig llama = parsed(with(with(base_config("LlamaForCausalLM"), "attention_bias", true), "mlp_bias", true));
+    EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias);
+    EXPECT_FALSE(parsed(base_config("LlamaForCausalLM")).qkv_bias);
+    const ModelConfig qwen2 = parsed(base_config("Qwen2ForCausalLM"));
+    EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias);
+    const ModelConfig qwen3 = parsed(base_config("Qwen3ForCausalLM"));
+    EXPECT_TRUE(qwen3.qk_norm && !qwen3.qkv_bias);
+    EXPECT_EQ(qwen3.head_dim, 128u);
+    const ModelConfig phi3 = parsed(base_config("Phi3ForCausalLM"));
+    EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up);
+}
+
+TEST(ModelConfig, ReadsBothSpellingsOfRope) {
+    const ModelConfig legacy = parsed(base_config("Qwen2ForCausalLM"));
+    EXPECT_EQ(legacy.rope.theta, 500000.0);
+    json config = base_config("Qwen2ForCausalLM");
+    config.erase("rope_theta");
+    config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+    EXPECT_EQ(parsed(config).rope.theta, 1e6);
+    config["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}};
+    const ModelConfig scaled = parsed(config);
+    EXPECT_EQ(scaled.rope.type, RopeType::kLinear);
+    EXPECT_EQ(scaled.rope.rotary_dim, 8u);
+}
+
+TEST(ModelConfig, StretchesTheContextOfYarn) {
+    const ModelConfig config = parsed(with(base_config("Qwen2ForCausalLM"), "rope_scaling",
+                                           {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}));
+    EXPECT_EQ(config.max_positions, 2048u);
+    EXPECT_NEAR(config.rope.attention_factor, 1.138629436111989, 1e-12);
+}
+
+TEST(ModelConfig, ReadsWindows) {
+    json config = with(base_config("MistralForCausalLM"), "sliding_window", 32);
+    EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(32, 32, 32, 32));
+    EXPECT_THAT(parsed(with(config, "sliding_window", nullptr)).sliding_windows, ElementsAre(0, 0, 0, 0));
+    EXPECT_THAT(parsed(with(config, "sliding_window", 512)).sliding_windows, ElementsAre(0, 0, 0, 0));
+
+    config = with(with(base_config("Qwen2ForCausalLM"), "sliding_window", 32), "max_window_layers", 3);
+    EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 0, 0, 0));
+    config["use_sliding_window"] = true;
+    EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 0, 0, 32));
+    config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "sliding_attention"};
+    EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 32, 0, 32));
+    config["layer_types"] = {"full_attention"};
+    EXPECT_THAT(error_of(config), HasSubstr("layer_types: expected 4 entries"));
+    config["layer_types"] = {"full_attention", "linear_attention", "full_attention", "full_attention"};
+    EXPECT_THAT(error_of(config), HasSubstr("layer_types[1]"));
+}
+
+TEST(ModelConfig, TakesGenerationDefaultsAndEndTokens) {
+    EXPECT_THAT(parsed(base_config("Qwen2ForCausalLM")).generation.eos_token_ids, ElementsAre(7));
+    const ModelConfig config = parsed(base_config("Qwen2ForCausalLM"),
+                                      R"({"eos_token_id":[9,8],"temperature":0.7,"top_p":0.8,"top_k":20,"min_p":0.05})");
+    EXPECT_THAT(config.generation.eos_token_ids, ElementsAre(9, 8));
+    EXPECT_FLOAT_EQ(config.generation.temperature, 0.7f);
+    EXPECT_FLOAT_EQ(config.generation.top_p, 0.8f);
+    EXPECT_EQ(config.generation.top_k, 20u);
+    EXPECT_FLOAT_EQ(config.generation.min_p, 0.05f);
+    EXPECT_THAT(parsed(with(base_config("Qwen2ForCausalLM"), "eos_token_id", nullptr)).generation.eos_token_ids, ElementsAre());
+    EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"temperature":-1})"), HasSubstr("generation_config.json"));
+    EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"eos_token_id":"x"})"), HasSubstr("eos_token_id"));
+}
+
+TEST(ModelConfig, NamesWhatItDoesNotSupport) {
+    EXPECT_THAT(error_of(base_config("MambaForCausalLM")),
+                ::testing::AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("Qwen3ForCausalLM"), HasSubstr("LlamaForCausalLM")));
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantiz"));
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "hidden_act", "relu")), HasSubstr("hidden_act"));
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})),
+                HasSubstr("\"dynamic\" is not supported"));
+}
+
+TEST(ModelConfig, NamesTheKeyThatIsWrong) {
+    const json good = base_config("Qwen2ForCausalLM");
+    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                            "max_position_embeddings", "intermediate_size"}) {
+        json missing = good;
+        missing.erase(key);
+        EXPECT_THAT(error_of(missing), HasSubstr(key));
+        for (const json& wrong : {json(0), json(-1), json(1.5), json("8"), json(1e18)}) {
+            EXPECT_THAT(error_of(with(good, key, wrong)), HasSubstr(key)) << wrong;
+        }
+    }
+    EXPECT_THAT(error_of(with(good, "num_key_value_heads", 3)), HasSubstr("not a multiple"));
+    EXPECT_THAT(error_of(with(good, "hidden_size", 66)), HasSubstr("head_dim"));
+    EXPECT_THAT(error_of(with(good, "head_dim", 15)), HasSubstr("head_dim"));
+    EXPECT_THAT(error_of(with(good, "head_dim", 512)), HasSubstr("head_dim"));
+    EXPECT_THAT(error_of(with(good, "rope_theta", 0)), HasSubstr("rope_theta"));
+    EXPECT_THAT(error_of(with(good, "partial_rotary_factor", 1.5)), HasSubstr("partial_rotary_factor"));
+    EXPECT_THAT(error_of(json::array()), HasSubstr("config.json"));
+    EXPECT_THAT(error_of({{"hidden_size", 64}}), HasSubstr("no architectures"));
+    const auto truncated = parse_model_config(R"({"architectures": ["Llama)", "");
+    ASSERT_FALSE(truncated.ok());
+    EXPECT_THAT(truncated.error().message, HasSubstr("config.json"));
+}
+
+TEST(ModelConfig, ChecksScalingParameters) {
+    const auto scaled = [](const json& scaling) { return with(base_config("LlamaForCausalLM"), "rope_scaling", scaling); };
+    EXPECT_THAT(error_of(scaled({{"type", "linear"}})), HasSubstr("rope_scaling.factor"));
+    EXPECT_THAT(error_of(scaled({{"type", "linear"}, {"factor", -2}})), HasSubstr("rope_scaling.factor"));
+    EXPECT_THAT(error_of(scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}})),
+                HasSubstr("original_max_position_embeddings"));
+    EXPECT_THAT(error_of(scaled({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4},
+                                 {"original_max_position_embeddings", 64}})),
+                HasSubstr("high_freq_factor"));
+    EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", {1, 2}}, {"long_factor", {1, 2}}})),
+                HasSubstr("expected 8 numbers"));
+    EXPECT_THAT(error_of(scaled(7)), HasSubstr("rope_scaling"));
+}
+
+TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {
+    const lorad::testing::TempDir dir;
+    const auto no_folder = load_model_config(dir.path() / "none");
+    ASSERT_FALSE(no_folder.ok());
+    EXPECT_THAT(no_folder.error().message, HasSubstr("none: no such folder"));
+    const auto no_file = load_model_config(dir.path());
+    ASSERT_FALSE(no_file.ok());
+    EXPECT_THAT(no_file.error().message, HasSubstr("config.json: no such file"));
+    std::ofstream(dir.path() / "config.json") << base_config("Qwen2ForCausalLM").dump();
+    EXPECT_TRUE(load_model_config(dir.path()).ok());
+    std::ofstream(dir.path() / "generation_config.json") << "{";
+    const auto broken = load_model_config(dir.path());
+    ASSERT_FALSE(broken.ok());
+    EXPECT_THAT(broken.error().message, HasSubstr("generation_config.json"));
+}
+
+}  // namespace
+}  // namespace lorad::model

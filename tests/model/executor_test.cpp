@@ -1,0 +1,239 @@
+#include "model/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/npy.h"
+#include "model/runner.h"
+#include "tests/support/goldens.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
+
+namespace lorad::model {
+namespace {
+
+using namespace lorad::testing;
+using ::testing::HasSubstr;
+
+std::filesystem::path folder_of(const char* name) { return goldens_dir() / "models" / name; }
+
+Result<std::unique_ptr<Executor>> load(const std::filesystem::path& folder, ExecutorOptions options = {}) {
+    TRY_ASSIGN(const ModelConfig config, load_model_config(folder));
+    options.n_rows_max = std::min(options.n_rows_max, 32u);
+    options.n_sequences_max = std::min(options.n_sequences_max, 4u);
+    options.n_adapter_slots = 1;
+    return Executor::load(test_device(), folder, config, options);
+}
+
+std::string load_error(const std::filesystem::path& folder, const ExecutorOptions& options = {}) {
+    const auto executor = load(folder, options);
+    return executor.ok() ? "accepted" : executor.error().message;
+}
+
+TEST(Executor, SubmitsTheNextStepBeforeTheFirstIsFinished) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
+    ASSERT_TRUE(executor.ok()) << executor.error().message;
+    const std::vector<TokenId> prompt = {3, 99, 512, 8};
+    constexpr uint32_t kSteps = 12;
+    const auto expected = Runner(**executor).generate(prompt, {.n_tokens_max = kSteps, .ignore_eos = true});
+    ASSERT_TRUE(expected.ok());
+
+    // Each decode row's token is the answer of a step that may still run.
+    const std::vector<BlockId> blocks = {1};
+    std::vector<TokenId> ids;
+    StepBatch batch;
+    batch.add_output(batch.add_rows(prompt, 0, blocks, kNoAdapterSlot) + 3, false);
+    ASSERT_TRUE((*executor)->submit(batch).ok());
+    for (uint32_t step = 1; step < kSteps; ++step) {
+        batch.clear();
+        batch.add_output(batch.add_fed_back_row(0, 3 + step, blocks, kNoAdapterSlot), false);
+        ASSERT_TRUE((*executor)->submit(batch).ok());
+        EXPECT_EQ((*executor)->n_in_flight(), 2u);
+        const auto output = (*executor)->finish();
+        ASSERT_TRUE(output.ok());
+        ids.push_back(output->sampled[0]);
+    }
+    const auto output = (*executor)->finish();
+    ASSERT_TRUE(output.ok());
+    ids.push_back(output->sampled[0]);
+    EXPECT_EQ(ids, expected->ids);
+}
+
+TEST(Executor, RecordsEachShapeOnce) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
+    ASSERT_TRUE(executor.ok());
+    Runner runner(**executor);
+    const std::vector<TokenId> prompt = {3, 99, 512, 8};
+    ASSERT_TRUE(runner.generate(prompt, {.n_tokens_max = 20, .ignore_eos = true}).ok());
+    EXPECT_EQ((*executor)->n_recordings(), 2u);  // four rows, one row
+    ASSERT_TRUE(runner.generate(prompt, {.n_tokens_max = 20, .ignore_eos = true}).ok());
+    EXPECT_EQ((*executor)->n_recordings(), 2u);
+}
+
+TEST(Executor, TellsMaximumAndLogSumExpOfTheLogits) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
+    ASSERT_TRUE(executor.ok());
+    const std::vector<TokenId> prompt = {3, 99};
+    const std::vector<BlockId> blocks = {0};
+    StepBatch batch;
+    batch.add_rows(prompt, 0, blocks, kNoAdapterSlot);
+    batch.add_output(0, false);
+    batch.add_output(1, true);
+    ASSERT_TRUE((*executor)->submit(batch).ok());
+    const auto output = (*executor)->finish();
+    ASSERT_TRUE(output.ok());
+    const auto logits = output->logits(1);
+    ASSERT_EQ(logits.size(), (*executor)->config().vocab_size);
+    double sum = 0.0;
+    for (const float logit : logits) sum += std::exp(double{logit});
+    EXPECT_EQ(output->max_logits[1], *std::ranges::max_element(logits));
+    EXPECT_EQ(logits[static_cast<size_t>(output->sampled[1])], output->max_logits[1]);
+    EXPECT_NEAR(output->log_sum_exps[1], std::log(sum), 1e-4);
+}
+
+TEST(Executor, SampledTextDependsOnTheSeedNotOnTheChunks) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128, .batch_invariant = true});
+    ASSERT_TRUE(executor.ok());
+    Runner runner(**executor);
+    const std::vector<TokenId> prompt = {3, 99, 512, 8, 77, 21, 5};
+    GenerateOptions options{.n_tokens_max = 16, .ignore_eos = true, .sampling = {.temperature = 1.0f, .seed = 4}};
+    const auto whole = runner.generate(prompt, options);
+    options.n_chunk_rows = 2;
+    const auto chunked = runner.generate(prompt, options);
+    options.sampling.seed = 5;
+    const auto other = runner.generate(prompt, options);
+    ASSERT_TRUE(whole.ok() && chunked.ok() && other.ok());
+    EXPECT_EQ(whole->ids, chunked->ids);
+    EXPECT_NE(whole->ids, other->ids);
+}
+
+TEST(Executor, ProfilesEachKernelOfAStep) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 256});
+    ASSERT_TRUE(executor.ok());
+    const auto profile = (*executor)->profile(4, 200, {}, 2);
+    ASSERT_TRUE(profile.ok()) << profile.error().message;
+    uint64_t n_calls = 0;
+    for (const auto& kernel : *profile) n_calls += kernel.n_calls;
+    EXPECT_GE(n_calls, 2u * (*executor)->config().n_layers * 8);
+    EXPECT_GT(profile->front().us, 0.0);
+    EXPECT_FALSE((*executor)->profile(5, 200, {}, 1).ok());
+    EXPECT_FALSE((*executor)->profile(1, 257, {}, 1).ok());
+}
+
+TEST(Executor, RefusesLimitsThatCannotHold) {
+    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1025}), HasSubstr("made for 1024"));
+    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_rows_max = 2, .n_sequences_max = 4}), HasSubstr("2 rows cannot hold 4"));
+    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1024, .n_kv_blocks = 2}), HasSubstr("enough memory"));
+}
+
+TEST(Runner, RefusesTokensItCannotTake) {
+    auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
+    ASSERT_TRUE(executor.ok());
+    Runner runner(**executor);
+    EXPECT_THAT(runner.logits({}, false).error().message, HasSubstr("no tokens"));
+    const std::vector<TokenId> beyond = {1, 1023}, negative = {-1}, long_prompt(120, 1);
+    EXPECT_THAT(runner.logits(beyond, false).error().message, HasSubstr("token 1 is 1023, the vocabulary has 1023"));
+    EXPECT_THAT(runner.logits(negative, false).error().message, HasSubstr("token 0 is -1"));
+    EXPECT_THAT(runner.generate(long_prompt, {.n_tokens_max = 9}).error().message, HasSubstr("context of 128"));
+    EXPECT_TRUE(runner.generate(long_prompt, {.n_tokens_max = 8}).ok());
+}
+
+// A copy of a golden model whose files can be spoilt.
+class SpoiltModel : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        for (const auto& file : std::filesystem::directory_iterator(folder_of("llama-tied"))) {
+            std::filesystem::copy(file.path(), dir_.path());
+        }
+    }
+    void set_config(const char* key, const nlohmann::json& value) {
+        std::ifstream in(dir_.path() / "config.json");
+        auto config = nlohmann::json::parse(in);
+        in.close();
+        config[key] = value;
+        std::ofstream(dir_.path() / "config.json") << config.dump();
+    }
+    TempDir dir_;
+};
+
+TEST_F(SpoiltModel, NamesTensorsThatAreMissingUnknownOrOfAnotherShape) {
+    set_config("num_hidden_layers", 3);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("tensor model.layers.2.input_layernorm.weight is missing"));
+    set_config("num_hidden_layers", 1);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("\"model.layers.1."));
+    set_config("num_hidden_layers", 2);
+    set_config("intermediate_size", 256);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("gate_proj.weight: expected shape [256, 96] (from config.json), found [250, 96]"));
+    set_config("intermediate_size", 250);
+    set_config("mlp_bias", false);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("proj.bias\" [96] is not part of a LlamaForCausalLM"));
+    set_config("mlp_bias", true);
+    set_config("tie_word_embeddings", false);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("lm_head.weight is missing"));
+    set_config("tie_word_embeddings", true);
+    EXPECT_EQ(load_error(dir_.path()), "accepted");
+}
+
+TEST_F(SpoiltModel, RefusesWeightsThatAreCutShort) {
+    const auto file = dir_.path() / "model.safetensors";
+    std::filesystem::resize_file(file, std::filesystem::file_size(file) - 100);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("model.safetensors"));
+    std::filesystem::remove(file);
+    EXPECT_THAT(load_error(dir_.path()), HasSubstr("no model.safetensors"));
+}
+
+TEST(MemoryPlan, FillsWhatIsFreeWithKvBlocks) {
+    auto config = load_model_config(folder_of("qwen2-tied"));
+    ASSERT_TRUE(config.ok());
+    gpu::DeviceCapabilities device;
+    device.name = "a device";
+    device.max_allocation_bytes = uint64_t{4} << 30;
+    const uint64_t block = kv_block_bytes(*config);
+    MemoryPlanOptions options{.n_sequences_max = 1000, .n_positions_max = 640, .memory_utilization = 0.5};
+    const auto plan = plan_memory(device, 1000 * block, *config, 100 * block, 50 * block, options);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    EXPECT_EQ(plan->n_kv_blocks, 350u);
+    EXPECT_EQ(plan->kv_bytes, 350 * block);
+    EXPECT_THAT(plan->table(), HasSubstr("350 blocks of 64 tokens"));
+
+    options.n_sequences_max = 2;
+    EXPECT_EQ(plan_memory(device, 1000 * block, *config, 0, 0, options)->n_kv_blocks, 20u);  // no more than can be used
+    options.adapter_bytes = 495 * block;
+    const auto too_little = plan_memory(device, 1000 * block, *config, 0, 0, options);
+    ASSERT_FALSE(too_little.ok());
+    EXPECT_EQ(too_little.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(too_little.error().message, HasSubstr(std::to_string(1000 * block)));
+}
+
+TEST(MemoryPlan, TakesAtMostOneGibOnCpuDevices) {
+    auto config = load_model_config(folder_of("qwen2-tied"));
+    ASSERT_TRUE(config.ok());
+    gpu::DeviceCapabilities device;
+    device.is_cpu = true;
+    device.max_allocation_bytes = uint64_t{64} << 30;
+    const auto plan = plan_memory(device, uint64_t{64} << 30, *config, 0, 0, {.n_sequences_max = 100000, .n_positions_max = 1024});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_LE(plan->kv_bytes, uint64_t{1} << 30);
+    EXPECT_GT(plan->kv_bytes, uint64_t{1023} << 20);
+}
+
+TEST(Npy, WritesWhatNumpyReads) {
+    const TempDir dir;
+    const std::vector<float> values = {1.0f, 2.5f, -3.0f, 0.0f, 5.0f, 6.0f};
+    const std::vector<uint64_t> shape = {2, 3};
+    ASSERT_TRUE(write_npy(dir.path() / "x.npy", shape, values).ok());
+    std::ifstream in(dir.path() / "x.npy", std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    ASSERT_EQ(bytes.size() % 64, 24u);
+    EXPECT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
+    EXPECT_THAT(bytes, HasSubstr("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, ), }"));
+    EXPECT_EQ(std::memcmp(bytes.data() + bytes.size() - 24, values.data(), 24), 0);
+    EXPECT_FALSE(write_npy(dir.path() / "none" / "x.npy", shape, values).ok());
+}
+
+}  // namespace
+}  // namespace lorad::model

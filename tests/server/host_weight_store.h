@@ -26,10 +26,6 @@ class HostWeightStore final : public adapters::WeightStore {
     }
     uint64_t block_bytes_max() const override { return 1u << 30; }
     Status upload(adapters::WeightBlock&, uint64_t, std::span<const std::byte>) override { return ok_status(); }
-    Status upload_rows(adapters::WeightBlock&, uint64_t, uint64_t, std::span<const std::byte>, uint64_t, uint64_t) override {
-        return ok_status();
-    }
-    Status fill_zero(adapters::WeightBlock&, uint64_t, uint64_t) override { return ok_status(); }
     Status finish() override { return ok_status(); }
     uint32_t n_slots() const override { return n_slots_; }
     Status set_slot(uint32_t, std::span<const model::LoraModuleView>) override { return ok_status(); }

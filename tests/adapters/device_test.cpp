@@ -1,0 +1,402 @@
+// Adapters from their files to their answers: loaded through the registry onto the device, run by the engine's own step,
+// compared with what PEFT computed.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "adapters/registry.h"
+#include "model/runner.h"
+#include "proto/base/log.h"
+#include "proto/json.h"
+#include "tests/support/goldens.h"
+#include "tests/support/test_device.h"
+
+namespace lorad::adapters {
+namespace {
+
+using model::Executor;
+using model::Runner;
+using namespace lorad::testing;
+
+// The KV cache holds f16; weights of the base and of the adapters are exact, everything else is f32.
+constexpr double kRelativeErrorMax = 2e-3;
+
+// A base model on the device and a registry for it.
+class Served {
+  public:
+    static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
+                                        uint32_t n_slots = 24) {
+        set_log_level(LogLevel::kWarn);
+        auto config = model::load_model_config(folder);
+        EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
+        model::ExecutorOptions options;
+        options.n_rows_max = 256;
+        options.n_sequences_max = 24;
+        options.n_positions_max = 256;
+        options.n_adapter_slots = n_slots;
+        options.n_kv_blocks = 96;
+        options.kernel_path = gpu::KernelPath::kPortable;
+        options.batch_invariant = batch_invariant;
+        auto executor = Executor::load(test_device(), folder, *config, options);
+        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
+        if (!executor.ok()) return nullptr;
+        return std::unique_ptr<Served>(new Served(std::move(executor).value()));
+    }
+
+    Executor& executor() { return *executor_; }
+    Registry& registry() { return registry_; }
+    uint32_t slot_of(const std::string& name) const { return registry_.acquire(name)->slot(); }
+
+  private:
+    explicit Served(std::unique_ptr<Executor> executor)
+        : executor_(std::move(executor)),
+          store_(test_device(), executor_->lora_table()),
+          registry_(executor_->config(), store_, {.base_name = "base"}) {}
+
+    std::unique_ptr<Executor> executor_;
+    DeviceWeightStore store_;
+    Registry registry_;
+};
+
+struct Request {
+    std::vector<TokenId> prompt;
+    uint32_t slot = kNoAdapterSlot;
+    uint32_t n_tokens = 24;
+    TokenId end = -1;  // stops after this token
+
+    std::vector<TokenId> ids;           // the answer
+    std::vector<float> first_logits;    // after the prompt
+};
+
+// All requests in shared steps from the beginning, greedily; `between` runs between the steps.
+void answer_together(Executor& executor, std::vector<Request>& requests, const std::function<void()>& between = {}) {
+    model::BlockPool pool(executor.n_kv_blocks());
+    std::vector<std::vector<BlockId>> blocks(requests.size());
+    std::vector<size_t> waiting, running;
+    for (size_t i = requests.size(); i-- > 0;) waiting.push_back(i);
+    model::StepBatch batch;
+    while (!waiting.empty() || !running.empty()) {
+        uint32_t n_rows_left = executor.options().n_rows_max - static_cast<uint32_t>(running.size());
+        std::vector<size_t> joining;
+        while (!waiting.empty() && running.size() + joining.size() < executor.options().n_sequences_max) {
+            const Request& next = requests[waiting.back()];
+            const auto n_prompt = static_cast<uint32_t>(next.prompt.size());
+            if (n_prompt >= n_rows_left) break;
+            if (!pool.allocate(model::blocks_for_tokens(n_prompt + next.n_tokens), blocks[waiting.back()])) break;
+            n_rows_left -= n_prompt;
+            joining.push_back(waiting.back());
+            waiting.pop_back();
+        }
+        batch.clear();
+        running.insert(running.end(), joining.begin(), joining.end());
+        std::stable_sort(running.begin(), running.end(),
+                         [&](size_t a, size_t b) { return requests[a].slot < requests[b].slot; });
+        for (const size_t i : running) {
+            const Request& request = requests[i];
+            std::span<const TokenId> rows = request.prompt;
+            uint32_t position = 0;
+            if (!request.ids.empty()) {
+                rows = std::span(request.ids).last(1);
+                position = static_cast<uint32_t>(request.prompt.size() + request.ids.size() - 1);
+            }
+            const uint32_t first = batch.add_rows(rows, position, blocks[i], request.slot);
+            batch.add_output(first + static_cast<uint32_t>(rows.size()) - 1, request.ids.empty());
+        }
+        ASSERT_TRUE(executor.submit(batch).ok());
+        if (between) between();
+        const auto output = executor.finish();
+        ASSERT_TRUE(output.ok()) << output.error().message;
+        std::vector<size_t> still_running;
+        for (size_t place = 0; place < running.size(); ++place) {
+            Request& request = requests[running[place]];
+            const auto at = static_cast<uint32_t>(place);
+            if (request.ids.empty()) {
+                const auto logits = output->logits(at);
+                request.first_logits.assign(logits.begin(), logits.end());
+            }
+            request.ids.push_back(output->sampled[at]);
+            if (request.ids.size() < request.n_tokens && request.ids.back() != request.end) {
+                still_running.push_back(running[place]);
+            } else {
+                pool.release(blocks[running[place]]);
+            }
+        }
+        running = std::move(still_running);
+    }
+}
+
+void expect_certain_tokens(const std::vector<TokenId>& ids, const std::vector<TokenId>& expected,
+                           const std::vector<double>& margins, double logit_error, const std::string& where) {
+    const size_t n_certain = n_certain_tokens(margins, logit_error);
+    ASSERT_GE(ids.size(), n_certain) << where;
+    for (size_t i = 0; i < n_certain; ++i) ASSERT_EQ(ids[i], expected[i]) << where << ", token " << i << ", margin " << margins[i];
+}
+
+JsonDocument read_json(const std::filesystem::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    auto document = parse_json(text);
+    EXPECT_TRUE(document.ok()) << file << ": " << (document.ok() ? "" : document.error().message);
+    return std::move(document).value();
+}
+
+class GoldenAdapterOnDevice : public ::testing::TestWithParam<const char*> {};
+
+// All plain adapters of a model are loaded at once; each answers all prompts, alone and beside all others.
+TEST_P(GoldenAdapterOnDevice, LogitsAndGreedyTokensAreThoseOfPeft) {
+    const std::string model = GetParam();
+    const auto served = Served::load(goldens_dir() / "models" / model);
+    ASSERT_NE(served, nullptr);
+    struct Expected {
+        std::string where;
+        GoldenPrompt prompt;
+        std::vector<float> logits;
+    };
+    std::vector<Request> requests;
+    std::vector<Expected> expected;
+    double worst = 0;
+    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
+        const std::string name = folder.path().filename();
+        const auto loaded = served->registry().load(name, folder.path());
+        if (!loaded.ok()) {
+            EXPECT_EQ(loaded.error().code, ErrorCode::kAdapterUnsupported) << name << ": " << loaded.error().message;
+            continue;
+        }
+        const uint32_t slot = served->slot_of(name);
+        const auto answers = goldens_dir() / "expected/adapters" / model;
+        auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
+        ASSERT_TRUE(files.ok());
+        const auto prompts = read_golden_prompts(answers / (name + ".json"));
+        for (size_t i = 0; i < prompts.size(); ++i) {
+            const std::string where = model + "/" + name + " prompt " + std::to_string(i);
+            const auto reference = golden_floats(*files, "prompt" + std::to_string(i) + ".last_logits");
+            const auto logits = Runner(served->executor()).logits(prompts[i].ids, false, slot);
+            ASSERT_TRUE(logits.ok()) << logits.error().message;
+            const double error = relative_error(logits->data(), reference.data(), reference.size());
+            EXPECT_LE(error, kRelativeErrorMax) << where;
+            worst = std::max(worst, error);
+            Request request;
+            request.prompt = prompts[i].ids;
+            request.slot = slot;
+            requests.push_back(std::move(request));
+            expected.push_back({where, prompts[i], reference});
+        }
+    }
+    ASSERT_GE(requests.size(), 3u);
+    answer_together(served->executor(), requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const std::vector<float>& reference = expected[i].logits;
+        EXPECT_LE(relative_error(requests[i].first_logits.data(), reference.data(), reference.size()), kRelativeErrorMax)
+            << expected[i].where << ", in the batch";
+        double norm = 0.0;
+        for (const float value : reference) norm += double{value} * value;
+        const double logit_error = 2.0 * kRelativeErrorMax * std::sqrt(norm / static_cast<double>(reference.size()));
+        expect_certain_tokens(requests[i].ids, expected[i].prompt.greedy, expected[i].prompt.margins, logit_error,
+                              expected[i].where);
+    }
+    RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
+                         ::testing::Values("llama-scaled", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"),
+                         [](const auto& param_info) {
+                             std::string name = param_info.param;
+                             std::ranges::replace(name, '-', '_');
+                             return name;
+                         });
+
+std::filesystem::path demo_dir() { return std::filesystem::path(LORAD_SOURCE_DIR) / "deploy/demo-model"; }
+
+TEST(DemoAdapters, AnswerTheSamplesTokenForTokenInSharedSteps) {
+    const auto served = Served::load(demo_dir() / "base");
+    ASSERT_NE(served, nullptr);
+    const JsonDocument samples = read_json(demo_dir() / "samples.json");
+    std::map<std::string, uint32_t> slots{{"base", kNoAdapterSlot}};
+    struct Sample {
+        std::string where;
+        std::vector<TokenId> ids;
+        std::vector<double> margins;
+    };
+    std::vector<Request> requests;
+    std::vector<Sample> expected;
+    for (const JsonValue& sample : *samples.root().find("samples")->as_array()) {
+        std::vector<TokenId> prompt;
+        for (const JsonValue& id : *sample.find("prompt_ids")->as_array()) prompt.push_back(static_cast<TokenId>(*id.as_int()));
+        for (const JsonMember& output : *sample.find("outputs")->as_object()) {
+            const std::string name(output.key);
+            if (!slots.contains(name)) {
+                const auto loaded = served->registry().load(name, demo_dir() / "adapters" / name);
+                ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+                slots[name] = loaded->slot;
+            }
+            Sample wanted{name + " " + std::string(*sample.string_or("id", "")), {}, {}};
+            for (const JsonValue& id : *output.value.find("ids")->as_array()) wanted.ids.push_back(static_cast<TokenId>(*id.as_int()));
+            for (const JsonValue& margin : *output.value.find("margins")->as_array()) wanted.margins.push_back(*margin.as_number());
+            Request request;
+            request.prompt = prompt;
+            request.slot = slots[name];
+            request.n_tokens = static_cast<uint32_t>(wanted.ids.size());
+            request.end = 2;
+            requests.push_back(std::move(request));
+            expected.push_back(std::move(wanted));
+        }
+    }
+    EXPECT_EQ(slots.size(), 5u);
+    ASSERT_GE(requests.size(), 100u);
+    answer_together(served->executor(), requests);
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        // Logits of the demo model are about 5 in size; see kRelativeErrorMax.
+        expect_certain_tokens(requests[i].ids, expected[i].ids, expected[i].margins, 0.02, expected[i].where);
+        n_tokens += n_certain_tokens(expected[i].margins, 0.02);
+    }
+    EXPECT_GT(n_tokens, 1500u);
+}
+
+class QwenAdapters : public ::testing::Test {
+  protected:
+    static constexpr const char* kModel = "qwen2-tied";
+    static std::filesystem::path folder(const std::string& name) { return goldens_dir() / "adapters" / kModel / name; }
+    static std::vector<TokenId> prompt(int seed, int n) {
+        std::vector<TokenId> ids;
+        for (int i = 0; i < n; ++i) ids.push_back((seed * 37 + i * 11) % 500);
+        return ids;
+    }
+    std::vector<TokenId> alone(Served& served, const std::vector<TokenId>& ids, uint32_t slot, uint32_t n_tokens = 24) {
+        auto generated = Runner(served.executor()).generate(ids, {.n_tokens_max = n_tokens, .ignore_eos = true, .adapter_slot = slot});
+        EXPECT_TRUE(generated.ok());
+        return generated->ids;
+    }
+};
+
+TEST_F(QwenAdapters, RowsOfAMixedBatchEqualTheirSoloRunsBitForBit) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel, true);
+    ASSERT_NE(served, nullptr);
+    std::vector<uint32_t> slots{kNoAdapterSlot};
+    for (const char* name : {"all-linear-r3", "plain-r8-qv", "r64", "rslora-r16", "layers-subset"}) {
+        const auto loaded = served->registry().load(name, folder(name));
+        ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+        slots.push_back(loaded->slot);
+    }
+    std::vector<Request> together;
+    for (int i = 0; i < 18; ++i) {
+        Request request;
+        request.prompt = prompt(i, 1 + (i * 5) % 23);
+        request.slot = slots[static_cast<size_t>(i) % slots.size()];
+        request.n_tokens = 8;
+        together.push_back(std::move(request));
+    }
+    answer_together(served->executor(), together);
+    for (size_t i = 0; i < together.size(); ++i) {
+        std::vector<Request> solo(1, Request{together[i].prompt, together[i].slot, 8, -1, {}, {}});
+        answer_together(served->executor(), solo);
+        EXPECT_EQ(solo[0].ids, together[i].ids) << i;
+        ASSERT_EQ(solo[0].first_logits.size(), together[i].first_logits.size());
+        EXPECT_EQ(std::memcmp(solo[0].first_logits.data(), together[i].first_logits.data(),
+                              solo[0].first_logits.size() * sizeof(float)),
+                  0)
+            << i;
+    }
+}
+
+TEST_F(QwenAdapters, ARequestKeepsItsWeightsWhenTheNameIsReplaced) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel);
+    ASSERT_NE(served, nullptr);
+    Registry& registry = served->registry();
+    ASSERT_TRUE(registry.load("a", folder("all-linear-r3")).ok());
+    ASSERT_TRUE(registry.load("other", folder("r64")).ok());
+    const auto ids = prompt(3, 20);
+    const auto with_first = alone(*served, ids, served->slot_of("a"));
+    const auto with_second = alone(*served, ids, served->slot_of("other"));
+    ASSERT_NE(with_first, with_second);
+
+    auto lease = registry.acquire("a");
+    ASSERT_TRUE(lease.ok());
+    std::vector<Request> running(1, Request{ids, lease->slot(), 24, -1, {}, {}});
+    int n_steps = 0;
+    answer_together(served->executor(), running, [&] {
+        ++n_steps;
+        if (n_steps == 5) {
+            ASSERT_TRUE(registry.load("a", folder("r64"), {.load_inplace = true}).ok());
+        } else if (n_steps == 10) {
+            ASSERT_TRUE(registry.unload("other").ok());
+        }
+    });
+    EXPECT_EQ(running[0].ids, with_first);
+    EXPECT_EQ(alone(*served, ids, lease->slot()), with_first);
+    EXPECT_EQ(alone(*served, ids, served->slot_of("a")), with_second);
+}
+
+TEST_F(QwenAdapters, ARecycledSlotHasNothingOfTheAdapterBefore) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel, false, 1);
+    ASSERT_NE(served, nullptr);
+    Registry& registry = served->registry();
+    const auto ids = prompt(5, 17);
+    ASSERT_TRUE(registry.load("subset", folder("layers-subset")).ok());
+    const auto fresh = Runner(served->executor()).logits(ids, false, 0);
+    ASSERT_TRUE(registry.unload("subset").ok());
+    ASSERT_TRUE(registry.load("all", folder("r64")).ok());
+    const auto other = Runner(served->executor()).logits(ids, false, 0);
+    EXPECT_NE(*fresh, *other);
+    ASSERT_TRUE(registry.unload("all").ok());
+    ASSERT_TRUE(registry.load("subset", folder("layers-subset")).ok());
+    const auto again = Runner(served->executor()).logits(ids, false, 0);
+    EXPECT_EQ(*fresh, *again);
+}
+
+TEST_F(QwenAdapters, LoadingAndUnloadingGivesAllDeviceMemoryBack) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel, false, 4);
+    ASSERT_NE(served, nullptr);
+    Registry& registry = served->registry();
+    const uint64_t before = test_device().allocated_bytes();
+    for (int i = 0; i < 200; ++i) {
+        const std::string name = "n" + std::to_string(i % 3);
+        const auto loaded = registry.load(name, folder(i % 2 ? "all-linear-r3" : "r64"), {.load_inplace = i % 5 == 0});
+        ASSERT_TRUE(loaded.ok()) << i << ": " << loaded.error().message;
+        ASSERT_GE(test_device().allocated_bytes(), before + loaded->device_bytes);
+        ASSERT_TRUE(registry.unload(name).ok());
+    }
+    EXPECT_EQ(test_device().allocated_bytes(), before);
+    EXPECT_EQ(registry.device_bytes(), 0u);
+}
+
+TEST_F(QwenAdapters, DecodingGoesOnUnchangedWhileOthersLoadAndUnload) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel);
+    ASSERT_NE(served, nullptr);
+    Registry& registry = served->registry();
+    ASSERT_TRUE(registry.load("steady", folder("rslora-r16")).ok());
+    const uint32_t slot = served->slot_of("steady");
+    std::vector<Request> quiet, busy;
+    for (int i = 0; i < 6; ++i) quiet.push_back({prompt(i, 9 + i), i % 2 ? slot : kNoAdapterSlot, 48, -1, {}, {}});
+    busy = quiet;
+    answer_together(served->executor(), quiet);
+
+    std::atomic<bool> stop{false};
+    std::atomic<uint32_t> n_loads{0}, n_failures{0};
+    std::thread churn([&] {
+        for (int i = 0; !stop; ++i) {
+            const auto loaded = registry.load("churn", folder(i % 2 ? "r64" : "all-linear-r3"));
+            n_failures += !loaded.ok() || !registry.unload("churn").ok();
+            n_loads++;
+        }
+    });
+    answer_together(served->executor(), busy, [&] {
+        const uint32_t before = n_loads;
+        for (int wait = 0; n_loads == before && wait < 50; ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    stop = true;
+    churn.join();
+    EXPECT_GT(n_loads, 10u);
+    EXPECT_EQ(n_failures, 0u);
+    for (size_t i = 0; i < quiet.size(); ++i) EXPECT_EQ(busy[i].ids, quiet[i].ids) << i;
+}
+
+}  // namespace
+}  // namespace lorad::adapters

@@ -79,7 +79,6 @@ Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& argum
             return make_error(info.error().code,
                               format("adapter {} from {}: {}", argument.name, argument.dir, info.error().message));
         }
-        log_info("adapter {}: rank {}, {} modules, {} KiB", info->name, info->rank, info->n_modules, info->device_bytes >> 10);
     }
     return ok_status();
 }
@@ -124,9 +123,12 @@ Status run_serve(const Config& config) {
     listener->start();
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
 
+    // The small files before the large ones: what is wrong with them is told at once.
+    TRY(model::load_model_config(config.model));
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
+    TRY(loaded.executor->warm_up());
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor);
     EngineOptions engine_options;

@@ -134,7 +134,9 @@ int run(int argc, char** argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : kExitError;
+        if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+        std::fprintf(stderr, "lorad: error: %s (see lorad --help)\n", error.what());
+        return kExitError;
     }
     if (serve->parsed()) return report(serve_command.run());
     set_log_level(LogLevel::kWarn);

@@ -96,8 +96,6 @@ HttpReply load_adapter(ServerContext& context, const HttpRequest& request) {
         log_warn("adapter {} was not loaded: {}", json_quote(parsed->name), loaded.error().message);
         return error_reply(loaded.error());
     }
-    log_info("adapter {} loaded: rank {}, {} modules, {} KiB", loaded->name, loaded->rank, loaded->n_modules,
-             loaded->device_bytes >> 10);
     JsonWriter writer;
     write_adapter(writer, *loaded);
     return json_reply(writer.take());
@@ -108,7 +106,6 @@ HttpReply unload_adapter(ServerContext& context, const HttpRequest& request) {
     if (!name.ok()) return error_reply(name.error());
     Result<adapters::AdapterInfo> unloaded = context.registry.unload(*name);
     if (!unloaded.ok()) return error_reply(unloaded.error());
-    log_info("adapter {} unloaded, {} requests still use it", unloaded->name, unloaded->n_leases);
     JsonWriter writer;
     write_adapter(writer, *unloaded);
     return json_reply(writer.take());

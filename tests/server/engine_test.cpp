@@ -221,7 +221,8 @@ TEST(Engine, DrainEndsWhatTakesTooLong) {
 
 // Random traffic against a tiny cache: whatever is preempted, cancelled or chunked, every request ends, with exactly the
 // tokens it would have had alone, and all blocks come back.
-void simulate(uint32_t seed) {
+// Adds the preemptions to `n_preemptions`.
+void simulate(uint32_t seed, uint32_t& n_preemptions) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     uint32_t n_blocks = 4 + random() % 12;
@@ -278,13 +279,17 @@ void simulate(uint32_t seed) {
     std::string text = f.metrics.text({});
     EXPECT_NE(text.find("vllm:kv_cache_usage_perc{model_name=\"base\"} 0\n"), std::string::npos);
     EXPECT_NE(text.find("vllm:num_requests_waiting{model_name=\"base\"} 0\n"), std::string::npos);
+    std::string name = "vllm:num_preemptions_total{model_name=\"base\"} ";
+    n_preemptions += uint32_t(std::stoul(text.substr(text.find(name) + name.size())));
 }
 
 TEST(EngineSimulation, EveryRequestEndsWithItsOwnTokensAndAllBlocksComeBack) {
+    uint32_t n_preemptions = 0;
     for (uint32_t seed = 0; seed < 150; ++seed) {
-        simulate(seed);
+        simulate(seed, n_preemptions);
         if (HasFatalFailure() || HasNonfatalFailure()) break;
     }
+    EXPECT_GT(n_preemptions, 100u) << "the caches are not small enough to test anything";
 }
 
 TEST(EngineSimulation, ThreadsThatSubmitAndCancelGetExactlyOneEndingEach) {

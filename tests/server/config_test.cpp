@@ -1,0 +1,109 @@
+#include "server/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+namespace lorad::server {
+namespace {
+
+ConfigSource flag(const std::string& name, std::vector<std::string> texts) {
+    return {{{name, std::move(texts), "--" + name}}};
+}
+
+std::string write_file(const std::string& text) {
+    std::string path = testing::TempDir() + "lorad_config_test.toml";
+    std::ofstream(path) << text;
+    return path;
+}
+
+TEST(Config, LaterSourcesWin) {
+    auto config = build_config({flag("port", {"1000"}), flag("port", {"2000"})});
+    ASSERT_TRUE(config.ok());
+    EXPECT_EQ(config->port, 2000u);
+}
+
+TEST(Config, FileEnvironmentAndFlagsWinInThisOrder) {
+    auto file = config_from_file(write_file("port = 1\nhost = \"a\"\nmax_queue = 7\n"));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    setenv("LORAD_PORT", "2", 1);
+    setenv("LORAD_HOST", "b", 1);
+    auto environment = config_from_environment();
+    unsetenv("LORAD_PORT");
+    unsetenv("LORAD_HOST");
+    ASSERT_TRUE(environment.ok());
+    auto config = build_config({*file, *environment, flag("port", {"3"})});
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_EQ(config->port, 3u);
+    EXPECT_EQ(config->host, "b");
+    EXPECT_EQ(config->max_queue, 7u);
+    EXPECT_EQ(config->max_num_seqs, Config().max_num_seqs);
+}
+
+TEST(Config, ErrorsNameTheSourceTheRangeAndTheValue) {
+    auto by_flag = build_config({flag("port", {"70000"})});
+    ASSERT_FALSE(by_flag.ok());
+    EXPECT_EQ(by_flag.error().message, "--port: expected a whole number from 0 to 65535, found \"70000\"");
+    auto file = config_from_file(write_file("\nmax_num_seqs = \"many\"\n"));
+    ASSERT_TRUE(file.ok());
+    auto by_file = build_config({*file});
+    ASSERT_FALSE(by_file.ok());
+    EXPECT_NE(by_file.error().message.find("lorad_config_test.toml:2: max_num_seqs"), std::string::npos) << by_file.error().message;
+}
+
+TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
+    auto unknown = config_from_file(write_file("prot = 1\n"));
+    ASSERT_FALSE(unknown.ok());
+    EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos) << unknown.error().message;
+    auto broken = config_from_file(write_file("port = = 1\n"));
+    ASSERT_FALSE(broken.ok());
+    EXPECT_NE(broken.error().message.find(":1:"), std::string::npos) << broken.error().message;
+    EXPECT_FALSE(config_from_file("/nonexistent/lorad.toml").ok());
+}
+
+TEST(Config, ListsComeFromEverySource) {
+    auto file = config_from_file(write_file("lora = [\"a=x\", \"b=y\"]\n"));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    auto config = build_config({*file});
+    ASSERT_TRUE(config.ok());
+    EXPECT_EQ(lora_arguments(*config)->at(1).dir, "y");
+    setenv("LORAD_LORA", "c=z,d=w", 1);
+    auto environment = config_from_environment();
+    unsetenv("LORAD_LORA");
+    ASSERT_TRUE(environment.ok());
+    config = build_config({*file, *environment});
+    ASSERT_TRUE(config.ok());
+    EXPECT_EQ(config->lora, (std::vector<std::string>{"c=z", "d=w"}));
+}
+
+TEST(Config, AdapterArgumentsNeedNameAndFolderOnce) {
+    for (const char* bad : {"x", "=dir", "name="}) EXPECT_FALSE(build_config({flag("lora", {bad})}).ok()) << bad;
+    EXPECT_FALSE(build_config({flag("lora", {"a=x", "a=y"})}).ok());
+}
+
+TEST(Config, SwitchesTakeTrueAndFalseOnly) {
+    EXPECT_TRUE(build_config({flag("batch-invariant", {"true"})})->batch_invariant);
+    EXPECT_FALSE(build_config({flag("batch-invariant", {"true"}), flag("batch-invariant", {"false"})})->batch_invariant);
+    EXPECT_FALSE(build_config({flag("batch-invariant", {"yes"})}).ok());
+}
+
+TEST(Config, AStepMustHoldATokenOfEverySequence) {
+    auto config = build_config({flag("max-num-seqs", {"64"}), flag("max-num-batched-tokens", {"32"})});
+    ASSERT_FALSE(config.ok());
+    EXPECT_NE(config.error().message.find("32"), std::string::npos);
+    EXPECT_NE(config.error().message.find("64"), std::string::npos);
+}
+
+TEST(Config, EveryOptionIsDocumentedOnce) {
+    std::vector<std::string> names;
+    for (const ConfigOption& option : config_options()) {
+        EXPECT_FALSE(option.help.empty()) << option.name;
+        EXPECT_EQ(std::count(names.begin(), names.end(), option.name), 0) << option.name;
+        names.push_back(option.name);
+    }
+    EXPECT_GT(names.size(), 20u);
+}
+
+}  // namespace
+}  // namespace lorad::server

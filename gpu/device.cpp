@@ -129,6 +129,11 @@ uint64_t Device::validation_message_count() const { return impl_->instance->vali
 uint64_t Device::reserved_bytes() const { return impl_->memory->slab_bytes(); }
 bool Device::validation_active() const { return impl_->instance->validation_active(); }
 
+void Device::wait_idle() {
+    std::scoped_lock lock(impl_->compute.mutex, impl_->second.mutex);
+    vkDeviceWaitIdle(impl_->vk);  // a lost device is idle too
+}
+
 void Device::save_pipeline_cache() const {
     if (!impl_->cache_path.empty()) write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
 }

@@ -82,6 +82,7 @@ class Device {
     uint64_t validation_message_count() const;
     bool validation_active() const;  // asked for, and the layer is installed
     void save_pipeline_cache() const;
+    void wait_idle();  // until no queue has work, also after a failed wait: before buffers in use are given up
 
     DeviceImpl& impl() { return *impl_; }  // gpu/*.cpp only
 

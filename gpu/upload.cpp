@@ -13,7 +13,7 @@ constexpr uint64_t kGpuChunkBytes = 32 * kMiB;
 constexpr uint64_t kCpuChunkBytes = 4 * kMiB;
 constexpr size_t kMaxCopyThreads = 8;
 constexpr size_t kMaxUnorderedWrites = 512;
-constexpr size_t kMaxRegions = 4096;  // of one copy command
+constexpr size_t kMaxRegions = 512;  // of one copy command; validation compares each with each
 constexpr std::chrono::seconds kDeadline{60};
 
 size_t copy_threads() {

@@ -1,5 +1,7 @@
 #include "gpu/command.h"
 
+#include <gmock/gmock.h>
+
 #include <numeric>
 
 #include "gpu/kernels/self_test.params.h"
@@ -9,14 +11,21 @@
 namespace lorad::gpu::testing {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr uint32_t kThreads = 64;
 
-class CommandTest : public GpuTest {
-  protected:
-    static Kernel kernel(uint32_t mode) {
-        return must(Kernel::create(device(), {.module = "self_test", .constants = {kThreads, mode}}));
-    }
-};
+Kernel make_kernel(Device& device, uint32_t mode) {
+    return must(Kernel::create(device, {.module = "self_test", .constants = {kThreads, mode}}));
+}
+
+SelfTestParams scale(const Buffer& from, const Buffer& to, uint32_t n, uint32_t factor, uint32_t summand) {
+    return {from.address(), to.address(), n, factor, summand, 0};
+}
+
+constexpr uint32_t groups(uint32_t n) { return (n + kThreads - 1) / kThreads; }
+
+class CommandTest : public GpuTest {};
 
 TEST_F(CommandTest, KernelReadsAndWritesThroughAddresses) {
     const uint32_t n = 1000;
@@ -25,17 +34,156 @@ TEST_F(CommandTest, KernelReadsAndWritesThroughAddresses) {
     const Buffer from = make_buffer(n * 4);
     const Buffer to = make_buffer(n * 4);
     write_buffer(from, input);
-
-    const Kernel scale = kernel(kSelfTestScale);
+    const Kernel kernel = make_kernel(device(), kSelfTestScale);
     auto recorder = must(Recorder::begin(device()));
-    recorder.dispatch(scale, SelfTestParams{from.address(), to.address(), n, 3, 7, 0}, (n + kThreads - 1) / kThreads,
-                      1, 1, {.name = "scale"});
+    recorder.dispatch(kernel, scale(from, to, n, 3, 7), groups(n), 1, 1, {.name = "scale"});
     const CommandBuffer recording = must(std::move(recorder).end());
     EXPECT_EQ(recording.n_dispatches(), 1u);
     run(recording);
-
     const auto result = read_buffer<uint32_t>(to, n);
     for (uint32_t i = 0; i < n; ++i) ASSERT_EQ(result[i], i * 3 + 7) << i;
+}
+
+TEST_F(CommandTest, BarriersOrderAChainOfDispatchesCopiesAndFills) {
+    const uint32_t n = 5000;
+    const Buffer a = make_buffer(n * 4);
+    const Buffer b = make_buffer(n * 4);
+    const Kernel kernel = make_kernel(device(), kSelfTestScale);
+    auto recorder = must(Recorder::begin(device()));
+    recorder.fill(a, 0, n * 4, 1);
+    recorder.barrier();
+    uint32_t expected = 1;
+    for (int i = 0; i < 50; ++i) {
+        recorder.dispatch(kernel, scale(a, b, n, 3, 1), groups(n), 1, 1, {});
+        recorder.barrier();
+        recorder.dispatch(kernel, scale(b, a, n, 1, 5), groups(n), 1, 1, {});
+        recorder.barrier();
+        expected = expected * 3 + 6;
+        if (i % 10 == 9) {  // through a copy, with no more than the plain barrier around it
+            recorder.copy(a, 0, b, 0, n * 4);
+            recorder.barrier();
+            recorder.dispatch(kernel, scale(b, a, n, 2, 0), groups(n), 1, 1, {});
+            recorder.barrier();
+            expected *= 2;
+        }
+    }
+    run(must(std::move(recorder).end()));
+    EXPECT_EQ(read_buffer<uint32_t>(a, n), std::vector<uint32_t>(n, expected));
+}
+
+TEST_F(CommandTest, ARecordingIsSubmittedAHundredTimesWhilePending) {
+    const Buffer counter = make_buffer(4);
+    write_buffer(counter, std::vector<uint32_t>{0});
+    const Kernel kernel = make_kernel(device(), kSelfTestCount);
+    auto recorder = must(Recorder::begin(device()));
+    recorder.dispatch(kernel, scale(counter, counter, 0, 0, 0), 4, 1, 1, {});
+    const CommandBuffer recording = must(std::move(recorder).end());
+    const CommandBuffer* once[] = {&recording};
+    Queue& queue = device().compute_queue();
+    uint64_t last = 0;
+    for (int i = 0; i < 100; ++i) {
+        const uint64_t value = must(queue.submit(once));
+        EXPECT_EQ(value, last == 0 ? value : last + 1);
+        last = value;
+    }
+    must(queue.wait(last));
+    EXPECT_GE(must(queue.completed()), last);
+    EXPECT_EQ(read_buffer<uint32_t>(counter, 1)[0], 100 * 4 * kThreads);
+}
+
+TEST_F(CommandTest, RecordingsOfOneSubmissionRunInOrder) {
+    const uint32_t n = 3000;
+    const Buffer a = make_buffer(n * 4);
+    const Buffer b = make_buffer(n * 4);
+    const Kernel kernel = make_kernel(device(), kSelfTestScale);
+    auto first = must(Recorder::begin(device()));
+    first.fill(a, 0, n * 4, 10);
+    const CommandBuffer filled = must(std::move(first).end());
+    auto second = must(Recorder::begin(device()));
+    second.dispatch(kernel, scale(a, b, n, 2, 0), groups(n), 1, 1, {});
+    const CommandBuffer doubled = must(std::move(second).end());
+    auto third = must(Recorder::begin(device()));
+    third.copy(b, 0, a, 0, n * 4);
+    const CommandBuffer copied = must(std::move(third).end());
+    const CommandBuffer* all[] = {&filled, &doubled, &copied, &doubled, &copied};
+    Queue& queue = device().compute_queue();
+    must(queue.wait(must(queue.submit(all))));
+    EXPECT_EQ(read_buffer<uint32_t>(a, n), std::vector<uint32_t>(n, 40));
+}
+
+TEST_F(CommandTest, IndirectGridIsReadWhenTheWorkExecutes) {
+    const Buffer counter = make_buffer(4);
+    const Buffer grid = make_buffer(64);
+    const Kernel kernel = make_kernel(device(), kSelfTestCount);
+    auto recorder = must(Recorder::begin(device()));
+    recorder.fill(counter, 0, 4, 0);
+    recorder.barrier();
+    recorder.dispatch_indirect(kernel, scale(counter, counter, 0, 0, 0), grid, 16, {});
+    const CommandBuffer recording = must(std::move(recorder).end());
+    for (const uint32_t x : {1u, 5u, 0u}) {
+        write_buffer(grid, std::vector<uint32_t>{99, 99, 99, 99, x, 2, 1});
+        run(recording);
+        EXPECT_EQ(read_buffer<uint32_t>(counter, 1)[0], x * 2 * kThreads);
+    }
+}
+
+TEST_F(CommandTest, IndirectGridMayComeFromADispatchOfTheSameRecording) {
+    const Buffer counter = make_buffer(4);
+    const Buffer one = make_buffer(12);
+    const Buffer grid = make_buffer(12);
+    write_buffer(one, std::vector<uint32_t>{1, 1, 1});
+    const Kernel make_grid = make_kernel(device(), kSelfTestScale);
+    const Kernel count = make_kernel(device(), kSelfTestCount);
+    auto recorder = must(Recorder::begin(device()));
+    recorder.fill(counter, 0, 4, 0);
+    recorder.dispatch(make_grid, scale(one, grid, 3, 2, 1), 1, 1, 1, {});
+    recorder.barrier_before_indirect();
+    recorder.dispatch_indirect(count, scale(counter, counter, 0, 0, 0), grid, 0, {});
+    run(must(std::move(recorder).end()));
+    EXPECT_EQ(read_buffer<uint32_t>(counter, 1)[0], 27 * kThreads);
+}
+
+TEST_F(CommandTest, HostReadsWhatARecordingWroteAndRecordingsReadWhatTheHostWrote) {
+    const uint32_t n = 256;
+    const Buffer in = make_buffer(n * 4, MemoryKind::kHostUpload);
+    const Buffer out = make_buffer(n * 4, MemoryKind::kHostReadback);
+    const Kernel kernel = make_kernel(device(), kSelfTestScale);
+    auto recorder = must(Recorder::begin(device()));
+    recorder.dispatch(kernel, scale(in, out, n, 1, 1), groups(n), 1, 1, {});
+    const CommandBuffer recording = must(std::move(recorder).end());
+    for (uint32_t round = 0; round < 5; ++round) {
+        const std::vector<uint32_t> input(n, round * 100);
+        std::memcpy(in.mapped().data(), input.data(), n * 4);
+        run(recording);
+        uint32_t last = 0;
+        std::memcpy(&last, out.mapped().data() + (n - 1) * 4, 4);
+        EXPECT_EQ(last, round * 100 + 1);
+    }
+}
+
+class QueueTest : public GpuTest {};
+
+TEST_F(QueueTest, AMissedDeadlineIsKeptAsDeviceLoss) {
+    auto own = must(Device::create({}));
+    const Buffer counter = must(own->create_buffer(4, MemoryKind::kDeviceLocal, "test"));
+    const Kernel kernel = make_kernel(*own, kSelfTestCount);
+    auto recorder = must(Recorder::begin(*own));
+    // Far more than can be done in no time, yet done in a moment.
+    recorder.dispatch(kernel, scale(counter, counter, 0, 0, 0), 20000, 1, 1, {});
+    const CommandBuffer recording = must(std::move(recorder).end());
+    const CommandBuffer* once[] = {&recording};
+    Queue& queue = own->compute_queue();
+    uint64_t last = 0;
+    for (int i = 0; i < 20; ++i) last = must(queue.submit(once));
+    const Status late = queue.wait(last, std::chrono::milliseconds(0));
+    ASSERT_FALSE(late.ok());
+    EXPECT_EQ(late.error().code, ErrorCode::kDeviceLost);
+    EXPECT_THAT(late.error().message, HasSubstr("compute queue"));
+    const auto again = queue.submit(once);
+    ASSERT_FALSE(again.ok());
+    EXPECT_EQ(again.error().message, late.error().message);
+    EXPECT_FALSE(queue.completed().ok());
+    own->wait_idle();
 }
 
 }  // namespace

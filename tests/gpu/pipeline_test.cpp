@@ -1,0 +1,120 @@
+#include "gpu/pipeline.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "gpu/kernels/self_test.params.h"
+#include "tests/gpu/gpu_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PipelineTest : public GpuTest {};
+
+TEST_F(PipelineTest, AModuleThatIsNotInTheBuildIsNamed) {
+    EXPECT_FALSE(has_kernel_module("no_such_kernel"));
+    EXPECT_TRUE(has_kernel_module("self_test"));
+    const auto kernel = Kernel::create(device(), {.module = "no_such_kernel"});
+    ASSERT_FALSE(kernel.ok());
+    EXPECT_THAT(kernel.error().message, HasSubstr("no_such_kernel"));
+}
+
+TEST_F(PipelineTest, ASubgroupSizeThatTheDeviceLacksIsRefused) {
+    const auto kernel =
+        Kernel::create(device(), {.module = "self_test", .constants = {64, 0}, .required_subgroup_size = 4096});
+    ASSERT_FALSE(kernel.ok());
+    EXPECT_THAT(kernel.error().message, HasSubstr("4096"));
+}
+
+TEST_F(PipelineTest, SubgroupRequirementsThatTheDeviceMeetsAreTaken) {
+    const uint32_t size = device().capabilities().subgroup_size;
+    const auto kernel = Kernel::create(device(), {.module = "self_test",
+                                                  .constants = {size * 2, 0},
+                                                  .required_subgroup_size = size,
+                                                  .require_full_subgroups = true});
+    EXPECT_TRUE(kernel.ok());
+}
+
+class PipelineCacheTest : public GpuTest {
+  protected:
+    PipelineCacheTest()
+        : folder_(std::filesystem::temp_directory_path() / ("lorad_cache_test_" + std::to_string(getpid()))),
+          file_(folder_ / "below" / "pipelines") {}
+    ~PipelineCacheTest() override { std::filesystem::remove_all(folder_); }
+
+    // Makes a device with the cache file and a kernel on it; the kernel must work. Saves if asked to.
+    void use_cache(bool save) const {
+        auto own = must(Device::create({.validation = true, .pipeline_cache = file_}));
+        {
+            const Kernel kernel =
+                must(Kernel::create(*own, {.module = "self_test", .constants = {64, kSelfTestCount}}));
+            const Buffer counter = must(own->create_buffer(4, MemoryKind::kHostReadback, "test"));
+            auto recorder = must(Recorder::begin(*own));
+            recorder.fill(counter, 0, 4, 0);
+            recorder.barrier();
+            recorder.dispatch(kernel, SelfTestParams{0, counter.address(), 0, 0, 0, 0}, 2, 1, 1, {});
+            const CommandBuffer recording = must(std::move(recorder).end());
+            const CommandBuffer* once[] = {&recording};
+            must(own->compute_queue().wait(must(own->compute_queue().submit(once))));
+            uint32_t count = 0;
+            std::memcpy(&count, counter.mapped().data(), 4);
+            EXPECT_EQ(count, 128u);
+        }
+        if (save) own->save_pipeline_cache();
+        EXPECT_EQ(own->validation_message_count(), 0u);
+    }
+
+    std::vector<char> read() const {
+        std::ifstream in(file_, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    }
+    void write(const std::vector<char>& bytes) const {
+        std::filesystem::create_directories(file_.parent_path());
+        std::ofstream(file_, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+
+    std::filesystem::path folder_, file_;
+};
+
+TEST_F(PipelineCacheTest, IsWrittenWholeAndReadAgain) {
+    use_cache(true);
+    const auto bytes = read();
+    EXPECT_GE(bytes.size(), 32u);
+    use_cache(true);
+    size_t n_files = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(file_.parent_path())) ++n_files;
+    EXPECT_EQ(n_files, 1u);  // no partial file is left behind
+}
+
+TEST_F(PipelineCacheTest, ABrokenOrForeignFileIsIgnored) {
+    use_cache(true);
+    const auto good = read();
+    ASSERT_GE(good.size(), 32u);
+    auto foreign = good;
+    foreign[8] = static_cast<char>(foreign[8] + 1);  // the vendor
+    auto other_driver = good;
+    other_driver[20] = static_cast<char>(other_driver[20] + 1);  // the UUID
+    const std::vector<std::vector<char>> faulty = {
+        {}, std::vector<char>(5, 'x'), std::vector<char>(5000, 'x'), foreign, other_driver};
+    for (const std::vector<char>& bytes : faulty) {
+        write(bytes);
+        use_cache(false);
+        EXPECT_EQ(read(), bytes);
+    }
+}
+
+TEST_F(PipelineCacheTest, AFileThatCannotBeWrittenIsOnlyAWarning) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "below") << "a file where a folder is needed";
+    use_cache(true);
+    EXPECT_TRUE(std::filesystem::is_regular_file(folder_ / "below"));
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

@@ -1,7 +1,7 @@
 // Bridges the C ABI of model/text to values and Results.
 #include "model/text.h"
 
-#include <algorithm>
+#include <ctime>
 #include <fstream>
 
 #include "model/text/lorad_text.h"
@@ -61,6 +61,13 @@ Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t
         return make_error(ErrorCode::kInvalidModel, format("{}: cannot be read", path.string()));
     }
     return std::optional<std::string>(std::move(content));
+}
+
+int64_t local_wall_clock() {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    if (localtime_r(&now, &local) == nullptr) return now;
+    return static_cast<int64_t>(now) + local.tm_gmtoff;
 }
 
 }  // namespace
@@ -177,6 +184,7 @@ bool ChatTemplate::exists() const { return lorad_template_exists(handle_) != 0; 
 Result<std::string> ChatTemplate::render(const std::string& json_input, int64_t now) const {
     LoradBytes text{};
     LoradBytes error{};
+    if (now == kPresent) now = local_wall_clock();
     const int32_t code = lorad_template_render(handle_, as_text(json_input), now, &text, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return take(text);

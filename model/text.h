@@ -84,7 +84,8 @@ class ChatTemplate {
     // json_input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name: value}};
     // all but messages may be absent. Extra values become variables and win over special tokens. What the template
     // raises is kInvalidRequest with its own message, since the conversation is what it objects to.
-    // now: for strftime_now, seconds since 1970 of the local wall clock; kPresent asks the system.
+    // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC; kPresent asks the
+    // system.
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
 
   private:

@@ -88,7 +88,7 @@ int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens,
 void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name: value}}.
-// now: local time as seconds since 1970 of the wall clock, for strftime_now; INT64_MIN means the present.
+// now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.
 int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now, LoradBytes* out,
                               LoradBytes* error);
 

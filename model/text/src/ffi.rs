@@ -246,7 +246,6 @@ pub unsafe extern "C" fn lorad_template_render(
 ) -> i32 {
     guard(error, || {
         let input = input.text("template input")?.unwrap_or("");
-        let now = if now == i64::MIN { None } else { Some(now) };
         out.write(give_bytes((*template).render(input, now)?.into_bytes()));
         Ok(())
     })

@@ -1,0 +1,323 @@
+//! Statements: output, branches, loops, assignments, macros.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use minijinja::machinery::ast;
+
+use super::args::Args;
+use super::dict::Dict;
+use super::eval::Renderer;
+use super::repr::to_str;
+use super::scope::Scope;
+use super::{fail, ops, Result, Value};
+
+/// A rendered prompt longer than this is a template gone wrong.
+const MAX_OUTPUT: usize = 64 << 20;
+
+#[derive(PartialEq, Eq)]
+pub enum Flow {
+    Next,
+    Continue,
+    Break,
+}
+
+pub struct Macro<'t> {
+    pub decl: &'t ast::Macro<'t>,
+    pub scope: Rc<Scope<'t>>,
+}
+
+impl Macro<'_> {
+    pub fn name(&self) -> &str {
+        self.decl.name
+    }
+}
+
+/// What `loop` is inside a loop.
+pub struct LoopState<'t> {
+    pub items: Vec<Value<'t>>,
+    pub at: Cell<usize>,
+    pub depth: usize,
+    pub last_seen: RefCell<Option<Vec<Value<'t>>>>,
+    /// For `loop(items)`: the loop itself and where it stands, when it is recursive.
+    pub recursive: Option<(&'t ast::ForLoop<'t>, Rc<Scope<'t>>)>,
+}
+
+impl<'t> LoopState<'t> {
+    pub fn attribute(self: &Rc<Self>, name: &str) -> Option<Value<'t>> {
+        let (at, len) = (self.at.get(), self.items.len());
+        let method = |name| Some(Value::Method(Rc::new((Value::Loop(self.clone()), name))));
+        Some(match name {
+            "index" => Value::Int(at as i128 + 1),
+            "index0" => Value::Int(at as i128),
+            "revindex" => Value::Int((len - at) as i128),
+            "revindex0" => Value::Int((len - at) as i128 - 1),
+            "first" => Value::Bool(at == 0),
+            "last" => Value::Bool(at + 1 == len),
+            "length" => Value::Int(len as i128),
+            "depth" => Value::Int(self.depth as i128 + 1),
+            "depth0" => Value::Int(self.depth as i128),
+            "previtem" if at == 0 => Value::Undefined("there is no previous item".into()),
+            "previtem" => self.items[at - 1].clone(),
+            "nextitem" => {
+                self.items.get(at + 1).cloned().unwrap_or_else(|| Value::Undefined("there is no next item".into()))
+            }
+            "cycle" => return method("cycle"),
+            "changed" => return method("changed"),
+            _ => return None,
+        })
+    }
+}
+
+impl<'t> Renderer<'t> {
+    pub fn block(&mut self, body: &'t [ast::Stmt<'t>], scope: &Rc<Scope<'t>>, out: &mut String) -> Result<Flow> {
+        self.enter()?;
+        for statement in body {
+            let flow = self.statement(statement, scope, out)?;
+            if flow != Flow::Next {
+                self.leave();
+                return Ok(flow);
+            }
+        }
+        self.leave();
+        Ok(Flow::Next)
+    }
+
+    /// A block whose output is a value.
+    fn capture(&mut self, body: &'t [ast::Stmt<'t>], scope: &Rc<Scope<'t>>) -> Result<Value<'t>> {
+        let mut out = String::new();
+        self.block(body, scope, &mut out)?;
+        Ok(Value::str(out))
+    }
+
+    fn statement(&mut self, statement: &'t ast::Stmt<'t>, scope: &Rc<Scope<'t>>, out: &mut String) -> Result<Flow> {
+        match statement {
+            ast::Stmt::EmitRaw(raw) => out.push_str(raw.raw),
+            ast::Stmt::EmitExpr(emit) => {
+                let value = self.eval(&emit.expr, scope)?;
+                out.push_str(&to_str(&value)?);
+                if out.len() > MAX_OUTPUT {
+                    fail!("the rendered text is longer than {MAX_OUTPUT} bytes");
+                }
+            }
+            ast::Stmt::IfCond(cond) => {
+                let body = if self.eval(&cond.expr, scope)?.truthy()? { &cond.true_body } else { &cond.false_body };
+                return self.block(body, scope, out);
+            }
+            ast::Stmt::ForLoop(node) => {
+                let items = self.eval(&node.iter, scope)?;
+                self.for_loop(node, items, scope, 0, out)?;
+            }
+            ast::Stmt::Set(set) => {
+                let value = self.eval(&set.expr, scope)?;
+                self.assign(&set.target, value, scope)?;
+            }
+            ast::Stmt::SetBlock(set) => {
+                let inner = Scope::inside(scope);
+                let mut value = self.capture(&set.body, &inner)?;
+                if let Some(filter) = &set.filter {
+                    value = self.filter_chain(filter, value, &inner)?;
+                }
+                self.assign(&set.target, value, scope)?;
+            }
+            ast::Stmt::FilterBlock(block) => {
+                let inner = Scope::inside(scope);
+                let value = self.capture(&block.body, &inner)?;
+                let value = self.filter_chain(&block.filter, value, &inner)?;
+                out.push_str(&to_str(&value)?);
+            }
+            ast::Stmt::WithBlock(with) => {
+                let inner = Scope::inside(scope);
+                // All values are computed before any of the names means something new.
+                let mut values = Vec::with_capacity(with.assignments.len());
+                for (_, expr) in &with.assignments {
+                    values.push(self.eval(expr, scope)?);
+                }
+                for ((target, _), value) in with.assignments.iter().zip(values) {
+                    self.assign(target, value, &inner)?;
+                }
+                return self.block(&with.body, &inner, out);
+            }
+            ast::Stmt::Macro(decl) => {
+                self.scopes_of_macros.push(scope.clone());
+                scope.set(decl.name, Value::Macro(Rc::new(Macro { decl, scope: scope.clone() })));
+            }
+            ast::Stmt::CallBlock(call) => {
+                let caller = Value::Macro(Rc::new(Macro { decl: &call.macro_decl, scope: scope.clone() }));
+                let callee = self.eval(&call.call.expr, scope)?;
+                let mut args = self.arguments(&call.call.args, scope)?;
+                args.named.push(("caller".to_owned(), caller));
+                let value = self.call(&callee, args)?;
+                out.push_str(&to_str(&value)?);
+            }
+            ast::Stmt::Block(block) => {
+                let inner = Scope::inside(&self.root);
+                return self.block(&block.body, &inner, out);
+            }
+            ast::Stmt::AutoEscape(block) => {
+                if self.eval(&block.enabled, scope)?.truthy()? {
+                    fail!("autoescape is not supported in chat templates");
+                }
+                let inner = Scope::inside(scope);
+                return self.block(&block.body, &inner, out);
+            }
+            ast::Stmt::Continue(_) => return Ok(Flow::Continue),
+            ast::Stmt::Break(_) => return Ok(Flow::Break),
+            ast::Stmt::Do(_) => fail!("Encountered unknown tag 'do'."),
+            ast::Stmt::Import(_) | ast::Stmt::FromImport(_) | ast::Stmt::Extends(_) | ast::Stmt::Include(_) => {
+                fail!("no loader for this environment specified")
+            }
+            ast::Stmt::Template(template) => return self.block(&template.children, scope, out),
+        }
+        Ok(Flow::Next)
+    }
+
+    pub fn for_loop(
+        &mut self,
+        node: &'t ast::ForLoop<'t>,
+        items: Value<'t>,
+        scope: &Rc<Scope<'t>>,
+        depth: usize,
+        out: &mut String,
+    ) -> Result<()> {
+        let mut items = items.iterate()?;
+        if let Some(condition) = &node.filter_expr {
+            let mut kept = Vec::with_capacity(items.len());
+            for item in items {
+                let inner = Scope::inside(scope);
+                inner.set("loop", Value::Undefined("the 'loop' variable cannot be used in the condition of a loop".into()));
+                self.assign(&node.target, item.clone(), &inner)?;
+                if self.eval(condition, &inner)?.truthy()? {
+                    kept.push(item);
+                }
+            }
+            items = kept;
+        }
+        if items.is_empty() {
+            let inner = Scope::inside(scope);
+            self.block(&node.else_body, &inner, out)?;
+            return Ok(());
+        }
+        let state = Rc::new(LoopState {
+            items,
+            at: Cell::new(0),
+            depth,
+            last_seen: RefCell::new(None),
+            recursive: node.recursive.then(|| (node, scope.clone())),
+        });
+        for at in 0..state.items.len() {
+            state.at.set(at);
+            let inner = Scope::inside(scope);
+            inner.set("loop", Value::Loop(state.clone()));
+            self.assign(&node.target, state.items[at].clone(), &inner)?;
+            if self.block(&node.body, &inner, out)? == Flow::Break {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, target: &'t ast::Expr<'t>, value: Value<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
+        match target {
+            ast::Expr::Var(var) => scope.set(var.id, value),
+            ast::Expr::GetAttr(attr) => match self.eval(&attr.expr, scope)? {
+                Value::Namespace(fields) => fields.borrow_mut().set(attr.name, value),
+                _ => fail!("cannot assign attribute on non-namespace object"),
+            },
+            ast::Expr::List(list) => self.unpack(&list.items, value, scope)?,
+            ast::Expr::Tuple(tuple) => self.unpack(&tuple.items, value, scope)?,
+            other => fail!("cannot assign to {}", other.description()),
+        }
+        Ok(())
+    }
+
+    fn unpack(&mut self, targets: &'t [ast::Expr<'t>], value: Value<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
+        let Ok(items) = value.iterate() else { fail!("cannot unpack non-iterable {} object", value.type_name()) };
+        if items.len() > targets.len() {
+            fail!("too many values to unpack (expected {})", targets.len());
+        }
+        if items.len() < targets.len() {
+            fail!("not enough values to unpack (expected {}, got {})", targets.len(), items.len());
+        }
+        for (target, item) in targets.iter().zip(items) {
+            self.assign(target, item, scope)?;
+        }
+        Ok(())
+    }
+
+    pub fn call_macro(&mut self, callee: &Rc<Macro<'t>>, mut args: Args<'t>) -> Result<Value<'t>> {
+        let decl = callee.decl;
+        let inner = Scope::inside(&callee.scope);
+        let names: Vec<&'t str> = decl
+            .args
+            .iter()
+            .filter_map(|arg| match arg {
+                ast::Expr::Var(var) => Some(var.id),
+                _ => None,
+            })
+            .collect();
+        let extra = args.positional.split_off(args.positional.len().min(names.len()));
+        let mut given: Vec<Option<Value<'t>>> = args.positional.into_iter().map(Some).collect();
+        given.resize(names.len(), None);
+        let mut caller = None;
+        let mut others = Dict::default();
+        for (name, value) in args.named {
+            match names.iter().position(|known| *known == name) {
+                Some(at) if given[at].is_some() => {
+                    fail!("macro '{}' got multiple values for argument '{name}'", decl.name)
+                }
+                Some(at) => given[at] = Some(value),
+                None if name == "caller" => caller = Some(value),
+                None => others.set(&name, value),
+            }
+        }
+        let uses = |name: &str| super::eval::mentions(&decl.body, name);
+        if !extra.is_empty() && !uses("varargs") {
+            fail!("macro '{}' takes not more than {} argument(s)", decl.name, names.len());
+        }
+        if !others.is_empty() && !uses("kwargs") {
+            let unknown = others.keys().first().map(to_str).transpose()?.unwrap_or_default();
+            fail!("macro '{}' takes no keyword argument '{unknown}'", decl.name);
+        }
+        match caller {
+            Some(caller) => inner.set("caller", caller),
+            None if !names.contains(&"caller") => {
+                inner.set("caller", Value::Undefined("No caller defined".into()));
+            }
+            None => {}
+        }
+        inner.set("varargs", Value::tuple(extra));
+        inner.set("kwargs", Value::dict(others));
+        let first_default = names.len() - decl.defaults.len().min(names.len());
+        for (at, (name, value)) in names.iter().zip(given).enumerate() {
+            let value = match value {
+                Some(value) => value,
+                None if at >= first_default => self.eval(&decl.defaults[at - first_default], &inner)?,
+                None => Value::Undefined(format!("parameter '{name}' was not provided").into()),
+            };
+            inner.set(name, value);
+        }
+        self.capture(&decl.body, &inner)
+    }
+
+    pub fn call_loop(&mut self, state: &Rc<LoopState<'t>>, args: Args<'t>) -> Result<Value<'t>> {
+        let [items] = args.bind("loop", ["iterable"], 1)?;
+        let Some((node, scope)) = state.recursive.clone() else {
+            fail!("The loop must have the 'recursive' marker to be called recursively.");
+        };
+        let mut out = String::new();
+        self.for_loop(node, items.unwrap_or(Value::None), &scope, state.depth + 1, &mut out)?;
+        Ok(Value::str(out))
+    }
+
+    pub fn loop_changed(&mut self, state: &LoopState<'t>, values: Vec<Value<'t>>) -> Value<'t> {
+        let mut last = state.last_seen.borrow_mut();
+        let same = last.as_ref().is_some_and(|seen| {
+            seen.len() == values.len() && seen.iter().zip(&values).all(|(a, b)| ops::equal(a, b))
+        });
+        if !same {
+            *last = Some(values);
+        }
+        Value::Bool(!same)
+    }
+}

@@ -1,0 +1,435 @@
+//! Methods of Python's own types, those that do not change the object.
+
+use std::rc::Rc;
+
+use super::args::{flag, integer, text, Args};
+use super::eval::Renderer;
+use super::repr::{is_printable, is_space};
+use super::value::ViewKind;
+use super::{fail, format, ops, Result, Value};
+
+const STR: [&str; 45] = [
+    "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format", "format_map", "index",
+    "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable",
+    "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix",
+    "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip",
+    "swapcase", "title", "upper", "zfill", "encode",
+];
+const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
+const LIST: [&str; 3] = ["count", "index", "copy"];
+const TUPLE: [&str; 2] = ["count", "index"];
+const INT: [&str; 2] = ["bit_length", "is_integer"];
+const FLOAT: [&str; 1] = ["is_integer"];
+
+pub fn find(object: &Value<'_>, name: &str) -> Option<&'static str> {
+    let names: &[&'static str] = match object {
+        Value::Str(_) => &STR,
+        Value::Dict(_) => &DICT,
+        Value::List(_) => &LIST,
+        Value::Tuple(_) => &TUPLE,
+        Value::Int(_) | Value::Bool(_) => &INT,
+        Value::Float(_) => &FLOAT,
+        _ => &[],
+    };
+    names.iter().copied().find(|known| *known == name)
+}
+
+/// Attributes of Jinja's own helper objects.
+pub fn object_attribute<'t>(object: &Value<'t>, name: &str) -> Option<Value<'t>> {
+    let method = |name| Some(Value::Method(Rc::new((object.clone(), name))));
+    match (object, name) {
+        (Value::Cycler(cycler), "current") => Some(cycler.0[*cycler.1.borrow()].clone()),
+        (Value::Cycler(_), "next") => method("next"),
+        (Value::Cycler(_), "reset") => method("reset"),
+        (Value::Macro(m), "name") => Some(Value::str(m.name())),
+        _ => None,
+    }
+}
+
+pub fn call<'t>(renderer: &mut Renderer<'t>, object: &Value<'t>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+    match object {
+        Value::Str(s) => str_method(s, name, args),
+        Value::Dict(dict) => match name {
+            "get" => {
+                let [key, default] = args.bind(name, ["", ""], 1)?;
+                let found = dict.get(&key.unwrap_or(Value::None))?.cloned();
+                Ok(found.or(default).unwrap_or(Value::None))
+            }
+            "copy" => args.bind::<0>(name, [], 0).map(|_| object.clone()),
+            "items" => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Items, dict.items())),
+            "keys" => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Keys, dict.keys())),
+            _ => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Values, dict.values())),
+        },
+        Value::List(items) | Value::Tuple(items) => match name {
+            "copy" => args.bind::<0>(name, [], 0).map(|_| object.clone()),
+            "count" => {
+                let [item] = args.bind(name, [""], 1)?;
+                let item = item.unwrap_or(Value::None);
+                Ok(Value::Int(items.iter().filter(|x| ops::equal(x, &item)).count() as i128))
+            }
+            _ => {
+                let [item] = args.bind(name, [""], 1)?;
+                let item = item.unwrap_or(Value::None);
+                match items.iter().position(|x| ops::equal(x, &item)) {
+                    Some(at) => Ok(Value::Int(at as i128)),
+                    None => fail!("{} is not in {}", super::repr::repr(&item)?, object.type_name()),
+                }
+            }
+        },
+        Value::Int(i) => Ok(match name {
+            "bit_length" => Value::Int(128 - i.unsigned_abs().leading_zeros() as i128),
+            _ => Value::Bool(true),
+        }),
+        Value::Float(f) => Ok(Value::Bool(f.is_finite() && f.fract() == 0.0)),
+        Value::Loop(state) => match name {
+            "cycle" if args.positional.is_empty() => fail!("no items for cycling given"),
+            "cycle" => Ok(args.positional[state.at.get() % args.positional.len()].clone()),
+            _ => Ok(renderer.loop_changed(state, args.positional)),
+        },
+        Value::Cycler(cycler) => {
+            let mut at = cycler.1.borrow_mut();
+            let current = cycler.0[*at].clone();
+            *at = if name == "reset" { 0 } else { (*at + 1) % cycler.0.len() };
+            Ok(if name == "reset" { Value::None } else { current })
+        }
+        other => fail!("'{}' object has no attribute '{name}'", other.type_name()),
+    }
+}
+
+pub fn strip(text: &str, chars: Option<&Value<'_>>, left: bool, right: bool) -> Result<String> {
+    let set = match chars {
+        None | Some(Value::None) => None,
+        Some(Value::Str(s)) => Some(s.clone()),
+        Some(other) => fail!("strip arg must be None or str, not {}", other.type_name()),
+    };
+    let strips = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
+    let mut rest = text;
+    if left {
+        rest = rest.trim_start_matches(strips);
+    }
+    if right {
+        rest = rest.trim_end_matches(strips);
+    }
+    Ok(rest.to_owned())
+}
+
+pub fn capitalize(text: &str) -> String {
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect(),
+        None => String::new(),
+    }
+}
+
+pub fn replace(text: &str, old: &str, new: &str, count: i128) -> String {
+    match usize::try_from(count) {
+        Ok(count) => text.replacen(old, new, count),
+        Err(_) => text.replace(old, new),
+    }
+}
+
+/// Odd padding goes to the left when the width is odd, as CPython has it.
+pub fn center(text: &str, width: i128, fill: char) -> String {
+    let length = text.chars().count();
+    let width = width.clamp(0, 1 << 20) as usize;
+    let padding = width.saturating_sub(length);
+    let left = padding / 2 + (padding & width & 1);
+    let fill = |n: usize| std::iter::repeat_n(fill, n).collect::<String>();
+    fill(left) + text + &fill(padding - left)
+}
+
+pub fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let ends = matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        if !ends {
+            line.push(c);
+            continue;
+        }
+        if keep_ends {
+            line.push(c);
+        }
+        if c == '\r' && chars.peek() == Some(&'\n') {
+            chars.next();
+            if keep_ends {
+                line.push('\n');
+            }
+        }
+        lines.push(std::mem::take(&mut line));
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// split and rsplit.
+fn split<'t>(text: &str, args: Args<'t>, from_right: bool) -> Result<Value<'t>> {
+    let [separator, max] = args.bind("split", ["sep", "maxsplit"], 0)?;
+    let max = usize::try_from(integer(max, -1, "split")?).unwrap_or(usize::MAX);
+    let mut parts: Vec<&str> = match &separator {
+        None | Some(Value::None) => return Ok(Value::list(split_space(text, max, from_right))),
+        Some(Value::Str(s)) if s.is_empty() => fail!("empty separator"),
+        Some(Value::Str(s)) if from_right => text.rsplitn(max.saturating_add(1), &**s).collect(),
+        Some(Value::Str(s)) => text.splitn(max.saturating_add(1), &**s).collect(),
+        Some(other) => {
+            other.check_defined()?;
+            fail!("must be str or None, not {}", other.type_name())
+        }
+    };
+    if from_right {
+        parts.reverse();
+    }
+    Ok(Value::list(parts.into_iter().map(Value::str).collect()))
+}
+
+fn split_space<'t>(text: &str, max: usize, from_right: bool) -> Vec<Value<'t>> {
+    let mut parts = Vec::new();
+    let mut rest = if from_right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
+    while !rest.is_empty() {
+        if parts.len() == max {
+            // Only the outer end of what is left was cleared of spaces.
+            parts.push(rest);
+            break;
+        }
+        let cut = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
+        match cut {
+            None => {
+                parts.push(rest);
+                break;
+            }
+            Some(at) if from_right => {
+                let width = rest[at..].chars().next().map_or(1, char::len_utf8);
+                parts.push(&rest[at + width..]);
+                rest = rest[..at].trim_end_matches(is_space);
+            }
+            Some(at) => {
+                parts.push(&rest[..at]);
+                rest = rest[at..].trim_start_matches(is_space);
+            }
+        }
+    }
+    if from_right {
+        parts.reverse();
+    }
+    parts.into_iter().map(Value::str).collect()
+}
+
+fn partition<'t>(text: &str, args: Args<'t>, from_right: bool) -> Result<Value<'t>> {
+    let [separator] = args.bind("partition", [""], 1)?;
+    let separator = self::text(separator, "", "partition")?;
+    if separator.is_empty() {
+        fail!("empty separator");
+    }
+    let found = if from_right { text.rsplit_once(&*separator) } else { text.split_once(&*separator) };
+    let parts = match found {
+        Some((before, after)) => [before, &separator, after],
+        None if from_right => ["", "", text],
+        None => [text, "", ""],
+    };
+    Ok(Value::tuple(parts.into_iter().map(Value::str).collect()))
+}
+
+/// The part of a text that start and end of find, count, startswith and the like pick out, and where it begins.
+fn window(text: &str, start: Option<Value<'_>>, end: Option<Value<'_>>) -> Result<Option<(usize, String)>> {
+    let chars: Vec<char> = text.chars().collect();
+    let len = chars.len() as i128;
+    let bound = |value: Option<Value<'_>>, default: i128| -> Result<i128> {
+        let at = integer(value.filter(|v| !matches!(v, Value::None)), default, "slice")?;
+        Ok(if at < 0 { (at + len).max(0) } else { at })
+    };
+    let (start, end) = (bound(start, 0)?, bound(end, len)?.min(len));
+    if start > end {
+        return Ok(None);
+    }
+    Ok(Some((start as usize, chars[start as usize..end as usize].iter().collect())))
+}
+
+fn affix<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+    let [affix, start, end] = args.bind(name, ["", "", ""], 1)?;
+    let candidates = match affix.unwrap_or(Value::None) {
+        Value::Tuple(items) => items.to_vec(),
+        other => vec![other],
+    };
+    let Some((_, part)) = window(text, start, end)? else { return Ok(Value::Bool(false)) };
+    for candidate in candidates {
+        candidate.check_defined()?;
+        let Value::Str(s) = &candidate else {
+            fail!("{name} first arg must be str or a tuple of str, not {}", candidate.type_name());
+        };
+        if if name == "startswith" { part.starts_with(&**s) } else { part.ends_with(&**s) } {
+            return Ok(Value::Bool(true));
+        }
+    }
+    Ok(Value::Bool(false))
+}
+
+fn search<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+    let [what, start, end] = args.bind(name, ["", "", ""], 1)?;
+    let what = self::text(what, "", name)?;
+    let Some((offset, part)) = window(text, start, end)? else {
+        return Ok(Value::Int(if name == "count" { 0 } else { -1 }));
+    };
+    if name == "count" {
+        return Ok(Value::Int(part.matches(&*what).count() as i128));
+    }
+    let found = if name.starts_with('r') { part.rfind(&*what) } else { part.find(&*what) };
+    match found {
+        Some(at) => Ok(Value::Int((offset + part[..at].chars().count()) as i128)),
+        None if name.ends_with("index") => fail!("substring not found"),
+        None => Ok(Value::Int(-1)),
+    }
+}
+
+fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+    let has = |test: fn(char) -> bool| Value::Bool(!s.is_empty() && s.chars().all(test));
+    Ok(match name {
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = args.bind(name, [""], 0)?;
+            if let Some(chars) = &chars {
+                chars.check_defined()?;
+            }
+            Value::str(strip(s, chars.as_ref(), name != "rstrip", name != "lstrip")?)
+        }
+        "split" | "rsplit" => return split(s, args, name == "rsplit"),
+        "partition" | "rpartition" => return partition(s, args, name == "rpartition"),
+        "startswith" | "endswith" => return affix(s, name, args),
+        "find" | "rfind" | "index" | "rindex" | "count" => return search(s, name, args),
+        "format" => Value::str(format::braces(s, &args)?),
+        "format_map" => {
+            let [map] = args.bind(name, [""], 1)?;
+            let Some(Value::Dict(dict)) = map else { fail!("format_map expects a dict") };
+            let named = dict.iter().filter_map(|(k, v)| Some((k.as_str()?.to_owned(), v.clone()))).collect();
+            Value::str(format::braces(s, &Args { positional: Vec::new(), named })?)
+        }
+        "replace" => {
+            let [old, new, count] = args.bind(name, ["", "", "count"], 2)?;
+            let count = integer(count, -1, name)?;
+            Value::str(replace(s, &text(old, "", name)?, &text(new, "", name)?, count))
+        }
+        "removeprefix" | "removesuffix" => {
+            let [part] = args.bind(name, [""], 1)?;
+            let part = text(part, "", name)?;
+            let rest = if name == "removeprefix" { s.strip_prefix(&*part) } else { s.strip_suffix(&*part) };
+            Value::str(rest.unwrap_or(s))
+        }
+        "join" => {
+            let [items] = args.bind(name, [""], 1)?;
+            let mut parts = Vec::new();
+            for (i, item) in items.unwrap_or(Value::None).iterate()?.into_iter().enumerate() {
+                match item {
+                    Value::Str(part) => parts.push(part.to_string()),
+                    other => fail!("sequence item {i}: expected str instance, {} found", other.type_name()),
+                }
+            }
+            Value::str(parts.join(s))
+        }
+        "splitlines" => {
+            let [keep] = args.bind(name, ["keepends"], 0)?;
+            Value::list(split_lines(s, flag(keep, false)?).into_iter().map(Value::str).collect())
+        }
+        "center" | "ljust" | "rjust" | "zfill" => {
+            let [width, fill] = args.bind(name, ["", ""], 1)?;
+            let width = integer(width, 0, name)?;
+            let fill = text(fill, " ", name)?.chars().next().unwrap_or(' ');
+            Value::str(pad(s, name, width, fill))
+        }
+        "expandtabs" => {
+            let [size] = args.bind(name, ["tabsize"], 0)?;
+            Value::str(expand_tabs(s, integer(size, 8, name)?.clamp(0, 1000) as usize))
+        }
+        "encode" => fail!("bytes are not supported in chat templates"),
+        _ => {
+            args.bind::<0>(name, [], 0)?;
+            match name {
+                "upper" => Value::str(s.to_uppercase()),
+                "lower" => Value::str(s.to_lowercase()),
+                "casefold" => Value::str(s.to_lowercase().replace('ß', "ss")),
+                "capitalize" => Value::str(capitalize(s)),
+                "title" => Value::str(title(s)),
+                "swapcase" => Value::str(s.chars().map(swap_case).collect::<String>()),
+                "isalnum" => has(char::is_alphanumeric),
+                "isalpha" => has(char::is_alphabetic),
+                "isascii" => Value::Bool(s.is_ascii()),
+                "isdecimal" | "isdigit" => has(|c| c.is_numeric() && c.to_digit(36).is_none_or(|_| c.is_ascii_digit())),
+                "isnumeric" => has(char::is_numeric),
+                "isspace" => has(is_space),
+                "isprintable" => Value::Bool(s.chars().all(is_printable)),
+                "isidentifier" => Value::Bool(is_identifier(s)),
+                "islower" => Value::Bool(has_case(s) && !s.chars().any(char::is_uppercase)),
+                "isupper" => Value::Bool(has_case(s) && !s.chars().any(char::is_lowercase)),
+                "istitle" => Value::Bool(has_case(s) && title(s) == **s),
+                other => fail!("'str' object has no attribute '{other}'"),
+            }
+        }
+    })
+}
+
+fn pad(text: &str, name: &str, width: i128, fill: char) -> String {
+    let missing = (width.clamp(0, 1 << 20) as usize).saturating_sub(text.chars().count());
+    let padding = |c: char| std::iter::repeat_n(c, missing).collect::<String>();
+    match name {
+        "center" => center(text, width, fill),
+        "ljust" => text.to_owned() + &padding(fill),
+        "rjust" => padding(fill) + text,
+        _ => match text.strip_prefix(['+', '-']) {
+            Some(digits) => text[..1].to_owned() + &padding('0') + digits,
+            None => padding('0') + text,
+        },
+    }
+}
+
+fn expand_tabs(text: &str, size: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for c in text.chars() {
+        match c {
+            '\t' if size > 0 => {
+                let spaces = size - column % size;
+                out.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            '\t' => {}
+            c => {
+                out.push(c);
+                column = if matches!(c, '\n' | '\r') { 0 } else { column + 1 };
+            }
+        }
+    }
+    out
+}
+
+fn has_case(text: &str) -> bool {
+    text.chars().any(|c| c.is_lowercase() || c.is_uppercase())
+}
+
+fn swap_case(c: char) -> String {
+    if c.is_uppercase() {
+        c.to_lowercase().collect()
+    } else {
+        c.to_uppercase().collect()
+    }
+}
+
+/// str.title: a letter behind anything but a letter is a capital.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    for c in text.chars() {
+        if inside {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        inside = c.is_lowercase() || c.is_uppercase();
+    }
+    out
+}
+
+fn is_identifier(text: &str) -> bool {
+    let mut chars = text.chars();
+    let starts = chars.next().is_some_and(|c| c == '_' || c.is_alphabetic());
+    starts && chars.all(|c| c == '_' || c.is_alphanumeric())
+}

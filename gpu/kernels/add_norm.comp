@@ -32,18 +32,21 @@ vec4 masked(vec4 v, uint chunk) {
 
 void main() {
     uint t0 = gl_WorkGroupID.x * kRowBlock;
-    uint n_rows = step_n_rows(p.step);
+    uint n_rows = gl_NumWorkGroups.x * kRowBlock == 1 ? 1 : step_n_rows(p.step);
     if (t0 >= n_rows) return;
     uint thread = gl_LocalInvocationIndex;
 
     uint slots[kRowBlock];
+    LoraModule first_module;
     if (kHasLora != 0) {
         for (uint j = 0; j < kRowBlock; j++) {
             slots[j] = t0 + j < n_rows ? step_row(p.step, t0 + j).v.adapter_slot : kNoSlot;
         }
+        first_module = lora_module(p.lora_layer, slots[0], p.lora_slot_stride, p.lora_module);
     }
 
     vec4 v[kPerThread][kRowBlock];
+    vec4 gamma[kPerThread];  // loaded before the sum over the row is known
     float squares[kRowBlock];
     for (uint j = 0; j < kRowBlock; j++) squares[j] = 0.0;
     for (uint i = 0; i < kPerThread; i++) {
@@ -53,19 +56,21 @@ void main() {
             continue;
         }
         vec4 bias = kHasBias != 0 ? load4(p.bias, chunk, 0) : vec4(0.0);
+        if (kHasNorm != 0) gamma[i] = load4(p.gamma, chunk, 0);
         vec4 acc[kRowBlock];
         for (uint j = 0; j < kRowBlock; j++) {
             uint64_t y = p.y + (uint64_t(t0 + j) * p.y_stride) * 4;
             acc[j] = load4(y, chunk, 0);
             for (uint s = 1; s < kSplits; s++) acc[j] += load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
             acc[j] += bias;
+            v[i][j] = load4(p.x + uint64_t(t0 + j) * p.x_stride * 4, chunk, 0);
         }
         if (kHasLora != 0) {
-            add_lora(acc, slots, t0, p.lora_layer, p.lora_slot_stride, p.lora_module, p.low, 0, 1, chunk * 4, kHidden);
+            add_lora(acc, slots, first_module, t0, p.lora_layer, p.lora_slot_stride, p.lora_module, p.low, 0, 1, chunk * 4, kHidden);
         }
         for (uint j = 0; j < kRowBlock; j++) {
             uint64_t x = p.x + uint64_t(t0 + j) * p.x_stride * 4;
-            v[i][j] = masked(load4(x, chunk, 0) + acc[j], chunk);
+            v[i][j] = masked(v[i][j] + acc[j], chunk);
             if (t0 + j < n_rows) store4(x, chunk, v[i][j], 0);
             squares[j] = sum_squares4(v[i][j], squares[j]);
         }
@@ -90,7 +95,7 @@ void main() {
         for (uint i = 0; i < kPerThread; i++) {
             uint chunk = i * kThreads + thread;
             if (chunk < kChunks) {
-                store4(xn, chunk, masked(v[i][j] * inverse * load4(p.gamma, chunk, 0), chunk), kActType);
+                store4(xn, chunk, masked(v[i][j] * inverse * gamma[i], chunk), kActType);
             }
         }
         for (uint chunk = kChunks + thread; chunk < p.xn_stride / 4; chunk += kThreads) {

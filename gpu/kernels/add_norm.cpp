@@ -4,7 +4,7 @@
 namespace lorad::gpu {
 
 void KernelSet::add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type) {
-    uint32_t block = row_block(shape.rows, shape.with_lora);
+    uint32_t block = row_block(shape.rows, shape.with_lora, device_.capabilities().is_cpu ? 8 : 256);
     uint32_t size = threads(threads_for(ceil_div(params.hidden, 4), 128, block == 1 ? 1024 : 512), 32);
     const Kernel* k = kernel("add_norm", {size, static_cast<uint32_t>(act_type), params.hidden, shape.n_splits,
                                           shape.with_lora, params.bias != 0, params.gamma != 0, block});

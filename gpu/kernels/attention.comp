@@ -5,6 +5,7 @@
 //   partials [T][Q][splits][4 + D]          f32: max, sum, 0, 0, unscaled result; instead of y if SPLIT
 // The row at position p sees 0..p (the last `window` of them) of its own sequence. Online softmax over tiles of
 // TOKENS_PER_QUAD * workgroup / 4 tokens. Scores: four lanes per token. Values: D / 4 lanes per token, several tokens at once.
+// No sum depends on how many heads share a workgroup.
 // grid (T, K * Q / K / GROUP, splits); one workgroup per row and GROUP query heads; moves 4 D bytes per token.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,7 +20,8 @@ layout(constant_id = 4) const uint kKvHeads = 1;
 layout(constant_id = 5) const uint kGroupsPerKv = 1;    // workgroups that share a KV head
 layout(constant_id = 6) const uint kPerQuad = 4;        // tokens per four lanes and tile
 layout(constant_id = 7) const uint kSplit = 0;
-layout(constant_id = 8) const uint kPoolFloats = 4096;  // shared memory; see attention.cpp
+layout(constant_id = 8) const uint kPoolVectors = 1024;  // 16 bytes each of shared memory; see attention.cpp
+layout(constant_id = 9) const uint kSlots = 64;          // at least the subgroups of a workgroup
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -28,15 +30,17 @@ const uint kTile = kQuads * kPerQuad;
 const uint kChunks = kHeadDim / 8;
 const uint kChunksPerLane = (kChunks + 3) / 4;
 const uint kLanes = kHeadDim / 4;
-const uint kTeams = kThreads / kLanes;  // tokens whose values are added at once
+const uint kTeams = kThreads / kLanes;     // tokens whose values are added at once
+const uint kHeadVectors = (kGroup + 3) / 4;
+const uint kAhead = 4;                     // loads of V in flight per thread
 const float kMinusInf = -1.0 / 0.0;
 
-// Regions of the pool while the context is read, in floats. Afterwards all of it serves the last sum.
-const uint kWeightsAt = kGroup * kHeadDim;
-const uint kSlotsAt = kWeightsAt + kGroup * kTile;
-const uint kHeadsThatFit = kPoolFloats / (kTeams * (kHeadDim + 1));
+// The queries while the context is read; then the teams' results of a few heads at a time.
+shared vec4 pool[kPoolVectors];
+shared vec4 weights[kTile][kHeadVectors];  // exp(score - top) by token and head
+shared float slots[kGroup][kSlots];
+const uint kHeadsThatFit = kPoolVectors / (kTeams * kLanes);
 const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
-shared float pool[kPoolFloats];
 
 uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
@@ -44,9 +48,17 @@ uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
     return p.kv + line * (kHeadDim * 2);
 }
 
+// V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond the end.
+void load_values(out uvec2 words[kAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
+    for (uint u = 0; u < kAhead; u++) {
+        uint token = min(first + u * kTeams, n_tokens - 1);
+        words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + lane * 8).v;
+    }
+}
+
 void main() {
     uint t = gl_WorkGroupID.x;
-    if (t >= step_n_rows(p.step)) return;
+    if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
     uint thread = gl_LocalInvocationIndex;
     uint kv_head = gl_WorkGroupID.y / kGroupsPerKv;
     uint first_head = gl_WorkGroupID.y * kGroup;
@@ -64,10 +76,7 @@ void main() {
     }
 
     uint64_t q = p.q + (uint64_t(t) * p.q_stride + first_head * kHeadDim) * 4;
-    for (uint i = thread; i < kGroup * kHeadDim / 4; i += kThreads) {
-        vec4 v = load4(q, i, 0) * p.scale;
-        for (uint c = 0; c < 4; c++) pool[i * 4 + c] = v[c];
-    }
+    for (uint i = thread; i < kGroup * kLanes; i += kThreads) pool[i] = load4(q, i, 0) * p.scale;
     barrier();
 
     uint quad = thread / 4;
@@ -75,7 +84,7 @@ void main() {
     uint team = thread / kLanes;
     uint team_lane = thread % kLanes;
     float top[kGroup];
-    float total[kGroup];
+    float total[kGroup];  // of the weights that this thread has made
     vec4 acc[kGroup];
     for (uint g = 0; g < kGroup; g++) {
         top[g] = kMinusInf;
@@ -84,85 +93,85 @@ void main() {
     }
 
     for (uint tile = begin; tile < end; tile += kTile) {
-        uvec4 keys[kPerQuad][kChunksPerLane];
+        uint n_tokens = min(kTile, end - tile);
+        uint64_t keys[kPerQuad];
+        float score[kGroup][kPerQuad];
         for (uint i = 0; i < kPerQuad; i++) {
-            uint64_t at = token_address(table, min(tile + i * kQuads + quad, end - 1), 0, kv_head);
-            for (uint c = 0; c < kChunksPerLane; c++) {
-                uint chunk = min(c * 4 + quad_lane, kChunks - 1);
-                keys[i][c] = Uvec4Ref(at + chunk * 16).v;
+            keys[i] = token_address(table, tile + min(i * kQuads + quad, n_tokens - 1), 0, kv_head);
+            for (uint g = 0; g < kGroup; g++) score[g][i] = 0.0;
+        }
+        for (uint c = 0; c < kChunksPerLane; c++) {
+            uint chunk = c * 4 + quad_lane;
+            if (kChunks % 4 != 0 && chunk >= kChunks) continue;
+            Eight key[kPerQuad];
+            for (uint i = 0; i < kPerQuad; i++) key[i] = load8(keys[i], chunk, 1);
+            for (uint g = 0; g < kGroup; g++) {
+                uint at = g * kLanes + chunk * 2;
+                Eight query = Eight(pool[at], pool[at + 1]);
+                for (uint i = 0; i < kPerQuad; i++) score[g][i] = dot8(key[i], query, score[g][i]);
             }
         }
-        float score[kGroup][kPerQuad];
+        uvec2 words[kAhead];
+        load_values(words, table, tile, team, n_tokens, kv_head, team_lane);
         for (uint g = 0; g < kGroup; g++) {
             float tile_top = kMinusInf;
             for (uint i = 0; i < kPerQuad; i++) {
-                float s = 0.0;
-                for (uint c = 0; c < kChunksPerLane; c++) {
-                    uint chunk = c * 4 + quad_lane;
-                    if (kChunks % 4 != 0 && chunk >= kChunks) continue;
-                    uint at = g * kHeadDim + chunk * 8;
-                    Eight query = Eight(vec4(pool[at], pool[at + 1], pool[at + 2], pool[at + 3]),
-                                        vec4(pool[at + 4], pool[at + 5], pool[at + 6], pool[at + 7]));
-                    s = dot8(unpack8(keys[i][c], 1), query, s);
-                }
+                float s = score[g][i];
                 s += subgroupShuffleXor(s, 1);
                 s += subgroupShuffleXor(s, 2);
                 if (p.softcap != 0.0) s = p.softcap * tanh(clamp(s / p.softcap, -15.0, 15.0));
-                score[g][i] = tile + i * kQuads + quad < end ? s : kMinusInf;
+                score[g][i] = i * kQuads + quad < n_tokens ? s : kMinusInf;
                 tile_top = max(tile_top, score[g][i]);
             }
             tile_top = subgroupMax(tile_top);
-            if (subgroupElect()) pool[kSlotsAt + g * gl_NumSubgroups + gl_SubgroupID] = tile_top;
+            if (subgroupElect()) slots[g][gl_SubgroupID] = tile_top;
         }
         barrier();
-        float fade[kGroup];
         for (uint g = 0; g < kGroup; g++) {
             float new_top = top[g];
-            for (uint i = 0; i < gl_NumSubgroups; i++) {
-                new_top = max(new_top, pool[kSlotsAt + g * gl_NumSubgroups + i]);
-            }
-            fade[g] = exp(top[g] - new_top);
+            for (uint i = 0; i < gl_NumSubgroups; i++) new_top = max(new_top, slots[g][i]);
+            float fade = exp(top[g] - new_top);
             top[g] = new_top;
+            acc[g] *= fade;
+            total[g] *= fade;
             for (uint i = 0; i < kPerQuad; i++) {
-                if (i % 4 == quad_lane) pool[kWeightsAt + g * kTile + i * kQuads + quad] = exp(score[g][i] - new_top);
+                if (i % 4 != quad_lane) continue;
+                float weight = exp(score[g][i] - new_top);
+                weights[i * kQuads + quad][g / 4][g % 4] = weight;
+                total[g] += weight;
             }
         }
         barrier();
-        for (uint g = 0; g < kGroup; g++) {
-            acc[g] *= fade[g];
-            total[g] *= fade[g];
-        }
-        uint n_tokens = min(kTile, end - tile);
-        for (uint first = team; team < kTeams && first < n_tokens; first += 4 * kTeams) {
-            uvec2 words[4];
-            for (uint u = 0; u < 4; u++) {
-                uint token = min(first + u * kTeams, n_tokens - 1);
-                words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + team_lane * 8).v;
-            }
-            for (uint u = 0; u < 4; u++) {
+        for (uint first = team; team < kTeams && first < n_tokens; first += kAhead * kTeams) {
+            uvec2 now[kAhead] = words;
+            uint next = first + kAhead * kTeams;
+            if (next < n_tokens) load_values(words, table, tile, next, n_tokens, kv_head, team_lane);
+            for (uint u = 0; u < kAhead; u++) {
                 uint token = first + u * kTeams;
                 if (token >= n_tokens) break;
-                vec4 value = vec4(unpackHalf2x16(words[u].x), unpackHalf2x16(words[u].y));
-                for (uint g = 0; g < kGroup; g++) {
-                    float weight = pool[kWeightsAt + g * kTile + token];
-                    acc[g] = fma(value, vec4(weight), acc[g]);
-                    total[g] += weight;
+                vec4 value = vec4(unpackHalf2x16(now[u].x), unpackHalf2x16(now[u].y));
+                for (uint v = 0; v < kHeadVectors; v++) {
+                    vec4 weight = weights[token][v];
+                    for (uint g = v * 4; g < kGroup && g < v * 4 + 4; g++) {
+                        acc[g] = fma(value, vec4(weight[g - v * 4]), acc[g]);
+                    }
                 }
             }
         }
     }
 
-    // The teams' sums, a few heads at a time: line (head, team) holds D values and the sum of weights.
+    barrier();
+    for (uint g = 0; g < kGroup; g++) {
+        float sum = subgroupAdd(total[g]);
+        if (subgroupElect()) slots[g][gl_SubgroupID] = sum;
+    }
     uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint pass = 0; pass < kGroup; pass += kHeadsPerPass) {
         uint n_heads = min(kHeadsPerPass, kGroup - pass);
         barrier();
-        if (team < kTeams) {
-            for (uint g = 0; g < kGroup; g++) {
-                if (g < pass || g >= pass + n_heads) continue;
-                uint line = ((g - pass) * kTeams + team) * kHeadDim;
-                for (uint c = 0; c < 4; c++) pool[line + team_lane * 4 + c] = acc[g][c];
-                if (team_lane == 0) pool[kHeadsPerPass * kTeams * kHeadDim + (g - pass) * kTeams + team] = total[g];
+        for (uint g = 0; g < kGroup; g++) {
+            if (team < kTeams && g >= pass && g < pass + n_heads) {
+                pool[((g - pass) * kTeams + team) * kLanes + team_lane] = acc[g];
             }
         }
         barrier();
@@ -170,15 +179,12 @@ void main() {
             uint g = i / kLanes;
             uint lane = i % kLanes;
             vec4 sum = vec4(0.0);
-            float weights = 0.0;
-            for (uint m = 0; m < kTeams; m++) {
-                uint at = (g * kTeams + m) * kHeadDim + lane * 4;
-                sum += vec4(pool[at], pool[at + 1], pool[at + 2], pool[at + 3]);
-                weights += pool[kHeadsPerPass * kTeams * kHeadDim + g * kTeams + m];
-            }
+            float sum_weights = 0.0;
+            for (uint m = 0; m < kTeams; m++) sum += pool[(g * kTeams + m) * kLanes + lane];
+            for (uint m = 0; m < gl_NumSubgroups; m++) sum_weights += slots[pass + g][m];
             uint head = first_head + pass + g;
             if (kSplit == 0) {
-                store4(y, head * kLanes + lane, sum / weights, kActType);
+                store4(y, head * kLanes + lane, sum / sum_weights, kActType);
                 continue;
             }
             float head_top = kMinusInf;
@@ -186,7 +192,7 @@ void main() {
             uint64_t line = uint64_t(t) * gl_NumWorkGroups.y * kGroup + head;
             uint64_t at = p.partials + (line * gl_NumWorkGroups.z + gl_WorkGroupID.z) * (kHeadDim + 4) * 4;
             Vec4Ref(at + 16 + lane * 16).v = sum;
-            if (lane == 0) Vec4Ref(at).v = vec4(head_top, weights, 0.0, 0.0);
+            if (lane == 0) Vec4Ref(at).v = vec4(head_top, sum_weights, 0.0, 0.0);
         }
     }
     if (kSplit == 0 && gl_WorkGroupID.y == 0) {

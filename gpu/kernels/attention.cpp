@@ -17,7 +17,7 @@ uint32_t heads_per_workgroup(uint32_t group) {
 // A split costs a second dispatch, so each one should have a good stretch of tokens.
 constexpr uint32_t kTokensPerSplit = 256;
 constexpr uint32_t kMaxAttentionSplits = 16;
-constexpr uint32_t kPoolFloatsWanted = 4096;  // 16 KiB, what every device has
+constexpr uint32_t kPoolVectorsWanted = 384;  // 6 KiB: with 8 of weights and 2 of slots still what every device has
 
 }  // namespace
 
@@ -38,19 +38,21 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
                           ScalarType act_type) {
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
     uint32_t group = shape.n_q_heads / shape.n_kv_heads;
-    uint32_t heads = heads_per_workgroup(group);
+    const DeviceCapabilities& caps = device_.capabilities();
+    // With few rows one head per workgroup fills the device better, although K and V come from the cache then.
+    uint32_t units = caps.is_cpu ? 1 : std::max(caps.n_compute_units_hint, 1u);
+    bool few = shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
+    uint32_t heads = few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
     uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
-    uint32_t subgroup_size_min = std::max(device_.capabilities().subgroup_size_min, 1u);
-    uint32_t while_reading = heads * (shape.head_dim + size / 4 * per_quad + ceil_div(size, subgroup_size_min));
-    uint32_t one_head = size / lanes * (shape.head_dim + 1);
-    uint32_t all_heads = std::min(heads * one_head, kPoolFloatsWanted);
-    uint32_t pool = std::max({while_reading, one_head, all_heads});
+    uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));
+    uint32_t one_head = size / lanes * lanes;
+    uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
     uint32_t act = static_cast<uint32_t>(act_type);
     bool split = shape.n_splits > 1;
-    const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool});
+    const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
     if (!split) return;

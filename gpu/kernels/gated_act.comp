@@ -40,22 +40,28 @@ void load_sum(out vec4 acc[kRowBlock], uint t0, uint column) {
 
 void main() {
     uint t0 = gl_WorkGroupID.y * kRowBlock;
-    uint n_rows = step_n_rows(p.step);
+    uint n_rows = gl_NumWorkGroups.y * kRowBlock == 1 ? 1 : step_n_rows(p.step);
     uint f = gl_GlobalInvocationID.x * 4;
     if (t0 >= n_rows || f >= p.act_stride) return;
 
     vec4 gate[kRowBlock];
     vec4 up[kRowBlock];
     if (f < p.ffn) {
-        load_sum(gate, t0, f);
-        load_sum(up, t0, p.ffn + f);
+        uint slots[kRowBlock];
+        LoraModule first_gate;
+        LoraModule first_up;
         if (kHasLora != 0) {
-            uint slots[kRowBlock];
             for (uint j = 0; j < kRowBlock; j++) {
                 slots[j] = t0 + j < n_rows ? step_row(p.step, t0 + j).v.adapter_slot : kNoSlot;
             }
-            add_lora(gate, slots, t0, p.lora_layer, p.lora_slot_stride, kLoraGate, p.low, 0, 2, f, p.ffn);
-            add_lora(up, slots, t0, p.lora_layer, p.lora_slot_stride, kLoraUp, p.low, 1, 2, f, p.ffn);
+            first_gate = lora_module(p.lora_layer, slots[0], p.lora_slot_stride, kLoraGate);
+            first_up = lora_module(p.lora_layer, slots[0], p.lora_slot_stride, kLoraUp);
+        }
+        load_sum(gate, t0, f);
+        load_sum(up, t0, p.ffn + f);
+        if (kHasLora != 0) {
+            add_lora(gate, slots, first_gate, t0, p.lora_layer, p.lora_slot_stride, kLoraGate, p.low, 0, 2, f, p.ffn);
+            add_lora(up, slots, first_up, t0, p.lora_layer, p.lora_slot_stride, kLoraUp, p.low, 1, 2, f, p.ffn);
         }
     }
     for (uint j = 0; j < kRowBlock; j++) {

@@ -5,7 +5,7 @@ namespace lorad::gpu {
 
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
                           Activation activation, ScalarType act_type) {
-    uint32_t block = row_block(shape.rows, shape.with_lora);
+    uint32_t block = row_block(shape.rows, shape.with_lora, device_.capabilities().is_cpu ? 8 : 64);
     uint32_t size = threads(128, 32);
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, shape.with_lora, params.bias != 0, params.ffn % 4 == 0, block});

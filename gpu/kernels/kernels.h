@@ -2,7 +2,8 @@
 //
 // Letters: T rows of the step, H hidden, Q/K query and KV heads, D head dim, F ffn, V vocabulary, S splits of a matmul.
 // Rows of all buffers are the step's rows unless said otherwise. Kernels read the true row count from device memory and
-// leave rows beyond it alone; `rows` below is the capacity that the recording is made for (the row bucket).
+// leave rows beyond it alone; `rows` below is the capacity that the recording is made for (the row bucket). A recording for
+// one row takes its row as given.
 // Weights, LoRA A and B keep the type of their file; norm weights and biases are f32. Matrices are [n_padded][k_stride],
 // n_padded = n rounded up to 64, k_stride = k rounded up to 64, padding zero. A row of activations is as long as k_stride of
 // the matrix that reads it, its padding zero; activation buffers have kSlackRows rows behind the bucket, whose content never
@@ -22,6 +23,7 @@
 #include "gpu/kernels/attention.params.h"
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/gated_act.params.h"
+#include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/lora_shrink.params.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
@@ -67,7 +69,8 @@ struct AttentionShape {
 
 class KernelSet {
   public:
-    // kInvalidConfig if the device lacks the path that was asked for.
+    // Shows by small products that the fast kernels are right on this device, about a second without a pipeline cache; those
+    // that are not are left out with a warning. kInvalidConfig if the device lacks the path that was asked for.
     static Result<std::unique_ptr<KernelSet>> create(Device& device, const KernelSetOptions& options);
     ~KernelSet();
 
@@ -129,8 +132,15 @@ class KernelSet {
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
     uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
 
+    Status climb_ladder();  // sets ladder_ and options_.path
+    MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
+    MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
+    void forget_error();
+
     Device& device_;
     KernelSetOptions options_;
+    KernelLadder ladder_;
     std::unique_ptr<Impl> impl_;
 };
 

@@ -17,6 +17,26 @@ const uint kSums = kRowBlock * kShrinkRanks;
 const uint kMaxSubgroups = 128;
 shared float slots_sum[kSums * kMaxSubgroups];
 
+// acc[j][r] += this thread's chunks of a[r] . x[j]; type is a literal, so that no load waits behind a branch.
+void add_products(inout float acc[kRowBlock][kShrinkRanks], const uint64_t a[kShrinkRanks], const uint64_t x[kRowBlock],
+                  uint n_chunks, uint count, const uint type) {
+    if (count == 1) {
+        for (uint chunk = gl_LocalInvocationIndex; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
+            Eight b = load8(x[0], chunk, kActType);
+            for (uint r = 0; r < kShrinkRanks; r++) acc[0][r] = dot8(load8(a[r], chunk, type), b, acc[0][r]);
+        }
+    } else {
+        for (uint chunk = gl_LocalInvocationIndex; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
+            Eight e[kShrinkRanks];
+            for (uint r = 0; r < kShrinkRanks; r++) e[r] = load8(a[r], chunk, type);
+            for (uint j = 0; j < kRowBlock; j++) {
+                Eight b = load8(x[j], chunk, kActType);
+                for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = dot8(e[r], b, acc[j][r]);
+            }
+        }
+    }
+}
+
 void main() {
     LoraSegment segment = SegmentRef(p.segments + uint64_t(gl_WorkGroupID.y) * 16).v;
     uint m_idx = gl_WorkGroupID.z;
@@ -39,20 +59,12 @@ void main() {
             x[j] = p.x + uint64_t(t) * p.x_stride * bytes_of(kActType);
             for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = 0.0;
         }
-        if (count == 1) {
-            for (uint chunk = thread; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
-                Eight b = load8(x[0], chunk, kActType);
-                for (uint r = 0; r < kShrinkRanks; r++) acc[0][r] = dot8(load8(a[r], chunk, m.type), b, acc[0][r]);
-            }
+        if (m.type == 0) {
+            add_products(acc, a, x, n_chunks, count, 0);
+        } else if (m.type == 1) {
+            add_products(acc, a, x, n_chunks, count, 1);
         } else {
-            for (uint chunk = thread; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
-                Eight e[kShrinkRanks];
-                for (uint r = 0; r < kShrinkRanks; r++) e[r] = load8(a[r], chunk, m.type);
-                for (uint j = 0; j < kRowBlock; j++) {
-                    Eight b = load8(x[j], chunk, kActType);
-                    for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = dot8(e[r], b, acc[j][r]);
-                }
-            }
+            add_products(acc, a, x, n_chunks, count, 2);
         }
         barrier();  // the sums of the block before have been read
         for (uint j = 0; j < kRowBlock; j++) {

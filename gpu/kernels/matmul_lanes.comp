@@ -16,7 +16,7 @@ layout(constant_id = 3) const uint kCols = 1;
 layout(push_constant, scalar) uniform Push { MatmulParams p; };
 
 void main() {
-    uint n_rows = UintRef(p.n_rows).v;
+    uint n_rows = gl_NumWorkGroups.y * kCols == 1 ? 1 : UintRef(p.n_rows).v;
     uint t0 = gl_WorkGroupID.y * kCols;
     uint n = gl_GlobalInvocationID.x;
     if (t0 >= n_rows || n >= p.n) return;

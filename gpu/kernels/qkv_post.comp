@@ -28,17 +28,15 @@ const uint kHeadsPerGroup = gl_WorkGroupSize.x / kLanes;
 const uint kHalf = kRotaryDim / 2;
 shared float values[kRowBlock][kHeadsPerGroup * kHeadDim];
 
-float rotated(uint j, uint base, uint d, float own, uint position, uint64_t gamma, float inverse) {
-    uint i = d < kHalf ? d : d - kHalf;
+float rotated(uint j, uint base, uint d, float own, vec2 turn, uint64_t gamma, float inverse) {
     uint partner = d < kHalf ? d + kHalf : d - kHalf;
-    vec2 turn = Vec2Ref(p.rope + (uint64_t(position) * kHalf + i) * 8).v;
     float other = values[j][base + partner];
     if (gamma != 0) other = other * inverse * FloatRef(gamma + partner * 4).v;
     return d < kHalf ? fma(own, turn.x, -(other * turn.y)) : fma(own, turn.x, other * turn.y);
 }
 
 void main() {
-    uint n_rows = step_n_rows(p.step);
+    uint n_rows = gl_NumWorkGroups.y * kRowBlock == 1 ? 1 : step_n_rows(p.step);
     uint t0 = gl_WorkGroupID.y * kRowBlock;
     if (t0 >= n_rows) return;
     uint thread = gl_LocalInvocationIndex;
@@ -49,8 +47,26 @@ void main() {
     uint column = head * kHeadDim + d0;
     uint base = local_head * kHeadDim;
 
+    StepRow rows[kRowBlock];
+    for (uint j = 0; j < kRowBlock; j++) rows[j] = step_row(p.step, min(t0 + j, n_rows - 1)).v;
+    vec2 turns[kRowBlock][4];  // cos, sin; loaded before they are needed
     vec4 acc[kRowBlock];
     if (active_thread) {
+        uint slots[kRowBlock];
+        uint module = head < kQHeads ? kLoraQ : head < kQHeads + kKvHeads ? kLoraK : kLoraV;
+        LoraModule first_module;
+        if (kHasLora != 0) {
+            for (uint j = 0; j < kRowBlock; j++) slots[j] = t0 + j < n_rows ? rows[j].adapter_slot : kNoSlot;
+            first_module = lora_module(p.lora_layer, slots[0], p.lora_slot_stride, module);
+        }
+        for (uint j = 0; j < kRowBlock; j++) {
+            for (uint c = 0; c < 4; c++) {
+                uint d = d0 + c;
+                if (module == kLoraV || d >= kRotaryDim) continue;
+                uint i = d < kHalf ? d : d - kHalf;
+                turns[j][c] = Vec2Ref(p.rope + (uint64_t(rows[j].position) * kHalf + i) * 8).v;
+            }
+        }
         vec4 bias = kHasBias != 0 ? load4(p.bias, column / 4, 0) : vec4(0.0);
         for (uint j = 0; j < kRowBlock; j++) {
             uint64_t y = p.y + uint64_t(t0 + j) * p.y_stride * 4;
@@ -59,15 +75,9 @@ void main() {
             acc[j] += bias;
         }
         if (kHasLora != 0) {
-            uint slots[kRowBlock];
-            for (uint j = 0; j < kRowBlock; j++) {
-                slots[j] = t0 + j < n_rows ? step_row(p.step, t0 + j).v.adapter_slot : kNoSlot;
-            }
-            bool is_q = head < kQHeads;
-            uint module = is_q ? kLoraQ : head < kQHeads + kKvHeads ? kLoraK : kLoraV;
-            uint first = is_q ? 0 : head < kQHeads + kKvHeads ? kQHeads : kQHeads + kKvHeads;
-            add_lora(acc, slots, t0, p.lora_layer, p.lora_slot_stride, module, p.low, module, 3,
-                     column - first * kHeadDim, (is_q ? kQHeads : kKvHeads) * kHeadDim);
+            uint first = module == kLoraQ ? 0 : module == kLoraK ? kQHeads : kQHeads + kKvHeads;
+            add_lora(acc, slots, first_module, t0, p.lora_layer, p.lora_slot_stride, module, p.low, module, 3,
+                     column - first * kHeadDim, (module == kLoraQ ? kQHeads : kKvHeads) * kHeadDim);
         }
         for (uint j = 0; j < kRowBlock; j++) {
             for (uint c = 0; c < 4; c++) values[j][base + d0 + c] = acc[j][c];
@@ -82,7 +92,6 @@ void main() {
     for (uint j = 0; j < kRowBlock; j++) {
         uint t = t0 + j;
         if (t >= n_rows) break;
-        StepRow row = step_row(p.step, t).v;
         vec4 value = acc[j];
         float inverse = 1.0;
         if (gamma != 0) {
@@ -93,15 +102,15 @@ void main() {
         }
         if (!is_v) {
             for (uint c = 0; c < 4; c++) {
-                if (d0 + c < kRotaryDim) value[c] = rotated(j, base, d0 + c, value[c], row.position, gamma, inverse);
+                if (d0 + c < kRotaryDim) value[c] = rotated(j, base, d0 + c, value[c], turns[j][c], gamma, inverse);
             }
         }
         if (is_q) {
             store4(p.q + uint64_t(t) * p.q_stride * 4, column / 4, value, 0);
         } else {
             uint kv_head = is_v ? head - kQHeads - kKvHeads : head - kQHeads;
-            uint plane = (row.kv_slot / kBlockTokens * 2 + (is_v ? 1 : 0)) * kKvHeads + kv_head;
-            uint64_t line = uint64_t(plane) * kBlockTokens + row.kv_slot % kBlockTokens;
+            uint plane = (rows[j].kv_slot / kBlockTokens * 2 + (is_v ? 1 : 0)) * kKvHeads + kv_head;
+            uint64_t line = uint64_t(plane) * kBlockTokens + rows[j].kv_slot % kBlockTokens;
             store4(p.kv + line * (kHeadDim * 2), d0 / 4, value, 1);
         }
     }

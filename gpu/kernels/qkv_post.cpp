@@ -6,7 +6,7 @@ namespace lorad::gpu {
 void KernelSet::qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape) {
     CHECK(shape.head_dim % 4 == 0 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.head_dim);
     CHECK((params.q_gamma != 0) == (params.k_gamma != 0));
-    uint32_t block = row_block(shape.base.rows, shape.base.with_lora);
+    uint32_t block = row_block(shape.base.rows, shape.base.with_lora, device_.capabilities().is_cpu ? 8 : 64);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(64, 32), std::bit_ceil(lanes));
     uint32_t n_heads = shape.n_q_heads + 2 * shape.n_kv_heads;

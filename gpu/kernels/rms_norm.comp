@@ -24,16 +24,18 @@ vec4 masked(vec4 v, uint chunk) {
 
 void main() {
     uint t = gl_WorkGroupID.x;
-    if (t >= UintRef(p.n_rows).v) return;
+    if ((gl_NumWorkGroups.x > 1 || p.logit_rows != 0) && t >= UintRef(p.n_rows).v) return;
     uint row = p.logit_rows == 0 ? t : LogitRowRef(p.logit_rows + uint64_t(t) * 8).v.row;
     uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
     uint thread = gl_LocalInvocationIndex;
 
     vec4 v[kPerThread];
+    vec4 gamma[kPerThread];  // loaded before the sum over the row is known
     float squares = 0.0;
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
         v[i] = chunk < kChunks ? masked(load4(x, chunk, 0), chunk) : vec4(0.0);
+        if (chunk < kChunks) gamma[i] = load4(p.gamma, chunk, 0);
         squares = sum_squares4(v[i], squares);
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
@@ -41,7 +43,7 @@ void main() {
     uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
-        if (chunk < kChunks) store4(y, chunk, masked(v[i] * inverse * load4(p.gamma, chunk, 0), chunk), kActType);
+        if (chunk < kChunks) store4(y, chunk, masked(v[i] * inverse * gamma[i], chunk), kActType);
     }
     for (uint chunk = kChunks + thread; chunk < p.y_stride / 4; chunk += kThreads) {
         store4(y, chunk, vec4(0.0), kActType);

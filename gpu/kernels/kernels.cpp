@@ -21,15 +21,17 @@ KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
 KernelSet::~KernelSet() = default;
 
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
-    KernelSetOptions resolved = options;
-    TRY_ASSIGN(resolved.path, resolve_path(device.capabilities(), options.path));
-    return std::unique_ptr<KernelSet>(new KernelSet(device, resolved));
+    std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
+    TRY(kernels->climb_ladder());
+    return kernels;
 }
 
 Status KernelSet::status() const {
     if (impl_->error) return *impl_->error;
     return ok_status();
 }
+
+void KernelSet::forget_error() { impl_->error.reset(); }
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;

@@ -23,17 +23,12 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
 
 }  // namespace
 
-Result<KernelPath> resolve_path(const DeviceCapabilities& capabilities, KernelPath path) {
-    (void)capabilities;
-    if (path == KernelPath::kAuto || path == KernelPath::kPortable) return KernelPath::kPortable;
-    return make_error(ErrorCode::kInvalidConfig, "this build has no cooperative-matrix kernels for the device; use the portable path");
-}
-
 ScalarType KernelSet::act_type(ScalarType weight_type) const {
-    return options_.path == KernelPath::kPortable ? ScalarType::kF32 : weight_type;
+    return ladder_.has(weight_type) ? weight_type : ScalarType::kF32;
 }
 
 MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
+    if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits);
     const DeviceCapabilities& caps = device_.capabilities();
     uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
     MatmulPlan plan;
@@ -88,6 +83,9 @@ void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan
             recorder.dispatch(*k, params, ceil_div(params.n, size), row_groups, plan.n_splits, info);
             return;
         }
+        case MatmulVariant::kGemv:
+        case MatmulVariant::kCoopmat:
+        case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
         case MatmulVariant::kTiled: {
             info.name = "matmul_tiled";
             const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});

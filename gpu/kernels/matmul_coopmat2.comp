@@ -1,8 +1,8 @@
-// y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on NV cooperative matrices 2, workgroup scope, 16-bit w and x
-// of one type (macro ELEMENT), f32 sums. Tiles come straight from memory; the compiler stages them. Strides are masked, which
-// changes no value (they are multiples of 64) but shows the compiler that loads may be 16 bytes wide.
-// Grid: (row tiles, tiles of w rows, splits): workgroups that share a tile of w run beside each other.
-// Macro FEW_ROWS swaps the operands, so that the row tile may be as small as 16.
+// y[t][n] = sum over k of x[t][k] * w[n][k] on NV cooperative matrices 2, workgroup scope, 16-bit w and x
+// of one type (macro ELEMENT), f32 sums, for many rows. Tiles come straight from memory; the compiler stages them. It must see
+// that loads may be 16 bytes wide, or they are five times slower: k starts at a literal and y_stride is masked, which changes
+// no value. Nothing is clamped: rows up to a whole tile are read and written. y_stride is a multiple of N_TILE.
+// Grid: (row tiles, tiles of w rows): workgroups that share a tile of w run beside each other. No splits.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -22,7 +22,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const uint ROWS = 128;     // row tile
 layout(constant_id = 2) const uint N_TILE = 128;
 layout(constant_id = 3) const uint K_TILE = 64;
-layout(constant_id = 4) const uint K_STRIDE = 0;   // w_stride where it is known when the pipeline is made, else 0
+layout(constant_id = 4) const uint STRIDE = 64;    // w_stride and x_stride: literal, so that the compiler knows every slice
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Elements { ELEMENT data[]; };
@@ -33,37 +33,22 @@ void main() {
     const uint row0 = gl_WorkGroupID.x * ROWS;
     if (row0 >= Count(params.n_rows).value) return;
     const uint n0 = gl_WorkGroupID.y * N_TILE;
-    const uint k_stride = K_STRIDE != 0 ? K_STRIDE : params.w_stride & ~63u;
-    const uint y_stride = params.y_stride & ~63u;
-    const uint begin = gl_WorkGroupID.z * (params.k_per_split & ~63u);
-    const uint end = min(begin + (params.k_per_split & ~63u), k_stride);
+    const uint y_stride = params.y_stride & ~(N_TILE - 1);
     Elements w = Elements(params.w);
     Elements x = Elements(params.x);
-    Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.z) * params.split_stride));
+    Floats y = Floats(params.y);
 
     tensorLayoutNV<2> x_layout = createTensorLayoutNV(2);
     tensorLayoutNV<2> w_layout = createTensorLayoutNV(2);
     tensorLayoutNV<2> y_layout = createTensorLayoutNV(2);
-    x_layout = setTensorLayoutDimensionNV(x_layout, row0 + ROWS, k_stride);
-    w_layout = setTensorLayoutDimensionNV(w_layout, y_stride, k_stride);
+    x_layout = setTensorLayoutDimensionNV(x_layout, row0 + ROWS, STRIDE);
+    w_layout = setTensorLayoutDimensionNV(w_layout, y_stride, STRIDE);
     y_layout = setTensorLayoutDimensionNV(y_layout, row0 + ROWS, y_stride);
     tensorViewNV<2, false, 1, 0> transposed = createTensorViewNV(2, false, 1, 0);
 
-#ifdef FEW_ROWS
-    coopmat<float, gl_ScopeWorkgroup, N_TILE, ROWS, gl_MatrixUseAccumulator> acc =
-        coopmat<float, gl_ScopeWorkgroup, N_TILE, ROWS, gl_MatrixUseAccumulator>(0.0);
-    for (uint k = begin; k < end; k += K_TILE) {
-        coopmat<ELEMENT, gl_ScopeWorkgroup, N_TILE, K_TILE, gl_MatrixUseA> a;
-        coopmat<ELEMENT, gl_ScopeWorkgroup, K_TILE, ROWS, gl_MatrixUseB> b;
-        coopMatLoadTensorNV(a, w.data, 0, sliceTensorLayoutNV(w_layout, n0, N_TILE, k, K_TILE));
-        coopMatLoadTensorNV(b, x.data, 0, sliceTensorLayoutNV(x_layout, row0, ROWS, k, K_TILE), transposed);
-        acc = coopMatMulAdd(a, b, acc);
-    }
-    coopMatStoreTensorNV(acc, y.data, 0, sliceTensorLayoutNV(y_layout, row0, ROWS, n0, N_TILE), transposed);
-#else
     coopmat<float, gl_ScopeWorkgroup, ROWS, N_TILE, gl_MatrixUseAccumulator> acc =
         coopmat<float, gl_ScopeWorkgroup, ROWS, N_TILE, gl_MatrixUseAccumulator>(0.0);
-    for (uint k = begin; k < end; k += K_TILE) {
+    for (uint k = 0; k < STRIDE; k += K_TILE) {
         coopmat<ELEMENT, gl_ScopeWorkgroup, ROWS, K_TILE, gl_MatrixUseA> a;
         coopmat<ELEMENT, gl_ScopeWorkgroup, K_TILE, N_TILE, gl_MatrixUseB> b;
         coopMatLoadTensorNV(a, x.data, 0, sliceTensorLayoutNV(x_layout, row0, ROWS, k, K_TILE));
@@ -71,5 +56,4 @@ void main() {
         acc = coopMatMulAdd(a, b, acc);
     }
     coopMatStoreTensorNV(acc, y.data, 0, sliceTensorLayoutNV(y_layout, row0, ROWS, n0, N_TILE));
-#endif
 }

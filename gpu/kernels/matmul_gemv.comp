@@ -1,6 +1,6 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] for few rows t, 16-bit w and x of one type, f32 sums.
 // Each subgroup streams N_TILE rows of w once, for all COLS rows of x: 16-byte loads, UNROLL of them per row in flight.
-// Grid: (groups of w rows, splits, row tiles). Bytes: the matrix once per row tile; x comes from the caches.
+// Grid: (row tiles, groups of w rows, splits). Bytes: the matrix once per row tile; x comes from the caches.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -12,8 +12,7 @@ layout(constant_id = 1) const uint TYPE = 1;      // 1 f16, 2 bf16
 layout(constant_id = 2) const uint COLS = 1;      // rows of x at once
 layout(constant_id = 3) const uint N_TILE = 2;    // rows of w per subgroup
 layout(constant_id = 4) const uint UNROLL = 2;    // 16-byte loads per row of w and thread before their use
-layout(constant_id = 5) const uint K_STRIDE = 0;  // w_stride where it is known when the pipeline is made, else 0
-layout(constant_id = 6) const uint AHEAD = 0;     // 1: the next loads are issued before the current ones are used
+layout(constant_id = 5) const uint AHEAD = 0;       // 1: the next loads are issued before the current ones are used
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
@@ -47,13 +46,13 @@ void use(uint u, uint at, Words x, uint x_stride) {
 }
 
 void main() {
-    const uint row0 = gl_WorkGroupID.z * COLS;
+    const uint row0 = gl_WorkGroupID.x * COLS;
     if (row0 >= Count(params.n_rows).value) return;
-    const uint n0 = (gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID) * N_TILE;
+    const uint n0 = (gl_WorkGroupID.y * gl_NumSubgroups + gl_SubgroupID) * N_TILE;
     if (n0 >= params.n) return;
 
-    const uint stride = (K_STRIDE != 0 ? K_STRIDE : params.w_stride) / 8;
-    const uint begin = gl_WorkGroupID.y * params.k_per_split / 8;
+    const uint stride = params.w_stride / 8;
+    const uint begin = gl_WorkGroupID.z * params.k_per_split / 8;
     const uint end = min(begin + params.k_per_split / 8, stride);
     Words w = Words(params.w);
     Words x = Words(params.x + uint64_t(row0) * params.x_stride * 2);
@@ -92,7 +91,7 @@ void main() {
         use(0, at, x, x_stride);
     }
 
-    Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.y) * params.split_stride + uint64_t(row0) * params.y_stride));
+    Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.z) * params.split_stride + uint64_t(row0) * params.y_stride));
     [[unroll]] for (uint c = 0; c < COLS; ++c) {
         [[unroll]] for (uint r = 0; r < N_TILE; ++r) {
             const float sum = subgroupAdd(acc[c * N_TILE + r]);

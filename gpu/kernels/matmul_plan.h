@@ -16,6 +16,9 @@ enum class MatmulVariant : uint32_t {
     kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
     kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
     kTiled,   // portable: shared-memory tiles, for many rows
+    kGemv,      // 16-bit activations: matvec for a few rows
+    kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
+    kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
 };
 
 struct MatmulPlan {
@@ -25,6 +28,7 @@ struct MatmulPlan {
     uint32_t row_tile = 1;     // rows of x that one workgroup takes
     uint32_t column_tile = 1;  // rows of W that one workgroup takes
     uint32_t rows = 0;         // capacity
+    uint32_t tile = 0;         // which of the variant's own tiles
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
 

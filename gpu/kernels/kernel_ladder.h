@@ -1,0 +1,25 @@
+// Which rungs above the portable kernels a device climbs: cooperative matrices for products with 16-bit weights.
+// Chosen by capability, then shown by a small product at start-up that equals the portable kernel's.
+#pragma once
+
+#include <array>
+
+#include "gpu/device.h"
+#include "gpu/kernels/matmul_plan.h"
+
+namespace lorad::gpu {
+
+// Indexed by ScalarType of the weights; f32 is always portable.
+struct KernelLadder {
+    std::array<bool, 3> coopmat{};   // 16-bit activations; KHR cooperative matrices and the matvec that goes with them
+    std::array<bool, 3> coopmat2{};  // in addition NV cooperative matrices 2 for many rows
+
+    bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
+    bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
+    KernelPath path() const;  // the highest rung of any type
+};
+
+// By capability and by what the shader compiler could build, no higher than `path`. Runs nothing.
+KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path);
+
+}  // namespace lorad::gpu

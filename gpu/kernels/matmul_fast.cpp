@@ -1,0 +1,181 @@
+// Plans and recordings of the matmul variants above the portable ones: matvec with 16-bit activations, KHR cooperative
+// matrices, NV cooperative matrices 2. docs/PERFORMANCE.md has the measurements behind the tables.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kGemvMaxRows = 3;        // from four rows on, a 16-row cooperative-matrix tile is faster
+constexpr uint32_t kCoopmat2MinRows = 1024;  // below, splits of k matter more than the larger tile
+constexpr uint32_t kUnitsFallback = 64;     // multiprocessors where the driver does not tell
+
+// matmul_gemv. MatmulPlan::column_tile is the rows of w per subgroup.
+struct GemvTile {
+    uint32_t threads, column_tile, unroll, ahead;
+};
+constexpr std::array kGemvTiles = {
+    GemvTile{256, 1, 4, 0}, GemvTile{256, 1, 7, 0}, GemvTile{1024, 1, 4, 0}, GemvTile{128, 1, 2, 1},
+    GemvTile{256, 4, 1, 0}, GemvTile{128, 2, 4, 1}, GemvTile{128, 2, 2, 0},
+};
+
+uint32_t gemv_tile(uint32_t n, uint32_t stride, uint32_t row_tile) {
+    const bool wide = n >= 16384;
+    const bool deep = stride >= 8192;
+    if (row_tile == 1) return wide || deep ? 2 : stride % (7 * 256) == 0 ? 1 : 0;
+    if (wide) return row_tile == 2 ? 4 : 6;
+    return deep ? 5 : 3;
+}
+
+// matmul_coopmat: one workgroup's part of y and of a k step.
+struct CoopmatTile {
+    uint32_t rows, columns, k;
+    uint32_t subgroups, subgroups_n;
+};
+// The first one fits every matrix.
+constexpr std::array kCoopmatTiles = {
+    CoopmatTile{16, 64, 64, 4, 4},   CoopmatTile{16, 64, 128, 4, 4},  CoopmatTile{16, 128, 64, 8, 8},
+    CoopmatTile{32, 64, 64, 4, 4},   CoopmatTile{32, 128, 64, 8, 8},  CoopmatTile{32, 128, 128, 8, 8},
+    CoopmatTile{48, 256, 64, 8, 8},  CoopmatTile{64, 192, 64, 8, 4},  CoopmatTile{64, 256, 64, 8, 8},
+    CoopmatTile{96, 192, 64, 8, 4},  CoopmatTile{128, 128, 64, 8, 4}, CoopmatTile{128, 192, 64, 8, 4},
+};
+
+// matmul_coopmat2.
+struct Coopmat2Tile {
+    uint32_t rows, columns, k, threads;
+};
+constexpr std::array kCoopmat2Tiles = {Coopmat2Tile{128, 256, 64, 256}, Coopmat2Tile{128, 128, 64, 256}};
+
+struct SplitPlan {
+    double cost = std::numeric_limits<double>::infinity();
+    uint32_t n_splits = 1, k_per_split = 0;
+};
+
+// Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the measured
+// grids are bound by this, not by the sum of bytes), a step and a half for filling and emptying each, and the traffic of
+// partial results. `k_per_split` 0 tries all.
+SplitPlan best_split(const CoopmatTile& tile, uint32_t n, uint32_t stride, uint32_t rows, uint32_t units, uint32_t max_splits,
+                     uint32_t k_per_split) {
+    const uint32_t steps = stride / tile.k;
+    const uint32_t tiles = ceil_div(rows, tile.rows) * ceil_div(n, tile.columns);
+    // Rows of x come from the caches, but their instructions and products count too.
+    const double step_bytes = tile.k * 2.0 * (tile.columns + 0.75 * tile.rows);
+    // A multiprocessor needs about this many bytes in flight.
+    const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
+    SplitPlan best;
+    for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); n_splits++) {
+        const uint32_t split_steps = ceil_div(steps, n_splits);
+        if (ceil_div(steps, split_steps) != n_splits) continue;
+        if (k_per_split != 0 && split_steps * tile.k != k_per_split) continue;
+        const double busiest = std::max<double>(ceil_div(tiles * n_splits, units), saturating);
+        const double partials = n_splits == 1 ? 0 : 4.0 * n_splits * rows * n / units;
+        const double cost = busiest * (split_steps + 1.5) * step_bytes + partials;
+        if (cost < best.cost * 0.995) best = {cost, n_splits, split_steps * tile.k};
+    }
+    return best;
+}
+
+}  // namespace
+
+const char* variant_name(const MatmulPlan& plan) {
+    const bool bf16 = plan.weight_type == ScalarType::kBf16;
+    switch (plan.variant) {
+        case MatmulVariant::kMatvec: return "matmul_matvec";
+        case MatmulVariant::kLanes: return "matmul_lanes";
+        case MatmulVariant::kTiled: return "matmul_tiled";
+        case MatmulVariant::kGemv: return "matmul_gemv";
+        case MatmulVariant::kCoopmat: return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
+        case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
+    }
+    return "matmul";
+}
+
+MatmulVariant KernelSet::fast_variant(uint32_t n, uint32_t rows, ScalarType type) const {
+    if (options_.batch_invariant) return MatmulVariant::kCoopmat;
+    if (rows <= kGemvMaxRows) return MatmulVariant::kGemv;
+    const bool many = rows >= kCoopmat2MinRows && padded(n) % kCoopmat2Tiles.back().columns == 0;
+    return many && ladder_.has2(type) ? MatmulVariant::kCoopmat2 : MatmulVariant::kCoopmat;
+}
+
+MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows,
+                                uint32_t max_splits) const {
+    const DeviceCapabilities& caps = device_.capabilities();
+    const uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : kUnitsFallback;
+    const uint32_t stride = padded(k);
+    MatmulPlan plan;
+    plan.variant = variant;
+    plan.rows = rows;
+    plan.weight_type = plan.act_type = type;
+    plan.k_per_split = stride;
+    if (variant == MatmulVariant::kGemv) {
+        plan.row_tile = rows <= kGemvMaxRows ? rows : 2;
+        plan.tile = gemv_tile(n, stride, plan.row_tile);
+        plan.column_tile = kGemvTiles[plan.tile].column_tile;
+        return plan;
+    }
+    if (variant == MatmulVariant::kCoopmat2) {
+        plan.tile = padded(n) % kCoopmat2Tiles[0].columns == 0 ? 0 : 1;
+        plan.row_tile = kCoopmat2Tiles[plan.tile].rows;
+        plan.column_tile = kCoopmat2Tiles[plan.tile].columns;
+        return plan;
+    }
+    // With batch_invariant a row's sum must be cut alike for every number of rows: as for 32.
+    uint32_t k_per_split = 0;
+    constexpr uint32_t kInvariantRows = 32;
+    if (options_.batch_invariant && rows != kInvariantRows) {
+        k_per_split = plan_fast(variant, n, k, type, kInvariantRows, max_splits).k_per_split;
+    }
+    SplitPlan best;
+    const CoopmatTile& largest = kCoopmatTiles.back();
+    for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
+        const CoopmatTile& tile = kCoopmatTiles[tile_idx];
+        const bool fits = stride % tile.k == 0 && padded(n) >= tile.columns &&
+                          (tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 <= caps.shared_memory_bytes &&
+                          tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
+        // Enough rows for the weights to be read once, where a tile can be that large.
+        if (!fits || (tile_idx != 0 && tile.rows < std::min(rows, largest.rows) / 2)) continue;
+        const SplitPlan split = best_split(tile, n, stride, rows, units, max_splits, k_per_split);
+        if (split.cost >= best.cost) continue;
+        best = split;
+        plan.tile = tile_idx;
+        plan.row_tile = tile.rows;
+        plan.column_tile = tile.columns;
+        plan.n_splits = split.n_splits;
+        plan.k_per_split = split.k_per_split;
+    }
+    return plan;
+}
+
+void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan) {
+    const DeviceCapabilities& caps = device_.capabilities();
+    const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile);
+    const uint32_t subgroup = caps.subgroup_size;
+    const DispatchInfo info{variant_name(plan), uint64_t{params.n} * params.k * bytes_of(plan.weight_type),
+                            uint64_t{params.n} * params.k * 2 * plan.rows};
+    if (plan.variant == MatmulVariant::kGemv) {
+        const GemvTile& tile = kGemvTiles[plan.tile];
+        const uint32_t size = threads(tile.threads, tile.threads);
+        const Kernel* k = kernel(info.name, {size, static_cast<uint32_t>(plan.weight_type), plan.row_tile, tile.column_tile,
+                                             tile.unroll, tile.ahead}, subgroup);
+        if (k == nullptr) return;
+        const uint32_t rows_of_w = std::max(size / subgroup, 1u) * tile.column_tile;
+        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, rows_of_w), plan.n_splits, info);
+    } else if (plan.variant == MatmulVariant::kCoopmat) {
+        const CoopmatTile& tile = kCoopmatTiles[plan.tile];
+        const Kernel* k = kernel(info.name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n,
+                                             params.w_stride, subgroup}, subgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, tile.columns), plan.n_splits, info);
+    } else {
+        const Coopmat2Tile& tile = kCoopmat2Tiles[plan.tile];
+        const Kernel* k = kernel(info.name, {tile.threads, tile.rows, tile.columns, tile.k, params.w_stride}, subgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, tile.columns), 1, info);
+    }
+}
+
+}  // namespace lorad::gpu

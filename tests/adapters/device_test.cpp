@@ -15,6 +15,7 @@
 #include "model/runner.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
+#include "tests/adapters/adapter_folder.h"
 #include "tests/support/goldens.h"
 #include "tests/support/test_device.h"
 
@@ -332,6 +333,90 @@ TEST_F(QwenAdapters, ARequestKeepsItsWeightsWhenTheNameIsReplaced) {
     EXPECT_EQ(running[0].ids, with_first);
     EXPECT_EQ(alone(*served, ids, lease->slot()), with_first);
     EXPECT_EQ(alone(*served, ids, served->slot_of("a")), with_second);
+}
+
+// One adapter written twice, with fused and with split names, for a base whose files are split and one whose are fused.
+TEST(FusedAndSplitNames, GiveTheSameLogitsBitForBit) {
+    for (const char* model : {"qwen2-tied", "phi3-sharded"}) {
+        const auto served = Served::load(goldens_dir() / "models" / model);
+        ASSERT_NE(served, nullptr);
+        const model::ModelConfig& config = served->executor().config();
+        const uint32_t hidden = config.hidden_size, q = config.q_size(), kv = config.kv_size(), ffn = config.intermediate_size;
+        TestTensors fused, split;
+        for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+            const auto add = [&](const std::string& whole, const std::vector<std::pair<std::string, uint32_t>>& parts, uint64_t seed) {
+                uint32_t n = 0;
+                for (const auto& [name, rows] : parts) n += rows;
+                add_pair(fused, layer, whole, 5, n, hidden, seed);
+                const TestTensor& b = fused[lora_name(layer, whole, 'B')];
+                size_t at = 0;
+                for (const auto& [name, rows] : parts) {
+                    split[lora_name(layer, name, 'A')] = fused[lora_name(layer, whole, 'A')];
+                    const size_t n_bytes = size_t{rows} * 5 * sizeof(float);
+                    const auto begin = b.data.begin() + static_cast<ptrdiff_t>(at);
+                    split[lora_name(layer, name, 'B')] = {"F32", {rows, 5}, {begin, begin + static_cast<ptrdiff_t>(n_bytes)}};
+                    at += n_bytes;
+                }
+            };
+            add("self_attn.qkv_proj", {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}}, layer * 9 + 1);
+            add("mlp.gate_up_proj", {{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, layer * 9 + 5);
+        }
+        const AdapterFolder fused_folder(R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["qkv_proj","gate_up_proj"]})", fused);
+        const AdapterFolder split_folder(
+            R"({"peft_type":"LORA","r":5,"lora_alpha":0.002,"target_modules":["q_proj","k_proj","v_proj","gate_proj","up_proj"]})", split);
+        const auto loaded_fused = served->registry().load("fused", fused_folder.path());
+        const auto loaded_split = served->registry().load("split", split_folder.path());
+        ASSERT_TRUE(loaded_fused.ok()) << loaded_fused.error().message;
+        ASSERT_TRUE(loaded_split.ok()) << loaded_split.error().message;
+        EXPECT_LT(loaded_fused->device_bytes, loaded_split->device_bytes);
+        const std::vector<TokenId> ids{5, 9, 23, 4, 77, 31};
+        Runner runner(served->executor());
+        const auto base = runner.logits(ids, false);
+        const auto with_fused = runner.logits(ids, false, loaded_fused->slot);
+        const auto with_split = runner.logits(ids, false, loaded_split->slot);
+        ASSERT_TRUE(base.ok() && with_fused.ok() && with_split.ok());
+        EXPECT_EQ(*with_fused, *with_split) << model;
+        EXPECT_GT(relative_error(with_fused->data(), base->data(), base->size()), 0.01) << model;
+    }
+}
+
+// Zero rows of A and columns of B do nothing, so every rank can be compared with a golden one.
+TEST_F(QwenAdapters, EveryRankUpToTheLargestIsApplied) {
+    const auto served = Served::load(goldens_dir() / "models" / kModel);
+    ASSERT_NE(served, nullptr);
+    const auto golden = served->registry().load("r64", folder("r64"));
+    ASSERT_TRUE(golden.ok());
+    const auto ids = prompt(2, 21);
+    Runner runner(served->executor());
+    const auto expected = runner.logits(ids, false, golden->slot);
+    const JsonDocument config = read_json(folder("r64") / "adapter_config.json");
+    const double scale = *config.root().find("lora_alpha")->as_number() / 64.0;
+    const auto files = model::TensorFiles::map(folder("r64") / "adapter_model.safetensors", ErrorCode::kIo);
+    ASSERT_TRUE(files.ok());
+    for (const uint64_t rank : {65u, 100u, 256u, 512u}) {
+        TestTensors padded;
+        for (const model::Tensor& tensor : files->tensors()) {
+            const bool is_a = tensor.name.find("lora_A") != std::string::npos;
+            const uint64_t rows = is_a ? rank : tensor.shape[0], columns = is_a ? tensor.shape[1] : rank;
+            const size_t size = model::bytes_of(tensor.dtype);
+            TestTensor& wide = padded[tensor.name];
+            wide = {std::string(model::name_of(tensor.dtype)), {rows, columns}, std::vector<std::byte>(rows * columns * size)};
+            // A's rows and B's columns go to the end, so that the last rank carries weight.
+            for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
+                const uint64_t to = is_a ? (row + rank - 64) * columns : row * columns + rank - 64;
+                std::memcpy(wide.data.data() + to * size, tensor.data.data() + row * tensor.shape[1] * size, tensor.shape[1] * size);
+            }
+        }
+        const AdapterFolder folder_of_rank(
+            format(R"({{"peft_type":"LORA","r":{},"lora_alpha":{}}})", rank, scale * static_cast<double>(rank)), padded);
+        const std::string name = "rank" + std::to_string(rank);
+        const auto loaded = served->registry().load(name, folder_of_rank.path());
+        ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+        EXPECT_EQ(loaded->rank, rank);
+        const auto logits = runner.logits(ids, false, loaded->slot);
+        ASSERT_TRUE(logits.ok());
+        EXPECT_LT(relative_error(logits->data(), expected->data(), expected->size()), 1e-4) << rank;
+    }
 }
 
 TEST_F(QwenAdapters, ARecycledSlotHasNothingOfTheAdapterBefore) {

@@ -71,7 +71,7 @@ Result<uint32_t> size_or(const JsonValue& root, std::string_view key, uint32_t f
 }
 
 Status read_sizes(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
-    TRY_ASSIGN(config.vocab_size, size_of(root, "vocab_size", 1u << 24));
+    TRY_ASSIGN(config.vocab_size, size_of(root, "vocab_size", kVocabMax));
     TRY_ASSIGN(config.hidden_size, size_of(root, "hidden_size", 1u << 17));
     TRY_ASSIGN(config.intermediate_size, size_of(root, "intermediate_size", 1u << 20));
     TRY_ASSIGN(config.n_layers, size_of(root, "num_hidden_layers", 1024));
@@ -93,8 +93,9 @@ Status read_sizes(const JsonValue& root, const ArchitectureFacts& facts, ModelCo
         head_dim = config.hidden_size / config.n_heads;
     }
     TRY_ASSIGN(config.head_dim, size_or(root, "head_dim", head_dim, kHeadDimMax));
-    if (config.head_dim % 2 != 0 || config.head_dim > kHeadDimMax) {
-        return root.error(format("head_dim: expected an even number up to {}, found {}", kHeadDimMax, config.head_dim));
+    if (config.head_dim % kHeadDimMultiple != 0 || config.head_dim > kHeadDimMax) {
+        return root.error(format("head_dim: expected a multiple of {} up to {}, found {}", kHeadDimMultiple, kHeadDimMax,
+                                 config.head_dim));
     }
     TRY_ASSIGN(const double eps, root.number_or("rms_norm_eps", facts.eps_default));
     if (!(eps >= 0.0 && eps < 1.0)) return root.error(format("rms_norm_eps: expected 0 to 1, found {}", eps));

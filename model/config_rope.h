@@ -9,7 +9,10 @@
 
 namespace lorad::model {
 
-inline constexpr uint32_t kHeadDimMax = 256;  // of the attention kernels
+// What the attention and the sampling kernels take.
+inline constexpr uint32_t kHeadDimMax = 256;
+inline constexpr uint32_t kHeadDimMultiple = 8;
+inline constexpr uint32_t kVocabMax = 1u << 20;
 
 // Reads rope_parameters, or rope_scaling with rope_theta beside it, and partial_rotary_factor. `root` is config.json.
 Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions);

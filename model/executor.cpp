@@ -92,10 +92,15 @@ struct Executor::Impl {
     Status plan_memory_for(const WeightsPlan& shapes, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_table();
+    // A power of two, so that a growing context needs few recordings.
+    uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
+        return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
+    }
     StepShape shape_of(const StepBatch& batch) const;
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
+    Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
 };
 
@@ -156,7 +161,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     StepShape shape;
     shape.row_bucket = bucket_for(batch.n_rows());
     shape.output_bucket = bucket_for(batch.n_outputs());
-    shape.attention_splits = kernels->plan_attention_splits(shape.row_bucket, config.n_kv_heads, n_context);
+    shape.attention_splits = splits_for(shape.row_bucket, n_context);
     shape.with_lora = batch.has_lora();
     return shape;
 }
@@ -170,14 +175,19 @@ Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, b
     return std::move(recorder).end();
 }
 
+Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
+    if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
+    TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
+    return recordings.insert(shape, std::move(made));
+}
+
 Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
     const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStateBytesMin));
     const auto known = slot.preludes.find(size_class);
     if (known != slot.preludes.end()) return &known->second;
+    // No barriers: every recording ends with one, so the step before has read its state.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    recorder.barrier();  // the step before this one has read its state
     recorder.copy(slot.state, 0, scratch.step_state, 0, size_class);
-    recorder.barrier();
     TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
     return &slot.preludes.emplace(size_class, std::move(made)).first->second;
 }
@@ -185,9 +195,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64
 Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot) {
     if (!slot.epilogue) {
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-        recorder.barrier();
         recorder.copy(scratch.results, 0, slot.results, 0, scratch.results.size());
-        recorder.barrier();
         TRY_ASSIGN(slot.epilogue, std::move(recorder).end());
     }
     return &*slot.epilogue;
@@ -224,17 +232,32 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     return std::unique_ptr<Executor>(new Executor(std::move(impl)));
 }
 
+Status Executor::warm_up() {
+    Impl& it = *impl_;
+    const auto warm = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) -> Status {
+        StepShape shape{.row_bucket = bucket_for(n_rows), .output_bucket = bucket_for(n_outputs)};
+        shape.attention_splits = it.splits_for(shape.row_bucket, n_context);
+        for (const bool with_lora : {false, true}) {
+            shape.with_lora = with_lora;
+            TRY(it.recording_of(shape));
+        }
+        return ok_status();
+    };
+    const uint32_t n_context = it.options.n_positions_max;
+    for (const uint32_t n_rows : buckets_up_to(std::min(it.options.n_sequences_max, it.options.n_outputs_max))) {
+        TRY(warm(n_rows, n_rows, std::min(n_context, kBlockTokens)));  // decodes of short texts, and of long ones
+        TRY(warm(n_rows, n_rows, n_context));
+    }
+    return warm(it.options.n_rows_max, 1, n_context);  // a prefill chunk
+}
+
 Status Executor::submit(const StepBatch& batch) {
     Impl& it = *impl_;
     CHECK(batch.n_rows() > 0 && batch.n_rows() <= it.options.n_rows_max);
     CHECK(batch.n_outputs() <= it.options.n_outputs_max);
     CHECK(it.in_flight.size() < kInFlightMax);
     const StepShape shape = it.shape_of(batch);
-    const gpu::CommandBuffer* step = it.recordings.find(shape);
-    if (!step) {
-        TRY_ASSIGN(gpu::CommandBuffer made, it.record_step(shape, false));
-        step = it.recordings.insert(shape, std::move(made));
-    }
+    TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_of(shape));
     const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
     ++it.n_submitted;

@@ -60,6 +60,10 @@ class Executor {
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
+    // Records the steps that decoding and prefill will need, with and without adapters, so that no pipeline is compiled while
+    // somebody waits. Optional; nothing is submitted.
+    Status warm_up();
+
     // The batch must keep to the options' limits (CHECK): it comes from our scheduler, not from a client.
     // kDeviceLost is final.
     Status submit(const StepBatch& batch);

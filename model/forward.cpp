@@ -250,7 +250,6 @@ class Pass {
                                 .vocab = config_.vocab_size,
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
-        recorder_.barrier();
     }
 
   public:

@@ -32,13 +32,19 @@ Status DeviceWeightStore::upload(WeightBlock& to, uint64_t to_offset, std::span<
     return device_.uploader().upload(static_cast<DeviceBlock&>(to).buffer(), to_offset, bytes);
 }
 
-Status DeviceWeightStore::finish() { return device_.uploader().finish(); }
+Status DeviceWeightStore::finish() {
+    Status arrived = device_.uploader().finish();
+    if (!arrived.ok()) device_.wait_idle();  // what was not waited for may still write
+    return arrived;
+}
 
 uint32_t DeviceWeightStore::n_slots() const { return table_.n_slots(); }
 
 Status DeviceWeightStore::set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) {
     const std::lock_guard lock(table_mutex_);
-    return table_.set(slot, modules);
+    TRY(table_.set(slot, modules));
+    // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
+    return finish();
 }
 
 }  // namespace lorad::adapters

@@ -13,11 +13,11 @@ using Clock = std::chrono::steady_clock;
 
 struct Engine::Sequence {
     Request request;
-    std::vector<TokenId> tokens;  // prompt, then what was generated
-    uint32_t n_computed = 0;      // tokens with a KV entry
-    std::vector<BlockId> blocks;  // cover n_computed and what the current step adds
-    uint32_t n_generated = 0;
-    bool was_admitted = false;  // has left the queue's count
+    std::vector<TokenId> tokens;  // prompt, then what was generated; the last may be ~output of the step in flight
+    uint32_t n_computed = 0;      // tokens whose KV entries exist or are being made by a step in flight
+    std::vector<BlockId> blocks;  // cover n_computed
+    uint32_t n_generated = 0;     // known tokens
+    bool was_admitted = false;    // has left the queue's count
     bool ended = false;
     Clock::time_point last_token_at;
 
@@ -48,6 +48,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
 
 Engine::~Engine() {
     drain(std::chrono::milliseconds(0));
+    finish_flights();
     end_all(make_error(ErrorCode::kDraining, "the server has stopped"));
     publish();
 }
@@ -94,7 +95,8 @@ void Engine::run() {
         if (draining_ && queue_.n_waiting() == 0) break;
         queue_.wait(std::chrono::milliseconds(1000));
     }
-    if (!failed_) end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
+    finish_flights();
+    end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
     publish();
     std::lock_guard lock(idle_mutex_);
     thread_ended_ = true;
@@ -104,41 +106,26 @@ void Engine::run() {
 bool Engine::step() {
     take_arrivals();
     drop_cancelled();
-    if (!plan_and_apply()) {
-        publish();
-        update_gauges();
-        return false;
-    }
-    build_batch();
-    Clock::time_point begin = Clock::now();
-    Status submitted = runner_.submit(batch_);
+    bool planned = may_plan() && plan_and_apply();
+    Status done = ok_status();
+    if (planned) done = submit_step();
     publish();
     update_gauges();
-    Status done = submitted;
-    if (submitted.ok()) {
-        Result<StepResult> result = runner_.finish();
-        done = result.ok() ? finish_step(*result) : Status(result.error());
-    }
-    if (!done.ok()) {
-        log_error("step failed, no more requests are served: {}", done.error().message);
-        failed_ = true;
-        queue_.close(done.error());
-        take_arrivals();
-        end_all(done.error());
-        publish();
-        update_gauges();
-        return true;
-    }
-    std::set<uint32_t> adapters;
-    uint32_t n_decode_rows = 0;
-    for (const Planned& planned : planned_) {
-        if (planned.sequence->request.adapter.slot != kNoAdapterSlot) adapters.insert(planned.sequence->request.adapter.slot);
-        if (planned.n_rows == 1 && planned.output >= 0) ++n_decode_rows;
-    }
-    metrics_.on_step({batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
-                      batch_.n_rows() - n_decode_rows, seconds_between(begin, Clock::now())});
-    std::erase_if(running_, [](const auto& sequence) { return sequence->ended; });
-    return true;
+    bool worked = planned || !in_flight_.empty();
+    // With two steps in flight, or nothing to add to the one there is, wait for the oldest.
+    if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan())))) done = finish_step();
+    if (!done.ok()) fail(done.error());
+    return worked;
+}
+
+// Another step can be made before the one in flight is done if the device itself chooses all of its tokens.
+bool Engine::may_plan() const {
+    if (in_flight_.empty()) return true;
+    if (in_flight_.size() > 1) return false;
+    const std::vector<Planned>& planned = in_flight_.front().planned;
+    return std::all_of(planned.begin(), planned.end(), [](const Planned& p) {
+        return p.output < 0 || p.sequence->ended || p.sequence->request.sampling.greedy();
+    });
 }
 
 void Engine::take_arrivals() {
@@ -156,10 +143,23 @@ void Engine::drop_cancelled() {
         for (auto& sequence : sequences) {
             if (auto reason = sequence->request.stream->cancelled()) end_sequence(*sequence, {*reason, std::nullopt});
         }
-        std::erase_if(sequences, [](const auto& sequence) { return sequence->ended; });
     };
     drop(running_);
     drop(waiting_);
+    retire_ended();
+}
+
+// Takes ended sequences off the lists; those that a step in flight names live on until it is done.
+void Engine::retire_ended() {
+    auto retire = [this](auto& sequences) {
+        for (auto& sequence : sequences) {
+            if (sequence->ended) retired_.push_back({std::move(sequence), n_submitted_});
+        }
+        std::erase(sequences, nullptr);
+    };
+    retire(running_);
+    retire(waiting_);
+    std::erase_if(retired_, [this](const Retired& retired) { return retired.until_step <= n_finished_; });
 }
 
 bool Engine::plan_and_apply() {
@@ -172,11 +172,14 @@ bool Engine::plan_and_apply() {
     size_t n_waiting = std::min<size_t>(waiting_.size(), options_.limits.n_sequences_max);
     for (size_t i = 0; i < n_waiting; ++i) waiting_views_.push_back(waiting_[i]->view());
     StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits);
-    CHECK(!plan.rows.empty());
-
+    // Every sequence may be waiting for its last token; without a step in flight the oldest always gets rows.
+    if (plan.rows.empty()) {
+        CHECK(!in_flight_.empty() && plan.preempted.empty());
+        return false;
+    }
     for (const PlannedRows& rows : plan.rows) {
         Sequence& sequence = rows.index < running_.size() ? *running_[rows.index] : *waiting_[rows.index - running_.size()];
-        planned_.push_back({&sequence, rows.n_rows, -1});
+        planned_.push_back({&sequence, rows.n_rows});
     }
     for (uint32_t index : plan.preempted) {
         Sequence& sequence = *running_[index];
@@ -202,47 +205,88 @@ bool Engine::plan_and_apply() {
     return true;
 }
 
-void Engine::build_batch() {
+Status Engine::submit_step() {
     // Rows of one adapter side by side: the LoRA kernels then read its matrices once for all of them.
     std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
         return a.sequence->request.adapter.slot < b.sequence->request.adapter.slot;
     });
     batch_.clear();
+    Flight flight;
+    std::set<uint32_t> adapters;
+    uint32_t n_decode_rows = 0;
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
+        const Request& request = sequence.request;
         std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
-        uint32_t first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, sequence.request.adapter.slot);
-        if (sequence.n_computed + planned.n_rows == sequence.n_known()) {
-            planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1, !sequence.request.sampling.greedy()));
+        uint32_t first_row = 0;
+        if (tokens.back() < 0) {
+            CHECK(tokens.size() == 1);
+            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, sequence.blocks, request.adapter.slot);
+        } else {
+            first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, request.adapter.slot);
         }
+        if (request.adapter.slot != kNoAdapterSlot) adapters.insert(request.adapter.slot);
+        sequence.n_computed += planned.n_rows;
+        if (sequence.n_computed < sequence.n_known()) continue;
+        if (planned.n_rows == 1) ++n_decode_rows;
+        planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1, !request.sampling.greedy()));
+        planned.position = sequence.n_known();
     }
+    // The next step may feed these back, unless they are the last ones wanted.
+    for (const Planned& planned : planned_) {
+        if (planned.output < 0 || !planned.sequence->request.sampling.greedy()) continue;
+        uint32_t n_generated = planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
+        if (n_generated < planned.sequence->request.n_tokens_max) planned.sequence->tokens.push_back(~planned.output);
+    }
+    flight.n_outputs = batch_.n_outputs();
+    flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()), batch_.n_rows() - n_decode_rows, 0.0};
+    flight.planned = planned_;
+    flight.submitted = Clock::now();
+    TRY(runner_.submit(batch_));
+    in_flight_.push_back(std::move(flight));
+    ++n_submitted_;
+    return ok_status();
 }
 
-Status Engine::finish_step(const StepResult& result) {
-    if (result.argmax.size() != batch_.n_outputs() || result.logits.size() != batch_.n_outputs()) {
+Status Engine::finish_step() {
+    TRY_ASSIGN(StepResult result, runner_.finish());
+    Flight flight = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    ++n_finished_;
+    if (result.argmax.size() != flight.n_outputs || result.logits.size() != flight.n_outputs) {
         return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}", result.argmax.size(),
-                                                       batch_.n_outputs()));
+                                                       flight.n_outputs));
     }
     Clock::time_point now = Clock::now();
-    for (const Planned& planned : planned_) {
-        Sequence& sequence = *planned.sequence;
-        sequence.n_computed += planned.n_rows;
-        if (planned.output < 0) continue;
-        TokenId token = result.argmax[size_t(planned.output)];
-        if (token >= 0 && !sequence.request.sampling.greedy()) {
-            token = model::sample(result.logits[size_t(planned.output)], sequence.request.sampling, sequence.n_known(),
-                                  sampler_scratch_);
-        }
-        if (token < 0) {
-            log_error("request {}: the model's output is not finite at position {}", sequence.request.id,
-                      sequence.n_known());
-            end_sequence(sequence, {FinishReason::kError,
-                                    make_error(ErrorCode::kInternal, "the model's output is not a finite number")});
-            continue;
-        }
-        take_token(sequence, token, now);
+    for (const Planned& planned : flight.planned) {
+        if (planned.output >= 0 && !planned.sequence->ended) choose_token(planned, result, now);
     }
+    flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
+    last_finish_ = now;
+    metrics_.on_step(flight.metrics);
+    retire_ended();
     return ok_status();
+}
+
+void Engine::choose_token(const Planned& planned, const StepResult& result, Clock::time_point now) {
+    Sequence& sequence = *planned.sequence;
+    TokenId token = result.argmax[size_t(planned.output)];
+    if (token >= 0 && !sequence.request.sampling.greedy()) {
+        token = model::sample(result.logits[size_t(planned.output)], sequence.request.sampling, planned.position,
+                              sampler_scratch_);
+    }
+    if (token < 0) {
+        log_error("request {}: the model's output is not finite at position {}", sequence.request.id, planned.position);
+        end_sequence(sequence, {FinishReason::kError,
+                                make_error(ErrorCode::kInternal, "the model's output is not a finite number")});
+        return;
+    }
+    if (planned.position < sequence.n_known()) {
+        sequence.tokens[planned.position] = token;
+    } else {
+        sequence.tokens.push_back(token);
+    }
+    take_token(sequence, token, now);
 }
 
 void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now) {
@@ -254,7 +298,6 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
         metrics_.on_next_token(seconds_between(sequence.last_token_at, now));
     }
     sequence.last_token_at = now;
-    sequence.tokens.push_back(token);
     ++sequence.n_generated;
     metrics_.on_generated(1);
     publications_.push_back({request.stream, token, std::nullopt});
@@ -267,7 +310,7 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
     }
 }
 
-// The sequence object itself goes when the caller sweeps its list. The lease goes now: no step names its slot.
+// The sequence object and its lease go with retire_ended().
 void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     CHECK(!sequence.ended);
     sequence.ended = true;
@@ -276,7 +319,6 @@ void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     if (!sequence.was_admitted) queue_.leave_waiting(1);
     metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, Clock::now()));
     publications_.push_back({sequence.request.stream, -1, std::move(end)});
-    sequence.request.adapter.lease.reset();
 }
 
 void Engine::publish() {
@@ -287,6 +329,24 @@ void Engine::publish() {
     publications_.clear();
 }
 
+void Engine::fail(const Error& error) {
+    log_error("step failed, no more requests are served: {}", error.message);
+    failed_ = true;
+    queue_.close(error);
+    end_all(error);
+    publish();
+    update_gauges();
+}
+
+// Before leases are given up early: the device may still read what they keep.
+void Engine::finish_flights() {
+    while (!failed_ && !in_flight_.empty()) {
+        Status done = finish_step();
+        if (!done.ok()) fail(done.error());
+    }
+}
+
+// The runner is not used any more.
 void Engine::end_all(const Error& error) {
     take_arrivals();
     auto end = [&](auto& sequences) {
@@ -297,6 +357,8 @@ void Engine::end_all(const Error& error) {
     };
     end(running_);
     end(waiting_);
+    in_flight_.clear();
+    retired_.clear();
 }
 
 void Engine::update_gauges() {

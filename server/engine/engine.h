@@ -1,11 +1,15 @@
 // The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish -> finish.
 //
-//   take_arrivals   requests from the queue; cancelled ones end and give back their blocks
-//   plan_step       scheduler.h, pure
-//   apply_plan      preempt, admit, allocate KV blocks
-//   build_batch     rows of all planned sequences, those with the same adapter side by side
-//   submit          the device works; meanwhile the tokens of the step before go out to the HTTP workers
-//   finish_step     choose tokens, end sequences
+//   take_arrivals    requests from the queue; cancelled ones end and give back their blocks
+//   plan_and_apply   plan_step (scheduler.h, pure); then preempt, admit, allocate KV blocks
+//   submit_step      rows of all planned sequences, those with the same adapter side by side; the device works
+//   publish          meanwhile the tokens of an earlier step go out to the HTTP workers
+//   finish_step      waits for the oldest step; chooses tokens, ends sequences
+//
+// Two steps are in flight where tokens are chosen greedily: the second is planned and submitted while the first runs, and
+// takes the first one's tokens on the device. A token that is not known yet stands in `tokens` as ~output. A sequence that
+// then turns out to have ended has computed one row for nothing. Steps run in order, so KV blocks may be given to another
+// sequence at once; the adapter's lease is kept until the last step that names its slot is done.
 //
 // Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect it to the others.
 #pragma once
@@ -52,7 +56,7 @@ class Engine {
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
 
-    // Runs one step on the calling thread, for tests without a thread. False if there was nothing to do.
+    // One turn of the loop on the calling thread, for tests without a thread. False if there was nothing to do.
     bool step();
 
   private:
@@ -65,18 +69,35 @@ class Engine {
     struct Planned {
         Sequence* sequence;
         uint32_t n_rows;
-        int32_t output;  // index in the batch's outputs, -1 for a chunk that ends before the prompt does
+        int32_t output = -1;  // index in the batch's outputs, -1 for a chunk that ends before the known tokens do
+        uint32_t position = 0;  // of the token that the output chooses
+    };
+    struct Flight {
+        std::vector<Planned> planned;
+        uint32_t n_outputs = 0;
+        Metrics::Step metrics;
+        std::chrono::steady_clock::time_point submitted;
+    };
+    // An ended sequence that steps in flight still name.
+    struct Retired {
+        std::unique_ptr<Sequence> sequence;
+        uint64_t until_step = 0;
     };
 
     void run();
     void take_arrivals();
     void drop_cancelled();
+    bool may_plan() const;
     bool plan_and_apply();
-    void build_batch();
+    Status submit_step();
     void publish();
-    Status finish_step(const StepResult& result);
+    Status finish_step();
+    void choose_token(const Planned& planned, const StepResult& result, std::chrono::steady_clock::time_point now);
     void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
     void end_sequence(Sequence& sequence, StreamEnd end);
+    void retire_ended();
+    void fail(const Error& error);
+    void finish_flights();
     void end_all(const Error& error);
     void update_gauges();
 
@@ -91,7 +112,11 @@ class Engine {
     model::BlockPool blocks_;
     std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
     std::deque<std::unique_ptr<Sequence>> waiting_;   // oldest first; preempted ones are older than the rest
-    std::vector<Planned> planned_;
+    std::vector<Planned> planned_;    // of the step that is being made
+    std::deque<Flight> in_flight_;    // oldest first, at most two
+    std::vector<Retired> retired_;
+    uint64_t n_submitted_ = 0, n_finished_ = 0;
+    std::chrono::steady_clock::time_point last_finish_;
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     model::StepBatch batch_;

@@ -17,11 +17,12 @@ struct Fixture {
           engine(runner, metrics, {limits, n_blocks, n_waiting_max}) {}
 
     // Hands a request over and returns its stream.
-    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, uint32_t slot = kNoAdapterSlot) {
+    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, uint32_t slot = kNoAdapterSlot,
+                                        float temperature = 0.0f) {
         Request request;
         request.prompt = std::move(prompt);
         request.n_tokens_max = n_max;
-        request.sampling.temperature = 0.0f;
+        request.sampling.temperature = temperature;
         request.adapter.slot = slot;
         request.stream = std::make_shared<TokenStream>(n_max);
         auto stream = request.stream;
@@ -80,6 +81,28 @@ TEST(Engine, SamplesFromTheLogitsWhenAskedTo) {
     f.run_until_idle();
     // The fake's logits leave no doubt, so sampling finds the same tokens.
     EXPECT_EQ(stream->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 4));
+}
+
+TEST(Engine, KeepsTwoStepsInFlightWhereTheDeviceChoosesTheTokens) {
+    Fixture f;
+    auto first = prompt_of(9, 30), second = prompt_of(100, 31);
+    auto a = f.submit(first, 30), b = f.submit(second, 20);
+    f.run_until_idle();
+    EXPECT_EQ(f.runner.n_in_flight_max(), 2u);
+    EXPECT_EQ(a->pop(milliseconds(0)).tokens, fake_continuation(first, kNoAdapterSlot, 30));
+    EXPECT_EQ(b->pop(milliseconds(0)).tokens, fake_continuation(second, kNoAdapterSlot, 20));
+}
+
+TEST(Engine, SampledTokensAreFinishedBeforeTheNextStepIsMade) {
+    Fixture f;
+    Request request;
+    request.prompt = prompt_of(7, 32);
+    request.n_tokens_max = 10;
+    request.sampling.temperature = 1.0f;
+    request.stream = std::make_shared<TokenStream>(10);
+    ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
+    f.run_until_idle();
+    EXPECT_EQ(f.runner.n_in_flight_max(), 1u);
 }
 
 TEST(Engine, EndsAtAStopTokenAndHandsItOut) {
@@ -251,7 +274,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
             uint32_t n_max = 1 + random() % std::min(n_positions_max - n_prompt, 150u);
             uint32_t slot = random() % 3 == 0 ? kNoAdapterSlot : uint32_t(random() % 5);
             auto prompt = prompt_of(n_prompt, random());
-            auto stream = f.submit(prompt, n_max, slot);
+            auto stream = f.submit(prompt, n_max, slot, random() % 4 == 0 ? 0.5f : 0.0f);
             all.push_back({std::move(prompt), slot, n_max, std::move(stream), false, {}, std::nullopt});
         }
         if (!all.empty() && random() % 10 == 0) {

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -36,13 +38,15 @@ class FakeRunner final : public StepRunner {
     explicit FakeRunner(uint32_t n_blocks) : cache_(size_t(n_blocks) * model::kBlockTokens) {}
 
     Status submit(const model::StepBatch& batch) override {
-        CHECK(!pending_);
+        CHECK(pending_.size() < 2);
+        n_in_flight_max_ = std::max(n_in_flight_max_, uint32_t(pending_.size()) + 1);
         n_rows_max_ = std::max(n_rows_max_, batch.n_rows());
         ++n_steps_;
         if (fail_at_step_ && n_steps_ == *fail_at_step_) return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
         // As on the device: all rows are stored before any is looked at.
         for (const model::BatchRow& row : batch.rows()) {
-            cache_[place(batch, row, row.position)] = {row.token, row.position, row.adapter_slot};
+            TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
+            cache_[place(batch, row, row.position)] = {token, row.position, row.adapter_slot};
         }
         StepResult result;
         for (const model::OutputRow& output : batch.outputs()) {
@@ -59,27 +63,31 @@ class FakeRunner final : public StepRunner {
             if (not_finite_token_ && seen.back() == *not_finite_token_) next = -1;
             result.argmax.push_back(next);
             if (output.want_logits) {
-                logits_.assign(kFakeVocab, 0.0f);
-                if (next >= 0) logits_[size_t(next)] = 50.0f;
-                result.logits.emplace_back(logits_);
+                auto row_logits = std::make_shared<std::vector<float>>(kFakeVocab, 0.0f);
+                if (next >= 0) row_logits->at(size_t(next)) = 50.0f;
+                result.logits.emplace_back(*row_logits);
+                logits_.push_back(std::move(row_logits));
             } else {
                 result.logits.emplace_back();
             }
         }
-        pending_ = std::move(result);
+        last_argmax_ = result.argmax;
+        pending_.push_back(std::move(result));
         return ok_status();
     }
 
     Result<StepResult> finish() override {
-        CHECK(pending_);
+        CHECK(!pending_.empty());
         if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
-        StepResult result = std::move(*pending_);
-        pending_.reset();
+        StepResult result = std::move(pending_.front());
+        pending_.pop_front();
+        while (logits_.size() > 64) logits_.pop_front();
         return result;
     }
 
     uint32_t n_broken() const { return n_broken_.load(); }  // outputs that saw a KV entry not their own
     uint32_t n_rows_max() const { return n_rows_max_; }
+    uint32_t n_in_flight_max() const { return n_in_flight_max_; }
 
     std::chrono::microseconds step_time_{0};
     std::optional<uint64_t> fail_at_step_;
@@ -98,10 +106,12 @@ class FakeRunner final : public StepRunner {
     }
 
     std::vector<Entry> cache_;
-    std::vector<float> logits_;
-    std::optional<StepResult> pending_;
+    std::deque<std::shared_ptr<std::vector<float>>> logits_;  // of the last steps
+    std::deque<StepResult> pending_;                          // oldest first
+    std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     uint64_t n_steps_ = 0;
     uint32_t n_rows_max_ = 0;
+    uint32_t n_in_flight_max_ = 0;
     std::atomic<uint32_t> n_broken_{0};
 };
 

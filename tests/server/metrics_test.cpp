@@ -1,0 +1,47 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace lorad::server {
+namespace {
+
+bool has_line(const std::string& text, const std::string& line) { return text.find("\n" + line + "\n") != std::string::npos; }
+
+TEST(Metrics, HistogramBucketsAreCumulativeAndTheLastIsTheCount) {
+    Histogram histogram({1.0, 2.0, 5.0});
+    for (double value : {0.5, 1.0, 1.5, 100.0}) histogram.observe(value);
+    std::string text = "\n";
+    histogram.write(text, "h", "a=\"b\"", "help");
+    EXPECT_TRUE(has_line(text, "h_bucket{a=\"b\",le=\"1\"} 2")) << text;
+    EXPECT_TRUE(has_line(text, "h_bucket{a=\"b\",le=\"2\"} 3"));
+    EXPECT_TRUE(has_line(text, "h_bucket{a=\"b\",le=\"5\"} 3"));
+    EXPECT_TRUE(has_line(text, "h_bucket{a=\"b\",le=\"+Inf\"} 4"));
+    EXPECT_TRUE(has_line(text, "h_sum{a=\"b\"} 103"));
+    EXPECT_TRUE(has_line(text, "h_count{a=\"b\"} 4"));
+}
+
+TEST(Metrics, LabelsAreEscaped) {
+    Metrics metrics({"a\"b\\c\nd", 64, 10, 4, "dev", "drv", false});
+    EXPECT_NE(metrics.text({}).find(R"(model_name="a\"b\\c\nd")"), std::string::npos);
+}
+
+TEST(Metrics, MaximaAndSharesFollowTheSteps) {
+    Metrics metrics({"m", 64, 10, 4, "dev", "drv", false});
+    metrics.on_step({5, 3, 2, 2, 0.1});
+    metrics.on_step({4, 4, 1, 0, 0.1});
+    metrics.set_kv_blocks_used(5);
+    metrics.set_active_adapters("a,b", "c");
+    metrics.on_finished(FinishReason::kStop, 1.0);
+    std::string text = metrics.text({{"a", 1000}});
+    EXPECT_TRUE(has_line(text, "lorad_step_rows_max{model_name=\"m\"} 5")) << text;
+    EXPECT_TRUE(has_line(text, "lorad_step_sequences_max{model_name=\"m\"} 4"));
+    EXPECT_TRUE(has_line(text, "lorad_step_adapters_max{model_name=\"m\"} 2"));
+    EXPECT_TRUE(has_line(text, "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.5"));
+    EXPECT_TRUE(has_line(text, "lorad_adapter_bytes{adapter_name=\"a\"} 1000"));
+    EXPECT_TRUE(has_line(text, "vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
+    EXPECT_NE(text.find("vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"}"),
+              std::string::npos);
+}
+
+}  // namespace
+}  // namespace lorad::server

@@ -1,0 +1,29 @@
+// Any bytes as a request body: an answer or an Error, never a crash; what is accepted keeps to the limits.
+#include <cstdint>
+#include <string_view>
+
+#include "proto/adapter_request.h"
+#include "proto/base/check.h"
+#include "proto/error.h"
+#include "proto/generate_request.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    using namespace lorad;
+    constexpr uint32_t kVocab = 4096;
+    std::string_view body(reinterpret_cast<const char*>(data), size);
+    for (proto::ApiKind kind : {proto::ApiKind::kCompletion, proto::ApiKind::kChat}) {
+        Result<proto::GenerateRequest> request = proto::parse_generate_request(body, kind, kVocab);
+        if (!request.ok()) {
+            CHECK(!proto::error_body(request.error()).empty());
+            continue;
+        }
+        CHECK(!request->temperature || (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
+        CHECK(!request->top_p || (*request->top_p > 0.0f && *request->top_p <= 1.0f));
+        CHECK(!request->n_tokens_max || *request->n_tokens_max > 0);
+        CHECK(request->stop.size() <= proto::kStopStringsMax);
+        for (TokenId id : request->prompt_ids) CHECK(id >= 0 && uint32_t(id) < kVocab);
+    }
+    (void)proto::parse_load_adapter_request(body).ok();
+    (void)proto::parse_unload_adapter_request(body).ok();
+    return 0;
+}

@@ -7,6 +7,7 @@ Standard library only; the official openai client is exercised too where it is i
 """
 
 import argparse
+import ast
 import concurrent.futures
 import http.client
 import json
@@ -499,7 +500,11 @@ def check_command_line(lorad):
     with tempfile.TemporaryDirectory() as folder:
         run("logits", "--model", base, "--tokens", ids, "--out", f"{folder}/x.npy", "--all-positions")
         data = pathlib.Path(folder, "x.npy").read_bytes()
-        check(data.startswith(b"\x93NUMPY") and f"({len(sample['prompt_ids'])}, 4096)".encode() in data[:128], "npy header")
+        check(data.startswith(b"\x93NUMPY"), "npy magic")
+        size = int.from_bytes(data[8:10], "little")
+        header = ast.literal_eval(data[10:10 + size].decode())
+        check_equal((header["shape"], header["descr"]), ((len(sample["prompt_ids"]), 4096), "<f4"), "npy header")
+        check_equal(len(data), 10 + size + 4 * 4096 * len(sample["prompt_ids"]), "npy size")
     profile = json.loads(run("profile", "--model", base, "--rows", "2", "--repeats", "2", "--json"))
     check(profile["kernels"] and profile["total_us"] > 0, "profile")
 

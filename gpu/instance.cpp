@@ -5,9 +5,9 @@
 
 #include "proto/base/log.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-// The loader unloads drivers and layers with the last instance; what they leak on purpose can then no longer be told
-// from our own leaks. So they stay loaded until the process ends.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// The loader unloads drivers and layers with the last instance; the sanitizers can then no longer tell what happened
+// in them from what happened in lorad. So they stay loaded until the process ends.
 extern "C" int dlclose(void*) { return 0; }
 #endif
 

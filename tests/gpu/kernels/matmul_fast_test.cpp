@@ -1,0 +1,138 @@
+// The matmul variants above the portable ones, where the device has them; the ladder that chooses them, everywhere.
+#include "gpu/kernels/kernel_ladder.h"
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+class FastMatmul : public KernelTest {
+  protected:
+    void SetUp() override {
+        KernelTest::SetUp();
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+    }
+
+    // Skips the test, with the reason, where 16-bit weights of this type are multiplied by portable kernels.
+    bool lacks(Type type) { return kernels_->act_type(scalar(type)) == ScalarType::kF32; }
+
+    struct Result {
+        std::vector<float> y;  // rows of n_padded, splits summed
+        MatmulPlan plan;
+    };
+
+    Result multiply(uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type, const std::vector<float>& w,
+                    const std::vector<float>& x) {
+        const MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        EXPECT_EQ(plan.act_type, scalar(type));
+        const uint32_t n_padded = padded(n), stride = padded(k);
+        std::vector<float> rows = w;
+        rows.resize(size_t{n_padded} * k);
+        Buffer w_buffer = input(reference::encode(rows, k, stride, type));
+        auto x_bytes = reference::encode(x, k, stride, type);
+        x_bytes.resize(size_t{bucket + kSlackRows} * stride * 2, std::byte{0xff});
+        Buffer x_buffer = input(x_bytes);
+        Buffer count = input(std::vector<uint32_t>{n_rows});
+        const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
+        Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
+        MatmulParams params{};
+        params.n_rows = count.address();
+        params.w = w_buffer.address();
+        params.x = x_buffer.address();
+        params.y = y.address();
+        params.n = n;
+        params.k = k;
+        params.w_stride = params.x_stride = stride;
+        params.y_stride = n_padded;
+        params.split_stride = static_cast<uint32_t>(split_stride);
+        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
+        const auto all = content<float>(y, plan.n_splits * split_stride);
+        Result result{std::vector<float>(size_t{n_rows} * n_padded), plan};
+        for (uint32_t s = 0; s < plan.n_splits; s++) {
+            for (size_t i = 0; i < result.y.size(); i++) result.y[i] += all[s * split_stride + i];
+        }
+        return result;
+    }
+};
+
+TEST_F(FastMatmul, EveryRowCountAndTypeMatchesTheReference) {
+    if (lacks(Type::kF16) && lacks(Type::kBf16)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    struct Shape {
+        uint32_t n, k;
+    };
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        if (lacks(type)) continue;
+        for (const Shape s : {Shape{64, 64}, {200, 250}, {320, 1030}, {448, 3584}}) {
+            for (const uint32_t bucket : {1u, 2u, 3u, 4u, 12u, 16u, 24u, 32u, 48u, 64u, 96u, 128u, 192u, 256u, 1024u}) {
+                if (bucket > 256 && s.k > 300) continue;
+                const uint32_t n_rows = bucket > 3 ? bucket - 1 : bucket;
+                const auto w = reference::random_values(size_t{s.n} * s.k, type, random_);
+                const auto x = reference::random_values(size_t{n_rows} * s.k, type, random_);
+                const Result got = multiply(s.n, s.k, n_rows, bucket, type, w, x);
+                // First, last and middle rows: the reference is slow.
+                for (const uint32_t t : {0u, n_rows / 2, n_rows - 1}) {
+                    const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * s.k], s.k}));
+                    expect_near(want, &got.y[size_t{t} * padded(s.n)], sum_tolerance(s.k), 1.0 + std::sqrt(s.k) / 3,
+                                "n " + std::to_string(s.n) + " k " + std::to_string(s.k) + " bucket " +
+                                    std::to_string(bucket) + " variant " + std::to_string(int(got.plan.variant)) +
+                                    " splits " + std::to_string(got.plan.n_splits) + " row " + std::to_string(t));
+                }
+            }
+        }
+    }
+}
+
+TEST_F(FastMatmul, BatchInvariantRowsHaveTheSameBitsInEveryBatch) {
+    kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true}));
+    if (lacks(Type::kF16)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    constexpr uint32_t kN = 448, kK = 1536, kRows = 130;
+    const auto w = reference::random_values(size_t{kN} * kK, Type::kF16, random_);
+    const auto x = reference::random_values(size_t{kRows} * kK, Type::kF16, random_);
+    const Result all = multiply(kN, kK, kRows, 192, Type::kF16, w, x);
+    for (const uint32_t bucket : {1u, 3u, 16u, 24u, 32u, 64u, 96u, 128u}) {
+        const std::vector<float> first(x.begin(), x.begin() + size_t{bucket} * kK);
+        const Result some = multiply(kN, kK, bucket, bucket, Type::kF16, w, first);
+        EXPECT_EQ(0, std::memcmp(some.y.data(), all.y.data(), size_t{bucket} * padded(kN) * 4)) << "bucket " << bucket;
+    }
+}
+
+TEST_F(FastMatmul, AForcedPathIsTakenOrRefused) {
+    for (const KernelPath path : {KernelPath::kCoopmat, KernelPath::kCoopmat2}) {
+        auto forced = KernelSet::create(device(), {.path = path});
+        if (forced.ok()) {
+            EXPECT_EQ(forced.value()->options().path, path);
+        } else {
+            EXPECT_EQ(forced.error().code, ErrorCode::kInvalidConfig);
+            EXPECT_NE(forced.error().message.find("the best that works there is"), std::string::npos);
+        }
+    }
+}
+
+DeviceCapabilities capable() {
+    DeviceCapabilities caps;
+    caps.subgroup_size = 32;
+    caps.shared_memory_bytes = 48 * 1024;
+    caps.max_workgroup_invocations = 1024;
+    caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
+    return caps;
+}
+
+TEST(KernelLadder, ACpuDeviceStaysPortable) {
+    DeviceCapabilities caps = capable();
+    caps.is_cpu = true;
+    EXPECT_EQ(ladder_of(caps, KernelPath::kAuto).path(), KernelPath::kPortable);
+}
+
+TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
+    EXPECT_EQ(ladder_of(capable(), KernelPath::kPortable).path(), KernelPath::kPortable);
+    EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat).path(), KernelPath::kCoopmat2);
+}
+
+TEST(KernelLadder, LeavesABf16ModelPortableWhereOnlyF16Works) {
+    DeviceCapabilities caps = capable();
+    caps.bfloat16_coopmat = caps.coopmat2_bfloat16 = false;
+    EXPECT_FALSE(ladder_of(caps, KernelPath::kAuto).has(ScalarType::kBf16));
+    EXPECT_EQ(ladder_of(caps, KernelPath::kAuto).has(ScalarType::kF16), has_kernel_module("matmul_coopmat_f16"));
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

@@ -17,6 +17,8 @@
 namespace lorad::server {
 namespace {
 
+constexpr int kBacklog = 1024;  // connections that wait to be accepted
+
 // The peer's port of a connected TCP socket and, in `host`, its address; -1 for anything else.
 int peer_of(int fd, std::string& host) {
     sockaddr_storage address{};
@@ -114,6 +116,7 @@ struct Listener::Impl {
     httplib::Server server;
     std::thread thread;
     int port = 0;
+    int listening_socket = -1;
 
     void set_up();
     HttpReply run_handler(const httplib::Request& request, std::string body) const;
@@ -184,9 +187,10 @@ void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::
 
 void Listener::Impl::set_up() {
     // The library's default would let a second daemon share the port without a word.
-    server.set_socket_options([](auto socket) {
+    server.set_socket_options([this](auto socket) {
         int yes = 1;
         setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        listening_socket = int(socket);
     });
     server.set_tcp_nodelay(true);
     server.set_payload_max_length(options.body_bytes_max);
@@ -246,6 +250,9 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& option
                           format("cannot listen on {}:{}: {}; choose another --host or --port", options.host, options.port,
                                  std::strerror(errno)));
     }
+    // The library asks for a backlog of 5: more clients than that at once would be reset or wait a second. Linux lets us
+    // ask again.
+    ::listen(impl->listening_socket, kBacklog);
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
 

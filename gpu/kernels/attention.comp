@@ -22,6 +22,7 @@ layout(constant_id = 6) const uint kPerQuad = 4;        // tokens per four lanes
 layout(constant_id = 7) const uint kSplit = 0;
 layout(constant_id = 8) const uint kPoolVectors = 1024;  // 16 bytes each of shared memory; see attention.cpp
 layout(constant_id = 9) const uint kSlots = 64;          // at least the subgroups of a workgroup
+layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight per thread, at most kMaxAhead
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -32,7 +33,7 @@ const uint kChunksPerLane = (kChunks + 3) / 4;
 const uint kLanes = kHeadDim / 4;
 const uint kTeams = kThreads / kLanes;     // tokens whose values are added at once
 const uint kHeadVectors = (kGroup + 3) / 4;
-const uint kAhead = 4;                     // loads of V in flight per thread
+const uint kMaxAhead = 16;
 const float kMinusInf = -1.0 / 0.0;
 
 // The queries while the context is read; then the teams' results of a few heads at a time.
@@ -49,7 +50,7 @@ uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
 }
 
 // V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond the end.
-void load_values(out uvec2 words[kAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
+void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
     for (uint u = 0; u < kAhead; u++) {
         uint token = min(first + u * kTeams, n_tokens - 1);
         words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + lane * 8).v;
@@ -111,7 +112,7 @@ void main() {
                 for (uint i = 0; i < kPerQuad; i++) score[g][i] = dot8(key[i], query, score[g][i]);
             }
         }
-        uvec2 words[kAhead];
+        uvec2 words[kMaxAhead];
         load_values(words, table, tile, team, n_tokens, kv_head, team_lane);
         for (uint g = 0; g < kGroup; g++) {
             float tile_top = kMinusInf;
@@ -143,7 +144,8 @@ void main() {
         }
         barrier();
         for (uint first = team; team < kTeams && first < n_tokens; first += kAhead * kTeams) {
-            uvec2 now[kAhead] = words;
+            uvec2 now[kMaxAhead];
+            for (uint u = 0; u < kAhead; u++) now[u] = words[u];
             uint next = first + kAhead * kTeams;
             if (next < n_tokens) load_values(words, table, tile, next, n_tokens, kv_head, team_lane);
             for (uint u = 0; u < kAhead; u++) {

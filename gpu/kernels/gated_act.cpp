@@ -5,13 +5,13 @@ namespace lorad::gpu {
 
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
                           Activation activation, ScalarType act_type) {
-    uint32_t block = row_block(shape.rows, shape.with_lora, device_.capabilities().is_cpu ? 8 : 64);
     uint32_t size = threads(128, 32);
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
-                                           shape.n_splits, shape.with_lora, params.bias != 0, params.ffn % 4 == 0, block});
+                                           shape.n_splits, shape.with_lora, params.bias != 0, params.ffn % 4 == 0,
+                                           params.ffn % 16 == 0});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
-    recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size), ceil_div(shape.rows, block), 1,
+    recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size), shape.rows, 1,
                       {"gated_act", shape.rows * row_bytes, 0});
 }
 

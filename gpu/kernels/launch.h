@@ -18,10 +18,6 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
 }
 
-// Rows that one thread of a consumer kernel takes, so that LoRA's B is read once for several rows of one adapter. Below
-// `enough` rows the device is better filled with one each.
-constexpr uint32_t row_block(uint32_t rows, bool with_lora, uint32_t enough) { return !with_lora || rows < enough ? 1 : 4; }
-
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 

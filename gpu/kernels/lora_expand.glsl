@@ -1,7 +1,12 @@
 // The expand half of LoRA, fused into the kernels that consume a matmul's result.
 //
-// delta[n] = scale * sum_r B[n][r] * low[t][m][r] for four neighbouring outputs n and kRowBlock rows at once: B is read once
-// for all rows of the block that share an adapter. Needs kRowBlock and common.glsl.
+// delta[n] = scale * sum_r B[n][r] * low[t][m][r] for four neighbouring outputs n of one row t. Rows that share an adapter find
+// B in the cache; keeping it in registers for several rows was slower on every device measured. Needs common.glsl and the
+// constants kRankSteps (steps of 8 ranks whose loads are in flight together) and kExchange.
+//
+// kExchange: four lanes that own 16 neighbouring outputs compute every fourth one each and swap results, so that the lanes of
+// a load read neighbouring rows of B. All four must be active and of one module: n_out a multiple of 16.
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint64_t kModuleBytes = 32;
 
@@ -10,63 +15,56 @@ LoraModule lora_module(uint64_t lora_layer, uint slot, uint slot_stride, uint mo
     return ModuleRef(lora_layer + (uint64_t(slot) * slot_stride + module) * kModuleBytes).v;
 }
 
-const uint kSteps = 2;  // of 8 ranks, loaded together
-
-// B[n + c][8 r .. 8 r + 7] for four rows and kSteps steps (the last one again beyond the rank). The type is asked once for all
-// loads, so that they are in flight together.
-void load_b(out Eight e[kSteps][4], const uint64_t b[4], uint r, uint rank8, uint type) {
-    if (type == 0) {
-        for (uint s = 0; s < kSteps; s++) {
-            for (uint c = 0; c < 4; c++) e[s][c] = load8(b[c], min(r + s, rank8 - 1), 0);
+// sum_r b[c][r] * v[r]; type is a literal, so that no load waits behind a branch.
+vec4 expand(const uint64_t b[4], uint64_t v, uint rank8, const uint type) {
+    vec4 delta = vec4(0.0);
+    for (uint r = 0; r < rank8; r += kRankSteps) {
+        Eight e[kRankSteps][4];
+        for (uint s = 0; s < kRankSteps; s++) {
+            for (uint c = 0; c < 4; c++) e[s][c] = load8(b[c], min(r + s, rank8 - 1), type);
         }
-        return;
-    }
-    uvec4 words[kSteps][4];
-    for (uint s = 0; s < kSteps; s++) {
-        for (uint c = 0; c < 4; c++) words[s][c] = Uvec4Ref(b[c] + min(r + s, rank8 - 1) * 16).v;
-    }
-    if (type == 1) {
-        for (uint s = 0; s < kSteps; s++) {
-            for (uint c = 0; c < 4; c++) e[s][c] = unpack8(words[s][c], 1);
-        }
-    } else {
-        for (uint s = 0; s < kSteps; s++) {
-            for (uint c = 0; c < 4; c++) e[s][c] = unpack8(words[s][c], 2);
+        for (uint s = 0; s < kRankSteps; s++) {
+            if (r + s >= rank8) break;
+            Eight part = load8(v, r + s, 0);
+            for (uint c = 0; c < 4; c++) delta[c] = dot8(e[s][c], part, delta[c]);
         }
     }
+    return delta;
 }
 
-// Adds to acc[j] for the rows t0 + j. first: the module of slots[0]. low_index: of the module inside its group of n_low.
-// n_out: rows of B.
-void add_lora(inout vec4 acc[kRowBlock], const uint slots[kRowBlock], LoraModule first, uint t0, uint64_t lora_layer,
-              uint slot_stride, uint module, uint64_t low, uint low_index, uint n_low, uint n, uint n_out) {
-    uint done = 0;
-    for (uint i = 0; i < kRowBlock; i++) {
-        if (slots[i] == kNoSlot || ((done >> i) & 1u) != 0) continue;
-        LoraModule m = i == 0 ? first : lora_module(lora_layer, slots[i], slot_stride, module);
-        uint rank8 = (m.rank + 7) / 8;
-        uint64_t row_bytes = uint64_t(rank8 * 8 * bytes_of(m.type));
-        uint64_t b[4];
-        for (uint c = 0; c < 4; c++) b[c] = m.b + uint64_t(min(n + c, n_out - 1)) * row_bytes;
-        vec4 delta[kRowBlock];
-        for (uint j = 0; j < kRowBlock; j++) delta[j] = vec4(0.0);
-        for (uint r = 0; r < rank8; r += kSteps) {
-            Eight e[kSteps][4];
-            load_b(e, b, r, rank8, m.type);
-            for (uint j = 0; j < kRowBlock; j++) {
-                if (slots[j] != slots[i]) continue;
-                uint64_t v = low + uint64_t((t0 + j) * n_low + low_index) * (kMaxRank * 4);
-                for (uint s = 0; s < kSteps; s++) {
-                    if (r + s >= rank8) break;
-                    Eight part = load8(v, r + s, 0);
-                    for (uint c = 0; c < 4; c++) delta[j][c] = dot8(e[s][c], part, delta[j][c]);
-                }
-            }
-        }
-        for (uint j = 0; j < kRowBlock; j++) {
-            if (slots[j] != slots[i]) continue;
-            acc[j] = fma(delta[j], vec4(m.scale), acc[j]);
-            done |= 1u << j;
-        }
+// Element c of lane q goes to element q of lane c, in each four lanes.
+vec4 transposed(vec4 d, uint q) {
+    bool odd = (q & 1u) != 0;
+    vec2 got = subgroupShuffleXor(odd ? d.xz : d.yw, 1);
+    d = odd ? vec4(got.x, d.y, got.y, d.w) : vec4(d.x, got.x, d.z, got.y);
+    bool high = (q & 2u) != 0;
+    got = subgroupShuffleXor(high ? d.xy : d.zw, 2);
+    return high ? vec4(got, d.zw) : vec4(d.xy, got);
+}
+
+// acc + the module's delta for the outputs n..n+3. low: the row's shrink result for this module; n_out: rows of B.
+vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
+    if (m.rank == 0) return acc;
+    uint lane = gl_LocalInvocationIndex % 4;
+    uint n_first = kExchange != 0 ? n - 3 * lane : n;  // n - 4 lane + lane
+    uint n_step = kExchange != 0 ? 4 : 1;
+    uint rank8 = (m.rank + 7) / 8;
+    uint64_t row_bytes = uint64_t(rank8 * 8 * bytes_of(m.type));
+    uint64_t b[4];
+    for (uint c = 0; c < 4; c++) b[c] = m.b + uint64_t(min(n_first + c * n_step, n_out - 1)) * row_bytes;
+    vec4 delta;
+    if (m.type == 0) {
+        delta = expand(b, low, rank8, 0);
+    } else if (m.type == 1) {
+        delta = expand(b, low, rank8, 1);
+    } else {
+        delta = expand(b, low, rank8, 2);
     }
+    if (kExchange != 0) delta = transposed(delta, lane);
+    return fma(delta, vec4(m.scale), acc);
+}
+
+// Shrink result of row t and module number `index` of a group of n_modules.
+uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) {
+    return low + uint64_t(t * n_modules + index) * (kMaxRank * 4);
 }

@@ -42,7 +42,7 @@ MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type
     } else if (rows <= kMatvecMaxRows && !options_.batch_invariant) {
         plan.variant = MatmulVariant::kMatvec;
         plan.row_tile = rows;
-        plan.column_tile = n >= 8192 || rows > 2 ? 2 : 1;
+        plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
         uint32_t subgroups = ceil_div(n, plan.column_tile);
         set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
     } else {

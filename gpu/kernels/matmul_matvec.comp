@@ -19,7 +19,7 @@ layout(push_constant, scalar) uniform Push { MatmulParams p; };
 const uint kUnroll = 2;
 
 void main() {
-    uint n_rows = gl_NumWorkGroups.y * kCols == 1 ? 1 : UintRef(p.n_rows).v;
+    uint n_rows = UintRef(p.n_rows).v;
     uint t0 = gl_WorkGroupID.y * kCols;
     if (t0 >= n_rows) return;
     uint split = gl_WorkGroupID.z;

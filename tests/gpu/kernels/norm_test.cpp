@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AddNorm,
                                            AddNormCase{192, 3, 4, 1, Type::kF32, false, false, true},
                                            AddNormCase{2050, 2, 2, 2, Type::kF32, false, true, false}));
 
-TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndInABlockOfRows) {
+TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     constexpr uint32_t kHidden = 96, kStride = 128, kRows = 20, kCapacity = kRows + kSlackRows;
     TestModule module = TestModule::make(kHidden, 8, 19, Type::kBf16, 1.5, random_);
     std::vector<LoraModule> table(kLoraModules);

@@ -11,12 +11,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool is_utf8(std::string_view text) {
-    return !nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).empty() &&
-           nlohmann::json::accept("\"" + [&] {
-               std::string plain;
-               for (char c : text) plain += (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') ? '.' : c;
-               return plain;
-           }() + "\"");
+    std::string quoted = "\"";
+    for (char c : text) quoted += (static_cast<uint8_t>(c) < 0x20 || c == '"' || c == '\\') ? '.' : c;
+    quoted += '"';
+    return nlohmann::json::accept(quoted);
 }
 
 struct Streamed {

@@ -154,7 +154,14 @@ Status run_profile(const ProfileArguments& arguments) {
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
                loaded.executor->profile(arguments.n_rows, arguments.n_context, slots, arguments.n_repeats));
     double total_us = 0;
-    for (const gpu::KernelProfile& kernel : kernels) total_us += kernel.us;
+    for (gpu::KernelProfile& kernel : kernels) {
+        // Sums over all repeats become those of one step.
+        kernel.us /= arguments.n_repeats;
+        kernel.n_calls /= arguments.n_repeats;
+        kernel.bytes /= arguments.n_repeats;
+        kernel.flops /= arguments.n_repeats;
+        total_us += kernel.us;
+    }
     auto gb_per_s = [](const gpu::KernelProfile& kernel) { return kernel.us > 0 ? double(kernel.bytes) / kernel.us * 1e-3 : 0; };
     if (arguments.as_json) {
         JsonWriter writer;
@@ -168,7 +175,7 @@ Status run_profile(const ProfileArguments& arguments) {
         std::printf("%s\n", writer.take().c_str());
         return ok_status();
     }
-    std::printf("one step of %u rows, each at position %u, on %s\n", arguments.n_rows, arguments.n_context,
+    std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows, arguments.n_context,
                 loaded.device->capabilities().name.c_str());
     std::printf("%-40s %7s %12s %7s %12s %10s\n", "kernel", "calls", "us", "share", "MB", "GB/s");
     for (const gpu::KernelProfile& kernel : kernels) {

@@ -1,0 +1,65 @@
+#include "server/model_text.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "proto/json.h"
+
+namespace lorad::server {
+namespace {
+
+const std::string kDemo = std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model";
+
+TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
+    auto text = ModelText::load(kDemo + "/base");
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    std::ifstream file(kDemo + "/samples.json");
+    std::string samples_text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    auto samples = parse_json(samples_text);
+    ASSERT_TRUE(samples.ok());
+    for (const JsonValue& sample : *samples->root().find("samples")->as_array()) {
+        auto prompt = (*text)->render_chat(sample.find("messages")->dump());
+        ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+        EXPECT_EQ(*prompt, *sample.string_or("prompt", ""));
+        auto ids = (*text)->encode(*prompt, false);
+        ASSERT_TRUE(ids.ok());
+        std::string written = "[";
+        for (TokenId id : *ids) written += (written.size() > 1 ? "," : "") + std::to_string(id);
+        EXPECT_EQ(written + "]", sample.find("prompt_ids")->dump());
+        JsonValue output = *sample.find("outputs")->find("base");
+        auto decoder = (*text)->make_decoder({});
+        std::string answer;
+        for (const JsonValue& id : *output.find("ids")->as_array()) answer += *decoder->push(TokenId(*id.as_int()));
+        answer += *decoder->finish();
+        EXPECT_EQ(answer, *output.string_or("text", ""));
+    }
+}
+
+TEST(ModelText, AStopStringEndsTheText) {
+    auto text = ModelText::load(kDemo + "/base");
+    ASSERT_TRUE(text.ok());
+    auto ids = (*text)->encode("The capital of Italy is Rome.", false);
+    ASSERT_TRUE(ids.ok());
+    auto decoder = (*text)->make_decoder({"f It"});
+    std::string out;
+    for (TokenId id : *ids) out += *decoder->push(id);
+    out += *decoder->finish();
+    EXPECT_EQ(out, "The capital o");
+    EXPECT_TRUE(decoder->found_stop());
+}
+
+TEST(ModelText, AFolderWithoutTokenizerServesTokenIdsOnly) {
+    std::string folder = testing::TempDir() + "lorad_no_tokenizer";
+    std::filesystem::create_directories(folder);
+    auto text = ModelText::load(folder);
+    ASSERT_TRUE(text.ok());
+    EXPECT_FALSE((*text)->has_tokenizer());
+    EXPECT_EQ((*text)->encode("hello", true).error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ((*text)->render_chat("[]").error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ(*(*text)->make_decoder({})->push(5), "");
+}
+
+}  // namespace
+}  // namespace lorad::server

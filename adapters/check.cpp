@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "proto/base/format.h"
+#include "proto/json.h"
 
 namespace lorad::adapters {
 
@@ -16,6 +17,7 @@ using model::ModelConfig;
 using model::Tensor;
 
 constexpr size_t kMisfitsShown = 20;
+constexpr size_t kMessageBytesMax = 8000;
 
 // A matrix as adapter files name it: the seven linear layers and the two fused ones.
 struct FileModule {
@@ -299,6 +301,20 @@ class Planner {
     std::vector<Misfit> misfits_;
 };
 
+// Names come from the files: a message stays one line of bounded length whatever they hold.
+Error one_line(Error error) {
+    if (error.message.size() > kMessageBytesMax) {
+        error.message.resize(kMessageBytesMax);
+        error.message += "...";
+    }
+    error.message = replace_invalid_utf8(error.message);
+    for (char& c : error.message) {
+        if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) c = '?';
+    }
+    if (error.param.size() > kMessageBytesMax) error.param.clear();
+    return error;
+}
+
 }  // namespace
 
 Error misfit_error(std::vector<Misfit> misfits) {
@@ -321,7 +337,9 @@ Result<std::vector<LayerPlan>> plan_adapter(const PeftConfig& peft, std::span<co
     return Planner(peft, tensors, config).plan();
 }
 
-Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& folder, const ModelConfig& config) {
+namespace {
+
+Result<std::unique_ptr<CheckedAdapter>> check_files(const std::filesystem::path& folder, const ModelConfig& config) {
     TRY_ASSIGN(AdapterFiles files, read_adapter_files(folder));
     auto adapter = std::make_unique<CheckedAdapter>();
     TRY_ASSIGN(adapter->peft, parse_peft_config(files.config.text()));
@@ -341,6 +359,14 @@ Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::pat
             adapter->n_modules += module.a != nullptr;
         }
     }
+    return adapter;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& folder, const ModelConfig& config) {
+    auto adapter = check_files(folder, config);
+    if (!adapter.ok()) return one_line(std::move(adapter).error());
     return adapter;
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
+#include "proto/json.h"
 
 namespace lorad::adapters {
 
@@ -103,12 +104,13 @@ Result<FileBytes> read_file(const fs::path& folder, std::string_view name, uint6
 Result<AdapterFiles> read_adapter_files(const fs::path& folder) {
     std::error_code error;
     const fs::file_status status = fs::status(folder, error);
-    if (!fs::exists(status)) {
-        return make_error(ErrorCode::kAdapterNotFound, format("no adapter folder {}", folder.string()), "lora_path");
+    const bool has_nul = folder.native().find('\0') != std::string::npos;  // the system would read on the part before it
+    if (has_nul || !fs::exists(status)) {
+        return make_error(ErrorCode::kAdapterNotFound, format("no adapter folder {}", json_quote(folder.string())), "lora_path");
     }
     if (!fs::is_directory(status)) {
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: expected a folder with {} and {}, found a file", folder.string(), kConfigFile,
+                          format("{}: expected a folder with {} and {}, found a file", json_quote(folder.string()), kConfigFile,
                                  kWeightsFile),
                           "lora_path");
     }

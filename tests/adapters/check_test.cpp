@@ -201,6 +201,24 @@ TEST(CheckAdapter, MissingAndForeignFilesAreNamed) {
     EXPECT_THAT(refused(folder).message, HasSubstr("expected a regular file"));
 }
 
+TEST(CheckAdapter, MessagesAreOneLineOfBoundedLengthWhateverTheNames) {
+    TestTensors tensors = plain_tensors();
+    tensors["a\nwarning forged line\x7f"] = matrix(1, 1, 1);
+    tensors[std::string(100'000, 'x')] = matrix(1, 1, 1);
+    const Error error = refused(tensors);
+    EXPECT_THAT(error.message, HasSubstr("a?warning forged line?"));
+    EXPECT_EQ(error.message.find('\n'), std::string::npos);
+    EXPECT_LT(error.message.size(), 8100u);
+    const Error path = check_adapter(std::string("a\nb"), small_config()).error();
+    EXPECT_EQ(path.message.find('\n'), std::string::npos);
+}
+
+TEST(CheckAdapter, APathWithANulIsNoFolder) {
+    const AdapterFolder folder;
+    const std::string path = folder.path().string() + std::string("\0x", 2);
+    EXPECT_EQ(check_adapter(path, small_config()).error().code, ErrorCode::kAdapterNotFound);
+}
+
 TEST(CheckAdapter, TheGenerationIsTheContentAndNothingElse) {
     const auto one = checked(kPlainConfig, plain_tensors());
     const auto same = checked(kPlainConfig, plain_tensors());

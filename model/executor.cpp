@@ -1,9 +1,12 @@
 #include "model/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <map>
 #include <optional>
+#include <set>
+#include <thread>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/queue.h"
@@ -59,7 +62,7 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
 struct Executor::Impl {
     gpu::Device& device;
     const ModelConfig config;
-    ExecutorOptions options;
+    ExecutorOptions options;  // filled in
     MemoryPlan plan;
     std::unique_ptr<gpu::KernelSet> kernels;
     ModelWeights weights;
@@ -89,7 +92,7 @@ struct Executor::Impl {
     uint64_t rope_table_bytes() const { return uint64_t{options.n_positions_max} * config.rope.rotary_dim * sizeof(float); }
     uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
 
-    Status plan_memory_for(const WeightsPlan& shapes, ScratchBytes& scratch_sizes);
+    Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_table();
     // A power of two, so that a growing context needs few recordings.
@@ -98,6 +101,8 @@ struct Executor::Impl {
     }
     StepShape shape_of(const StepBatch& batch) const;
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
+    std::vector<StepShape> usual_shapes() const;
+    Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
@@ -105,14 +110,14 @@ struct Executor::Impl {
 };
 
 // Without a wish of the user, the context is shortened until the cache of one sequence fits.
-Status Executor::Impl::plan_memory_for(const WeightsPlan& shapes, ScratchBytes& scratch_sizes) {
+Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes) {
     constexpr uint32_t kShortestAutomatic = 2048;
     const bool is_automatic = options.n_positions_max == 0;
     if (is_automatic) options.n_positions_max = config.max_positions;
     const uint64_t free_bytes = device.free_bytes_estimate();
     while (true) {
-        scratch_sizes = scratch_bytes(*kernels, config, shapes.weights, limits());
-        auto planned = plan_memory(device.capabilities(), free_bytes, config, shapes.device_bytes,
+        scratch_sizes = scratch_bytes(*kernels, config, weights, limits());
+        auto planned = plan_memory(device.capabilities(), free_bytes, config, weight_bytes,
                                    scratch_sizes.sum() + rope_table_bytes(),
                                    {.n_rows_max = options.n_rows_max,
                                     .n_sequences_max = options.n_sequences_max,
@@ -166,19 +171,58 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     return shape;
 }
 
+// Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
     const ForwardContext context{*kernels, config, weights, kv_cache, scratch, *lora_table, rope_table.address(),
                                  host_logits.address()};
     TRY(record_forward(recorder, context, shape));
-    ++n_recordings;
     return std::move(recorder).end();
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
     if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
     TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
+    ++n_recordings;
     return recordings.insert(shape, std::move(made));
+}
+
+// Decodes of short and of long texts at every number of sequences, and a full chunk of a prompt.
+std::vector<StepShape> Executor::Impl::usual_shapes() const {
+    std::set<StepShape> shapes;
+    const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
+        const uint32_t row_bucket = bucket_for(n_rows);
+        for (const bool with_lora : {false, true}) {
+            shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), with_lora});
+        }
+    };
+    for (const uint32_t n_rows : buckets_up_to(std::min(options.n_sequences_max, options.n_outputs_max))) {
+        add(n_rows, n_rows, std::min(options.n_positions_max, uint32_t{kBlockTokens}));
+        add(n_rows, n_rows, options.n_positions_max);
+    }
+    add(options.n_rows_max, 1, options.n_positions_max);
+    return {shapes.begin(), shapes.end()};
+}
+
+// Compiling pipelines takes most of it and runs well side by side.
+Status Executor::Impl::warm_up() {
+    constexpr uint32_t kThreadsMax = 8;
+    const std::vector<StepShape> shapes = usual_shapes();
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) threads.emplace_back(work);
+    work();
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < shapes.size(); ++i) {
+        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
+        ++n_recordings;
+        recordings.insert(shapes[i], std::move(recording));
+    }
+    return ok_status();
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
@@ -223,32 +267,21 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     auto impl = std::make_unique<Impl>(device, config, options);
     TRY(fill_in(config, impl->options));
     TRY_ASSIGN(const TensorFiles files, TensorFiles::map_folder(folder));
-    TRY_ASSIGN(const WeightsPlan shapes, plan_weights(files, config));
+    TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, impl->weights));
     TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path, .batch_invariant = options.batch_invariant}));
+    impl->options.kernel_path = impl->kernels->options().path;
     ScratchBytes scratch_sizes{};
-    TRY(impl->plan_memory_for(shapes, scratch_sizes));
-    TRY_ASSIGN(impl->weights, load_weights(device, files, config, progress));
+    TRY(impl->plan_memory_for(loader->device_bytes(), scratch_sizes));
+    TRY(loader->allocate(device));
     TRY(impl->allocate(scratch_sizes));
+    Status warmed = ok_status();
+    std::thread warmer;
+    if (options.warm_up) warmer = std::thread([&] { warmed = impl->warm_up(); });
+    Status uploaded = loader->upload(device, progress);
+    if (warmer.joinable()) warmer.join();
+    TRY(std::move(uploaded));
+    TRY(std::move(warmed));
     return std::unique_ptr<Executor>(new Executor(std::move(impl)));
-}
-
-Status Executor::warm_up() {
-    Impl& it = *impl_;
-    const auto warm = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) -> Status {
-        StepShape shape{.row_bucket = bucket_for(n_rows), .output_bucket = bucket_for(n_outputs)};
-        shape.attention_splits = it.splits_for(shape.row_bucket, n_context);
-        for (const bool with_lora : {false, true}) {
-            shape.with_lora = with_lora;
-            TRY(it.recording_of(shape));
-        }
-        return ok_status();
-    };
-    const uint32_t n_context = it.options.n_positions_max;
-    for (const uint32_t n_rows : buckets_up_to(std::min(it.options.n_sequences_max, it.options.n_outputs_max))) {
-        TRY(warm(n_rows, n_rows, std::min(n_context, kBlockTokens)));  // decodes of short texts, and of long ones
-        TRY(warm(n_rows, n_rows, n_context));
-    }
-    return warm(it.options.n_rows_max, 1, n_context);  // a prefill chunk
 }
 
 Status Executor::submit(const StepBatch& batch) {

@@ -31,6 +31,8 @@ struct ExecutorOptions {
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
     bool batch_invariant = false;     // a row's bits never depend on what else is in its step
+    bool warm_up = false;             // record the usual steps while the weights are loaded, so that no pipeline is compiled
+                                      // while a request waits
 };
 
 // Answers of one finished step; spans are valid until the next finish().
@@ -60,10 +62,6 @@ class Executor {
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    // Records the steps that decoding and prefill will need, with and without adapters, so that no pipeline is compiled while
-    // somebody waits. Optional; nothing is submitted.
-    Status warm_up();
-
     // The batch must keep to the options' limits (CHECK): it comes from our scheduler, not from a client.
     // kDeviceLost is final.
     Status submit(const StepBatch& batch);
@@ -71,7 +69,7 @@ class Executor {
     uint32_t n_in_flight() const;
 
     const ModelConfig& config() const;
-    const ExecutorOptions& options() const;  // with the zeros filled in
+    const ExecutorOptions& options() const;  // with the zeros filled in, and the kernel path that was chosen
     const MemoryPlan& memory_plan() const;
     uint32_t n_kv_blocks() const;
     LoraTable& lora_table();

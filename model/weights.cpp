@@ -12,10 +12,9 @@
 #include "proto/json.h"
 
 namespace lorad::model {
-namespace {
 
 // One tensor of the files and the rows it fills of a device matrix or vector.
-struct Part {
+struct WeightLoader::Part {
     std::string name;
     uint32_t n = 0;
     uint32_t k = 0;  // 0: a vector of n
@@ -28,7 +27,7 @@ struct Part {
 };
 
 // Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
-class Inventory {
+class WeightLoader::Inventory {
   public:
     Inventory(const ModelConfig& config, ModelWeights& weights) : config_(config) {
         weights.layers.resize(config.n_layers);
@@ -94,13 +93,21 @@ class Inventory {
     std::vector<Part> parts_;
 };
 
+namespace {
+
 // Tensors that some folders carry and no forward pass reads.
 bool is_ignored(const ModelConfig& config, std::string_view name) {
     return name.ends_with(".rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
 }
 
+uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
+uint64_t bytes_on_device(const Matrix& matrix) { return row_bytes(matrix) * matrix.n_padded; }
+uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
+
+}  // namespace
+
 // Finds each part's tensor and the type of each matrix.
-Status bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts) {
+Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts) {
     constexpr auto kCode = ErrorCode::kInvalidModel;
     std::set<std::string_view> known;
     for (Part& part : parts) {
@@ -135,17 +142,7 @@ Status bind(const TensorFiles& files, const ModelConfig& config, std::vector<Par
     return ok_status();
 }
 
-uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
-uint64_t device_bytes(const Matrix& matrix) { return row_bytes(matrix) * matrix.n_padded; }
-uint64_t device_bytes(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
-
-uint64_t sum_of_bytes(const std::vector<Part>& parts) {
-    uint64_t sum = 0;
-    for (const Part& part : parts) {
-        if (part.begin == 0) sum += part.matrix ? device_bytes(*part.matrix) : device_bytes(*part.vector);
-    }
-    return sum;
-}
+namespace {
 
 float widen(DType dtype, const std::byte* at) {
     uint32_t bits = 0;
@@ -162,11 +159,10 @@ float widen(DType dtype, const std::byte* at) {
     return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
 }
 
-Status upload_vector(gpu::Device& device, const Part& part) {
-    Vector& to = *part.vector;
-    if (part.begin == 0) {
-        TRY_ASSIGN(to.buffer, device.create_buffer(device_bytes(to), gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
-    }
+}  // namespace
+
+Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
+    const Vector& to = *part.vector;
     // The last part brings the padding with it.
     const uint32_t end = part.begin + part.n;
     std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
@@ -176,14 +172,14 @@ Status upload_vector(gpu::Device& device, const Part& part) {
 }
 
 // Rows go in one piece where the file's rows are as long as the device's; only padding is filled, never data twice.
-Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes) {
-    Matrix& to = *part.matrix;
+Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
+                                   const std::function<void(uint64_t)>& on_bytes) {
+    const Matrix& to = *part.matrix;
     gpu::Uploader& uploader = device.uploader();
     const bool has_gaps = to.k != to.k_stride;
     if (part.begin == 0) {
-        TRY_ASSIGN(to.buffer, device.create_buffer(device_bytes(to), gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
         const uint64_t fill_begin = has_gaps ? 0 : row_bytes(to) * to.n;
-        if (fill_begin < device_bytes(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, device_bytes(to) - fill_begin));
+        if (fill_begin < bytes_on_device(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
     // In pieces, so that progress is seen while a large matrix is on its way.
     constexpr uint64_t kPieceBytes = uint64_t{256} << 20;
@@ -203,36 +199,49 @@ Status upload_matrix(gpu::Device& device, const Part& part, const std::function<
     return ok_status();
 }
 
-}  // namespace
+WeightLoader::WeightLoader(std::vector<Part> parts) : parts_(std::move(parts)) {}
+WeightLoader::~WeightLoader() = default;
 
-Result<WeightsPlan> plan_weights(const TensorFiles& files, const ModelConfig& config) {
-    WeightsPlan plan;
-    Inventory inventory(config, plan.weights);
-    TRY(bind(files, config, inventory.parts()));
-    plan.device_bytes = sum_of_bytes(inventory.parts());
-    return plan;
-}
-
-Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files, const ModelConfig& config,
-                                  const LoadProgress& progress) {
-    ModelWeights weights;
+Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config,
+                                                           ModelWeights& weights) {
     Inventory inventory(config, weights);
     TRY(bind(files, config, inventory.parts()));
-    const uint64_t n_device_bytes = sum_of_bytes(inventory.parts());
-    if (n_device_bytes > device.free_bytes_estimate()) {
+    return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
+}
+
+uint64_t WeightLoader::device_bytes() const {
+    uint64_t sum = 0;
+    for (const Part& part : parts_) {
+        if (part.begin == 0) sum += part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
+    }
+    return sum;
+}
+
+Status WeightLoader::allocate(gpu::Device& device) {
+    if (device_bytes() > device.free_bytes_estimate()) {
         return make_error(ErrorCode::kOutOfMemory,
-                          format("the weights need {} bytes of device memory, {} are free on {}", n_device_bytes,
+                          format("the weights need {} bytes of device memory, {} are free on {}", device_bytes(),
                                  device.free_bytes_estimate(), device.capabilities().name));
     }
+    for (const Part& part : parts_) {
+        if (part.begin != 0) continue;
+        gpu::Buffer& buffer = part.matrix ? part.matrix->buffer : part.vector->buffer;
+        const uint64_t n_bytes = part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
+        TRY_ASSIGN(buffer, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
+    }
+    return ok_status();
+}
+
+Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
     uint64_t n_bytes = 0, n_bytes_done = 0, n_bytes_told = 0;
-    for (const Part& part : inventory.parts()) n_bytes += part.tensor->data.size();
+    for (const Part& part : parts_) n_bytes += part.tensor->data.size();
     const auto on_bytes = [&](uint64_t n) {
         n_bytes_done += n;
         if (!progress || (n_bytes_done - n_bytes_told < n_bytes / 100 && n_bytes_done < n_bytes)) return;
         n_bytes_told = n_bytes_done;
         progress(n_bytes_done, n_bytes);
     };
-    for (const Part& part : inventory.parts()) {
+    for (const Part& part : parts_) {
         if (part.matrix) {
             TRY(upload_matrix(device, part, on_bytes));
         } else {
@@ -240,8 +249,7 @@ Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files,
             on_bytes(part.tensor->data.size());
         }
     }
-    TRY(device.uploader().finish());
-    return weights;
+    return device.uploader().finish();
 }
 
 }  // namespace lorad::model

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "gpu/device.h"
@@ -51,21 +52,33 @@ struct ModelWeights {
     const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
 };
 
-// The model's matrices and vectors with sizes and types, but without buffers: enough to plan memory.
-struct WeightsPlan {
-    ModelWeights weights;
-    uint64_t device_bytes = 0;
-};
-
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 
-// Refuses tensors that are missing, unknown, or of another shape or type than the config asks for: the message names the
-// tensor, what was expected and what was found.
-Result<WeightsPlan> plan_weights(const TensorFiles& files, const ModelConfig& config);
+// Brings the tensors of a folder to the device in three steps, so that memory can be planned before anything is allocated, and
+// addresses are known before the data has arrived.
+class WeightLoader {
+  public:
+    // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than the
+    // config asks for: the message names the tensor, what was expected and what was found. All three outlive the loader.
+    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config,
+                                                        ModelWeights& weights);
+    ~WeightLoader();
 
-// Plans, compares with the device's free memory, uploads and waits for the copies.
-Result<ModelWeights> load_weights(gpu::Device& device, const TensorFiles& files, const ModelConfig& config,
-                                  const LoadProgress& progress = {});
+    uint64_t device_bytes() const;
+    // Makes the buffers. kOutOfMemory compares the bytes with what is free.
+    Status allocate(gpu::Device& device);
+    // Copies everything and waits until it has arrived.
+    Status upload(gpu::Device& device, const LoadProgress& progress);
+
+  private:
+    struct Part;
+    class Inventory;
+    explicit WeightLoader(std::vector<Part> parts);
+    static Status upload_vector(gpu::Device& device, const Part& part);
+    static Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
+    static Status bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts);
+    std::vector<Part> parts_;
+};
 
 }  // namespace lorad::model

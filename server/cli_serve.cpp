@@ -61,6 +61,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
     load.executor.batch_invariant = config.batch_invariant;
+    load.executor.warm_up = true;
     return load;
 }
 
@@ -128,7 +129,6 @@ Status run_serve(const Config& config) {
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
-    TRY(loaded.executor->warm_up());
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor);
     EngineOptions engine_options;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,8 +12,14 @@
 namespace lorad::gpu {
 
 struct KernelSet::Impl {
-    std::map<std::pair<std::string, std::vector<uint32_t>>, std::optional<Kernel>> kernels;
-    std::optional<Error> error;  // the first one
+    // Compiled outside the lock, by whoever asks first; others that want the same one wait for it alone.
+    struct Entry {
+        std::once_flag once;
+        std::optional<Kernel> kernel;
+    };
+    mutable std::mutex mutex;
+    std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
+    std::optional<Error> error;                                             // guarded by mutex; the first one
 };
 
 KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
@@ -27,17 +34,25 @@ Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const Kerne
 }
 
 Status KernelSet::status() const {
+    std::lock_guard lock(impl_->mutex);
     if (impl_->error) return *impl_->error;
     return ok_status();
 }
 
-void KernelSet::forget_error() { impl_->error.reset(); }
+void KernelSet::forget_error() {
+    std::lock_guard lock(impl_->mutex);
+    impl_->error.reset();
+}
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;
     key.push_back(subgroup_size);
-    auto [entry, is_new] = impl_->kernels.try_emplace({module, std::move(key)});
-    if (is_new) {
+    Impl::Entry* entry = nullptr;
+    {
+        std::lock_guard lock(impl_->mutex);
+        entry = &impl_->kernels[{module, std::move(key)}];
+    }
+    std::call_once(entry->once, [&] {
         KernelOptions kernel_options;
         kernel_options.module = module;
         kernel_options.constants = constants;
@@ -47,12 +62,13 @@ const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>&
         kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
         Result<Kernel> made = Kernel::create(device_, kernel_options);
         if (made.ok()) {
-            entry->second = std::move(made).value();
-        } else if (!impl_->error) {
-            impl_->error = made.error();
+            entry->kernel = std::move(made).value();
+            return;
         }
-    }
-    return entry->second ? &*entry->second : nullptr;
+        std::lock_guard lock(impl_->mutex);
+        if (!impl_->error) impl_->error = made.error();
+    });
+    return entry->kernel ? &*entry->kernel : nullptr;
 }
 
 uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t on_cpu) const {

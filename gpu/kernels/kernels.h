@@ -67,6 +67,7 @@ struct AttentionShape {
     uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, joined by a second dispatch
 };
 
+// Several threads may record at once, each into its own Recorder.
 class KernelSet {
   public:
     // Shows by small products that the fast kernels are right on this device, about a second without a pipeline cache; those

@@ -187,7 +187,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& 
     return recordings.insert(shape, std::move(made));
 }
 
-// Decodes of short and of long texts at every number of sequences, and a full chunk of a prompt.
+// Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
 std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
@@ -200,7 +200,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
         add(n_rows, n_rows, std::min(options.n_positions_max, uint32_t{kBlockTokens}));
         add(n_rows, n_rows, options.n_positions_max);
     }
-    add(options.n_rows_max, 1, options.n_positions_max);
+    for (const uint32_t n_rows : buckets_up_to(options.n_rows_max)) add(n_rows, 1, n_rows);
     return {shapes.begin(), shapes.end()};
 }
 

@@ -8,15 +8,18 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
-// Length of the well-formed character at the front; 0: ill-formed; -1: a character may yet come of it. `bad` is then
-// the number of bytes that one replacement character stands for (the longest beginning of a character, at least one).
+// Length of the well-formed character at the front; 0: ill-formed; -1: a character may yet come of
+// it. `bad` is then the number of bytes that one replacement character stands for (the longest
+// beginning of a character, at least one).
 int character_length(std::string_view text, size_t& bad) {
     const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
     const uint8_t first = byte(0);
     bad = 1;
     if (first < 0x80) return 1;
     size_t length = 0;
-    uint8_t low = 0x80, high = 0xbf;  // of the second byte: no overlong forms, surrogates or code points too high
+    uint8_t low = 0x80,
+            high =
+                0xbf;  // of the second byte: no overlong forms, surrogates or code points too high
     if (first >= 0xc2 && first <= 0xdf) {
         length = 2;
     } else if ((first & 0xf0) == 0xe0) {
@@ -44,18 +47,22 @@ int character_length(std::string_view text, size_t& bad) {
 
 Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
                          std::vector<std::string> stop_strings)
-    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens), stop_strings_(std::move(stop_strings)) {
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_tokens_(skip_special_tokens),
+      stop_strings_(std::move(stop_strings)) {
     std::erase_if(stop_strings_, [](const std::string& stop) { return stop.empty(); });
 }
 
 Result<std::string> Detokenizer::push(TokenId id) {
-    if (stopped_ || !tokenizer_->exists(id) || (skip_special_tokens_ && tokenizer_->is_special(id))) return std::string();
+    if (stopped_ || !tokenizer_->exists(id) || (skip_special_tokens_ && tokenizer_->is_special(id)))
+        return std::string();
     if (tokenizer_->decoder_kind() == DecoderKind::kByteLevel) {
         TRY_ASSIGN(const std::string text, decode_byte_level(id));
         return release(text, false);
     }
     window_.push_back(id);
-    // Whether a byte becomes a character or a replacement depends on the whole run of bytes that it stands in.
+    // Whether a byte becomes a character or a replacement depends on the whole run of bytes that it
+    // stands in.
     if (tokenizer_->is_byte(id)) return std::string();
     TRY_ASSIGN(const std::string text, decode_window(false));
     return release(text, false);
@@ -97,8 +104,8 @@ Result<std::string> Detokenizer::decode_byte_level(TokenId id) {
     return text;
 }
 
-// Decodes the new tokens behind the last ones that gave text: a decoder may treat the first token of a text otherwise
-// (no leading space), so that new tokens alone would not do.
+// Decodes the new tokens behind the last ones that gave text: a decoder may treat the first token
+// of a text otherwise (no leading space), so that new tokens alone would not do.
 Result<std::string> Detokenizer::decode_window(bool at_end) {
     TRY_ASSIGN(const std::string text, tokenizer_->decode(window_, false));
     if (text.size() <= anchor_text_size_) {
@@ -121,7 +128,8 @@ std::string Detokenizer::release(std::string_view text, bool at_end) {
     for (const std::string& stop : stop_strings_) {
         const size_t at = held_.find(stop);
         // Of two that begin at the same place the longer one is reported.
-        if (at < begin || (at == begin && at != std::string::npos && stop.size() > matched_stop_.size())) {
+        if (at < begin ||
+            (at == begin && at != std::string::npos && stop.size() > matched_stop_.size())) {
             begin = at;
             matched_stop_ = stop;
         }

@@ -1,5 +1,6 @@
-// Text from tokens as they arrive: what push and flush return, joined, is exactly what the tokenizer makes of all the
-// tokens at once, cut before the first stop string. One per stream; one thread.
+// Text from tokens as they arrive: what push and flush return, joined, is exactly what the
+// tokenizer makes of all the tokens at once, cut before the first stop string. One per stream; one
+// thread.
 #pragma once
 
 #include <memory>
@@ -17,10 +18,11 @@ class Detokenizer {
     Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
                 std::vector<std::string> stop_strings = {});
 
-    // The text that is certain now: whole characters that no later token can change and no stop string can begin
-    // with. Often empty. Nothing more comes once stopped(). O(1) amortised.
+    // The text that is certain now: whole characters that no later token can change and no stop
+    // string can begin with. Often empty. Nothing more comes once stopped(). O(1) amortised.
     Result<std::string> push(TokenId id);
-    // What was held back, at the end of the stream; cut characters become U+FFFD as in the tokenizer's decode.
+    // What was held back, at the end of the stream; cut characters become U+FFFD as in the
+    // tokenizer's decode.
     Result<std::string> flush();
 
     bool stopped() const { return stopped_; }

@@ -15,10 +15,12 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kMaxTokenizerBytes = 256u << 20;
 constexpr uintmax_t kMaxTemplateBytes = 4u << 20;
-constexpr uintmax_t kMaxConfigBytes = 64u << 20;  // added_tokens_decoder may list a whole vocabulary
+constexpr uintmax_t kMaxConfigBytes = 64u
+                                      << 20;  // added_tokens_decoder may list a whole vocabulary
 
 LoradText as_text(std::string_view text) {
-    return {reinterpret_cast<const uint8_t*>(text.data() == nullptr ? "" : text.data()), text.size()};
+    return {reinterpret_cast<const uint8_t*>(text.data() == nullptr ? "" : text.data()),
+            text.size()};
 }
 
 LoradText as_optional(const std::optional<std::string>& text) {
@@ -34,13 +36,17 @@ std::string take(LoradBytes bytes) {
 Error request_error(int32_t code, LoradBytes bytes) {
     std::string message = take(bytes);
     switch (code) {
-        case LORAD_TEXT_PANIC: return make_error(ErrorCode::kInternal, std::move(message));
+        case LORAD_TEXT_PANIC:
+            return make_error(ErrorCode::kInternal, std::move(message));
         case LORAD_TEXT_TEMPLATE_RAISED:
             return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
         case LORAD_TEXT_TEMPLATE_FAILED:
-            return make_error(ErrorCode::kInvalidRequest, format("chat template: {}", message), "messages");
-        case LORAD_TEXT_NO_TEMPLATE: return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
-        default: return make_error(ErrorCode::kInvalidRequest, std::move(message));
+            return make_error(ErrorCode::kInvalidRequest, format("chat template: {}", message),
+                              "messages");
+        case LORAD_TEXT_NO_TEMPLATE:
+            return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
+        default:
+            return make_error(ErrorCode::kInvalidRequest, std::move(message));
     }
 }
 
@@ -50,10 +56,12 @@ Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t
     if (!fs::exists(path, ec)) return std::optional<std::string>();
     const uintmax_t size = fs::file_size(path, ec);
     if (ec) {
-        return make_error(ErrorCode::kInvalidModel, format("{}: cannot be read: {}", path.string(), ec.message()));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("{}: cannot be read: {}", path.string(), ec.message()));
     }
     if (size > limit) {
-        return make_error(ErrorCode::kInvalidModel, format("{}: {} bytes, expected at most {}", path.string(), size, limit));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("{}: {} bytes, expected at most {}", path.string(), size, limit));
     }
     std::ifstream file(path, std::ios::binary);
     std::string content(size, '\0');
@@ -76,17 +84,20 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const fs::path& model_d
     const fs::path path = model_dir / "tokenizer.json";
     TRY_ASSIGN(const std::optional<std::string> json, read_optional(path, kMaxTokenizerBytes));
     if (!json) {
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: not found; lorad needs the tokenizer in this form", path.string()));
+        return make_error(
+            ErrorCode::kInvalidModel,
+            format("{}: not found; lorad needs the tokenizer in this form", path.string()));
     }
     return from_json(*json, path.string());
 }
 
-Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view json, std::string_view name) {
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view json,
+                                                              std::string_view name) {
     LoradTokenizer* handle = nullptr;
     LoradBytes error{};
     if (lorad_tokenizer_new(as_text(json), &handle, &error) != LORAD_TEXT_OK) {
-        return make_error(ErrorCode::kInvalidModel, format("{}: not a usable tokenizer: {}", name, take(error)));
+        return make_error(ErrorCode::kInvalidModel,
+                          format("{}: not a usable tokenizer: {}", name, take(error)));
     }
     return std::shared_ptr<const Tokenizer>(new Tokenizer(handle));
 }
@@ -96,23 +107,27 @@ Tokenizer::Tokenizer(LoradTokenizer* handle)
 
 Tokenizer::~Tokenizer() { lorad_tokenizer_free(handle_); }
 
-Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
+                                               bool add_special_tokens) const {
     LoradIds ids{};
     LoradBytes error{};
-    const int32_t code = lorad_tokenizer_encode(handle_, as_text(text), add_special_tokens, &ids, &error);
+    const int32_t code =
+        lorad_tokenizer_encode(handle_, as_text(text), add_special_tokens, &ids, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     std::vector<TokenId> result(ids.data, ids.data + ids.size);
     lorad_text_free_ids(ids);
     return result;
 }
 
-Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
+                                      bool skip_special_tokens) const {
     static_assert(sizeof(TokenId) == sizeof(uint32_t));
     LoradBytes text{};
     LoradBytes error{};
     // A negative id reads as one far beyond the vocabulary, which adds nothing.
-    const int32_t code = lorad_tokenizer_decode(handle_, reinterpret_cast<const uint32_t*>(ids.data()), ids.size(),
-                                                skip_special_tokens, &text, &error);
+    const int32_t code =
+        lorad_tokenizer_decode(handle_, reinterpret_cast<const uint32_t*>(ids.data()), ids.size(),
+                               skip_special_tokens, &text, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return take(text);
 }
@@ -128,7 +143,8 @@ std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {
 std::optional<std::string> Tokenizer::token_text(TokenId id) const {
     LoradBytes text{};
     LoradBytes error{};
-    if (lorad_tokenizer_token_text(handle_, static_cast<uint32_t>(id), &text, &error) != LORAD_TEXT_OK) {
+    if (lorad_tokenizer_token_text(handle_, static_cast<uint32_t>(id), &text, &error) !=
+        LORAD_TEXT_OK) {
         lorad_text_free_bytes(error);
         return std::nullopt;
     }
@@ -141,37 +157,45 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_SPECIAL) != 0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) &
+            LORAD_TOKEN_SPECIAL) != 0;
 }
 
 bool Tokenizer::is_byte(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_BYTE) != 0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_BYTE) !=
+           0;
 }
 
 bool Tokenizer::exists(TokenId id) const {
-    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) & LORAD_TOKEN_UNKNOWN) == 0;
+    return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) &
+            LORAD_TOKEN_UNKNOWN) == 0;
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& model_dir) {
-    TRY_ASSIGN(const auto config, read_optional(model_dir / "tokenizer_config.json", kMaxConfigBytes));
-    TRY_ASSIGN(const auto tokens, read_optional(model_dir / "special_tokens_map.json", kMaxConfigBytes));
-    TRY_ASSIGN(const auto jinja, read_optional(model_dir / "chat_template.jinja", kMaxTemplateBytes));
+    TRY_ASSIGN(const auto config,
+               read_optional(model_dir / "tokenizer_config.json", kMaxConfigBytes));
+    TRY_ASSIGN(const auto tokens,
+               read_optional(model_dir / "special_tokens_map.json", kMaxConfigBytes));
+    TRY_ASSIGN(const auto jinja,
+               read_optional(model_dir / "chat_template.jinja", kMaxTemplateBytes));
     TRY_ASSIGN(const auto json, read_optional(model_dir / "chat_template.json", kMaxTemplateBytes));
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
-    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(jinja), as_optional(json), &handle, &error) !=
-        LORAD_TEXT_OK) {
-        return make_error(ErrorCode::kInvalidModel, format("{}: chat template: {}", model_dir.string(), take(error)));
+    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(jinja),
+                           as_optional(json), &handle, &error) != LORAD_TEXT_OK) {
+        return make_error(ErrorCode::kInvalidModel,
+                          format("{}: chat template: {}", model_dir.string(), take(error)));
     }
     return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle));
 }
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(std::string_view source,
-                                                                      std::string_view tokens_json) {
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
+    std::string_view source, std::string_view tokens_json) {
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
     const LoradText absent{nullptr, 0};
-    if (lorad_template_new(as_text(tokens_json), absent, as_text(source), absent, &handle, &error) != LORAD_TEXT_OK) {
+    if (lorad_template_new(as_text(tokens_json), absent, as_text(source), absent, &handle,
+                           &error) != LORAD_TEXT_OK) {
         return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
     }
     return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle));
@@ -190,13 +214,16 @@ Result<std::string> ChatTemplate::render(const std::string& json_input, int64_t 
     return take(text);
 }
 
-Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, GrammarKind kind, std::string_view source,
-                                                 std::span<const TokenId> eos_ids, uint32_t vocab_size) {
+Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, GrammarKind kind,
+                                                 std::string_view source,
+                                                 std::span<const TokenId> eos_ids,
+                                                 uint32_t vocab_size) {
     LoradGrammar* handle = nullptr;
     LoradBytes error{};
     const int32_t code =
         lorad_grammar_new(tokenizer.handle_, static_cast<int32_t>(kind), as_text(source),
-                          reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(), vocab_size, &handle, &error);
+                          reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(),
+                          vocab_size, &handle, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return std::unique_ptr<Grammar>(new Grammar(handle));
 }

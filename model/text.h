@@ -1,5 +1,5 @@
-// Text for the layers above: tokenizer, chat template and grammar, as values that throw nothing. The work is done by
-// the Rust crate in model/text, which stays behind text.cpp.
+// Text for the layers above: tokenizer, chat template and grammar, as values that throw nothing.
+// The work is done by the Rust crate in model/text, which stays behind text.cpp.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,14 @@ class Tokenizer {
   public:
     // kInvalidModel naming the file when it is missing, too large or not a tokenizer.
     static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
-    static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view json, std::string_view name);
+    static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view json,
+                                                              std::string_view name);
     ~Tokenizer();
     Tokenizer(const Tokenizer&) = delete;
     Tokenizer& operator=(const Tokenizer&) = delete;
 
-    // Special tokens written out in the text become their ids, as in the reference. kInvalidRequest for text that is
-    // not UTF-8.
+    // Special tokens written out in the text become their ids, as in the reference. kInvalidRequest
+    // for text that is not UTF-8.
     Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const;
     // Ids without a token add nothing.
     Result<std::string> decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
@@ -65,13 +66,15 @@ class Tokenizer {
     DecoderKind decoder_kind_;
 };
 
-// The chat template of a model folder with its special tokens. Immutable: any number of threads may share one.
+// The chat template of a model folder with its special tokens. Immutable: any number of threads may
+// share one.
 class ChatTemplate {
   public:
     static constexpr int64_t kPresent = std::numeric_limits<int64_t>::min();
 
-    // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a template wins. A
-    // folder without a template loads; rendering then answers kInvalidRequest. A damaged file is kInvalidModel.
+    // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a
+    // template wins. A folder without a template loads; rendering then answers kInvalidRequest. A
+    // damaged file is kInvalidModel.
     static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
     // tokens_json: the special tokens in the form of tokenizer_config.json.
     static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
@@ -81,11 +84,12 @@ class ChatTemplate {
     ChatTemplate& operator=(const ChatTemplate&) = delete;
 
     bool exists() const;
-    // json_input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name: value}};
-    // all but messages may be absent. Extra values become variables and win over special tokens. What the template
-    // raises is kInvalidRequest with its own message, since the conversation is what it objects to.
-    // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC; kPresent asks the
-    // system.
+    // json_input:
+    // {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name:
+    // value}}; all but messages may be absent. Extra values become variables and win over special
+    // tokens. What the template raises is kInvalidRequest with its own message, since the
+    // conversation is what it objects to. now: for strftime_now, what the local wall clock shows,
+    // in seconds since 1970 as if it were UTC; kPresent asks the system.
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
@@ -99,10 +103,12 @@ enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };
 // The tokens that a grammar allows next, for one sequence. One thread at a time.
 class Grammar {
   public:
-    // eos_ids end the text and are allowed only where it is complete. vocab_size: width of the model's logits.
-    // kInvalidRequest when the source is not of its kind.
-    static Result<std::unique_ptr<Grammar>> create(const Tokenizer& tokenizer, GrammarKind kind, std::string_view source,
-                                                   std::span<const TokenId> eos_ids, uint32_t vocab_size);
+    // eos_ids end the text and are allowed only where it is complete. vocab_size: width of the
+    // model's logits. kInvalidRequest when the source is not of its kind.
+    static Result<std::unique_ptr<Grammar>> create(const Tokenizer& tokenizer, GrammarKind kind,
+                                                   std::string_view source,
+                                                   std::span<const TokenId> eos_ids,
+                                                   uint32_t vocab_size);
     ~Grammar();
     Grammar(const Grammar&) = delete;
     Grammar& operator=(const Grammar&) = delete;

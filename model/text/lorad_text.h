@@ -1,6 +1,7 @@
-// C ABI of the Rust crate lorad_text: tokenizer, chat template, grammar. C++ code uses model/text.h instead.
-// Rules: strings are UTF-8 with a length, never zero terminated; nothing unwinds across this border; handles may be
-// shared by threads unless the function says otherwise; every LoradBytes and LoradIds that is filled must be freed.
+// C ABI of the Rust crate lorad_text: tokenizer, chat template, grammar. C++ code uses model/text.h
+// instead. Rules: strings are UTF-8 with a length, never zero terminated; nothing unwinds across
+// this border; handles may be shared by threads unless the function says otherwise; every
+// LoradBytes and LoradIds that is filled must be freed.
 #pragma once
 
 #include <stddef.h>
@@ -31,16 +32,17 @@ typedef struct LoradIds {
     size_t capacity;
 } LoradIds;
 
-// What a function returns. On anything but kOk the message is in `error` and the other outputs are untouched.
+// What a function returns. On anything but LORAD_TEXT_OK the message is in `error` and the other
+// outputs are untouched.
 enum {
     LORAD_TEXT_OK = 0,
     LORAD_TEXT_INVALID_FILE = 1,     // tokenizer or template source cannot be used
     LORAD_TEXT_INVALID_INPUT = 2,    // the caller's text, ids or JSON
-    LORAD_TEXT_TEMPLATE_RAISED = 3,  // raise_exception of the template; the message is its text alone
-    LORAD_TEXT_TEMPLATE_FAILED = 4,  // the template met an error of its own, like an undefined attribute
+    LORAD_TEXT_TEMPLATE_RAISED = 3,  // by raise_exception; the message is its text alone
+    LORAD_TEXT_TEMPLATE_FAILED = 4,  // an error inside it, like an undefined attribute
     LORAD_TEXT_NO_TEMPLATE = 5,
-    LORAD_TEXT_REJECTED = 6,         // a token that the grammar does not allow
-    LORAD_TEXT_PANIC = 7,            // a defect of this library; the handle should not be used further
+    LORAD_TEXT_REJECTED = 6,  // a token that the grammar does not allow
+    LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further
 };
 
 // How the tokenizer turns tokens into text, as far as incremental decoding cares.
@@ -51,9 +53,9 @@ enum {
 };
 
 enum {
-    LORAD_TOKEN_SPECIAL = 1,   // left out when special tokens are skipped
-    LORAD_TOKEN_BYTE = 2,      // stands for one byte (byte fallback)
-    LORAD_TOKEN_UNKNOWN = 4,   // no such token
+    LORAD_TOKEN_SPECIAL = 1,  // left out when special tokens are skipped
+    LORAD_TOKEN_BYTE = 2,     // stands for one byte (byte fallback)
+    LORAD_TOKEN_UNKNOWN = 4,  // no such token
 };
 
 enum {
@@ -67,8 +69,8 @@ void lorad_text_free_ids(LoradIds ids);
 
 int32_t lorad_tokenizer_new(LoradText tokenizer_json, LoradTokenizer** out, LoradBytes* error);
 void lorad_tokenizer_free(LoradTokenizer* tokenizer);
-int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text, int32_t add_special_tokens,
-                               LoradIds* out, LoradBytes* error);
+int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text,
+                               int32_t add_special_tokens, LoradIds* out, LoradBytes* error);
 int32_t lorad_tokenizer_decode(const LoradTokenizer* tokenizer, const uint32_t* ids, size_t count,
                                int32_t skip_special_tokens, LoradBytes* out, LoradBytes* error);
 uint32_t lorad_tokenizer_vocab_size(const LoradTokenizer* tokenizer);
@@ -77,29 +79,37 @@ int32_t lorad_tokenizer_decoder(const LoradTokenizer* tokenizer);
 int64_t lorad_tokenizer_token_id(const LoradTokenizer* tokenizer, LoradText token);
 uint32_t lorad_tokenizer_token_flags(const LoradTokenizer* tokenizer, uint32_t id);
 // The token as the vocabulary spells it.
-int32_t lorad_tokenizer_token_text(const LoradTokenizer* tokenizer, uint32_t id, LoradBytes* out, LoradBytes* error);
+int32_t lorad_tokenizer_token_text(const LoradTokenizer* tokenizer, uint32_t id, LoradBytes* out,
+                                   LoradBytes* error);
 // The bytes that the token adds to a text. Borrowed: valid as long as the tokenizer.
 LoradText lorad_tokenizer_token_bytes(const LoradTokenizer* tokenizer, uint32_t id);
 
-// tokenizer_config: tokenizer_config.json; special_tokens: special_tokens_map.json; jinja: chat_template.jinja;
-// template_json: chat_template.json. Each may be absent. Later ones win over tokenizer_config for the template.
+// tokenizer_config: tokenizer_config.json; special_tokens: special_tokens_map.json; jinja:
+// chat_template.jinja; template_json: chat_template.json. Each may be absent. Later ones win over
+// tokenizer_config for the template.
 int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens, LoradText jinja,
                            LoradText template_json, LoradTemplate** out, LoradBytes* error);
 void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
-// input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name: value}}.
+// input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
+// "extra":{name: value}}.
 // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.
-int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now, LoradBytes* out,
-                              LoradBytes* error);
+int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now,
+                              LoradBytes* out, LoradBytes* error);
 
-// The vocabulary as the model has it (logits may be wider than the tokenizer): padded with tokens never allowed.
-int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradText source, const uint32_t* eos_ids,
-                          size_t eos_count, uint32_t vocab_size, LoradGrammar** out, LoradBytes* error);
+// The vocabulary as the model has it (logits may be wider than the tokenizer): padded with tokens
+// never allowed.
+int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradText source,
+                          const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
+                          LoradGrammar** out, LoradBytes* error);
 void lorad_grammar_free(LoradGrammar* grammar);
-// One thread at a time may use a grammar. words: (vocab_size + 31) / 32, bit id % 32 of word id / 32: allowed.
-int32_t lorad_grammar_mask(LoradGrammar* grammar, uint32_t* words, size_t word_count, LoradBytes* error);
+// One thread at a time may use a grammar. words: (vocab_size + 31) / 32, bit id % 32 of word id /
+// 32: allowed.
+int32_t lorad_grammar_mask(LoradGrammar* grammar, uint32_t* words, size_t word_count,
+                           LoradBytes* error);
 int32_t lorad_grammar_commit(LoradGrammar* grammar, uint32_t id, LoradBytes* error);
-// 1: the text so far is complete; 2: nothing may follow but the end; 0: neither; 3: a panic was caught.
+// 1: the text so far is complete; 2: nothing may follow but the end; 0: neither; 3: a panic was
+// caught.
 int32_t lorad_grammar_state(LoradGrammar* grammar);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 // Chat templates against the texts and errors of transformers.
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
+
+#include <unistd.h>
 
 #include "tests/model/text_goldens.h"
 
@@ -31,13 +31,14 @@ std::string input_of(const Json& row) {
 
 class TemplateGolden : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, testing::ValuesIn(template_names()), [](const auto& param) {
-    std::string name = param.param;
-    for (char& c : name) {
-        if (c == '-') c = '_';
-    }
-    return name;
-});
+INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, testing::ValuesIn(template_names()),
+                         [](const auto& param) {
+                             std::string name = param.param;
+                             for (char& c : name) {
+                                 if (c == '-') c = '_';
+                             }
+                             return name;
+                         });
 
 TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
     std::string tokens;
@@ -47,7 +48,9 @@ TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
         EXPECT_EQ(entry["now"], "2026-03-05T07:08:09");
         tokens = entry["tokens"].dump();
     }
-    const auto chat = ChatTemplate::from_source(read_golden("chat-templates/" + GetParam() + ".jinja"), tokens).value();
+    const auto chat =
+        ChatTemplate::from_source(read_golden("chat-templates/" + GetParam() + ".jinja"), tokens)
+            .value();
     for (const Json& row : golden_lines("expected/chat-templates/" + GetParam() + ".jsonl")) {
         const auto text = chat->render(input_of(row), kGoldenNow);
         if (!row.contains("error")) {
@@ -63,10 +66,12 @@ TEST_P(TemplateGolden, RendersEveryConversationAsTheReference) {
     }
 }
 
-std::string render(const std::string& source, const Json& extra = Json::object(), const Json& tokens = Json::object()) {
+std::string render(const std::string& source, const Json& extra = Json::object(),
+                   const Json& tokens = Json::object()) {
     const auto chat = ChatTemplate::from_source(source, tokens.dump());
     if (!chat.ok()) return "ERROR " + chat.error().message;
-    const auto text = chat.value()->render(Json{{"messages", Json::array()}, {"extra", extra}}.dump(), kGoldenNow);
+    const auto text = chat.value()->render(
+        Json{{"messages", Json::array()}, {"extra", extra}}.dump(), kGoldenNow);
     return text.ok() ? text.value() : "ERROR " + text.error().message;
 }
 
@@ -97,46 +102,69 @@ TEST(ChatTemplate, MeansWhatJinjaAndPythonMean) {
              {"{{ '<é&\"' | tojson }}", "\"<é&\\\"\""},
              {"{{ {'a': 1} | tojson(separators=(',', ':')) }}", "{\"a\":1}"},
              {"{{ map['items'] }}{% for k, v in map.items() %}{{ k }}{% endfor %}", "3baitems"},
-             {"{{ list[-2:] }}{{ text[::-1] }}{{ list[1:4:2] }}{{ 'abc'[5:] }}", "[None, False]eerht  owt eno[2.5, None]"},
+             {"{{ list[-2:] }}{{ text[::-1] }}{{ list[1:4:2] }}{{ 'abc'[5:] }}",
+              "[None, False]eerht  owt eno[2.5, None]"},
              {"{{ text.split() }}{{ text.split(' ') }}{{ text.split(' ', 1)[1] }}",
               "['one', 'two', 'three']['one', 'two', '', 'three']two  three"},
-             {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ 7 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }}", "3 -4 -2 3.5 1024 0.5"},
+             {"{{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % -3 }} {{ 7 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }}",
+              "3 -4 -2 3.5 1024 0.5"},
              {"{{ 'ab' * 2 }}{{ [1] + [2] }}{{ true + 1 }}", "abab[1, 2]2"},
              {"{{ '%s is %05.1f and %d' % ('x', 2.25, 7) }}", "x is 002.2 and 7"},
              {"{{ '{:>5}|{!r}|{a[0]}'.format(7, 'q', a=[1]) }}", "    7|'q'|1"},
-             {"{{ 1 == 1.0 }}{{ 'a' in 'abc' }}{{ 3 not in [1] }}{{ 1 < 2 < 3 }}", "TrueTrueTrueTrue"},
-             {"{{ missing }}|{{ missing is defined }}|{{ missing or 'x' }}|{{ missing | default('d') }}", "|False|x|d"},
+             {"{{ 1 == 1.0 }}{{ 'a' in 'abc' }}{{ 3 not in [1] }}{{ 1 < 2 < 3 }}",
+              "TrueTrueTrueTrue"},
+             {"{{ missing }}|{{ missing is defined }}|{{ missing or 'x' }}|{{ missing | "
+              "default('d') }}",
+              "|False|x|d"},
              {"{% for x in missing %}a{% else %}none{% endfor %}", "none"},
              {"{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}", "1"},
-             {"{% set ns = namespace(x=1) %}{% for i in [1] %}{% set ns.x = 2 %}{% endfor %}{{ ns.x }}", "2"},
+             {"{% set ns = namespace(x=1) %}{% for i in [1] %}{% set ns.x = 2 %}{% endfor %}{{ "
+              "ns.x }}",
+              "2"},
              {"{% if true %}{% set x = 3 %}{% endif %}{{ x }}", "3"},
-             {"{% macro m(a, b=2) %}{{ a }}{{ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{{ m(1, 3, 4, c=5) }}",
+             {"{% macro m(a, b=2) %}{{ a }}{{ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{{ m(1, "
+              "3, 4, c=5) }}",
               "13{'c': 5}(4,)"},
-             {"{% macro m() %}<{{ caller('x') }}>{% endmacro %}{% call(y) m() %}{{ y }}!{% endcall %}", "<x!>"},
-             {"{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} {% endfor %}",
+             {"{% macro m() %}<{{ caller('x') }}>{% endmacro %}{% call(y) m() %}{{ y }}!{% endcall "
+              "%}",
+              "<x!>"},
+             {"{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} "
+              "{% endfor %}",
               "1/2False 2/2True "},
-             {"{% for x in [3, 4] recursive %}{{ x }}{% if x == 3 %}{{ loop([5]) }}{% endif %}{% endfor %}", "354"},
-             {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% elif x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+             {"{% for x in [3, 4] recursive %}{{ x }}{% if x == 3 %}{{ loop([5]) }}{% endif %}{% "
+              "endfor %}",
+              "354"},
+             {"{% for x in range(5) %}{% if x == 1 %}{% continue %}{% elif x == 3 %}{% break %}{% "
+              "endif %}{{ x }}{% endfor %}",
               "02"},
              {"{% generation %}a{% set z = 1 %}{% endgeneration %}{{ z is defined }}", "aFalse"},
-             {"{{ '{% generation %}' }}{% raw %}{% generation %}{% endraw %}", "{% generation %}{% generation %}"},
+             {"{{ '{% generation %}' }}{% raw %}{% generation %}{% endraw %}",
+              "{% generation %}{% generation %}"},
              {"a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"},
              {"a\r\n{{ 'b' }}\r\n", "a\nb"},
-             {"{{ [3, 1, 2] | sort | join('-') }}{{ ['b', 'A'] | sort }}{{ [1, 1, 2] | unique | list }}",
+             {"{{ [3, 1, 2] | sort | join('-') }}{{ ['b', 'A'] | sort }}{{ [1, 1, 2] | unique | "
+              "list }}",
               "1-2-3['A', 'b'][1, 2]"},
-             {"{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'gt', 1) | map(attribute='a') | list }}", "[2]"},
-             {"{{ 'hello wORLD-x' | title }}{{ 'hELLO' | capitalize }}{{ ' x ' | trim }}", "Hello World-XHellox"},
+             {"{{ [{'a': 1}, {'a': 2}] | selectattr('a', 'gt', 1) | map(attribute='a') | list }}",
+              "[2]"},
+             {"{{ 'hello wORLD-x' | title }}{{ 'hELLO' | capitalize }}{{ ' x ' | trim }}",
+              "Hello World-XHellox"},
              {"{{ 'a\nb' | indent }}|{{ 'a\nb' | indent(2, true) }}", "a\n    b|  a\n  b"},
-             {"{{ 2.5 | round }} {{ 3.14159 | round(2) }} {{ 7 | round }} {{ '12x' | int }} {{ '0x1f' | int(0, 16) }}",
+             {"{{ 2.5 | round }} {{ 3.14159 | round(2) }} {{ 7 | round }} {{ '12x' | int }} {{ "
+              "'0x1f' | int(0, 16) }}",
               "2.0 3.14 7 0 31"},
              {"{{ dict(a=1, b=2) | dictsort(reverse=true) }}", "[('b', 2), ('a', 1)]"},
              {"{{ strftime_now('%d %b %Y %-d %A %H:%M') }}", "05 Mar 2026 5 Thursday 07:08"},
              {"{{ 'x' if false }}{{ ('x' if false) is defined }}", "False"},
              {"{{ [1, 2] | length }}{{ 'äö' | length }}{{ {} | length }}", "220"},
-             {"{{ 'Straße'.upper() }}{{ 'a,b'.partition(',') }}{{ 'aXbX'.replace('X', '-', 1) }}", "STRASSE('a', ',', 'b')a-bX"},
+             {"{{ 'Straße'.upper() }}{{ 'a,b'.partition(',') }}{{ 'aXbX'.replace('X', '-', 1) }}",
+              "STRASSE('a', ',', 'b')a-bX"},
              {"{{ 'a' 'b' }}{{ \"\\x41\\u00e9\\n\" }}", "abAé\n"},
-             {"{{ 'abc'.startswith(('x', 'a')) }}{{ 'x'.join(['a', 'b']) }}{{ 'a-b'.rsplit('-', 1) }}", "Trueaxb['a', 'b']"},
-             {"{{ 12345678901234567890123 }}{{ none is none }}{{ 1 is number }}{{ [] is sequence }}{{ {} is mapping }}",
+             {"{{ 'abc'.startswith(('x', 'a')) }}{{ 'x'.join(['a', 'b']) }}{{ 'a-b'.rsplit('-', 1) "
+              "}}",
+              "Trueaxb['a', 'b']"},
+             {"{{ 12345678901234567890123 }}{{ none is none }}{{ 1 is number }}{{ [] is sequence "
+              "}}{{ {} is mapping }}",
               "12345678901234567890123TrueTrueTrueTrue"},
          }) {
         EXPECT_EQ(render(c.source, values), c.expected) << c.source;
@@ -144,15 +172,40 @@ TEST(ChatTemplate, MeansWhatJinjaAndPythonMean) {
 }
 
 TEST(ChatTemplate, FailsWherePythonRaises) {
-    for (const char* source :
-         {"{{ missing.x }}", "{{ missing['x'] }}", "{{ missing + 'a' }}", "{{ 'a' + missing }}", "{{ 'a' + none }}",
-          "{{ 'a' + 1 }}", "{{ none | length }}", "{{ missing() }}", "{{ 1 < 'a' }}", "{{ missing | tojson }}",
-          "{{ [1].append(2) }}", "{{ {}.update({'a': 1}) }}", "{{ ''.__class__ }}", "{{ 1 // 0 }}", "{{ none.x.y }}",
-          "{{ {'a': 1}.b.c }}", "{{ [1][5].x }}", "{% for a, b in [[1]] %}{% endfor %}", "{% for x in 5 %}{% endfor %}",
-          "{{ x | nosuchfilter }}", "{{ x is nosuchtest }}", "{% include 'x' %}", "{{ range(1000000) }}",
-          "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-          "{{ 'x' in none }}", "{{ [1] | map('upper') | length }}", "{% if x %}", "{{ 'a' }", "{% nosuchtag %}",
-          "{% set x.y = 1 %}", "{{ {[1]: 2} }}", "{{ 'a'.nosuch() }}", "{% break %}"}) {
+    for (const char* source : {"{{ missing.x }}",
+                               "{{ missing['x'] }}",
+                               "{{ missing + 'a' }}",
+                               "{{ 'a' + missing }}",
+                               "{{ 'a' + none }}",
+                               "{{ 'a' + 1 }}",
+                               "{{ none | length }}",
+                               "{{ missing() }}",
+                               "{{ 1 < 'a' }}",
+                               "{{ missing | tojson }}",
+                               "{{ [1].append(2) }}",
+                               "{{ {}.update({'a': 1}) }}",
+                               "{{ ''.__class__.x }}",
+                               "{{ 1 // 0 }}",
+                               "{{ none.x.y }}",
+                               "{{ {'a': 1}.b.c }}",
+                               "{{ [1][5].x }}",
+                               "{% for a, b in [[1]] %}{% endfor %}",
+                               "{% for x in 5 %}{% endfor %}",
+                               "{{ x | nosuchfilter }}",
+                               "{{ x is nosuchtest }}",
+                               "{% include 'x' %}",
+                               "{{ range(1000000) }}",
+                               "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
+                               "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+                               "{{ 'x' in none }}",
+                               "{{ [1] | map('upper') | length }}",
+                               "{% if x %}",
+                               "{{ 'a' }",
+                               "{% nosuchtag %}",
+                               "{% set x.y = 1 %}",
+                               "{{ {[1]: 2} }}",
+                               "{{ 'a'.nosuch() }}",
+                               "{% break %}"}) {
         EXPECT_EQ(render(source).substr(0, 6), "ERROR ") << source;
     }
     EXPECT_EQ(render("{{ raise_exception('no ' ~ 1) }}"), "ERROR no 1");
@@ -161,7 +214,8 @@ TEST(ChatTemplate, FailsWherePythonRaises) {
 TEST(ChatTemplate, WorksOnDeeplyNestedInput) {
     std::string nested = "1";
     for (int i = 0; i < 100; ++i) nested = "[" + nested + "]";
-    const auto chat = ChatTemplate::from_source("{{ messages }}{{ messages | tojson }}", "{}").value();
+    const auto chat =
+        ChatTemplate::from_source("{{ messages }}{{ messages | tojson }}", "{}").value();
     EXPECT_EQ(chat->render("{\"messages\":" + nested + "}").value(), nested + nested);
     std::string too_deep(100000, '[');
     EXPECT_FALSE(chat->render("{\"messages\":" + too_deep).ok());
@@ -169,12 +223,15 @@ TEST(ChatTemplate, WorksOnDeeplyNestedInput) {
 
 class TemplateFolder : public testing::Test {
   protected:
-    TemplateFolder() : folder_(testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
+    TemplateFolder()
+        : folder_(testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
         std::filesystem::create_directories(folder_);
     }
     ~TemplateFolder() override { std::filesystem::remove_all(folder_); }
 
-    void write(const std::string& name, const std::string& content) { std::ofstream(folder_ / name) << content; }
+    void write(const std::string& name, const std::string& content) {
+        std::ofstream(folder_ / name) << content;
+    }
 
     std::string rendered(const std::string& input = "{\"messages\":[]}") {
         const auto chat = ChatTemplate::load(folder_);
@@ -187,8 +244,9 @@ class TemplateFolder : public testing::Test {
 };
 
 TEST_F(TemplateFolder, TakesTheTemplateAndTokensOfTheConfig) {
-    write("tokenizer_config.json",
-          R"({"chat_template":"{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}","bos_token":{"content":"<b>","lstrip":false},"eos_token":"</b>","pad_token":null})");
+    write(
+        "tokenizer_config.json",
+        R"({"chat_template":"{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}","bos_token":{"content":"<b>","lstrip":false},"eos_token":"</b>","pad_token":null})");
     EXPECT_EQ(rendered(), "<b></b>False");
     EXPECT_EQ(rendered(R"({"messages":[],"extra":{"bos_token":"mine"}})"), "mine</b>False");
 }
@@ -202,8 +260,9 @@ TEST_F(TemplateFolder, PrefersTheTemplateFileOverTheConfig) {
 }
 
 TEST_F(TemplateFolder, ChoosesTheNamedTemplateForTools) {
-    write("tokenizer_config.json",
-          R"({"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools {{ tools | length }}"}]})");
+    write(
+        "tokenizer_config.json",
+        R"({"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools {{ tools | length }}"}]})");
     EXPECT_EQ(rendered(), "plain");
     EXPECT_EQ(rendered(R"({"messages":[],"tools":[{},{}]})"), "tools 2");
 }

@@ -16,8 +16,8 @@ class TokenizerGolden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden, testing::ValuesIn(golden_tokenizer_names()),
                          [](const auto& param) { return param.param; });
 
-void expect_decodes(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const Json& row, const char* plain,
-                    const char* skipping) {
+void expect_decodes(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const Json& row,
+                    const char* plain, const char* skipping) {
     EXPECT_EQ(tokenizer.decode(ids, false).value(), row[plain].get<std::string>()) << row.dump();
     EXPECT_EQ(tokenizer.decode(ids, true).value(), row[skipping].get<std::string>()) << row.dump();
 }
@@ -32,7 +32,8 @@ TEST_P(TokenizerGolden, EncodesAndDecodesEveryStringAsTheReference) {
         EXPECT_EQ(tokenizer->encode(text, true).value(), with_special) << row.dump();
         expect_decodes(*tokenizer, ids, row, "decoded", "decoded_skip_special");
         if (row.contains("decoded_with_special")) {
-            expect_decodes(*tokenizer, with_special, row, "decoded_with_special", "decoded_with_special_skip_special");
+            expect_decodes(*tokenizer, with_special, row, "decoded_with_special",
+                           "decoded_with_special_skip_special");
         }
     }
 }
@@ -40,7 +41,8 @@ TEST_P(TokenizerGolden, EncodesAndDecodesEveryStringAsTheReference) {
 TEST_P(TokenizerGolden, DecodesArbitraryIdsAsTheReference) {
     const auto tokenizer = golden_tokenizer(GetParam());
     for (const Json& row : golden_lines("expected/tokenizers/" + GetParam() + "-decode.jsonl")) {
-        expect_decodes(*tokenizer, row["ids"].get<std::vector<TokenId>>(), row, "decoded", "decoded_skip_special");
+        expect_decodes(*tokenizer, row["ids"].get<std::vector<TokenId>>(), row, "decoded",
+                       "decoded_skip_special");
     }
 }
 
@@ -104,8 +106,10 @@ void expect_refused(std::string_view json) {
 }
 
 TEST(Tokenizer, RefusesWhatIsNotATokenizer) {
-    for (const char* json : {"", "{}", "[]", "null", "42", "\"text\"", "{\"model\":{}}", "{\"model\":{\"type\":\"BPE\"}}",
-                             "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":{}}}"}) {
+    for (const char* json :
+         {"", "{}", "[]", "null", "42", "\"text\"", "{\"model\":{}}",
+          "{\"model\":{\"type\":\"BPE\"}}",
+          "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":{}}}"}) {
         expect_refused(json);
     }
     expect_refused(std::string(100000, '['));
@@ -114,8 +118,13 @@ TEST(Tokenizer, RefusesWhatIsNotATokenizer) {
 
 TEST(Tokenizer, RefusesAnIdBeyondAnyVocabulary) {
     Json json = Json::parse(read_golden("tokenizers/gpt2/tokenizer.json"));
-    json["added_tokens"].push_back({{"id", 4000000000u}, {"content", "<far>"}, {"single_word", false}, {"lstrip", false},
-                                    {"rstrip", false}, {"normalized", false}, {"special", true}});
+    json["added_tokens"].push_back({{"id", 4000000000u},
+                                    {"content", "<far>"},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", false},
+                                    {"special", true}});
     const auto tokenizer = Tokenizer::from_json(json.dump(), "far.json");
     // The library may also renumber the token; what counts is that no table of that size is made.
     if (tokenizer.ok()) {
@@ -132,7 +141,8 @@ TEST(Tokenizer, RefusesEveryTruncation) {
 
 TEST(Tokenizer, RefusesOrLoadsWrongTypes) {
     const Json whole = Json::parse(read_golden("tokenizers/llama2/tokenizer.json"));
-    const std::vector<Json> wrong = {nullptr, true, -1, 1e300, "text", Json::array({1}), Json::object({{"a", 1}})};
+    const std::vector<Json> wrong = {
+        nullptr, true, -1, 1e300, "text", Json::array({1}), Json::object({{"a", 1}})};
     size_t loaded = 0, refused = 0;
     for (const auto& [key, value] : whole.items()) {
         for (const Json& other : wrong) {
@@ -165,7 +175,8 @@ TEST(Tokenizer, SurvivesFlippedBytes) {
             ++refused;
             continue;
         }
-        const auto ids = tokenizer.value()->encode("A text, 123 \xe4\xbd\xa0\xe5\xa5\xbd <|im_start|>", true);
+        const auto ids =
+            tokenizer.value()->encode("A text, 123 \xe4\xbd\xa0\xe5\xa5\xbd <|im_start|>", true);
         if (ids.ok()) {
             EXPECT_TRUE(tokenizer.value()->decode(ids.value(), false).ok());
         }

@@ -1,4 +1,5 @@
-//! The chat template of a model: which source counts, its special tokens, and the variables that it sees.
+//! The chat template of a model: which source counts, its special tokens, and the variables that it
+//! sees.
 
 use crate::jinja::{self, parse_json, Template, Value};
 use crate::{Code, Failure};
@@ -8,7 +9,8 @@ const TOKEN_NAMES: [&str; 7] =
 
 struct Named {
     name: String,
-    /// A template that does not parse fails when it is used: the model serves plain completions all the same.
+    /// A template that does not parse fails when it is used: the model serves plain completions all
+    /// the same.
     template: Result<Template, String>,
 }
 
@@ -27,14 +29,18 @@ fn message(error: jinja::Error) -> String {
 fn token_text(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Str(s) => Some(s.to_string()),
-        Value::Dict(dict) => dict.get_name("content").and_then(|content| content.as_str()).map(str::to_owned),
+        Value::Dict(dict) => {
+            dict.get_name("content").and_then(|content| content.as_str()).map(str::to_owned)
+        }
         _ => None,
     }
 }
 
 fn field<'t>(object: &Value<'t>, name: &str) -> Option<Value<'t>> {
     match object {
-        Value::Dict(dict) => dict.get_name(name).filter(|value| !matches!(value, Value::None)).cloned(),
+        Value::Dict(dict) => {
+            dict.get_name(name).filter(|value| !matches!(value, Value::None)).cloned()
+        }
         _ => None,
     }
 }
@@ -51,7 +57,9 @@ impl ChatTemplate {
             let value = parse_json(text).map_err(|e| broken(what, &message(e)))?;
             match value {
                 Value::Dict(_) => Ok(value),
-                other => Err(broken(what, &format!("expected an object, found {}", other.type_name()))),
+                other => {
+                    Err(broken(what, &format!("expected an object, found {}", other.type_name())))
+                }
             }
         };
         let config = parse(tokenizer_config, "tokenizer_config.json")?;
@@ -75,7 +83,10 @@ impl ChatTemplate {
         };
         let templates = sources
             .into_iter()
-            .map(|(name, source)| Named { name, template: Template::parse(&source).map_err(message) })
+            .map(|(name, source)| Named {
+                name,
+                template: Template::parse(&source).map_err(message),
+            })
             .collect();
         Ok(ChatTemplate { templates, tokens })
     }
@@ -87,7 +98,8 @@ impl ChatTemplate {
     /// The template named tool_use when there are tools, else the default one.
     fn choose(&self, with_tools: bool) -> Result<&Template, Failure> {
         let find = |name: &str| self.templates.iter().find(|t| t.name == name);
-        let chosen = if with_tools { find("tool_use").or_else(|| find("default")) } else { find("default") };
+        let chosen =
+            if with_tools { find("tool_use").or_else(|| find("default")) } else { find("default") };
         let Some(chosen) = chosen else {
             return Err(Failure::new(
                 Code::NoTemplate,
@@ -112,7 +124,10 @@ impl ChatTemplate {
         variables.set("messages", get("messages").unwrap_or_else(|| Value::list(Vec::new())));
         variables.set("tools", tools);
         variables.set("documents", get("documents").unwrap_or(Value::None));
-        variables.set("add_generation_prompt", get("add_generation_prompt").unwrap_or(Value::Bool(false)));
+        variables.set(
+            "add_generation_prompt",
+            get("add_generation_prompt").unwrap_or(Value::Bool(false)),
+        );
         match get("extra") {
             None | Some(Value::None) => {}
             Some(Value::Dict(extra)) => {
@@ -122,7 +137,10 @@ impl ChatTemplate {
             }
             Some(other) => {
                 let found = other.type_name();
-                return Err(Failure::new(Code::InvalidInput, format!("extra: expected an object, found {found}")));
+                return Err(Failure::new(
+                    Code::InvalidInput,
+                    format!("extra: expected an object, found {found}"),
+                ));
             }
         }
         template.render(variables, now).map_err(|error| match error {
@@ -157,6 +175,9 @@ fn sources_of(value: &Value<'_>, what: &str) -> Result<Vec<(String, String)>, Fa
                 _ => Err(broken(what, "chat_template: expected a template for each name")),
             })
             .collect(),
-        other => Err(broken(what, &format!("chat_template: expected a text or a list, found {}", other.type_name()))),
+        other => Err(broken(
+            what,
+            &format!("chat_template: expected a text or a list, found {}", other.type_name()),
+        )),
     }
 }

@@ -65,7 +65,8 @@ fn quiet_panics() {
     ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 }
 
-/// Runs the body of an exported function: turns its failure into code and message, and a panic into one as well.
+/// Runs the body of an exported function: turns its failure into code and message, and a panic into
+/// one as well.
 pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     quiet_panics();
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
@@ -169,7 +170,10 @@ pub unsafe extern "C" fn lorad_tokenizer_decoder(tokenizer: *const LoradTokenize
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn lorad_tokenizer_token_id(tokenizer: *const LoradTokenizer, token: LoradText) -> i64 {
+pub unsafe extern "C" fn lorad_tokenizer_token_id(
+    tokenizer: *const LoradTokenizer,
+    token: LoradText,
+) -> i64 {
     guard_value(-1, || {
         let token = token.text("token").ok().flatten().unwrap_or("");
         (*tokenizer).token_id(token).map_or(-1, i64::from)
@@ -177,7 +181,10 @@ pub unsafe extern "C" fn lorad_tokenizer_token_id(tokenizer: *const LoradTokeniz
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn lorad_tokenizer_token_flags(tokenizer: *const LoradTokenizer, id: u32) -> u32 {
+pub unsafe extern "C" fn lorad_tokenizer_token_flags(
+    tokenizer: *const LoradTokenizer,
+    id: u32,
+) -> u32 {
     (*tokenizer).token_flags(id)
 }
 
@@ -198,7 +205,10 @@ pub unsafe extern "C" fn lorad_tokenizer_token_text(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn lorad_tokenizer_token_bytes(tokenizer: *const LoradTokenizer, id: u32) -> LoradText {
+pub unsafe extern "C" fn lorad_tokenizer_token_bytes(
+    tokenizer: *const LoradTokenizer,
+    id: u32,
+) -> LoradText {
     let bytes = (*tokenizer).token_bytes(id);
     LoradText { data: bytes.as_ptr(), size: bytes.len() }
 }

@@ -19,7 +19,12 @@ pub unsafe extern "C" fn lorad_grammar_new(
             0 => GrammarKind::JsonSchema,
             1 => GrammarKind::Regex,
             2 => GrammarKind::Lark,
-            other => return Err(Failure::new(Code::InvalidInput, format!("unknown kind of grammar {other}"))),
+            other => {
+                return Err(Failure::new(
+                    Code::InvalidInput,
+                    format!("unknown kind of grammar {other}"),
+                ))
+            }
         };
         let source = source.text("grammar")?.unwrap_or("");
         let eos = if eos_count == 0 { &[] } else { std::slice::from_raw_parts(eos_ids, eos_count) };
@@ -44,13 +49,21 @@ pub unsafe extern "C" fn lorad_grammar_mask(
     error: *mut LoradBytes,
 ) -> i32 {
     guard(error, || {
-        let words = if word_count == 0 { &mut [] } else { std::slice::from_raw_parts_mut(words, word_count) };
+        let words = if word_count == 0 {
+            &mut []
+        } else {
+            std::slice::from_raw_parts_mut(words, word_count)
+        };
         (*grammar).mask(words)
     })
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn lorad_grammar_commit(grammar: *mut Grammar, id: u32, error: *mut LoradBytes) -> i32 {
+pub unsafe extern "C" fn lorad_grammar_commit(
+    grammar: *mut Grammar,
+    id: u32,
+    error: *mut LoradBytes,
+) -> i32 {
     guard(error, || (*grammar).commit(id))
 }
 

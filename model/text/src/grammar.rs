@@ -19,14 +19,20 @@ pub enum GrammarKind {
 
 type FactoryKey = (u32, Vec<u32>);
 
-/// The vocabulary's tree of bytes takes long to build for a large vocabulary and is the same for all grammars.
+/// The vocabulary's tree of bytes takes long to build for a large vocabulary and is the same for
+/// all grammars.
 #[derive(Default)]
 pub struct FactoryCache {
     factories: Mutex<HashMap<FactoryKey, Arc<ParserFactory>>>,
 }
 
 impl FactoryCache {
-    fn get(&self, tokenizer: &TextTokenizer, eos: &[u32], vocab_size: u32) -> Result<Arc<ParserFactory>, Failure> {
+    fn get(
+        &self,
+        tokenizer: &TextTokenizer,
+        eos: &[u32],
+        vocab_size: u32,
+    ) -> Result<Arc<ParserFactory>, Failure> {
         let key = (vocab_size, eos.to_vec());
         // A panic while the lock is held leaves a map that is still whole.
         let mut factories = self.factories.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -58,6 +64,8 @@ impl FactoryCache {
 pub struct Grammar {
     matcher: Matcher,
     vocab_size: u32,
+    eos: Vec<u32>,
+    ended: bool,
 }
 
 fn invalid(message: impl Into<String>) -> Failure {
@@ -73,11 +81,15 @@ impl Grammar {
         vocab_size: u32,
     ) -> Result<Grammar, Failure> {
         if eos.is_empty() || eos.iter().any(|&id| id >= vocab_size) {
-            return Err(invalid(format!("a grammar needs end tokens below {vocab_size}, found {eos:?}")));
+            return Err(invalid(format!(
+                "a grammar needs end tokens below {vocab_size}, found {eos:?}"
+            )));
         }
         if vocab_size < tokenizer.vocab_size() {
             let found = tokenizer.vocab_size();
-            return Err(invalid(format!("the tokenizer has {found} tokens, more than the model's {vocab_size}")));
+            return Err(invalid(format!(
+                "the tokenizer has {found} tokens, more than the model's {vocab_size}"
+            )));
         }
         let grammar = match kind {
             GrammarKind::JsonSchema => TopLevelGrammar::from_json_schema(
@@ -91,7 +103,7 @@ impl Grammar {
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
             Some(error) => Err(invalid(error)),
-            None => Ok(Grammar { matcher, vocab_size }),
+            None => Ok(Grammar { matcher, vocab_size, eos: eos.to_vec(), ended: false }),
         }
     }
 
@@ -113,19 +125,30 @@ impl Grammar {
     }
 
     pub fn commit(&mut self, id: u32) -> Result<(), Failure> {
-        let rejected = || Failure::new(Code::Rejected, format!("the grammar does not allow token {id} here"));
-        if id >= self.vocab_size || self.matcher.is_stopped() {
+        let rejected =
+            || Failure::new(Code::Rejected, format!("the grammar does not allow token {id} here"));
+        if id >= self.vocab_size || self.ended {
             return Err(rejected());
         }
+        let is_end = self.eos.contains(&id);
+        // The matcher stops by itself where only the end can follow, and takes no token then, not
+        // even that one.
+        if self.matcher.is_stopped() {
+            self.ended = is_end && !self.matcher.is_error();
+            return if self.ended { Ok(()) } else { Err(rejected()) };
+        }
         match self.matcher.try_consume_tokens(&[id]) {
-            Ok(1) => Ok(()),
+            Ok(1) => {
+                self.ended = is_end;
+                Ok(())
+            }
             Ok(_) => Err(rejected()),
             Err(e) => Err(invalid(e.to_string())),
         }
     }
 
     pub fn state(&mut self) -> i32 {
-        if self.matcher.is_stopped() {
+        if self.ended || self.matcher.is_stopped() {
             2
         } else {
             self.matcher.is_accepting().unwrap_or(false) as i32

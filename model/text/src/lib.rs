@@ -1,10 +1,11 @@
-//! Text for lorad behind a C ABI (lorad_text.h): the tokenizer, chat templates as transformers renders them, and
-//! grammars that restrict sampling. Nothing unwinds across the border: every exported function goes through `guard`.
+//! Text for lorad behind a C ABI (lorad_text.h): the tokenizer, chat templates as transformers
+//! renders them, and grammars that restrict sampling. Nothing unwinds across the border: every
+//! exported function goes through `guard`.
 
 mod chat;
 mod ffi;
-mod grammar;
 mod ffi_grammar;
+mod grammar;
 mod jinja;
 mod tokenizer;
 

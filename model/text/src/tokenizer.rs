@@ -1,4 +1,5 @@
-//! The tokenizers library with what incremental decoding and grammars need beside encode and decode.
+//! The tokenizers library with what incremental decoding and grammars need beside encode and
+//! decode.
 
 use std::collections::HashMap;
 
@@ -55,7 +56,9 @@ impl DecoderShape {
                 return;
             }
             "Replace" => {
-                if let (Some(from), Some(to)) = (decoder["pattern"]["String"].as_str(), decoder["content"].as_str()) {
+                if let (Some(from), Some(to)) =
+                    (decoder["pattern"]["String"].as_str(), decoder["content"].as_str())
+                {
                     self.replacements.push((from.to_owned(), to.to_owned()));
                 }
             }
@@ -79,7 +82,8 @@ impl DecoderShape {
     }
 }
 
-/// The alphabet of byte-level BPE: printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order.
+/// The alphabet of byte-level BPE: printable Latin-1 stands for itself, the other bytes for U+0100
+/// and up, in order.
 fn byte_alphabet() -> HashMap<char, u8> {
     let itself = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100u32;
@@ -123,7 +127,8 @@ impl TextTokenizer {
         if highest > MAX_TOKEN_ID {
             return Err(fail(format!("token id {highest} is beyond {MAX_TOKEN_ID}")));
         }
-        let mut tokens = vec![TokenInfo { flags: UNKNOWN, ..TokenInfo::default() }; highest as usize + 1];
+        let mut tokens =
+            vec![TokenInfo { flags: UNKNOWN, ..TokenInfo::default() }; highest as usize + 1];
         let alphabet = byte_alphabet();
         let added_tokens = inner.get_added_tokens_decoder();
         for &id in vocab.values() {
@@ -131,20 +136,27 @@ impl TextTokenizer {
             let added = added_tokens.get(&id).map(|token| token.content.clone());
             let is_added = added.is_some();
             let Some(text) = added.or_else(|| inner.id_to_token(id)) else { continue };
-            // Decoding may use a normalized form of an added token, and tells special ones by that form.
+            // Decoding may use a normalized form of an added token, and tells special ones by that
+            // form.
             let decoded_form = inner.get_added_vocabulary().simple_id_to_token(id);
-            let special = inner.get_added_vocabulary().is_special_token(decoded_form.as_deref().unwrap_or(&text));
+            let special = inner
+                .get_added_vocabulary()
+                .is_special_token(decoded_form.as_deref().unwrap_or(&text));
             let byte = if kind == DecoderKind::ByteFallback { fallback_byte(&text) } else { None };
             let bytes = match (kind, byte) {
                 (_, Some(byte)) => vec![byte],
                 (DecoderKind::ByteLevel, None) => {
                     let form = decoded_form.as_deref().unwrap_or(&text);
-                    let mapped: Option<Vec<u8>> = form.chars().map(|c| alphabet.get(&c).copied()).collect();
+                    let mapped: Option<Vec<u8>> =
+                        form.chars().map(|c| alphabet.get(&c).copied()).collect();
                     mapped.unwrap_or_else(|| form.as_bytes().to_vec())
                 }
                 _ if is_added => text.clone().into_bytes(),
                 _ => {
-                    let replaced = shape.replacements.iter().fold(text.clone(), |t, (from, to)| t.replace(from, to));
+                    let replaced = shape
+                        .replacements
+                        .iter()
+                        .fold(text.clone(), |t, (from, to)| t.replace(from, to));
                     replaced.into_bytes()
                 }
             };

@@ -9,8 +9,20 @@ pub struct Args<'t> {
 }
 
 impl<'t> Args<'t> {
+    pub fn plain(self) -> Args<'t> {
+        Args {
+            positional: self.positional.iter().map(Value::plain).collect(),
+            named: self.named.into_iter().map(|(name, value)| (name, value.plain())).collect(),
+        }
+    }
+
     /// Binds to the parameters of `what`, at least the first `required` of them.
-    pub fn bind<const N: usize>(self, what: &str, names: [&str; N], required: usize) -> Result<[Option<Value<'t>>; N]> {
+    pub fn bind<const N: usize>(
+        self,
+        what: &str,
+        names: [&str; N],
+        required: usize,
+    ) -> Result<[Option<Value<'t>>; N]> {
         if self.positional.len() > N {
             fail!("{what}() takes at most {N} arguments ({} given)", self.positional.len());
         }
@@ -21,7 +33,9 @@ impl<'t> Args<'t> {
         for (name, value) in self.named {
             match names.iter().position(|known| *known == name && !known.is_empty()) {
                 None => fail!("{what}() got an unexpected keyword argument '{name}'"),
-                Some(at) if bound[at].is_some() => fail!("{what}() got multiple values for argument '{name}'"),
+                Some(at) if bound[at].is_some() => {
+                    fail!("{what}() got multiple values for argument '{name}'")
+                }
                 Some(at) => bound[at] = Some(value),
             }
         }

@@ -35,7 +35,10 @@ impl<'t> Dict<'t> {
     }
 
     pub fn items(&self) -> Vec<Value<'t>> {
-        self.entries.iter().map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()])).collect()
+        self.entries
+            .iter()
+            .map(|(key, value)| Value::tuple(vec![key.clone(), value.clone()]))
+            .collect()
     }
 
     pub fn get_name(&self, name: &str) -> Option<&Value<'t>> {
@@ -45,17 +48,21 @@ impl<'t> Dict<'t> {
     fn position(&self, key: &Value<'t>) -> Option<usize> {
         match key {
             Value::Str(name) => self.by_name.get(name).copied(),
-            _ => self.entries.iter().position(|(k, _)| !matches!(k, Value::Str(_)) && equal(k, key)),
+            _ => {
+                self.entries.iter().position(|(k, _)| !matches!(k, Value::Str(_)) && equal(k, key))
+            }
         }
     }
 
     /// Fails for keys that have no hash.
     pub fn get(&self, key: &Value<'t>) -> Result<Option<&Value<'t>>> {
+        let key = &key.plain();
         check_hashable(key)?;
         Ok(self.position(key).map(|at| &self.entries[at].1))
     }
 
     pub fn insert(&mut self, key: Value<'t>, value: Value<'t>) -> Result<()> {
+        let key = key.plain();
         check_hashable(&key)?;
         match self.position(&key) {
             Some(at) => self.entries[at].1 = value,
@@ -85,7 +92,6 @@ pub fn check_hashable(key: &Value<'_>) -> Result<()> {
     match key {
         Value::List(_) | Value::Dict(_) => fail!("unhashable type: '{}'", key.type_name()),
         Value::Tuple(items) => items.iter().try_for_each(check_hashable),
-        Value::Unsafe(message) => fail!("{message}"),
         _ => Ok(()),
     }
 }

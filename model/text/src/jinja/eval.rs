@@ -13,7 +13,8 @@ use super::repr::to_str;
 use super::scope::Scope;
 use super::{fail, filters, functions, is_tests, methods, Error, Result, Template, Value};
 
-/// Nested expressions, statements and calls together. A level takes a few hundred bytes of stack to a few thousand.
+/// Nested expressions, statements and calls together. A level takes a few hundred bytes of stack to
+/// a few thousand.
 const MAX_DEPTH: usize = 700;
 
 /// One rendering.
@@ -28,8 +29,13 @@ pub struct Renderer<'t> {
 
 impl Template {
     pub fn render<'t>(&'t self, variables: Dict<'t>, now: i64) -> Result<String> {
-        let mut renderer =
-            Renderer { variables, root: Scope::root(), now, scopes_of_macros: Vec::new(), depth: 0 };
+        let mut renderer = Renderer {
+            variables,
+            root: Scope::root(),
+            now,
+            scopes_of_macros: Vec::new(),
+            depth: 0,
+        };
         let root = renderer.root.clone();
         let mut out = String::new();
         let result = renderer.block(self.children(), &root, &mut out);
@@ -85,7 +91,8 @@ impl<'t> Renderer<'t> {
             ast::Expr::Slice(slice) => {
                 let object = self.eval(&slice.expr, scope)?;
                 let mut bounds = [None, None, None];
-                for (bound, expr) in bounds.iter_mut().zip([&slice.start, &slice.stop, &slice.step]) {
+                for (bound, expr) in bounds.iter_mut().zip([&slice.start, &slice.stop, &slice.step])
+                {
                     *bound = expr.as_ref().map(|expr| self.eval(expr, scope)).transpose()?;
                 }
                 ops::slice(&object, bounds[0].as_ref(), bounds[1].as_ref(), bounds[2].as_ref())
@@ -151,7 +158,9 @@ impl<'t> Renderer<'t> {
         use ast::BinOpKind::*;
         let left = self.eval(&binary.left, scope)?;
         match binary.op {
-            ScAnd => return if left.truthy()? { self.eval(&binary.right, scope) } else { Ok(left) },
+            ScAnd => {
+                return if left.truthy()? { self.eval(&binary.right, scope) } else { Ok(left) }
+            }
             ScOr => return if left.truthy()? { Ok(left) } else { self.eval(&binary.right, scope) },
             _ => {}
         }
@@ -177,7 +186,11 @@ impl<'t> Renderer<'t> {
         ops::arithmetic(arithmetic, &left, &right)
     }
 
-    fn comparison(&mut self, compare: &'t ast::Compare<'t>, scope: &Rc<Scope<'t>>) -> Result<Value<'t>> {
+    fn comparison(
+        &mut self,
+        compare: &'t ast::Compare<'t>,
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<Value<'t>> {
         let mut left = self.eval(&compare.expr, scope)?;
         for op in &compare.ops {
             let right = self.eval(&op.expr, scope)?;
@@ -189,7 +202,11 @@ impl<'t> Renderer<'t> {
         Ok(Value::Bool(true))
     }
 
-    pub fn arguments(&mut self, args: &'t [ast::CallArg<'t>], scope: &Rc<Scope<'t>>) -> Result<Args<'t>> {
+    pub fn arguments(
+        &mut self,
+        args: &'t [ast::CallArg<'t>],
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<Args<'t>> {
         let mut bound = Args::default();
         for arg in args {
             match arg {
@@ -198,7 +215,9 @@ impl<'t> Renderer<'t> {
                     let value = self.eval(expr, scope)?;
                     bound.named.push(((*name).to_owned(), value));
                 }
-                ast::CallArg::PosSplat(expr) => bound.positional.extend(self.eval(expr, scope)?.iterate()?),
+                ast::CallArg::PosSplat(expr) => {
+                    bound.positional.extend(self.eval(expr, scope)?.iterate()?)
+                }
                 ast::CallArg::KwargSplat(expr) => match self.eval(expr, scope)? {
                     Value::Dict(dict) => {
                         for (key, value) in dict.iter() {
@@ -206,7 +225,9 @@ impl<'t> Renderer<'t> {
                             bound.named.push((name.to_string(), value.clone()));
                         }
                     }
-                    other => fail!("argument after ** must be a mapping, not {}", other.type_name()),
+                    other => {
+                        fail!("argument after ** must be a mapping, not {}", other.type_name())
+                    }
                 },
             }
         }
@@ -216,19 +237,20 @@ impl<'t> Renderer<'t> {
     pub fn call(&mut self, callee: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
         match callee {
             Value::Macro(target) => self.call_macro(target, args),
-            Value::Function(name) => functions::call(self, name, args),
-            Value::Method(bound) => methods::call(self, &bound.0, bound.1, args),
+            Value::Function(name) => functions::call(self, name, args.plain()),
+            Value::Method(bound) => methods::call(self, &bound.0, bound.1, args.plain()),
             Value::Loop(state) => self.call_loop(state, args),
             Value::Joiner(joiner) => {
                 let used = joiner.1.replace(true);
                 Ok(Value::Str(if used { joiner.0.clone() } else { "".into() }))
             }
-            Value::Undefined(message) | Value::Unsafe(message) => fail!("{message}"),
+            Value::Undefined(message) => fail!("{message}"),
             other => fail!("'{}' object is not callable", other.type_name()),
         }
     }
 
-    /// The filters of `{% filter %}` and `{% set x | filter %}`, whose innermost has no value of its own.
+    /// The filters of `{% filter %}` and `{% set x | filter %}`, whose innermost has no value of
+    /// its own.
     pub fn filter_chain(
         &mut self,
         chain: &'t ast::Expr<'t>,
@@ -247,18 +269,15 @@ impl<'t> Renderer<'t> {
 
 fn relation<'t>(op: ast::CompareOpKind, left: &Value<'t>, right: &Value<'t>) -> Result<bool> {
     use ast::CompareOpKind::*;
-    for value in [left, right] {
-        if let Value::Unsafe(message) = value {
-            fail!("{message}");
-        }
-    }
     Ok(match op {
         Eq => ops::equal(left, right),
         Ne => !ops::equal(left, right),
         Lt => ops::compare(left, right, "<")? == Some(Ordering::Less),
         Lte => matches!(ops::compare(left, right, "<=")?, Some(Ordering::Less | Ordering::Equal)),
         Gt => ops::compare(left, right, ">")? == Some(Ordering::Greater),
-        Gte => matches!(ops::compare(left, right, ">=")?, Some(Ordering::Greater | Ordering::Equal)),
+        Gte => {
+            matches!(ops::compare(left, right, ">=")?, Some(Ordering::Greater | Ordering::Equal))
+        }
         In => ops::contains(right, left)?,
         NotIn => !ops::contains(right, left)?,
     })
@@ -283,7 +302,9 @@ fn convert<'t>(value: &minijinja::Value) -> Result<Value<'t>> {
 pub fn mentions(body: &[ast::Stmt<'_>], name: &str) -> bool {
     body.iter().any(|statement| match statement {
         ast::Stmt::EmitExpr(s) => in_expr(&s.expr, name),
-        ast::Stmt::IfCond(s) => in_expr(&s.expr, name) || mentions(&s.true_body, name) || mentions(&s.false_body, name),
+        ast::Stmt::IfCond(s) => {
+            in_expr(&s.expr, name) || mentions(&s.true_body, name) || mentions(&s.false_body, name)
+        }
         ast::Stmt::ForLoop(s) => {
             in_expr(&s.iter, name)
                 || s.filter_expr.as_ref().is_some_and(|e| in_expr(e, name))
@@ -293,9 +314,13 @@ pub fn mentions(body: &[ast::Stmt<'_>], name: &str) -> bool {
         ast::Stmt::Set(s) => in_expr(&s.expr, name),
         ast::Stmt::SetBlock(s) => mentions(&s.body, name),
         ast::Stmt::FilterBlock(s) => in_expr(&s.filter, name) || mentions(&s.body, name),
-        ast::Stmt::WithBlock(s) => s.assignments.iter().any(|(_, e)| in_expr(e, name)) || mentions(&s.body, name),
+        ast::Stmt::WithBlock(s) => {
+            s.assignments.iter().any(|(_, e)| in_expr(e, name)) || mentions(&s.body, name)
+        }
         ast::Stmt::CallBlock(s) => {
-            in_expr(&s.call.expr, name) || in_args(&s.call.args, name) || mentions(&s.macro_decl.body, name)
+            in_expr(&s.call.expr, name)
+                || in_args(&s.call.args, name)
+                || mentions(&s.macro_decl.body, name)
         }
         _ => false,
     })
@@ -303,9 +328,10 @@ pub fn mentions(body: &[ast::Stmt<'_>], name: &str) -> bool {
 
 fn in_args(args: &[ast::CallArg<'_>], name: &str) -> bool {
     args.iter().any(|arg| match arg {
-        ast::CallArg::Pos(e) | ast::CallArg::Kwarg(_, e) | ast::CallArg::PosSplat(e) | ast::CallArg::KwargSplat(e) => {
-            in_expr(e, name)
-        }
+        ast::CallArg::Pos(e)
+        | ast::CallArg::Kwarg(_, e)
+        | ast::CallArg::PosSplat(e)
+        | ast::CallArg::KwargSplat(e) => in_expr(e, name),
     })
 }
 
@@ -315,17 +341,22 @@ fn in_expr(expr: &ast::Expr<'_>, name: &str) -> bool {
         ast::Expr::Var(var) => var.id == name,
         ast::Expr::Const(_) => false,
         ast::Expr::Slice(s) => {
-            in_expr(&s.expr, name) || [&s.start, &s.stop, &s.step].into_iter().flatten().any(|e| in_expr(e, name))
+            in_expr(&s.expr, name)
+                || [&s.start, &s.stop, &s.step].into_iter().flatten().any(|e| in_expr(e, name))
         }
         ast::Expr::UnaryOp(u) => in_expr(&u.expr, name),
         ast::Expr::BinOp(b) => in_expr(&b.left, name) || in_expr(&b.right, name),
-        ast::Expr::Compare(c) => in_expr(&c.expr, name) || c.ops.iter().any(|op| in_expr(&op.expr, name)),
+        ast::Expr::Compare(c) => {
+            in_expr(&c.expr, name) || c.ops.iter().any(|op| in_expr(&op.expr, name))
+        }
         ast::Expr::IfExpr(i) => {
             in_expr(&i.test_expr, name)
                 || in_expr(&i.true_expr, name)
                 || i.false_expr.as_ref().is_some_and(|e| in_expr(e, name))
         }
-        ast::Expr::Filter(f) => f.expr.as_ref().is_some_and(|e| in_expr(e, name)) || in_args(&f.args, name),
+        ast::Expr::Filter(f) => {
+            f.expr.as_ref().is_some_and(|e| in_expr(e, name)) || in_args(&f.args, name)
+        }
         ast::Expr::Test(t) => in_expr(&t.expr, name) || in_args(&t.args, name),
         ast::Expr::GetAttr(a) => in_expr(&a.expr, name),
         ast::Expr::GetItem(i) => in_expr(&i.expr, name) || in_expr(&i.subscript_expr, name),

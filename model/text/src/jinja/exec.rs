@@ -59,9 +59,11 @@ impl<'t> LoopState<'t> {
             "depth0" => Value::Int(self.depth as i128),
             "previtem" if at == 0 => Value::Undefined("there is no previous item".into()),
             "previtem" => self.items[at - 1].clone(),
-            "nextitem" => {
-                self.items.get(at + 1).cloned().unwrap_or_else(|| Value::Undefined("there is no next item".into()))
-            }
+            "nextitem" => self
+                .items
+                .get(at + 1)
+                .cloned()
+                .unwrap_or_else(|| Value::Undefined("there is no next item".into())),
             "cycle" => return method("cycle"),
             "changed" => return method("changed"),
             _ => return None,
@@ -70,7 +72,12 @@ impl<'t> LoopState<'t> {
 }
 
 impl<'t> Renderer<'t> {
-    pub fn block(&mut self, body: &'t [ast::Stmt<'t>], scope: &Rc<Scope<'t>>, out: &mut String) -> Result<Flow> {
+    pub fn block(
+        &mut self,
+        body: &'t [ast::Stmt<'t>],
+        scope: &Rc<Scope<'t>>,
+        out: &mut String,
+    ) -> Result<Flow> {
         self.enter()?;
         for statement in body {
             let flow = self.statement(statement, scope, out)?;
@@ -90,7 +97,12 @@ impl<'t> Renderer<'t> {
         Ok(Value::str(out))
     }
 
-    fn statement(&mut self, statement: &'t ast::Stmt<'t>, scope: &Rc<Scope<'t>>, out: &mut String) -> Result<Flow> {
+    fn statement(
+        &mut self,
+        statement: &'t ast::Stmt<'t>,
+        scope: &Rc<Scope<'t>>,
+        out: &mut String,
+    ) -> Result<Flow> {
         match statement {
             ast::Stmt::EmitRaw(raw) => out.push_str(raw.raw),
             ast::Stmt::EmitExpr(emit) => {
@@ -101,7 +113,11 @@ impl<'t> Renderer<'t> {
                 }
             }
             ast::Stmt::IfCond(cond) => {
-                let body = if self.eval(&cond.expr, scope)?.truthy()? { &cond.true_body } else { &cond.false_body };
+                let body = if self.eval(&cond.expr, scope)?.truthy()? {
+                    &cond.true_body
+                } else {
+                    &cond.false_body
+                };
                 return self.block(body, scope, out);
             }
             ast::Stmt::ForLoop(node) => {
@@ -124,7 +140,10 @@ impl<'t> Renderer<'t> {
                 let inner = Scope::inside(scope);
                 let value = self.capture(&block.body, &inner)?;
                 let value = self.filter_chain(&block.filter, value, &inner)?;
-                out.push_str(&to_str(&value)?);
+                let Some(text) = value.as_str() else {
+                    fail!("expected str instance, {} found", value.type_name())
+                };
+                out.push_str(text);
             }
             ast::Stmt::WithBlock(with) => {
                 let inner = Scope::inside(scope);
@@ -143,7 +162,8 @@ impl<'t> Renderer<'t> {
                 scope.set(decl.name, Value::Macro(Rc::new(Macro { decl, scope: scope.clone() })));
             }
             ast::Stmt::CallBlock(call) => {
-                let caller = Value::Macro(Rc::new(Macro { decl: &call.macro_decl, scope: scope.clone() }));
+                let caller =
+                    Value::Macro(Rc::new(Macro { decl: &call.macro_decl, scope: scope.clone() }));
                 let callee = self.eval(&call.call.expr, scope)?;
                 let mut args = self.arguments(&call.call.args, scope)?;
                 args.named.push(("caller".to_owned(), caller));
@@ -164,7 +184,10 @@ impl<'t> Renderer<'t> {
             ast::Stmt::Continue(_) => return Ok(Flow::Continue),
             ast::Stmt::Break(_) => return Ok(Flow::Break),
             ast::Stmt::Do(_) => fail!("Encountered unknown tag 'do'."),
-            ast::Stmt::Import(_) | ast::Stmt::FromImport(_) | ast::Stmt::Extends(_) | ast::Stmt::Include(_) => {
+            ast::Stmt::Import(_)
+            | ast::Stmt::FromImport(_)
+            | ast::Stmt::Extends(_)
+            | ast::Stmt::Include(_) => {
                 fail!("no loader for this environment specified")
             }
             ast::Stmt::Template(template) => return self.block(&template.children, scope, out),
@@ -185,7 +208,12 @@ impl<'t> Renderer<'t> {
             let mut kept = Vec::with_capacity(items.len());
             for item in items {
                 let inner = Scope::inside(scope);
-                inner.set("loop", Value::Undefined("the 'loop' variable cannot be used in the condition of a loop".into()));
+                inner.set(
+                    "loop",
+                    Value::Undefined(
+                        "the 'loop' variable cannot be used in the condition of a loop".into(),
+                    ),
+                );
                 self.assign(&node.target, item.clone(), &inner)?;
                 if self.eval(condition, &inner)?.truthy()? {
                     kept.push(item);
@@ -217,7 +245,12 @@ impl<'t> Renderer<'t> {
         Ok(())
     }
 
-    fn assign(&mut self, target: &'t ast::Expr<'t>, value: Value<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
+    fn assign(
+        &mut self,
+        target: &'t ast::Expr<'t>,
+        value: Value<'t>,
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<()> {
         match target {
             ast::Expr::Var(var) => scope.set(var.id, value),
             ast::Expr::GetAttr(attr) => match self.eval(&attr.expr, scope)? {
@@ -231,8 +264,15 @@ impl<'t> Renderer<'t> {
         Ok(())
     }
 
-    fn unpack(&mut self, targets: &'t [ast::Expr<'t>], value: Value<'t>, scope: &Rc<Scope<'t>>) -> Result<()> {
-        let Ok(items) = value.iterate() else { fail!("cannot unpack non-iterable {} object", value.type_name()) };
+    fn unpack(
+        &mut self,
+        targets: &'t [ast::Expr<'t>],
+        value: Value<'t>,
+        scope: &Rc<Scope<'t>>,
+    ) -> Result<()> {
+        let Ok(items) = value.iterate() else {
+            fail!("cannot unpack non-iterable {} object", value.type_name())
+        };
         if items.len() > targets.len() {
             fail!("too many values to unpack (expected {})", targets.len());
         }
@@ -292,7 +332,9 @@ impl<'t> Renderer<'t> {
         for (at, (name, value)) in names.iter().zip(given).enumerate() {
             let value = match value {
                 Some(value) => value,
-                None if at >= first_default => self.eval(&decl.defaults[at - first_default], &inner)?,
+                None if at >= first_default => {
+                    self.eval(&decl.defaults[at - first_default], &inner)?
+                }
                 None => Value::Undefined(format!("parameter '{name}' was not provided").into()),
             };
             inner.set(name, value);

@@ -1,4 +1,5 @@
-//! The filters: dispatch, and those for single values. See filters_seq.rs and filters_text.rs for the others.
+//! The filters: dispatch, and those for single values. See filters_seq.rs and filters_text.rs for
+//! the others.
 
 use super::args::{flag, integer, text, Args};
 use super::eval::Renderer;
@@ -8,22 +9,89 @@ use super::repr::to_str;
 use super::{fail, filters_seq, filters_text, format, Result, Value};
 
 const NAMES: [&str; 48] = [
-    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
-    "forceescape", "format", "groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max",
-    "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort",
-    "string", "striptags", "sum", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "striptags",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "wordcount",
 ];
 
 pub fn exists(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-pub fn apply<'t>(renderer: &mut Renderer<'t>, name: &str, input: Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
+/// These keep text that is safe already as it is, or make it so.
+const KEEP_MARKUP: [&str; 9] =
+    ["string", "trim", "upper", "lower", "capitalize", "title", "replace", "indent", "center"];
+
+pub fn apply<'t>(
+    renderer: &mut Renderer<'t>,
+    name: &str,
+    input: Value<'t>,
+    args: Args<'t>,
+) -> Result<Value<'t>> {
+    let makes_markup = matches!(name, "safe" | "escape" | "e" | "forceescape");
+    if let (Value::Markup(_), "safe" | "escape" | "e") = (&input, name) {
+        return args.bind::<0>(name, [], 0).map(|_| input);
+    }
+    let keeps_markup = matches!(input, Value::Markup(_)) && KEEP_MARKUP.contains(&name);
+    match apply_plain(renderer, name, input.plain(), args.plain())? {
+        Value::Str(text) if makes_markup || keeps_markup => Ok(Value::Markup(text)),
+        other => Ok(other),
+    }
+}
+
+fn apply_plain<'t>(
+    renderer: &mut Renderer<'t>,
+    name: &str,
+    input: Value<'t>,
+    args: Args<'t>,
+) -> Result<Value<'t>> {
     if !exists(name) {
         fail!("No filter named '{name}'.");
-    }
-    if let (Value::Unsafe(message), false) = (&input, matches!(name, "default" | "d")) {
-        fail!("{message}");
     }
     if let Some(result) = filters_text::apply(name, &input, &args) {
         return result;
@@ -52,9 +120,9 @@ pub fn apply<'t>(renderer: &mut Renderer<'t>, name: &str, input: Value<'t>, args
             let attribute = text(attribute, "", name)?;
             // Unlike the dot, this filter never looks for an item.
             match &input {
-                Value::Dict(dict) if dict.get_name(&attribute).is_some() => {
-                    Ok(Value::Undefined(format!("'dict object' has no attribute '{attribute}'").into()))
-                }
+                Value::Dict(dict) if dict.get_name(&attribute).is_some() => Ok(Value::Undefined(
+                    format!("'dict object' has no attribute '{attribute}'").into(),
+                )),
                 _ => ops::get_attribute(&input, &attribute),
             }
         }
@@ -84,7 +152,8 @@ fn tojson<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
         Some(Value::Str(s)) => Some(s.to_string()),
         Some(n) => Some(" ".repeat(integer(Some(n), 0, "tojson")?.clamp(0, 1000) as usize)),
     };
-    let (mut item, mut key) = (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned());
+    let (mut item, mut key) =
+        (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned());
     match separators {
         None | Some(Value::None) => {}
         Some(pair) => match &pair.iterate()?[..] {
@@ -107,7 +176,8 @@ fn truncated(value: f64) -> Option<i128> {
     (value.is_finite() && value.abs() < 1e38).then_some(value as i128)
 }
 
-/// What int(text, base) and float(text) accept around the digits: spaces, a sign, single underscores between digits.
+/// What int(text, base) and float(text) accept around the digits: spaces, a sign, single
+/// underscores between digits.
 fn clean_number(text: &str) -> Option<String> {
     let trimmed = text.trim_matches(super::repr::is_space);
     if trimmed.starts_with('_') || trimmed.ends_with('_') || trimmed.contains("__") {
@@ -189,13 +259,17 @@ fn round<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let method = text(method, "common", "round")?;
     input.check_defined()?;
     if method == "common" && precision >= 0 && input.as_index().is_some() {
-        return Ok(input.clone());
+        return Ok(Value::Int(input.as_index().unwrap_or(0)));
     }
-    let Some(value) = input.as_f64() else { fail!("type {} doesn't define __round__ method", input.type_name()) };
+    let Some(value) = input.as_f64() else {
+        fail!("type {} doesn't define __round__ method", input.type_name())
+    };
     let scale = 10f64.powi(precision);
     let rounded = match method.as_str() {
         // Printing rounds the exact value, ties to even, as Python's round does.
-        "common" if precision >= 0 => format!("{value:.*}", precision as usize).parse().unwrap_or(value),
+        "common" if precision >= 0 => {
+            format!("{value:.*}", precision as usize).parse().unwrap_or(value)
+        }
         "common" => {
             let rounded = (value * scale).round_ties_even() / scale;
             if input.as_index().is_some() {

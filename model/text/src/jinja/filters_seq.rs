@@ -6,7 +6,12 @@ use super::repr::to_str;
 use super::value::ViewKind;
 use super::{fail, filters, is_tests, ops, Result, Value};
 
-pub fn apply<'t>(renderer: &mut Renderer<'t>, name: &str, input: Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
+pub fn apply<'t>(
+    renderer: &mut Renderer<'t>,
+    name: &str,
+    input: Value<'t>,
+    args: Args<'t>,
+) -> Result<Value<'t>> {
     match name {
         "list" => {
             args.bind::<0>(name, [], 0)?;
@@ -26,7 +31,8 @@ pub fn apply<'t>(renderer: &mut Renderer<'t>, name: &str, input: Value<'t>, args
                 Value::Iter(generator) => generator.borrow_mut().items.pop_front(),
                 other => other.iterate()?.into_iter().next(),
             };
-            Ok(first.unwrap_or_else(|| Value::Undefined("No first item, sequence was empty.".into())))
+            Ok(first
+                .unwrap_or_else(|| Value::Undefined("No first item, sequence was empty.".into())))
         }
         "last" => {
             args.bind::<0>(name, [], 0)?;
@@ -41,7 +47,11 @@ pub fn apply<'t>(renderer: &mut Renderer<'t>, name: &str, input: Value<'t>, args
             let mut items = input.iterate()?;
             items.reverse();
             // Only what cannot be walked backwards is copied into a list first.
-            Ok(if matches!(input, Value::Iter(_)) { Value::list(items) } else { Value::generator(items) })
+            Ok(if matches!(input, Value::Iter(_)) {
+                Value::list(items)
+            } else {
+                Value::generator(items)
+            })
         }
         "join" => join(&input, args),
         "map" => map(renderer, &input, args),
@@ -104,7 +114,11 @@ fn join<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     Ok(Value::str(parts.join(&separator)))
 }
 
-fn map<'t>(renderer: &mut Renderer<'t>, input: &Value<'t>, mut args: Args<'t>) -> Result<Value<'t>> {
+fn map<'t>(
+    renderer: &mut Renderer<'t>,
+    input: &Value<'t>,
+    mut args: Args<'t>,
+) -> Result<Value<'t>> {
     if !input.truthy()? {
         return Ok(Value::generator(Vec::new()));
     }
@@ -129,7 +143,12 @@ fn map<'t>(renderer: &mut Renderer<'t>, input: &Value<'t>, mut args: Args<'t>) -
 }
 
 /// select, reject, selectattr, rejectattr.
-fn filter_items<'t>(input: &Value<'t>, mut args: Args<'t>, keep: bool, by_attribute: bool) -> Result<Value<'t>> {
+fn filter_items<'t>(
+    input: &Value<'t>,
+    mut args: Args<'t>,
+    keep: bool,
+    by_attribute: bool,
+) -> Result<Value<'t>> {
     if !input.truthy()? {
         return Ok(Value::generator(Vec::new()));
     }
@@ -156,8 +175,12 @@ fn filter_items<'t>(input: &Value<'t>, mut args: Args<'t>, keep: bool, by_attrib
     Ok(Value::generator(kept))
 }
 
-/// One key of several attributes, `a,b`.
-fn sort_key<'t>(item: &Value<'t>, attribute: &Option<Value<'t>>, case_sensitive: bool) -> Result<Value<'t>> {
+/// A list of the attributes, `a,b`, or of the one: equal undefined ones then need no order.
+fn sort_key<'t>(
+    item: &Value<'t>,
+    attribute: &Option<Value<'t>>,
+    case_sensitive: bool,
+) -> Result<Value<'t>> {
     match attribute {
         Some(Value::Str(paths)) if paths.contains(',') => {
             let parts: Result<Vec<_>> = paths
@@ -166,11 +189,14 @@ fn sort_key<'t>(item: &Value<'t>, attribute: &Option<Value<'t>>, case_sensitive:
                 .collect();
             parts.map(Value::list)
         }
-        _ => Ok(fold_case(attribute_of(item, attribute)?, case_sensitive)),
+        _ => Ok(Value::list(vec![fold_case(attribute_of(item, attribute)?, case_sensitive)])),
     }
 }
 
-fn sorted<'t>(keyed: Vec<(Value<'t>, Value<'t>)>, reverse: bool) -> Result<Vec<(Value<'t>, Value<'t>)>> {
+fn sorted<'t>(
+    keyed: Vec<(Value<'t>, Value<'t>)>,
+    reverse: bool,
+) -> Result<Vec<(Value<'t>, Value<'t>)>> {
     let mut keyed = keyed;
     // Reversed before and after, so that equal ones keep their order.
     if reverse {
@@ -184,7 +210,8 @@ fn sorted<'t>(keyed: Vec<(Value<'t>, Value<'t>)>, reverse: bool) -> Result<Vec<(
 }
 
 fn sort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
-    let [reverse, case_sensitive, attribute] = args.bind("sort", ["reverse", "case_sensitive", "attribute"], 0)?;
+    let [reverse, case_sensitive, attribute] =
+        args.bind("sort", ["reverse", "case_sensitive", "attribute"], 0)?;
     let case_sensitive = flag(case_sensitive, false)?;
     let mut keyed = Vec::new();
     for item in input.iterate()? {
@@ -195,11 +222,14 @@ fn sort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
 }
 
 fn dictsort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
-    let [case_sensitive, by, reverse] = args.bind("dictsort", ["case_sensitive", "by", "reverse"], 0)?;
+    let [case_sensitive, by, reverse] =
+        args.bind("dictsort", ["case_sensitive", "by", "reverse"], 0)?;
     let case_sensitive = flag(case_sensitive, false)?;
     let by = text(by, "key", "dictsort")?;
     input.check_defined()?;
-    let Value::Dict(dict) = input else { fail!("'{}' object has no attribute 'items'", input.type_name()) };
+    let Value::Dict(dict) = input else {
+        fail!("'{}' object has no attribute 'items'", input.type_name())
+    };
     if by != "key" && by != "value" {
         fail!("You can only sort by either \"key\" or \"value\"");
     }
@@ -207,7 +237,10 @@ fn dictsort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
         .iter()
         .map(|(key, value)| {
             let by_what = if by == "key" { key } else { value };
-            (fold_case(by_what.clone(), case_sensitive), Value::tuple(vec![key.clone(), value.clone()]))
+            (
+                fold_case(by_what.clone(), case_sensitive),
+                Value::tuple(vec![key.clone(), value.clone()]),
+            )
         })
         .collect();
     let keyed = sorted(keyed, flag(reverse, false)?)?;
@@ -230,7 +263,8 @@ fn unique<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
 }
 
 fn groupby<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
-    let [attribute, default, case_sensitive] = args.bind("groupby", ["attribute", "default", "case_sensitive"], 1)?;
+    let [attribute, default, case_sensitive] =
+        args.bind("groupby", ["attribute", "default", "case_sensitive"], 1)?;
     let case_sensitive = flag(case_sensitive, false)?;
     let mut keyed = Vec::new();
     for item in input.iterate()? {
@@ -248,7 +282,12 @@ fn groupby<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
             _ => groups.push((folded, pair[0].clone(), vec![pair[1].clone()])),
         }
     }
-    Ok(Value::list(groups.into_iter().map(|(_, key, items)| Value::tuple(vec![key, Value::list(items)])).collect()))
+    Ok(Value::list(
+        groups
+            .into_iter()
+            .map(|(_, key, items)| Value::tuple(vec![key, Value::list(items)]))
+            .collect(),
+    ))
 }
 
 fn extreme<'t>(input: &Value<'t>, args: Args<'t>, name: &str) -> Result<Value<'t>> {
@@ -259,19 +298,27 @@ fn extreme<'t>(input: &Value<'t>, args: Args<'t>, name: &str) -> Result<Value<'t
         let key = fold_case(attribute_of(&item, &attribute)?, case_sensitive);
         let better = match &best {
             None => true,
-            Some((known, _)) if name == "min" => ops::compare(&key, known, "<")?.is_some_and(|o| o.is_lt()),
+            Some((known, _)) if name == "min" => {
+                ops::compare(&key, known, "<")?.is_some_and(|o| o.is_lt())
+            }
             Some((known, _)) => ops::compare(&key, known, ">")?.is_some_and(|o| o.is_gt()),
         };
         if better {
             best = Some((key, item));
         }
     }
-    Ok(best.map_or_else(|| Value::Undefined("No aggregated item, sequence was empty.".into()), |(_, item)| item))
+    Ok(best.map_or_else(
+        || Value::Undefined("No aggregated item, sequence was empty.".into()),
+        |(_, item)| item,
+    ))
 }
 
 fn sum<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [attribute, start] = args.bind("sum", ["attribute", "start"], 0)?;
     let mut total = start.unwrap_or(Value::Int(0));
+    if let Value::Str(_) = total {
+        fail!("sum() can't sum strings [use ''.join(seq) instead]");
+    }
     for item in input.iterate()? {
         total = filters::add(&total, &attribute_of(&item, &attribute)?)?;
     }
@@ -291,7 +338,9 @@ fn batch<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let count = positive(count, "batch")?.min(1 << 20);
     let items = input.iterate()?;
     let mut batches: Vec<Vec<Value<'t>>> = items.chunks(count).map(<[_]>::to_vec).collect();
-    if let (Some(last), Some(fill)) = (batches.last_mut(), fill.filter(|f| !matches!(f, Value::None))) {
+    if let (Some(last), Some(fill)) =
+        (batches.last_mut(), fill.filter(|f| !matches!(f, Value::None)))
+    {
         last.resize(count, fill);
     }
     Ok(Value::generator(batches.into_iter().map(Value::list).collect()))
@@ -312,7 +361,9 @@ fn slice<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
         let mut part = items[at..at + size].to_vec();
         at += size;
         match &fill {
-            Some(fill) if !matches!(fill, Value::None) && number >= longer => part.push(fill.clone()),
+            Some(fill) if !matches!(fill, Value::None) && number >= longer => {
+                part.push(fill.clone())
+            }
             _ => {}
         }
         slices.push(Value::list(part));

@@ -8,13 +8,38 @@ use super::{fail, Error, Result, Value};
 /// Nothing when the filter is not one of these.
 pub fn apply<'t>(name: &str, input: &Value<'t>, args: &Args<'t>) -> Option<Result<Value<'t>>> {
     let known = [
-        "trim", "upper", "lower", "capitalize", "title", "replace", "indent", "truncate", "center", "wordcount", "e",
-        "escape", "forceescape", "striptags", "urlencode",
+        "trim",
+        "upper",
+        "lower",
+        "capitalize",
+        "title",
+        "replace",
+        "indent",
+        "truncate",
+        "center",
+        "wordcount",
+        "e",
+        "escape",
+        "forceescape",
+        "striptags",
+        "urlencode",
     ];
     if !known.contains(&name) {
         return None;
     }
+    // These two work on the value itself; the others on its text.
+    match (name, input) {
+        ("indent" | "truncate", Value::Str(_)) => {}
+        ("indent", other) => return Some(not_text(other)),
+        ("truncate", other) => return Some(other.len().map(|_| other.clone())),
+        _ => {}
+    }
     Some(to_str(input).and_then(|text| apply_text(name, &text, input, args.clone())))
+}
+
+fn not_text<'t>(value: &Value<'t>) -> Result<Value<'t>> {
+    value.check_defined()?;
+    fail!("unsupported operand type(s) for +=: '{}' and 'str'", value.type_name())
 }
 
 fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
@@ -42,7 +67,9 @@ fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> 
         }
         "wordcount" => {
             plain(args)?;
-            let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+            let words = text
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .filter(|word| !word.is_empty());
             return Ok(Value::Int(words.count() as i128));
         }
         "e" | "escape" | "forceescape" => plain(args).map(|()| escape(text))?,
@@ -95,7 +122,8 @@ fn indent(text: &str, args: Args<'_>) -> Result<String> {
 }
 
 fn truncate(text: &str, args: Args<'_>) -> Result<String> {
-    let [length, kill_words, end, leeway] = args.bind("truncate", ["length", "killwords", "end", "leeway"], 0)?;
+    let [length, kill_words, end, leeway] =
+        args.bind("truncate", ["length", "killwords", "end", "leeway"], 0)?;
     let length = integer(length, 255, "truncate")?;
     let end = end.map_or(Ok("...".to_owned()), |end| to_str(&end))?;
     let leeway = integer(leeway.filter(|l| !matches!(l, Value::None)), 5, "truncate")?;
@@ -116,7 +144,7 @@ fn truncate(text: &str, args: Args<'_>) -> Result<String> {
     Ok(cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words).to_owned() + &end)
 }
 
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -152,7 +180,14 @@ fn strip_tags(text: &str) -> String {
     out.push_str(rest);
     let words: Vec<&str> = out.split(is_space).filter(|word| !word.is_empty()).collect();
     let mut plain = words.join(" ");
-    for (entity, c) in [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#34;", "\""), ("&#39;", "'"), ("&amp;", "&")] {
+    for (entity, c) in [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#34;", "\""),
+        ("&#39;", "'"),
+        ("&amp;", "&"),
+    ] {
         plain = plain.replace(entity, c);
     }
     plain

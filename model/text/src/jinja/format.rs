@@ -36,7 +36,8 @@ fn padded(body: String, spec: &Spec, default_align: char) -> String {
 
 fn group(digits: &str, separator: Option<char>) -> String {
     let Some(separator) = separator else { return digits.to_owned() };
-    let (whole, rest) = digits.split_at(digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len()));
+    let (whole, rest) =
+        digits.split_at(digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len()));
     let mut out = String::new();
     for (i, c) in whole.chars().enumerate() {
         if i > 0 && (whole.len() - i) % 3 == 0 {
@@ -115,7 +116,11 @@ fn integer_body(value: i128, kind: char, spec: &Spec) -> String {
         _ => ("", magnitude.to_string()),
     };
     let digits = group(&digits, spec.grouping);
-    if spec.alternate { format!("{prefix}{digits}") } else { digits }
+    if spec.alternate {
+        format!("{prefix}{digits}")
+    } else {
+        digits
+    }
 }
 
 /// format(value, spec)
@@ -147,14 +152,24 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
                 None => group(&float_repr(f.abs()), spec.grouping),
                 Some(precision) => {
                     let text = general_form(f.abs(), precision, false, false);
-                    if text.contains(['.', 'e']) { text } else { text + ".0" }
+                    if text.contains(['.', 'e']) {
+                        text
+                    } else {
+                        text + ".0"
+                    }
                 }
             };
             Ok(padded(signed(f.is_sign_negative(), body, spec), spec, '>'))
         }
-        (_, number, Some(k @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%'))) if number.as_f64().is_some() => {
+        (_, number, Some(k @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')))
+            if number.as_f64().is_some() =>
+        {
             let f = number.as_f64().unwrap_or(0.0);
-            Ok(padded(signed(f.is_sign_negative() && !f.is_nan(), float_body(f, k, spec), spec), spec, '>'))
+            Ok(padded(
+                signed(f.is_sign_negative() && !f.is_nan(), float_body(f, k, spec), spec),
+                spec,
+                '>',
+            ))
         }
         (_, other, None) => {
             let plain = spec.width == 0 && spec.align.is_none() && spec.precision.is_none();
@@ -164,7 +179,9 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
             }
             Ok(padded(to_str(other)?, spec, '>'))
         }
-        (_, other, Some(k)) => fail!("Unknown format code '{k}' for object of type '{}'", other.type_name()),
+        (_, other, Some(k)) => {
+            fail!("Unknown format code '{k}' for object of type '{}'", other.type_name())
+        }
     }
 }
 
@@ -226,7 +243,12 @@ pub fn braces(pattern: &str, args: &Args<'_>) -> Result<String> {
     fill_braces(pattern, args, &mut 0, 0)
 }
 
-fn fill_braces(pattern: &str, args: &Args<'_>, automatic: &mut usize, depth: usize) -> Result<String> {
+fn fill_braces(
+    pattern: &str,
+    args: &Args<'_>,
+    automatic: &mut usize,
+    depth: usize,
+) -> Result<String> {
     if depth > 2 {
         fail!("Max string recursion exceeded");
     }
@@ -247,7 +269,8 @@ fn fill_braces(pattern: &str, args: &Args<'_>, automatic: &mut usize, depth: usi
         let field = &rest[at + 1..at + end];
         rest = &rest[at + end + 1..];
         let (field, spec) = field.split_once(':').unwrap_or((field, ""));
-        let (name, conversion) = field.split_once('!').map_or((field, None), |(name, c)| (name, Some(c)));
+        let (name, conversion) =
+            field.split_once('!').map_or((field, None), |(name, c)| (name, Some(c)));
         let mut value = lookup(name, args, automatic)?;
         match conversion {
             None => {}
@@ -297,7 +320,9 @@ fn lookup<'t>(name: &str, args: &Args<'t>, automatic: &mut usize) -> Result<Valu
     let mut value = value.clone();
     while !path.is_empty() {
         if let Some(rest) = path.strip_prefix('[') {
-            let Some((key, after)) = rest.split_once(']') else { fail!("Missing ']' in format string") };
+            let Some((key, after)) = rest.split_once(']') else {
+                fail!("Missing ']' in format string")
+            };
             let key = key.parse().map_or_else(|_| Value::str(key), Value::Int);
             value = ops::get_item(&value, &key)?;
             path = after;
@@ -335,7 +360,9 @@ pub fn percent(pattern: &str, values: &Value<'_>) -> Result<String> {
         }
         let mut named = None;
         if chars.get(at) == Some(&'(') {
-            let Some(length) = chars[at..].iter().position(|c| *c == ')') else { fail!("incomplete format key") };
+            let Some(length) = chars[at..].iter().position(|c| *c == ')') else {
+                fail!("incomplete format key")
+            };
             let name: String = chars[at + 1..at + length].iter().collect();
             let Value::Dict(dict) = values else { fail!("format requires a mapping") };
             let Some(value) = dict.get_name(&name) else { fail!("'{name}'") };
@@ -360,10 +387,15 @@ pub fn percent(pattern: &str, values: &Value<'_>) -> Result<String> {
         }
         let Some(&kind) = chars.get(at) else { fail!("incomplete format") };
         at += 1;
-        let Some(value) = named.or_else(|| next.next()) else { fail!("not enough arguments for format string") };
+        let Some(value) = named.or_else(|| next.next()) else {
+            fail!("not enough arguments for format string")
+        };
         out.push_str(&percent_value(&value, kind, spec)?);
     }
-    if next.next().is_some() && !used_name && !matches!(values, Value::Dict(_) | Value::List(_)) {
+    if next.next().is_some()
+        && !used_name
+        && !matches!(values, Value::Dict(_) | Value::List(_) | Value::Undefined(_))
+    {
         fail!("not all arguments converted during string formatting");
     }
     Ok(out)
@@ -393,15 +425,20 @@ fn percent_value(value: &Value<'_>, kind: char, mut spec: Spec) -> Result<String
         }
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
             value.check_defined()?;
-            let Some(f) = value.as_f64() else { fail!("must be real number, not {}", value.type_name()) };
+            let Some(f) = value.as_f64() else {
+                fail!("must be real number, not {}", value.type_name())
+            };
             Ok(padded(signed(f.is_sign_negative(), float_body(f, kind, &spec), &spec), &spec, '>'))
         }
         'c' => match value {
             Value::Str(s) if s.chars().count() == 1 => Ok(padded(s.to_string(), &spec, '>')),
-            other => match other.as_index().and_then(|i| u32::try_from(i).ok()).and_then(char::from_u32) {
-                Some(c) => Ok(padded(c.to_string(), &spec, '>')),
-                None => fail!("%c requires int or char"),
-            },
+            other => {
+                match other.as_index().and_then(|i| u32::try_from(i).ok()).and_then(char::from_u32)
+                {
+                    Some(c) => Ok(padded(c.to_string(), &spec, '>')),
+                    None => fail!("%c requires int or char"),
+                }
+            }
         },
         other => fail!("unsupported format character '{other}'"),
     }

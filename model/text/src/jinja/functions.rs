@@ -10,7 +10,8 @@ use super::repr::to_str;
 use super::value::ViewKind;
 use super::{fail, strftime, Error, Result, Value};
 
-const NAMES: [&str; 7] = ["range", "dict", "namespace", "cycler", "joiner", "raise_exception", "strftime_now"];
+const NAMES: [&str; 7] =
+    ["range", "dict", "namespace", "cycler", "joiner", "raise_exception", "strftime_now"];
 
 /// As many numbers as the sandbox lets a range have.
 const MAX_RANGE: i128 = 100_000;
@@ -28,7 +29,10 @@ pub fn call<'t>(renderer: &mut Renderer<'t>, name: &str, args: Args<'t>) -> Resu
         "cycler" => Ok(Value::Cycler(Rc::new((args.positional, RefCell::new(0))))),
         "joiner" => {
             let [separator] = args.bind("joiner", ["sep"], 0)?;
-            Ok(Value::Joiner(Rc::new((text(separator, ", ", "joiner")?.into(), RefCell::new(false)))))
+            Ok(Value::Joiner(Rc::new((
+                text(separator, ", ", "joiner")?.into(),
+                RefCell::new(false),
+            ))))
         }
         "raise_exception" => {
             let [message] = args.bind("raise_exception", ["message"], 1)?;
@@ -71,7 +75,10 @@ fn dict<'t>(args: Args<'t>) -> Result<Dict<'t>> {
             for pair in other.iterate()? {
                 let pair = pair.iterate()?;
                 let [key, value] = &pair[..] else {
-                    fail!("dictionary update sequence element has length {}; 2 is required", pair.len());
+                    fail!(
+                        "dictionary update sequence element has length {}; 2 is required",
+                        pair.len()
+                    );
                 };
                 dict.insert(key.clone(), value.clone())?;
             }

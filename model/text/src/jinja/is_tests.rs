@@ -1,29 +1,64 @@
 //! The tests behind `is`.
 
 use super::args::Args;
+use super::dict::check_hashable;
 use super::value::ViewKind;
 use super::{fail, filters, ops, Result, Value};
 
 pub const NAMES: [&str; 39] = [
-    "!=", "<", "<=", "==", ">", ">=", "boolean", "callable", "defined", "divisibleby", "eq", "equalto", "escaped", "even",
-    "false", "filter", "float", "ge", "greaterthan", "gt", "in", "integer", "iterable", "le", "lessthan", "lower", "lt",
-    "mapping", "ne", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined", "upper",
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
 ];
 
 pub fn apply<'t>(name: &str, value: &Value<'t>, args: Args<'t>) -> Result<bool> {
+    let value = &value.plain();
     let parameters = match name {
-        "divisibleby" | "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le" | "<=" | "gt"
-        | "greaterthan" | ">" | "ge" | ">=" | "in" | "sameas" => 1,
+        "divisibleby" | "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le"
+        | "<=" | "gt" | "greaterthan" | ">" | "ge" | ">=" | "in" | "sameas" => 1,
         _ => 0,
     };
-    let [other] = args.bind(name, ["other"], parameters)?;
+    let [other] = args.plain().bind(name, ["other"], parameters)?;
     if other.is_some() && parameters == 0 {
         fail!("test '{name}' takes no argument");
     }
     let other = other.unwrap_or(Value::None);
-    if let (Value::Unsafe(message), false) = (value, matches!(name, "defined" | "undefined")) {
-        fail!("{message}");
-    }
     Ok(match name {
         "defined" => !value.is_undefined(),
         "undefined" => value.is_undefined(),
@@ -33,12 +68,18 @@ pub fn apply<'t>(name: &str, value: &Value<'t>, args: Args<'t>) -> Result<bool> 
         "false" => matches!(value, Value::Bool(false)),
         "integer" => matches!(value, Value::Int(_) | Value::BigInt(_)),
         "float" => matches!(value, Value::Float(_)),
-        "number" => matches!(value, Value::Int(_) | Value::BigInt(_) | Value::Float(_) | Value::Bool(_)),
+        "number" => {
+            matches!(value, Value::Int(_) | Value::BigInt(_) | Value::Float(_) | Value::Bool(_))
+        }
         "string" => matches!(value, Value::Str(_)),
         "mapping" => matches!(value, Value::Dict(_)),
         "iterable" => is_iterable(value),
         "sequence" => match value {
-            Value::Str(_) | Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Undefined(_) => true,
+            Value::Str(_)
+            | Value::List(_)
+            | Value::Tuple(_)
+            | Value::Dict(_)
+            | Value::Undefined(_) => true,
             Value::View(view) => view.kind == ViewKind::Range,
             _ => false,
         },
@@ -57,8 +98,14 @@ pub fn apply<'t>(name: &str, value: &Value<'t>, args: Args<'t>) -> Result<bool> 
         "ge" | ">=" => ops::compare(value, &other, ">=")?.is_some_and(|o| o.is_ge()),
         "in" => ops::contains(&other, value)?,
         "sameas" => same(value, &other),
-        "filter" => value.as_str().is_some_and(filters::exists),
-        "test" => value.as_str().is_some_and(|name| NAMES.contains(&name)),
+        "filter" => {
+            check_hashable(value)?;
+            value.as_str().is_some_and(filters::exists)
+        }
+        "test" => {
+            check_hashable(value)?;
+            value.as_str().is_some_and(|name| NAMES.contains(&name))
+        }
         _ => fail!("No test named '{name}'."),
     })
 }
@@ -101,11 +148,12 @@ fn same<'t>(a: &Value<'t>, b: &Value<'t>) -> bool {
         (Value::Bool(x), Value::Bool(y)) => x == y,
         (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
         (Value::Int(x), Value::Int(y)) => x == y,
-        (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => std::rc::Rc::ptr_eq(x, y),
+        (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => {
+            std::rc::Rc::ptr_eq(x, y)
+        }
         (Value::Dict(x), Value::Dict(y)) => std::rc::Rc::ptr_eq(x, y),
         (Value::None, Value::None) => true,
         (Value::Str(x), Value::Str(y)) => x == y,
         _ => false,
     }
 }
-

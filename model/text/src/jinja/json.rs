@@ -190,7 +190,8 @@ impl Parser<'_> {
             b'u' => {
                 self.at += 1;
                 let first = self.hex()?;
-                // A lone half of a pair has no UTF-8; what a decoder of bytes would put is put in its place.
+                // A lone half of a pair has no UTF-8; what a decoder of bytes would put is put in
+                // its place.
                 if (0xd800..0xdc00).contains(&first) && self.text[self.at..].starts_with("\\u") {
                     let back = self.at;
                     self.at += 2;
@@ -245,7 +246,12 @@ fn new_line(out: &mut String, options: &DumpOptions, depth: usize) {
     }
 }
 
-fn write_value(out: &mut String, value: &Value<'_>, options: &DumpOptions, depth: usize) -> Result<()> {
+fn write_value(
+    out: &mut String,
+    value: &Value<'_>,
+    options: &DumpOptions,
+    depth: usize,
+) -> Result<()> {
     if depth > MAX_DEPTH {
         fail!("maximum recursion depth exceeded while encoding a JSON object");
     }
@@ -254,7 +260,7 @@ fn write_value(out: &mut String, value: &Value<'_>, options: &DumpOptions, depth
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
         Value::Float(f) => out.push_str(&json_float(*f)),
         Value::Int(_) | Value::BigInt(_) => out.push_str(&to_str(value)?),
-        Value::Str(s) => write_string(out, s, options.ensure_ascii),
+        Value::Str(s) | Value::Markup(s) => write_string(out, s, options.ensure_ascii),
         Value::List(items) | Value::Tuple(items) => {
             out.push('[');
             for (i, item) in items.iter().enumerate() {
@@ -289,7 +295,6 @@ fn write_value(out: &mut String, value: &Value<'_>, options: &DumpOptions, depth
             }
             out.push('}');
         }
-        Value::Unsafe(message) => fail!("{message}"),
         other => fail!("Object of type {} is not JSON serializable", other.type_name()),
     }
     Ok(())
@@ -307,7 +312,7 @@ fn json_float(value: f64) -> String {
 
 fn key_text(key: &Value<'_>) -> Result<String> {
     Ok(match key {
-        Value::Str(s) => s.to_string(),
+        Value::Str(s) | Value::Markup(s) => s.to_string(),
         Value::None => "null".to_owned(),
         Value::Bool(b) => b.to_string(),
         Value::Float(f) => json_float(*f),

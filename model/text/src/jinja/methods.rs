@@ -9,11 +9,51 @@ use super::value::ViewKind;
 use super::{fail, format, ops, Result, Value};
 
 const STR: [&str; 45] = [
-    "capitalize", "casefold", "center", "count", "endswith", "expandtabs", "find", "format", "format_map", "index",
-    "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable",
-    "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix",
-    "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip",
-    "swapcase", "title", "upper", "zfill", "encode",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
+    "encode",
 ];
 const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
 const LIST: [&str; 3] = ["count", "index", "copy"];
@@ -46,7 +86,12 @@ pub fn object_attribute<'t>(object: &Value<'t>, name: &str) -> Option<Value<'t>>
     }
 }
 
-pub fn call<'t>(renderer: &mut Renderer<'t>, object: &Value<'t>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+pub fn call<'t>(
+    renderer: &mut Renderer<'t>,
+    object: &Value<'t>,
+    name: &str,
+    args: Args<'t>,
+) -> Result<Value<'t>> {
     match object {
         Value::Str(s) => str_method(s, name, args),
         Value::Dict(dict) => match name {
@@ -56,7 +101,9 @@ pub fn call<'t>(renderer: &mut Renderer<'t>, object: &Value<'t>, name: &str, arg
                 Ok(found.or(default).unwrap_or(Value::None))
             }
             "copy" => args.bind::<0>(name, [], 0).map(|_| object.clone()),
-            "items" => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Items, dict.items())),
+            "items" => {
+                args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Items, dict.items()))
+            }
             "keys" => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Keys, dict.keys())),
             _ => args.bind::<0>(name, [], 0).map(|_| Value::view(ViewKind::Values, dict.values())),
         },
@@ -143,7 +190,11 @@ pub fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
     let mut line = String::new();
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        let ends = matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let ends = matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        );
         if !ends {
             line.push(c);
             continue;
@@ -187,7 +238,11 @@ fn split<'t>(text: &str, args: Args<'t>, from_right: bool) -> Result<Value<'t>> 
 
 fn split_space<'t>(text: &str, max: usize, from_right: bool) -> Vec<Value<'t>> {
     let mut parts = Vec::new();
-    let mut rest = if from_right { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
+    let mut rest = if from_right {
+        text.trim_end_matches(is_space)
+    } else {
+        text.trim_start_matches(is_space)
+    };
     while !rest.is_empty() {
         if parts.len() == max {
             // Only the outer end of what is left was cleared of spaces.
@@ -223,7 +278,8 @@ fn partition<'t>(text: &str, args: Args<'t>, from_right: bool) -> Result<Value<'
     if separator.is_empty() {
         fail!("empty separator");
     }
-    let found = if from_right { text.rsplit_once(&*separator) } else { text.split_once(&*separator) };
+    let found =
+        if from_right { text.rsplit_once(&*separator) } else { text.split_once(&*separator) };
     let parts = match found {
         Some((before, after)) => [before, &separator, after],
         None if from_right => ["", "", text],
@@ -232,8 +288,13 @@ fn partition<'t>(text: &str, args: Args<'t>, from_right: bool) -> Result<Value<'
     Ok(Value::tuple(parts.into_iter().map(Value::str).collect()))
 }
 
-/// The part of a text that start and end of find, count, startswith and the like pick out, and where it begins.
-fn window(text: &str, start: Option<Value<'_>>, end: Option<Value<'_>>) -> Result<Option<(usize, String)>> {
+/// The part of a text that start and end of find, count, startswith and the like pick out, and
+/// where it begins.
+fn window(
+    text: &str,
+    start: Option<Value<'_>>,
+    end: Option<Value<'_>>,
+) -> Result<Option<(usize, String)>> {
     let chars: Vec<char> = text.chars().collect();
     let len = chars.len() as i128;
     let bound = |value: Option<Value<'_>>, default: i128| -> Result<i128> {
@@ -269,15 +330,16 @@ fn affix<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
 fn search<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
     let [what, start, end] = args.bind(name, ["", "", ""], 1)?;
     let what = self::text(what, "", name)?;
-    let Some((offset, part)) = window(text, start, end)? else {
-        return Ok(Value::Int(if name == "count" { 0 } else { -1 }));
-    };
+    let picked = window(text, start, end)?;
     if name == "count" {
-        return Ok(Value::Int(part.matches(&*what).count() as i128));
+        return Ok(Value::Int(picked.map_or(0, |(_, part)| part.matches(&*what).count()) as i128));
     }
-    let found = if name.starts_with('r') { part.rfind(&*what) } else { part.find(&*what) };
+    let found = picked.and_then(|(offset, part)| {
+        let at = if name.starts_with('r') { part.rfind(&*what) } else { part.find(&*what) };
+        at.map(|at| offset + part[..at].chars().count())
+    });
     match found {
-        Some(at) => Ok(Value::Int((offset + part[..at].chars().count()) as i128)),
+        Some(at) => Ok(Value::Int(at as i128)),
         None if name.ends_with("index") => fail!("substring not found"),
         None => Ok(Value::Int(-1)),
     }
@@ -301,7 +363,10 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
         "format_map" => {
             let [map] = args.bind(name, [""], 1)?;
             let Some(Value::Dict(dict)) = map else { fail!("format_map expects a dict") };
-            let named = dict.iter().filter_map(|(k, v)| Some((k.as_str()?.to_owned(), v.clone()))).collect();
+            let named = dict
+                .iter()
+                .filter_map(|(k, v)| Some((k.as_str()?.to_owned(), v.clone())))
+                .collect();
             Value::str(format::braces(s, &Args { positional: Vec::new(), named })?)
         }
         "replace" => {
@@ -312,7 +377,11 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
         "removeprefix" | "removesuffix" => {
             let [part] = args.bind(name, [""], 1)?;
             let part = text(part, "", name)?;
-            let rest = if name == "removeprefix" { s.strip_prefix(&*part) } else { s.strip_suffix(&*part) };
+            let rest = if name == "removeprefix" {
+                s.strip_prefix(&*part)
+            } else {
+                s.strip_suffix(&*part)
+            };
             Value::str(rest.unwrap_or(s))
         }
         "join" => {
@@ -321,7 +390,10 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
             for (i, item) in items.unwrap_or(Value::None).iterate()?.into_iter().enumerate() {
                 match item {
                     Value::Str(part) => parts.push(part.to_string()),
-                    other => fail!("sequence item {i}: expected str instance, {} found", other.type_name()),
+                    other => fail!(
+                        "sequence item {i}: expected str instance, {} found",
+                        other.type_name()
+                    ),
                 }
             }
             Value::str(parts.join(s))
@@ -353,7 +425,9 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
                 "isalnum" => has(char::is_alphanumeric),
                 "isalpha" => has(char::is_alphabetic),
                 "isascii" => Value::Bool(s.is_ascii()),
-                "isdecimal" | "isdigit" => has(|c| c.is_numeric() && c.to_digit(36).is_none_or(|_| c.is_ascii_digit())),
+                "isdecimal" | "isdigit" => {
+                    has(|c| c.is_numeric() && c.to_digit(36).is_none_or(|_| c.is_ascii_digit()))
+                }
                 "isnumeric" => has(char::is_numeric),
                 "isspace" => has(is_space),
                 "isprintable" => Value::Bool(s.chars().all(is_printable)),

@@ -1,7 +1,8 @@
-//! Chat templates with the meaning that Jinja2 and Python give them: minijinja reads the template, this module evaluates
-//! its syntax tree with Python's values (numbers, printing, slices, methods, errors), in the sandbox and with the
-//! settings of transformers. Evaluation is ours because templates print and compare Python values, and a prompt that
-//! differs by a character is another prompt.
+//! Chat templates with the meaning that Jinja2 and Python give them: minijinja reads the template,
+//! this module evaluates its syntax tree with Python's values (numbers, printing, slices, methods,
+//! errors), in the sandbox and with the settings of transformers. Evaluation is ours because
+//! templates print and compare Python values, and a prompt that differs by a character is another
+//! prompt.
 
 mod args;
 mod dict;
@@ -27,7 +28,8 @@ pub use json::parse as parse_json;
 pub use source::Template;
 pub use value::Value;
 
-/// What stops a rendering. The text of `Raised` is the template's own; the others are worded as Python would.
+/// What stops a rendering. The text of `Raised` is the template's own; the others are worded as
+/// Python would.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Error {
     /// raise_exception was called.

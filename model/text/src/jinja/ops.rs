@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
+use super::filters_text::escape;
 use super::value::ViewKind;
 use super::{fail, format, methods, Result, Value};
 
@@ -18,8 +19,12 @@ fn compare_numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
         _ => match (a, b) {
             (Value::BigInt(x), Value::BigInt(y)) if x == y => Some(Ordering::Equal),
             // An integer that a double cannot hold is told apart from the double next to it.
-            (Value::Int(x), Value::Float(y)) if y.is_finite() && (*x as f64) == *y => Some(x.cmp(&(*y as i128))),
-            (Value::Float(x), Value::Int(y)) if x.is_finite() && (*y as f64) == *x => Some((*x as i128).cmp(y)),
+            (Value::Int(x), Value::Float(y)) if y.is_finite() && (*x as f64) == *y => {
+                Some(x.cmp(&(*y as i128)))
+            }
+            (Value::Float(x), Value::Int(y)) if x.is_finite() && (*y as f64) == *x => {
+                Some((*x as i128).cmp(y))
+            }
             _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
         },
     }
@@ -28,16 +33,19 @@ fn compare_numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
 pub fn equal<'t>(a: &Value<'t>, b: &Value<'t>) -> bool {
     match (a, b) {
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
-        (Value::Str(x), Value::Str(y)) => x == y,
+        (Value::Str(x) | Value::Markup(x), Value::Str(y) | Value::Markup(y)) => x == y,
         (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => {
             x.len() == y.len() && x.iter().zip(y.iter()).all(|(x, y)| equal(x, y))
         }
         (Value::Dict(x), Value::Dict(y)) => {
             x.len() == y.len()
-                && x.iter().all(|(key, value)| matches!(y.get(key), Ok(Some(other)) if equal(value, other)))
+                && x.iter().all(
+                    |(key, value)| matches!(y.get(key), Ok(Some(other)) if equal(value, other)),
+                )
         }
         (Value::View(x), Value::View(y)) => {
-            let same = x.items.len() == y.items.len() && x.items.iter().zip(&y.items).all(|(x, y)| equal(x, y));
+            let same = x.items.len() == y.items.len()
+                && x.items.iter().zip(&y.items).all(|(x, y)| equal(x, y));
             x.kind == y.kind && x.kind != ViewKind::Values && same
         }
         (Value::Namespace(x), Value::Namespace(y)) => Rc::ptr_eq(x, y),
@@ -52,7 +60,9 @@ pub fn compare<'t>(a: &Value<'t>, b: &Value<'t>, op: &str) -> Result<Option<Orde
     a.check_defined()?;
     b.check_defined()?;
     match (a, b) {
-        (Value::Str(x), Value::Str(y)) => Ok(Some(x.chars().cmp(y.chars()))),
+        (Value::Str(x) | Value::Markup(x), Value::Str(y) | Value::Markup(y)) => {
+            Ok(Some(x.chars().cmp(y.chars())))
+        }
         (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => {
             for (x, y) in x.iter().zip(y.iter()) {
                 if !equal(x, y) {
@@ -62,7 +72,11 @@ pub fn compare<'t>(a: &Value<'t>, b: &Value<'t>, op: &str) -> Result<Option<Orde
             Ok(Some(x.len().cmp(&y.len())))
         }
         _ if is_number(a) && is_number(b) => Ok(compare_numbers(a, b)),
-        _ => fail!("'{op}' not supported between instances of '{}' and '{}'", a.type_name(), b.type_name()),
+        _ => fail!(
+            "'{op}' not supported between instances of '{}' and '{}'",
+            a.type_name(),
+            b.type_name()
+        ),
     }
 }
 
@@ -85,10 +99,13 @@ pub fn sort_by<'t, T>(items: &mut [T], key: impl Fn(&T) -> Value<'t>) -> Result<
 }
 
 pub fn contains<'t>(container: &Value<'t>, item: &Value<'t>) -> Result<bool> {
+    let (container, item) = (&container.plain(), &item.plain());
     match container {
         Value::Str(text) => match item {
             Value::Str(part) => Ok(text.contains(&**part)),
-            other => fail!("'in <string>' requires string as left operand, not {}", other.type_name()),
+            other => {
+                fail!("'in <string>' requires string as left operand, not {}", other.type_name())
+            }
         },
         Value::Dict(dict) => {
             super::dict::check_hashable(item)?;
@@ -112,7 +129,9 @@ fn repeat<'t>(value: &Value<'t>, times: i128) -> Result<Value<'t>> {
     if value.len()?.saturating_mul(times) > MAX_REPEAT {
         fail!("repeated value is too large");
     }
-    let copies = |items: &Rc<Vec<Value<'t>>>| items.iter().cloned().cycle().take(items.len() * times).collect();
+    let copies = |items: &Rc<Vec<Value<'t>>>| {
+        items.iter().cloned().cycle().take(items.len() * times).collect()
+    };
     Ok(match value {
         Value::Str(s) => Value::str(s.repeat(times)),
         Value::Tuple(items) => Value::tuple(copies(items)),
@@ -148,6 +167,17 @@ impl Arithmetic {
 
 pub fn arithmetic<'t>(op: Arithmetic, a: &Value<'t>, b: &Value<'t>) -> Result<Value<'t>> {
     use Arithmetic::*;
+    match (op, a, b) {
+        (Add, Value::Markup(x), Value::Markup(y)) => {
+            return Ok(Value::Markup([&**x, &**y].concat().into()))
+        }
+        (Add, Value::Markup(x), Value::Str(y)) => {
+            return Ok(Value::Markup((x.to_string() + &escape(y)).into()))
+        }
+        (Add, Value::Str(x), Value::Markup(y)) => return Ok(Value::Markup((escape(x) + y).into())),
+        _ => {}
+    }
+    let (a, b) = (&a.plain(), &b.plain());
     // printf-style formatting takes its operand before anything asks whether it is defined.
     if let (Rem, Value::Str(pattern)) = (op, a) {
         return Ok(Value::str(format::percent(pattern, b)?));
@@ -157,8 +187,12 @@ pub fn arithmetic<'t>(op: Arithmetic, a: &Value<'t>, b: &Value<'t>) -> Result<Va
     match (op, a, b) {
         (Add, Value::Str(x), Value::Str(y)) => return Ok(Value::str([&**x, &**y].concat())),
         (Add, Value::List(x), Value::List(y)) => return Ok(Value::list([&x[..], &y[..]].concat())),
-        (Add, Value::Tuple(x), Value::Tuple(y)) => return Ok(Value::tuple([&x[..], &y[..]].concat())),
-        (Add, Value::Str(_), other) => fail!("can only concatenate str (not \"{}\") to str", other.type_name()),
+        (Add, Value::Tuple(x), Value::Tuple(y)) => {
+            return Ok(Value::tuple([&x[..], &y[..]].concat()))
+        }
+        (Add, Value::Str(_), other) => {
+            fail!("can only concatenate str (not \"{}\") to str", other.type_name())
+        }
         (Mul, Value::Str(_) | Value::List(_) | Value::Tuple(_), n) if n.as_index().is_some() => {
             return repeat(a, n.as_index().unwrap_or(0));
         }
@@ -183,7 +217,9 @@ fn integers<'t>(op: Arithmetic, x: i128, y: i128) -> Result<Value<'t>> {
         Arithmetic::Mul => x.checked_mul(y),
         Arithmetic::Div if y == 0 => fail!("division by zero"),
         Arithmetic::Div => return Ok(Value::Float(x as f64 / y as f64)),
-        Arithmetic::FloorDiv | Arithmetic::Rem if y == 0 => fail!("integer division or modulo by zero"),
+        Arithmetic::FloorDiv | Arithmetic::Rem if y == 0 => {
+            fail!("integer division or modulo by zero")
+        }
         Arithmetic::FloorDiv => {
             let (q, r) = (x.wrapping_div(y), x.wrapping_rem(y));
             Some(if r != 0 && (r < 0) != (y < 0) { q - 1 } else { q })
@@ -206,7 +242,9 @@ fn floats(op: Arithmetic, x: f64, y: f64) -> Result<f64> {
         Arithmetic::Add => x + y,
         Arithmetic::Sub => x - y,
         Arithmetic::Mul => x * y,
-        Arithmetic::Div | Arithmetic::FloorDiv | Arithmetic::Rem if y == 0.0 => fail!("float division by zero"),
+        Arithmetic::Div | Arithmetic::FloorDiv | Arithmetic::Rem if y == 0.0 => {
+            fail!("float division by zero")
+        }
         Arithmetic::Div => x / y,
         Arithmetic::FloorDiv => {
             let r = floor_rem(x, y);
@@ -249,7 +287,8 @@ fn python_attribute<'t>(object: &Value<'t>, name: &str) -> Option<Value<'t>> {
         Value::Namespace(fields) => fields.borrow().get_name(name).cloned(),
         Value::Loop(state) => state.attribute(name),
         Value::Cycler(_) | Value::Macro(_) => methods::object_attribute(object, name),
-        _ => methods::find(object, name).map(|method| Value::Method(Rc::new((object.clone(), method)))),
+        _ => methods::find(object, name)
+            .map(|method| Value::Method(Rc::new((object.clone(), method)))),
     }
 }
 
@@ -260,7 +299,10 @@ fn is_unsafe(object: &Value<'_>, name: &str) -> bool {
     }
     match object {
         Value::List(_) => {
-            matches!(name, "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort")
+            matches!(
+                name,
+                "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort"
+            )
         }
         Value::Dict(_) => matches!(name, "clear" | "pop" | "popitem" | "setdefault" | "update"),
         _ => false,
@@ -268,15 +310,22 @@ fn is_unsafe(object: &Value<'_>, name: &str) -> bool {
 }
 
 fn unsafe_attribute<'t>(object: &Value<'t>, name: &str) -> Value<'t> {
-    Value::Unsafe(format!("access to attribute '{name}' of '{}' object is unsafe.", object.type_name()).into())
+    Value::Undefined(
+        format!("access to attribute '{name}' of '{}' object is unsafe.", object.type_name())
+            .into(),
+    )
 }
 
 /// object.name: the attribute of the Python object, else its item.
 pub fn get_attribute<'t>(object: &Value<'t>, name: &str) -> Result<Value<'t>> {
-    object.check_defined()?;
+    let object = &object.plain();
+    if !name.starts_with("__") {
+        object.check_defined()?;
+    }
     if is_unsafe(object, name) {
         if let (Value::Dict(dict), true) = (object, name.starts_with("__")) {
-            // Most such names are no attributes of a dict, so that its own key of that name is found.
+            // Most such names are no attributes of a dict, so that its own key of that name is
+            // found.
             if let Some(value) = dict.get_name(name) {
                 return Ok(value.clone());
             }
@@ -296,16 +345,16 @@ pub fn get_attribute<'t>(object: &Value<'t>, name: &str) -> Result<Value<'t>> {
 
 /// object[key]: the item, else the attribute of that name.
 pub fn get_item<'t>(object: &Value<'t>, key: &Value<'t>) -> Result<Value<'t>> {
+    let (object, key) = (&object.plain(), &key.plain());
     object.check_defined()?;
-    if let Value::Unsafe(message) = key {
-        fail!("{message}");
-    }
     if let Some(value) = item(object, key) {
         return Ok(value);
     }
     match key {
         Value::Str(name) if is_unsafe(object, name) => Ok(unsafe_attribute(object, name)),
-        Value::Str(name) => Ok(python_attribute(object, name).unwrap_or_else(|| no_attribute(object, name))),
+        Value::Str(name) => {
+            Ok(python_attribute(object, name).unwrap_or_else(|| no_attribute(object, name)))
+        }
         _ => {
             let key = super::repr::repr(key)?;
             Ok(Value::Undefined(format!("{} has no element {key}", object.object_name()).into()))
@@ -322,7 +371,9 @@ fn item<'t>(object: &Value<'t>, key: &Value<'t>) -> Option<Value<'t>> {
     match object {
         Value::Dict(dict) => dict.get(key).ok().flatten().cloned(),
         Value::List(items) | Value::Tuple(items) => position(items.len()).map(|i| items[i].clone()),
-        Value::View(view) if view.kind == ViewKind::Range => position(view.items.len()).map(|i| view.items[i].clone()),
+        Value::View(view) if view.kind == ViewKind::Range => {
+            position(view.items.len()).map(|i| view.items[i].clone())
+        }
         Value::Str(s) => {
             let at = position(s.chars().count())?;
             s.chars().nth(at).map(|c| Value::str(c.to_string()))
@@ -350,7 +401,11 @@ fn slice_positions(len: usize, start: Option<i128>, stop: Option<i128>, step: i1
         Some(v) if v < 0 => (v.saturating_add(len)).max(low),
         Some(v) => v.min(high),
     };
-    let (mut at, end) = if step > 0 { (bound(start, 0), bound(stop, len)) } else { (bound(start, len - 1), bound(stop, -1)) };
+    let (mut at, end) = if step > 0 {
+        (bound(start, 0), bound(stop, len))
+    } else {
+        (bound(start, len - 1), bound(stop, -1))
+    };
     let mut positions = Vec::new();
     while (step > 0 && at < end) || (step < 0 && at > end) {
         positions.push(at as usize);
@@ -365,6 +420,7 @@ pub fn slice<'t>(
     stop: Option<&Value<'t>>,
     step: Option<&Value<'t>>,
 ) -> Result<Value<'t>> {
+    let object = &object.plain();
     object.check_defined()?;
     let (start, stop) = (slice_bound(start)?, slice_bound(stop)?);
     let step = slice_bound(step)?.unwrap_or(1);
@@ -372,7 +428,10 @@ pub fn slice<'t>(
         fail!("slice step cannot be zero");
     }
     let pick = |items: &[Value<'t>]| -> Vec<Value<'t>> {
-        slice_positions(items.len(), start, stop, step).into_iter().map(|i| items[i].clone()).collect()
+        slice_positions(items.len(), start, stop, step)
+            .into_iter()
+            .map(|i| items[i].clone())
+            .collect()
     };
     Ok(match object {
         Value::Str(s) => {
@@ -382,9 +441,10 @@ pub fn slice<'t>(
         }
         Value::List(items) => Value::list(pick(items)),
         Value::Tuple(items) => Value::tuple(pick(items)),
-        Value::View(view) if view.kind == ViewKind::Range => Value::view(ViewKind::Range, pick(&view.items)),
-        // What cannot be sliced is looked up with a slice for its key, which no object has.
-        Value::Dict(_) => Value::Undefined("'dict object' has no such slice".into()),
-        other => Value::Undefined(format!("'{}' cannot be sliced", other.object_name()).into()),
+        Value::View(view) if view.kind == ViewKind::Range => {
+            Value::view(ViewKind::Range, pick(&view.items))
+        }
+        Value::Dict(_) => fail!("unhashable type: 'slice'"),
+        other => fail!("'{}' object is not subscriptable", other.type_name()),
     })
 }

@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 200;
 /// str(value), as output, `~` and the filters for text use it.
 pub fn to_str(value: &Value<'_>) -> Result<String> {
     match value {
-        Value::Str(s) => Ok(s.to_string()),
+        Value::Str(s) | Value::Markup(s) => Ok(s.to_string()),
         Value::Undefined(_) => Ok(String::new()),
         other => repr(other),
     }
@@ -29,13 +29,13 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
     }
     match value {
         Value::Undefined(_) => out.push_str("Undefined"),
-        Value::Unsafe(message) => fail!("{message}"),
         Value::None => out.push_str("None"),
         Value::Bool(b) => out.push_str(if *b { "True" } else { "False" }),
         Value::Int(i) => _ = write!(out, "{i}"),
         Value::BigInt(digits) => out.push_str(digits),
         Value::Float(f) => out.push_str(&float_repr(*f)),
         Value::Str(s) => out.push_str(&str_repr(s)),
+        Value::Markup(s) => _ = write!(out, "Markup({})", str_repr(s)),
         Value::List(items) => write_items(out, "[", items, "]", depth)?,
         Value::Tuple(items) if items.len() == 1 => write_items(out, "(", items, ",)", depth)?,
         Value::Tuple(items) => write_items(out, "(", items, ")", depth)?,
@@ -64,12 +64,21 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
             out.push('>');
         }
         Value::Macro(m) => _ = write!(out, "<Macro '{}'>", m.name()),
+        Value::Loop(state) => {
+            _ = write!(out, "<LoopContext {}/{}>", state.at.get() + 1, state.items.len())
+        }
         other => _ = write!(out, "<{} object>", other.type_name()),
     }
     Ok(())
 }
 
-fn write_items(out: &mut String, open: &str, items: &[Value<'_>], close: &str, depth: usize) -> Result<()> {
+fn write_items(
+    out: &mut String,
+    open: &str,
+    items: &[Value<'_>],
+    close: &str,
+    depth: usize,
+) -> Result<()> {
     out.push_str(open);
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
@@ -92,7 +101,8 @@ fn range_repr(items: &[Value<'_>]) -> String {
     }
 }
 
-/// The shortest digits that read back as the same number, with an exponent from 1e16 and below 1e-4.
+/// The shortest digits that read back as the same number, with an exponent from 1e16 and below
+/// 1e-4.
 pub fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -140,8 +150,8 @@ fn str_repr(text: &str) -> String {
     out
 }
 
-/// The standard library escapes what Unicode calls unprintable, as Python does. It looks at a character behind
-/// another one, because a combining character is only escaped in front.
+/// The standard library escapes what Unicode calls unprintable, as Python does. It looks at a
+/// character behind another one, because a combining character is only escaped in front.
 pub fn is_printable(c: char) -> bool {
     if matches!(c, '\'' | '"' | '\\') {
         return true;

@@ -30,7 +30,9 @@ impl<'t> Scope<'t> {
     pub fn get(&self, name: &str) -> Option<Value<'t>> {
         let mut scope = self;
         loop {
-            if let Some((_, value)) = scope.variables.borrow().iter().find(|(known, _)| *known == name) {
+            if let Some((_, value)) =
+                scope.variables.borrow().iter().find(|(known, _)| *known == name)
+            {
                 return Some(value.clone());
             }
             scope = scope.parent.as_deref()?;

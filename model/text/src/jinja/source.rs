@@ -15,14 +15,14 @@ pub struct Template {
 
 impl Template {
     pub fn parse(text: &str) -> Result<Template> {
-        let source: Box<str> = replace_generation(&normalize_newlines(text)).into();
+        let source: Box<str> = adapt_tags(&normalize_newlines(text)).into();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
             .build()
             .map_err(|e| Error::failed(e.to_string()))?;
-        // SAFETY: the text lives on the heap, is never changed, and is freed after the tree. The lifetime does not
-        // leave this struct: `children` gives it out bounded by &self.
+        // SAFETY: the text lives on the heap, is never changed, and is freed after the tree. The
+        // lifetime does not leave this struct: `children` gives it out bounded by &self.
         let borrowed: &'static str = unsafe { &*(&*source as *const str) };
         let tree = parse(borrowed, "chat template", syntax).map_err(|e| {
             let line = e.line().map(|line| format!(" in line {line}")).unwrap_or_default();
@@ -53,7 +53,8 @@ fn tag_length(text: &str, word: &str) -> Option<usize> {
     Some(text.len() - rest.len())
 }
 
-/// The length of an expression or statement with its delimiters, which may stand in its strings too.
+/// The length of an expression or statement with its delimiters, which may stand in its strings
+/// too.
 fn tag_end(text: &str, close: &str) -> usize {
     let mut quote = None;
     let mut escaped = false;
@@ -71,9 +72,10 @@ fn tag_end(text: &str, close: &str) -> usize {
     text.len()
 }
 
-/// `{% generation %}` marks what the assistant said, for training. It renders its body, in a scope of its own: so
-/// does `with`, which the parser knows.
-fn replace_generation(text: &str) -> String {
+/// Tags that the parser reads otherwise or not at all. `{% generation %}` marks what the assistant
+/// said, for training; it renders its body, in a scope of its own: so does `with`, which the parser
+/// knows.
+fn adapt_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
@@ -85,7 +87,18 @@ fn replace_generation(text: &str) -> String {
             tag_end(rest, "}}")
         } else if let Some(open) = tag_length(rest, "raw") {
             let body = &rest[open..];
-            let end = body.match_indices("{%").find_map(|(i, _)| tag_length(&body[i..], "endraw").map(|n| i + n));
+            let end = body
+                .match_indices("{%")
+                .find_map(|(i, _)| tag_length(&body[i..], "endraw").map(|n| i + n));
+            // Jinja2 keeps the newline behind this tag; minijinja takes one away as it does behind
+            // other tags.
+            if !rest[..open].ends_with("-%}") && body.starts_with('\n') {
+                out.push_str(&rest[..open]);
+                out.push('\n');
+                out.push_str(&body[..end.unwrap_or(body.len())]);
+                rest = &body[end.unwrap_or(body.len())..];
+                continue;
+            }
             open + end.unwrap_or(body.len())
         } else if let Some(length) = tag_length(rest, "generation") {
             out.push_str(&rest[..length].replacen("generation", "with", 1));

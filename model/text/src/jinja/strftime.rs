@@ -2,9 +2,20 @@
 
 use std::fmt::Write;
 
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 
@@ -19,12 +30,14 @@ struct Moment {
     year_day: i64, // 0 is the first of January
 }
 
-/// Days since 1970 as a date of the Gregorian calendar, counted in eras of 400 years that begin in March.
+/// Days since 1970 as a date of the Gregorian calendar, counted in eras of 400 years that begin in
+/// March.
 fn moment(seconds: i64) -> Moment {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -90,7 +103,13 @@ pub fn format(pattern: &str, seconds: i64) -> String {
     out
 }
 
-fn directive_text(out: &mut String, directive: char, flag: Option<char>, m: &Moment, seconds: i64) -> bool {
+fn directive_text(
+    out: &mut String,
+    directive: char,
+    flag: Option<char>,
+    m: &Moment,
+    seconds: i64,
+) -> bool {
     let mut number = |value: i64, width: usize, pad: char| {
         let pad = match flag {
             Some('_') => ' ',

@@ -1,4 +1,5 @@
-//! Python's values as far as chat templates meet them. Lists and dicts never change: the sandbox forbids it.
+//! Python's values as far as chat templates meet them. Lists and dicts never change: the sandbox
+//! forbids it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,10 +10,9 @@ use super::{fail, Result};
 
 #[derive(Clone)]
 pub enum Value<'t> {
-    /// With the message of the error that its use raises.
+    /// With the message of the error that its use raises. Printing, looping and asking for truth
+    /// are no use. What the sandbox keeps from templates is undefined too.
     Undefined(Rc<str>),
-    /// An attribute that the sandbox keeps from templates: any use raises.
-    Unsafe(Rc<str>),
     None,
     Bool(bool),
     Int(i128),
@@ -20,6 +20,8 @@ pub enum Value<'t> {
     BigInt(Rc<str>),
     Float(f64),
     Str(Rc<str>),
+    /// What `safe` and `escape` give: a str that escapes whatever is added to it.
+    Markup(Rc<str>),
     List(Rc<Vec<Value<'t>>>),
     Tuple(Rc<Vec<Value<'t>>>),
     Dict(Rc<Dict<'t>>),
@@ -78,19 +80,28 @@ impl<'t> Value<'t> {
         Value::View(Rc::new(View { kind, items }))
     }
 
+    /// Markup as the plain text that all but `+` take it for.
+    pub fn plain(&self) -> Value<'t> {
+        match self {
+            Value::Markup(s) => Value::Str(s.clone()),
+            other => other.clone(),
+        }
+    }
+
     pub fn is_undefined(&self) -> bool {
-        matches!(self, Value::Undefined(_) | Value::Unsafe(_))
+        matches!(self, Value::Undefined(_))
     }
 
     /// Python's name of the type, as its errors spell it.
     pub fn type_name(&self) -> &'static str {
         match self {
-            Value::Undefined(_) | Value::Unsafe(_) => "Undefined",
+            Value::Undefined(_) => "Undefined",
             Value::None => "NoneType",
             Value::Bool(_) => "bool",
             Value::Int(_) | Value::BigInt(_) => "int",
             Value::Float(_) => "float",
             Value::Str(_) => "str",
+            Value::Markup(_) => "Markup",
             Value::List(_) => "list",
             Value::Tuple(_) => "tuple",
             Value::Dict(_) => "dict",
@@ -119,10 +130,10 @@ impl<'t> Value<'t> {
         }
     }
 
-    /// Fails for what must not be used at all.
+    /// Fails for what must not be used.
     pub fn check_defined(&self) -> Result<()> {
         match self {
-            Value::Undefined(message) | Value::Unsafe(message) => fail!("{message}"),
+            Value::Undefined(message) => fail!("{message}"),
             _ => Ok(()),
         }
     }
@@ -130,11 +141,10 @@ impl<'t> Value<'t> {
     pub fn truthy(&self) -> Result<bool> {
         Ok(match self {
             Value::Undefined(_) | Value::None => false,
-            Value::Unsafe(message) => fail!("{message}"),
             Value::Bool(b) => *b,
             Value::Int(i) => *i != 0,
             Value::Float(f) => *f != 0.0,
-            Value::Str(s) => !s.is_empty(),
+            Value::Str(s) | Value::Markup(s) => !s.is_empty(),
             Value::List(items) | Value::Tuple(items) => !items.is_empty(),
             Value::Dict(dict) => !dict.is_empty(),
             Value::View(view) => !view.items.is_empty(),
@@ -146,12 +156,13 @@ impl<'t> Value<'t> {
     pub fn iterate(&self) -> Result<Vec<Value<'t>>> {
         Ok(match self {
             Value::Undefined(_) => Vec::new(),
-            Value::Str(s) => s.chars().map(|c| Value::str(c.to_string())).collect(),
+            Value::Str(s) | Value::Markup(s) => {
+                s.chars().map(|c| Value::str(c.to_string())).collect()
+            }
             Value::List(items) | Value::Tuple(items) => items.to_vec(),
             Value::Dict(dict) => dict.keys(),
             Value::View(view) => view.items.clone(),
             Value::Iter(generator) => generator.borrow_mut().items.drain(..).collect(),
-            Value::Unsafe(message) => fail!("{message}"),
             other => fail!("'{}' object is not iterable", other.type_name()),
         })
     }
@@ -159,12 +170,11 @@ impl<'t> Value<'t> {
     pub fn len(&self) -> Result<usize> {
         Ok(match self {
             Value::Undefined(_) => 0,
-            Value::Str(s) => s.chars().count(),
+            Value::Str(s) | Value::Markup(s) => s.chars().count(),
             Value::List(items) | Value::Tuple(items) => items.len(),
             Value::Dict(dict) => dict.len(),
             Value::View(view) => view.items.len(),
             Value::Loop(state) => state.items.len(),
-            Value::Unsafe(message) => fail!("{message}"),
             other => fail!("object of type '{}' has no len()", other.type_name()),
         })
     }
@@ -190,7 +200,7 @@ impl<'t> Value<'t> {
 
     pub fn as_str(&self) -> Option<&str> {
         match self {
-            Value::Str(s) => Some(s),
+            Value::Str(s) | Value::Markup(s) => Some(s),
             _ => None,
         }
     }
@@ -198,7 +208,12 @@ impl<'t> Value<'t> {
     pub fn callable(&self) -> bool {
         matches!(
             self,
-            Value::Macro(_) | Value::Function(_) | Value::Method(_) | Value::Joiner(_) | Value::Undefined(_) | Value::Loop(_)
+            Value::Macro(_)
+                | Value::Function(_)
+                | Value::Method(_)
+                | Value::Joiner(_)
+                | Value::Undefined(_)
+                | Value::Loop(_)
         )
     }
 }

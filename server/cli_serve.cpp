@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -135,6 +136,7 @@ Status run_serve(const Config& config) {
     engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs, model::kBlockTokens};
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
     engine_options.n_waiting_max = config.max_queue;
+    engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
     Engine engine(runner, metrics, engine_options);
     engine.start();
 

@@ -44,7 +44,8 @@ std::string adapter_names(const Sequences& sequences) {
 }  // namespace
 
 Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
-    : runner_(runner), metrics_(metrics), options_(options), queue_(options.n_waiting_max), blocks_(options.n_kv_blocks) {}
+    : runner_(runner), metrics_(metrics), options_(options), queue_(options.n_waiting_max), blocks_(options.n_kv_blocks),
+      sampling_(options.n_sampling_threads), sampler_scratch_(options.n_sampling_threads) {}
 
 Engine::~Engine() {
     drain(std::chrono::milliseconds(0));
@@ -257,9 +258,10 @@ Status Engine::finish_step() {
         return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}", result.argmax.size(),
                                                        flight.n_outputs));
     }
+    sample_tokens(flight, result);
     Clock::time_point now = Clock::now();
     for (const Planned& planned : flight.planned) {
-        if (planned.output >= 0 && !planned.sequence->ended) choose_token(planned, result, now);
+        if (planned.output >= 0 && !planned.sequence->ended) choose_token(planned, result.argmax[size_t(planned.output)], now);
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
@@ -268,13 +270,23 @@ Status Engine::finish_step() {
     return ok_status();
 }
 
-void Engine::choose_token(const Planned& planned, const StepResult& result, Clock::time_point now) {
-    Sequence& sequence = *planned.sequence;
-    TokenId token = result.argmax[size_t(planned.output)];
-    if (token >= 0 && !sequence.request.sampling.greedy()) {
-        token = model::sample(result.logits[size_t(planned.output)], sequence.request.sampling, planned.position,
-                              sampler_scratch_);
+// Replaces the device's argmax where the request asked for a draw.
+void Engine::sample_tokens(const Flight& flight, StepResult& result) {
+    std::vector<const Planned*> to_sample;
+    for (const Planned& planned : flight.planned) {
+        if (planned.output < 0 || planned.sequence->ended || planned.sequence->request.sampling.greedy()) continue;
+        if (result.argmax[size_t(planned.output)] >= 0) to_sample.push_back(&planned);
     }
+    sampling_.run(uint32_t(to_sample.size()), [&](uint32_t index, uint32_t worker) {
+        const Planned& planned = *to_sample[index];
+        size_t output = size_t(planned.output);
+        result.argmax[output] = model::sample(result.logits[output], planned.sequence->request.sampling, planned.position,
+                                              sampler_scratch_[worker]);
+    });
+}
+
+void Engine::choose_token(const Planned& planned, TokenId token, Clock::time_point now) {
+    Sequence& sequence = *planned.sequence;
     if (token < 0) {
         log_error("request {}: the model's output is not finite at position {}", sequence.request.id, planned.position);
         end_sequence(sequence, {FinishReason::kError,

@@ -25,6 +25,7 @@
 #include "model/kv_cache.h"
 #include "model/sampler.h"
 #include "model/step_batch.h"
+#include "server/engine/parallel_for.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/step_runner.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
     SchedulerLimits limits;
     uint32_t n_kv_blocks = 0;
     uint32_t n_waiting_max = 1024;
+    uint32_t n_sampling_threads = 1;  // that share the sampling of a step, the engine's own included
 };
 
 class Engine {
@@ -92,7 +94,8 @@ class Engine {
     Status submit_step();
     void publish();
     Status finish_step();
-    void choose_token(const Planned& planned, const StepResult& result, std::chrono::steady_clock::time_point now);
+    void sample_tokens(const Flight& flight, StepResult& result);
+    void choose_token(const Planned& planned, TokenId token, std::chrono::steady_clock::time_point now);
     void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
@@ -120,7 +123,8 @@ class Engine {
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     model::StepBatch batch_;
-    model::SamplerScratch sampler_scratch_;
+    ParallelFor sampling_;
+    std::vector<model::SamplerScratch> sampler_scratch_;  // by worker
     std::string active_running_, active_waiting_;
 
     std::mutex idle_mutex_;

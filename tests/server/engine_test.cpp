@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 struct Fixture {
     explicit Fixture(uint32_t n_blocks = 64, SchedulerLimits limits = {128, 8, model::kBlockTokens}, uint32_t n_waiting_max = 100)
         : runner(n_blocks), metrics({"base", model::kBlockTokens, n_blocks, 4, "fake", "none", true}),
-          engine(runner, metrics, {limits, n_blocks, n_waiting_max}) {}
+          engine(runner, metrics, {limits, n_blocks, n_waiting_max, 3}) {}
 
     // Hands a request over and returns its stream.
     std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, uint32_t slot = kNoAdapterSlot,

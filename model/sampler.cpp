@@ -81,11 +81,16 @@ TokenId sample(std::span<const float> logits, const proto::SamplingParams& param
     std::vector<float>& weights = scratch.weights;
     std::vector<uint32_t>& ids = scratch.ids;
     weights.resize(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i) weights[i] = std::exp((logits[i] - max_logit) / params.temperature);
+    const auto weigh = [&](size_t id) { weights[id] = std::exp((logits[id] - max_logit) / params.temperature); };
 
     const bool has_top_k = params.top_k > 0 && params.top_k < logits.size();
     const bool has_top_p = params.top_p < 1.0f;
-    if (has_top_k) keep_top_k(logits, params.top_k, ids);
+    if (has_top_k) {
+        keep_top_k(logits, params.top_k, ids);
+        for (const uint32_t id : ids) weigh(id);  // nobody looks at the others' weights
+    } else {
+        for (size_t id = 0; id < logits.size(); ++id) weigh(id);
+    }
     if (has_top_p) {
         double sum = 0.0;
         if (has_top_k) {

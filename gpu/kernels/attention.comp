@@ -51,7 +51,7 @@ uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
 
 // V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond the end.
 void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
-    for (uint u = 0; u < kAhead; u++) {
+    [[unroll]] for (uint u = 0; u < kAhead; u++) {
         uint token = min(first + u * kTeams, n_tokens - 1);
         words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + lane * 8).v;
     }
@@ -87,7 +87,7 @@ void main() {
     float top[kGroup];
     float total[kGroup];  // of the weights that this thread has made
     vec4 acc[kGroup];
-    for (uint g = 0; g < kGroup; g++) {
+    [[unroll]] for (uint g = 0; g < kGroup; g++) {
         top[g] = kMinusInf;
         total[g] = 0.0;
         acc[g] = vec4(0.0);
@@ -97,26 +97,26 @@ void main() {
         uint n_tokens = min(kTile, end - tile);
         uint64_t keys[kPerQuad];
         float score[kGroup][kPerQuad];
-        for (uint i = 0; i < kPerQuad; i++) {
+        [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
             keys[i] = token_address(table, tile + min(i * kQuads + quad, n_tokens - 1), 0, kv_head);
-            for (uint g = 0; g < kGroup; g++) score[g][i] = 0.0;
+            [[unroll]] for (uint g = 0; g < kGroup; g++) score[g][i] = 0.0;
         }
-        for (uint c = 0; c < kChunksPerLane; c++) {
+        [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
             uint chunk = c * 4 + quad_lane;
             if (kChunks % 4 != 0 && chunk >= kChunks) continue;
             Eight key[kPerQuad];
-            for (uint i = 0; i < kPerQuad; i++) key[i] = load8(keys[i], chunk, 1);
-            for (uint g = 0; g < kGroup; g++) {
+            [[unroll]] for (uint i = 0; i < kPerQuad; i++) key[i] = load8(keys[i], chunk, 1);
+            [[unroll]] for (uint g = 0; g < kGroup; g++) {
                 uint at = g * kLanes + chunk * 2;
                 Eight query = Eight(pool[at], pool[at + 1]);
-                for (uint i = 0; i < kPerQuad; i++) score[g][i] = dot8(key[i], query, score[g][i]);
+                [[unroll]] for (uint i = 0; i < kPerQuad; i++) score[g][i] = dot8(key[i], query, score[g][i]);
             }
         }
         uvec2 words[kMaxAhead];
         load_values(words, table, tile, team, n_tokens, kv_head, team_lane);
-        for (uint g = 0; g < kGroup; g++) {
+        [[unroll]] for (uint g = 0; g < kGroup; g++) {
             float tile_top = kMinusInf;
-            for (uint i = 0; i < kPerQuad; i++) {
+            [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
                 float s = score[g][i];
                 s += subgroupShuffleXor(s, 1);
                 s += subgroupShuffleXor(s, 2);
@@ -128,14 +128,14 @@ void main() {
             if (subgroupElect()) slots[g][gl_SubgroupID] = tile_top;
         }
         barrier();
-        for (uint g = 0; g < kGroup; g++) {
+        [[unroll]] for (uint g = 0; g < kGroup; g++) {
             float new_top = top[g];
             for (uint i = 0; i < gl_NumSubgroups; i++) new_top = max(new_top, slots[g][i]);
             float fade = exp(top[g] - new_top);
             top[g] = new_top;
             acc[g] *= fade;
             total[g] *= fade;
-            for (uint i = 0; i < kPerQuad; i++) {
+            [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
                 if (i % 4 != quad_lane) continue;
                 float weight = exp(score[g][i] - new_top);
                 weights[i * kQuads + quad][g / 4][g % 4] = weight;
@@ -145,25 +145,24 @@ void main() {
         barrier();
         for (uint first = team; team < kTeams && first < n_tokens; first += kAhead * kTeams) {
             uvec2 now[kMaxAhead];
-            for (uint u = 0; u < kAhead; u++) now[u] = words[u];
+            [[unroll]] for (uint u = 0; u < kAhead; u++) now[u] = words[u];
             uint next = first + kAhead * kTeams;
             if (next < n_tokens) load_values(words, table, tile, next, n_tokens, kv_head, team_lane);
-            for (uint u = 0; u < kAhead; u++) {
-                uint token = first + u * kTeams;
-                if (token >= n_tokens) break;
+            [[unroll]] for (uint u = 0; u < kAhead; u++) {
+                uint token = first + u * kTeams;  // beyond n_tokens the weight is 0
+                bool in_tile = kTile % (kAhead * kTeams) == 0 || token < kTile;
                 vec4 value = vec4(unpackHalf2x16(now[u].x), unpackHalf2x16(now[u].y));
-                for (uint v = 0; v < kHeadVectors; v++) {
-                    vec4 weight = weights[token][v];
-                    for (uint g = v * 4; g < kGroup && g < v * 4 + 4; g++) {
-                        acc[g] = fma(value, vec4(weight[g - v * 4]), acc[g]);
-                    }
+                vec4 weight[kHeadVectors];
+                [[unroll]] for (uint v = 0; v < kHeadVectors; v++) {
+                    weight[v] = in_tile ? weights[token][v] : vec4(0.0);
                 }
+                [[unroll]] for (uint g = 0; g < kGroup; g++) acc[g] = fma(value, vec4(weight[g / 4][g % 4]), acc[g]);
             }
         }
     }
 
     barrier();
-    for (uint g = 0; g < kGroup; g++) {
+    [[unroll]] for (uint g = 0; g < kGroup; g++) {
         float sum = subgroupAdd(total[g]);
         if (subgroupElect()) slots[g][gl_SubgroupID] = sum;
     }
@@ -171,7 +170,7 @@ void main() {
     for (uint pass = 0; pass < kGroup; pass += kHeadsPerPass) {
         uint n_heads = min(kHeadsPerPass, kGroup - pass);
         barrier();
-        for (uint g = 0; g < kGroup; g++) {
+        [[unroll]] for (uint g = 0; g < kGroup; g++) {
             if (team < kTeams && g >= pass && g < pass + n_heads) {
                 pool[((g - pass) * kTeams + team) * kLanes + team_lane] = acc[g];
             }

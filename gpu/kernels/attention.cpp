@@ -17,6 +17,9 @@ uint32_t heads_per_workgroup(uint32_t group) {
 // A split costs a second dispatch, so each one should have a good stretch of tokens.
 constexpr uint32_t kTokensPerSplit = 256;
 constexpr uint32_t kMaxAttentionSplits = 16;
+// Shared memory for the last sums, in 16 bytes, beside 8 KiB of weights and 2 of slots. More would save barriers, but fewer
+// workgroups would fit a multiprocessor.
+constexpr uint32_t kPoolVectorsWanted = 384;
 
 }  // namespace
 
@@ -47,14 +50,12 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
     uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));
     uint32_t one_head = size / lanes * lanes;
-    // What the last sums get beside 8 KiB of weights and 2 of slots: every device has 16 KiB in all.
-    uint32_t pool_wanted = caps.shared_memory_bytes >= 48 * 1024 ? 2048 : caps.shared_memory_bytes >= 32 * 1024 ? 1024 : 384;
-    uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, pool_wanted)});
+    uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
     uint32_t act = static_cast<uint32_t>(act_type);
     bool split = shape.n_splits > 1;
     const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
-                                           heads == 1 ? 16u : 8u});
+                                           caps.is_cpu ? 2u : heads == 1 ? 16u : 8u});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
     if (!split) return;

@@ -1,5 +1,6 @@
 // Typed loads and stores by address, and sums over a workgroup. Types: 0 f32, 1 f16, 2 bf16; 16-bit values travel in 32-bit
 // words, so that no 16-bit feature is needed. Constant 0 of every kernel is its workgroup size.
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #include "gpu/kernels/step_state.h"

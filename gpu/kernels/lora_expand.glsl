@@ -20,13 +20,14 @@ vec4 expand(const uint64_t b[4], uint64_t v, uint rank8, const uint type) {
     vec4 delta = vec4(0.0);
     for (uint r = 0; r < rank8; r += kRankSteps) {
         Eight e[kRankSteps][4];
-        for (uint s = 0; s < kRankSteps; s++) {
-            for (uint c = 0; c < 4; c++) e[s][c] = load8(b[c], min(r + s, rank8 - 1), type);
+        [[unroll]] for (uint s = 0; s < kRankSteps; s++) {
+            [[unroll]] for (uint c = 0; c < 4; c++) e[s][c] = load8(b[c], min(r + s, rank8 - 1), type);
         }
-        for (uint s = 0; s < kRankSteps; s++) {
-            if (r + s >= rank8) break;
-            Eight part = load8(v, r + s, 0);
-            for (uint c = 0; c < 4; c++) delta[c] = dot8(e[s][c], part, delta[c]);
+        [[unroll]] for (uint s = 0; s < kRankSteps; s++) {
+            if (r + s < rank8) {
+                Eight part = load8(v, r + s, 0);
+                [[unroll]] for (uint c = 0; c < 4; c++) delta[c] = dot8(e[s][c], part, delta[c]);
+            }
         }
     }
     return delta;
@@ -51,7 +52,7 @@ vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
     uint rank8 = (m.rank + 7) / 8;
     uint64_t row_bytes = uint64_t(rank8 * 8 * bytes_of(m.type));
     uint64_t b[4];
-    for (uint c = 0; c < 4; c++) b[c] = m.b + uint64_t(min(n_first + c * n_step, n_out - 1)) * row_bytes;
+    [[unroll]] for (uint c = 0; c < 4; c++) b[c] = m.b + uint64_t(min(n_first + c * n_step, n_out - 1)) * row_bytes;
     vec4 delta;
     if (m.type == 0) {
         delta = expand(b, low, rank8, 0);

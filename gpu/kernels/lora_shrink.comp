@@ -23,15 +23,15 @@ void add_products(inout float acc[kRowBlock][kShrinkRanks], const uint64_t a[kSh
     if (count == 1) {
         for (uint chunk = gl_LocalInvocationIndex; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
             Eight b = load8(x[0], chunk, kActType);
-            for (uint r = 0; r < kShrinkRanks; r++) acc[0][r] = dot8(load8(a[r], chunk, type), b, acc[0][r]);
+            [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) acc[0][r] = dot8(load8(a[r], chunk, type), b, acc[0][r]);
         }
     } else {
         for (uint chunk = gl_LocalInvocationIndex; chunk < n_chunks; chunk += gl_WorkGroupSize.x) {
             Eight e[kShrinkRanks];
-            for (uint r = 0; r < kShrinkRanks; r++) e[r] = load8(a[r], chunk, type);
-            for (uint j = 0; j < kRowBlock; j++) {
+            [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) e[r] = load8(a[r], chunk, type);
+            [[unroll]] for (uint j = 0; j < kRowBlock; j++) {
                 Eight b = load8(x[j], chunk, kActType);
-                for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = dot8(e[r], b, acc[j][r]);
+                [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = dot8(e[r], b, acc[j][r]);
             }
         }
     }
@@ -45,7 +45,7 @@ void main() {
     if (r0 >= (m.rank + 7) / 8 * 8) return;
 
     uint64_t a[kShrinkRanks];
-    for (uint r = 0; r < kShrinkRanks; r++) {
+    [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) {
         a[r] = m.a + uint64_t(min(r0 + r, m.rank - 1)) * p.x_stride * bytes_of(m.type);
     }
     uint n_chunks = (p.k + 7) / 8;
@@ -54,10 +54,10 @@ void main() {
         uint count = min(kRowBlock, segment.n_rows - first);
         uint64_t x[kRowBlock];
         float acc[kRowBlock][kShrinkRanks];
-        for (uint j = 0; j < kRowBlock; j++) {
+        [[unroll]] for (uint j = 0; j < kRowBlock; j++) {
             uint t = segment.row_begin + first + min(j, count - 1);
             x[j] = p.x + uint64_t(t) * p.x_stride * bytes_of(kActType);
-            for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = 0.0;
+            [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) acc[j][r] = 0.0;
         }
         if (m.type == 0) {
             add_products(acc, a, x, n_chunks, count, 0);
@@ -67,9 +67,9 @@ void main() {
             add_products(acc, a, x, n_chunks, count, 2);
         }
         barrier();  // the sums of the block before have been read
-        for (uint j = 0; j < kRowBlock; j++) {
+        [[unroll]] for (uint j = 0; j < kRowBlock; j++) {
             if (j >= count) break;
-            for (uint r = 0; r < kShrinkRanks; r++) {
+            [[unroll]] for (uint r = 0; r < kShrinkRanks; r++) {
                 float sum = subgroupAdd(acc[j][r]);
                 if (subgroupElect()) slots_sum[(j * kShrinkRanks + r) * gl_NumSubgroups + gl_SubgroupID] = sum;
             }

@@ -28,12 +28,12 @@ void main() {
     uint64_t x_row_bytes = uint64_t(p.x_stride) * bytes_of(kActType);
 
     float acc[kCols];
-    for (uint j = 0; j < kCols; j++) acc[j] = 0.0;
+    [[unroll]] for (uint j = 0; j < kCols; j++) acc[j] = 0.0;
     for (uint chunk = 0; chunk < n_chunks; chunk++) {
         Eight a = load8(w, chunk, kWeightType);
-        for (uint j = 0; j < kCols; j++) acc[j] = dot8(a, load8(x + j * x_row_bytes, chunk, kActType), acc[j]);
+        [[unroll]] for (uint j = 0; j < kCols; j++) acc[j] = dot8(a, load8(x + j * x_row_bytes, chunk, kActType), acc[j]);
     }
-    for (uint j = 0; j < kCols; j++) {
+    [[unroll]] for (uint j = 0; j < kCols; j++) {
         if (t0 + j >= n_rows) break;
         uint64_t at = uint64_t(split) * p.split_stride + uint64_t(t0 + j) * p.y_stride + n;
         FloatRef(p.y + at * 4).v = acc[j];

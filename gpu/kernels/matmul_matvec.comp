@@ -28,7 +28,7 @@ void main() {
     uint64_t w_row_bytes = uint64_t(p.w_stride) * bytes_of(kWeightType);
     uint64_t w_base = p.w + uint64_t(k_begin) * bytes_of(kWeightType);
     uint64_t x[kCols];
-    for (uint j = 0; j < kCols; j++) {
+    [[unroll]] for (uint j = 0; j < kCols; j++) {
         x[j] = p.x + (uint64_t(min(t0 + j, n_rows - 1)) * p.x_stride + k_begin) * bytes_of(kActType);
     }
 
@@ -36,33 +36,33 @@ void main() {
     for (uint n0 = (gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID) * kRows; n0 < p.n; n0 += step) {
         uint64_t w[kRows];
         float acc[kRows][kCols];
-        for (uint i = 0; i < kRows; i++) {
+        [[unroll]] for (uint i = 0; i < kRows; i++) {
             w[i] = w_base + uint64_t(min(n0 + i, p.n - 1)) * w_row_bytes;
-            for (uint j = 0; j < kCols; j++) acc[i][j] = 0.0;
+            [[unroll]] for (uint j = 0; j < kCols; j++) acc[i][j] = 0.0;
         }
         uint chunk = gl_SubgroupInvocationID;
         for (; chunk + (kUnroll - 1) * gl_SubgroupSize < n_chunks; chunk += kUnroll * gl_SubgroupSize) {
             Eight a[kUnroll][kRows];
-            for (uint u = 0; u < kUnroll; u++) {
-                for (uint i = 0; i < kRows; i++) a[u][i] = load8(w[i], chunk + u * gl_SubgroupSize, kWeightType);
+            [[unroll]] for (uint u = 0; u < kUnroll; u++) {
+                [[unroll]] for (uint i = 0; i < kRows; i++) a[u][i] = load8(w[i], chunk + u * gl_SubgroupSize, kWeightType);
             }
-            for (uint u = 0; u < kUnroll; u++) {
-                for (uint j = 0; j < kCols; j++) {
+            [[unroll]] for (uint u = 0; u < kUnroll; u++) {
+                [[unroll]] for (uint j = 0; j < kCols; j++) {
                     Eight b = load8(x[j], chunk + u * gl_SubgroupSize, kActType);
-                    for (uint i = 0; i < kRows; i++) acc[i][j] = dot8(a[u][i], b, acc[i][j]);
+                    [[unroll]] for (uint i = 0; i < kRows; i++) acc[i][j] = dot8(a[u][i], b, acc[i][j]);
                 }
             }
         }
         for (; chunk < n_chunks; chunk += gl_SubgroupSize) {
             Eight a[kRows];
-            for (uint i = 0; i < kRows; i++) a[i] = load8(w[i], chunk, kWeightType);
-            for (uint j = 0; j < kCols; j++) {
+            [[unroll]] for (uint i = 0; i < kRows; i++) a[i] = load8(w[i], chunk, kWeightType);
+            [[unroll]] for (uint j = 0; j < kCols; j++) {
                 Eight b = load8(x[j], chunk, kActType);
-                for (uint i = 0; i < kRows; i++) acc[i][j] = dot8(a[i], b, acc[i][j]);
+                [[unroll]] for (uint i = 0; i < kRows; i++) acc[i][j] = dot8(a[i], b, acc[i][j]);
             }
         }
-        for (uint i = 0; i < kRows; i++) {
-            for (uint j = 0; j < kCols; j++) {
+        [[unroll]] for (uint i = 0; i < kRows; i++) {
+            [[unroll]] for (uint j = 0; j < kCols; j++) {
                 float sum = subgroupAdd(acc[i][j]);
                 if (subgroupElect() && n0 + i < p.n && t0 + j < n_rows) {
                     uint64_t at = uint64_t(split) * p.split_stride + uint64_t(t0 + j) * p.y_stride + n0 + i;

@@ -44,16 +44,16 @@ void main() {
     uint line = thread / 16 * kTileRows;
 
     vec4 acc[kTileRows];
-    for (uint j = 0; j < kTileRows; j++) acc[j] = vec4(0.0);
+    [[unroll]] for (uint j = 0; j < kTileRows; j++) acc[j] = vec4(0.0);
     Eight next_w = load8(w, chunk, kWeightType);
     Eight next_x = load8(x, chunk, kActType);
     for (uint s = 0; s < n_steps; s++) {
-        for (uint i = 0; i < 4; i++) {
+        [[unroll]] for (uint i = 0; i < 4; i++) {
             w_tile[w_at(chunk * 8 + i, row)] = next_w.lo[i];
             w_tile[w_at(chunk * 8 + 4 + i, row)] = next_w.hi[i];
         }
         if (loads_x) {
-            for (uint i = 0; i < 4; i++) {
+            [[unroll]] for (uint i = 0; i < 4; i++) {
                 x_tile[x_at(chunk * 8 + i, row)] = next_x.lo[i];
                 x_tile[x_at(chunk * 8 + 4 + i, row)] = next_x.hi[i];
             }
@@ -63,17 +63,19 @@ void main() {
             next_w = load8(w, (s + 1) * 4 + chunk, kWeightType);
             next_x = load8(x, (s + 1) * 4 + chunk, kActType);
         }
-        for (uint k = 0; k < kTileK; k++) {
-            uint at = w_at(k, column);
-            vec4 a = vec4(w_tile[at], w_tile[at + 1], w_tile[at + 2], w_tile[at + 3]);
-            for (uint j = 0; j < kTileRows; j++) {
-                float b = x_tile[x_at(k, line) + j];
-                acc[j] = fma(a, vec4(b), acc[j]);
+        for (uint k4 = 0; k4 < kTileK; k4 += 4) {
+            [[unroll]] for (uint i = 0; i < 4; i++) {
+                uint k = k4 + i;
+                uint at = w_at(k, column);
+                vec4 a = vec4(w_tile[at], w_tile[at + 1], w_tile[at + 2], w_tile[at + 3]);
+                [[unroll]] for (uint j = 0; j < kTileRows; j++) {
+                    acc[j] = fma(a, vec4(x_tile[x_at(k, line) + j]), acc[j]);
+                }
             }
         }
         barrier();
     }
-    for (uint j = 0; j < kTileRows; j++) {
+    [[unroll]] for (uint j = 0; j < kTileRows; j++) {
         uint t = t0 + line + j;
         if (t >= n_rows) break;
         uint64_t at = uint64_t(split) * p.split_stride + uint64_t(t) * p.y_stride + n0 + column;

@@ -20,8 +20,8 @@ adapters=(); for seed in 1 2 3 4 5 6 7 8; do adapters+=(--adapter "$work/$shape-
 
 echo "# llama.cpp"
 "$peer/run" llama-bench -m "$model.gguf" -p 2048 -n 128 -ngl 99 -fa 1 -r 3 -o json 2>/dev/null >"$work/llama-bench.json"
-"$peer/run" llama-batched-bench -m "$model.gguf" -npp 128 -ntg 64 -npl 1,8,32 -ngl 99 -c 16000 -fa on -b 2048 -ub 2048 \
-    --output-format jsonl 2>/dev/null >"$work/llama-batched.jsonl" || true
+"$peer/run" llama-batched-bench -m "$model.gguf" -npp 128 -ntg 64 -npl 1,8,32,64 -ngl 99 -c 16000 -fa on -b 2048 -ub 2048 \
+    >"$work/llama-batched.txt" 2>"$work/llama-batched.log" || tail -n 3 "$work/llama-batched.log"
 echo "# lorad"
 "$lorad/run" engine_bench --model "$model" --decode 1,8,32,64 --prefill 512,2048 --context 160 --json >"$work/lorad.jsonl"
 "$lorad/run" engine_bench --model "$model" --decode 1,8,32,64 --prefill 2048 --context 160 --json "${adapters[@]}" \
@@ -32,10 +32,11 @@ work = pathlib.Path(sys.argv[1])
 peer = {}
 for row in json.loads((work / "llama-bench.json").read_text()):
     peer["prefill %d" % row["n_prompt"] if row["n_prompt"] else "decode 1"] = (row["avg_ts"], row["stddev_ts"])
-for line in (work / "llama-batched.jsonl").read_text().splitlines():
-    if line.startswith("{"):
-        row = json.loads(line)
-        peer.setdefault("decode %d" % row["pl"], (row["speed_tg"], 0.0))
+# Columns: PP TG B N_KV T_PP S_PP T_TG S_TG T S
+for line in (work / "llama-batched.txt").read_text().splitlines():
+    cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+    if len(cells) == 10 and cells[2].isdigit():
+        peer.setdefault("decode %s" % cells[2], (float(cells[7]), 0.0))
 for name in ("lorad.jsonl", "lorad-lora.jsonl"):
     print(f"{name}\n{'case':<14}{'lorad tok/s':>14}{'ms (p10..p90)':>26}{'llama.cpp':>12}{'ratio':>8}")
     for line in (work / name).read_text().splitlines():

@@ -118,7 +118,8 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
                       capabilities.max_workgroup_invocations >= 4 * capabilities.subgroup_size;
     ladder.coopmat[1] = fits && capabilities.coopmat_f16 && has_kernel_module("matmul_coopmat_f16");
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
-    if (path == KernelPath::kCoopmat) return ladder;
+    // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
+    if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
     ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && has_kernel_module("matmul_coopmat2_bf16");
     return ladder;

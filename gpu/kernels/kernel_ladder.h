@@ -19,7 +19,8 @@ struct KernelLadder {
     KernelPath path() const;  // the highest rung of any type
 };
 
-// By capability and by what the shader compiler could build, no higher than `path`. Runs nothing.
+// By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat, which is faster.
+// Runs nothing.
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path);
 
 }  // namespace lorad::gpu

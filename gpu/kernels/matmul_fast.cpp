@@ -10,25 +10,38 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kGemvMaxRows = 3;        // from four rows on, a 16-row cooperative-matrix tile is faster
-constexpr uint32_t kCoopmat2MinRows = 1024;  // below, splits of k matter more than the larger tile
+constexpr uint32_t kGemvMaxRows = 2;        // from three rows on, a 16-row cooperative-matrix tile is faster
+constexpr uint32_t kCoopmat2MinRows = 1536;  // below, splits of k matter more than the larger tile
 constexpr uint32_t kUnitsFallback = 64;     // multiprocessors where the driver does not tell
 
 // matmul_gemv. MatmulPlan::column_tile is the rows of w per subgroup.
+constexpr uint32_t kSubgroupsPerUnit = 24;  // that keep a multiprocessor's loads in flight
 struct GemvTile {
-    uint32_t threads, column_tile, unroll, ahead;
+    uint32_t threads, column_tile, unroll, ahead;  // unroll 0: by the length of k
 };
 constexpr std::array kGemvTiles = {
-    GemvTile{256, 1, 4, 0}, GemvTile{256, 1, 7, 0}, GemvTile{1024, 1, 4, 0}, GemvTile{128, 1, 2, 1},
-    GemvTile{256, 4, 1, 0}, GemvTile{128, 2, 4, 1}, GemvTile{128, 2, 2, 0},
+    GemvTile{256, 1, 0, 0}, GemvTile{1024, 1, 0, 0},                         // one row
+    GemvTile{128, 1, 2, 1}, GemvTile{256, 4, 1, 0}, GemvTile{128, 2, 4, 1},  // two rows: otherwise, wide, deep
 };
 
 uint32_t gemv_tile(uint32_t n, uint32_t stride, uint32_t row_tile) {
     const bool wide = n >= 16384;
     const bool deep = stride >= 8192;
-    if (row_tile == 1) return wide || deep ? 2 : stride % (7 * 256) == 0 ? 1 : 0;
-    if (wide) return row_tile == 2 ? 4 : 6;
-    return deep ? 5 : 3;
+    if (row_tile == 1) return wide || deep ? 1 : 0;
+    return wide ? 3 : deep ? 4 : 2;
+}
+
+// Loads in flight per thread: four or more, and such that few are left over, which are not overlapped.
+uint32_t gemv_unroll(const GemvTile& tile, uint32_t n_k, uint32_t subgroup_size) {
+    if (tile.unroll != 0) return tile.unroll;
+    const uint32_t loads = std::max(ceil_div(n_k, 8 * subgroup_size), 1u);
+    if (tile.threads == 256 && loads % 7 == 0) return 7;
+    if (loads >= 8) return 4;
+    uint32_t best = 1;
+    for (uint32_t unroll = 2; unroll <= 6; unroll++) {
+        if (unroll <= n_k / (8 * subgroup_size) && loads % unroll <= loads % best) best = unroll;
+    }
+    return best;
 }
 
 // matmul_coopmat: one workgroup's part of y and of a k step.
@@ -113,9 +126,16 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
     plan.weight_type = plan.act_type = type;
     plan.k_per_split = stride;
     if (variant == MatmulVariant::kGemv) {
-        plan.row_tile = rows <= kGemvMaxRows ? rows : 2;
+        plan.row_tile = std::min(rows, kGemvMaxRows);
         plan.tile = gemv_tile(n, stride, plan.row_tile);
         plan.column_tile = kGemvTiles[plan.tile].column_tile;
+        // A matrix of few rows is cut along k until there are subgroups enough.
+        const uint32_t subgroups = ceil_div(n, plan.column_tile) * ceil_div(rows, plan.row_tile);
+        const uint32_t per_load = 8 * caps.subgroup_size;
+        const uint32_t n_splits = std::clamp(units * kSubgroupsPerUnit / subgroups, 1u,
+                                             std::max(std::min(max_splits, stride / (2 * per_load)), 1u));
+        if (n_splits > 1) plan.k_per_split = round_up(ceil_div(stride, n_splits), std::max(per_load, kWeightAlign));
+        plan.n_splits = ceil_div(stride, plan.k_per_split);
         return plan;
     }
     if (variant == MatmulVariant::kCoopmat2) {
@@ -161,7 +181,7 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
         const GemvTile& tile = kGemvTiles[plan.tile];
         const uint32_t size = threads(tile.threads, tile.threads);
         const Kernel* k = kernel(info.name, {size, static_cast<uint32_t>(plan.weight_type), plan.row_tile, tile.column_tile,
-                                             tile.unroll, tile.ahead}, subgroup);
+                                             gemv_unroll(tile, plan.k_per_split, subgroup), tile.ahead}, subgroup);
         if (k == nullptr) return;
         const uint32_t rows_of_w = std::max(size / subgroup, 1u) * tile.column_tile;
         recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, rows_of_w), plan.n_splits, info);

@@ -81,6 +81,24 @@ TEST_F(FastMatmul, EveryRowCountAndTypeMatchesTheReference) {
     }
 }
 
+TEST_F(FastMatmul, ManyRowsOnTheHighestRungMatchTheReference) {
+    auto forced = KernelSet::create(device(), {.path = KernelPath::kCoopmat2});
+    if (!forced.ok()) GTEST_SKIP() << forced.error().message;
+    kernels_ = std::move(forced).value();
+    constexpr uint32_t kN = 384, kK = 320, kRows = 1530;
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        if (lacks(type)) continue;
+        const auto w = reference::random_values(size_t{kN} * kK, type, random_);
+        const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
+        const Result got = multiply(kN, kK, kRows, 1536, type, w, x);
+        EXPECT_EQ(got.plan.variant, MatmulVariant::kCoopmat2);
+        for (const uint32_t t : {0u, 127u, 128u, kRows - 1}) {
+            const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
+            expect_near(want, &got.y[size_t{t} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3, "row " + std::to_string(t));
+        }
+    }
+}
+
 TEST_F(FastMatmul, BatchInvariantRowsHaveTheSameBitsInEveryBatch) {
     kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true}));
     if (lacks(Type::kF16)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;

@@ -12,7 +12,8 @@ struct LoadAdapterRequest {
     std::string name;
     std::string path;
     bool load_inplace = false;        // replace an adapter of this name
-    std::string expected_generation;  // with load_inplace: only if this is the present one; empty: whatever it is
+    std::string expected_generation;  // with load_inplace: only if this is the present one; empty:
+                                      // whatever it is
 };
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);
 

@@ -13,7 +13,8 @@ Result<std::string> parse_name(const JsonValue& root) {
 }
 
 Error refused(std::string_view name) {
-    return make_error(ErrorCode::kUnsupportedParameter, format("{}: this server does not support it; leave it out", name),
+    return make_error(ErrorCode::kUnsupportedParameter,
+                      format("{}: this server does not support it; leave it out", name),
                       std::string(name));
 }
 
@@ -26,7 +27,8 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     TRY_ASSIGN(request.name, parse_name(root));
     TRY_ASSIGN(JsonValue path, root.require("lora_path"));
     TRY_ASSIGN(std::string_view path_text, path.as_string());
-    if (path_text.empty() || path_text.size() > 4096 || path_text.find('\0') != std::string_view::npos) {
+    if (path_text.empty() || path_text.size() > 4096 ||
+        path_text.find('\0') != std::string_view::npos) {
         return path.error("expected the path of an adapter folder");
     }
     request.path = std::string(path_text);
@@ -35,7 +37,8 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     if (is_3d) return refused("is_3d_lora_weight");
     TRY_ASSIGN(std::string_view generation, root.string_or("expected_generation", ""));
     if (!generation.empty() && !request.load_inplace) {
-        return make_error(ErrorCode::kInvalidRequest, "expected_generation: needs \"load_inplace\": true",
+        return make_error(ErrorCode::kInvalidRequest,
+                          "expected_generation: needs \"load_inplace\": true",
                           "expected_generation");
     }
     request.expected_generation = std::string(generation);

@@ -58,10 +58,13 @@ std::string error_body(const Error& error) {
 
 int retry_after_s(ErrorCode code) {
     switch (code) {
-        case ErrorCode::kOverloaded: return 1;
+        case ErrorCode::kOverloaded:
+            return 1;
         case ErrorCode::kDraining:
-        case ErrorCode::kDeviceLost: return 5;
-        default: return 0;
+        case ErrorCode::kDeviceLost:
+            return 5;
+        default:
+            return 0;
     }
 }
 

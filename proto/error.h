@@ -1,4 +1,5 @@
-// How an error looks on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type and code.
+// How an error looks on the wire: the closed table from ErrorCode to HTTP status, OpenAI error type
+// and code.
 #pragma once
 
 #include <string>

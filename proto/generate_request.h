@@ -1,5 +1,6 @@
-// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that clients of OpenAI or
-// vLLM know is either honoured or refused by name (kUnsupportedParameter); fields nobody knows are accepted.
+// Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that
+// clients of OpenAI or vLLM know is either honoured or refused by name (kUnsupportedParameter);
+// fields nobody knows are accepted.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ struct GenerateRequest {
     ApiKind kind = ApiKind::kCompletion;
     std::string model;  // empty: the base model
 
-    // Completion: one of the two. Chat: the messages as a JSON array for the chat template; every content is a string
-    // or null, lists of text parts have been joined.
+    // Completion: one of the two. Chat: the messages as a JSON array for the chat template; every
+    // content is a string or null, lists of text parts have been joined.
     std::optional<std::string> prompt_text;
     std::vector<TokenId> prompt_ids;
     std::string messages_json;
@@ -47,6 +48,7 @@ struct GenerateRequest {
 };
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.
-Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind, uint32_t vocab_size);
+Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
+                                               uint32_t vocab_size);
 
 }  // namespace lorad::proto

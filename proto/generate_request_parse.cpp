@@ -9,7 +9,17 @@ namespace lorad::proto {
 namespace {
 
 // The value with which a parameter that lorad does not have changes nothing, and so is accepted.
-enum class Neutral : uint8_t { kNone, kFalse, kTrue, kZero, kOne, kEmpty, kTextFormat, kNoTools, kTextOnly };
+enum class Neutral : uint8_t {
+    kNone,
+    kFalse,
+    kTrue,
+    kZero,
+    kOne,
+    kEmpty,
+    kTextFormat,
+    kNoTools,
+    kTextOnly
+};
 
 struct RefusedParameter {
     std::string_view name;
@@ -90,18 +100,25 @@ bool is_text(const JsonValue& value, std::string_view expected) {
 
 bool is_neutral(const JsonValue& value, Neutral neutral) {
     switch (neutral) {
-        case Neutral::kNone: return false;
-        case Neutral::kFalse: return is_bool(value, false);
-        case Neutral::kTrue: return is_bool(value, true);
-        case Neutral::kZero: return is_number(value, 0.0);
-        case Neutral::kOne: return is_number(value, 1.0);
+        case Neutral::kNone:
+            return false;
+        case Neutral::kFalse:
+            return is_bool(value, false);
+        case Neutral::kTrue:
+            return is_bool(value, true);
+        case Neutral::kZero:
+            return is_number(value, 0.0);
+        case Neutral::kOne:
+            return is_number(value, 1.0);
         case Neutral::kEmpty:
-            return is_text(value, "") || ((value.is_array() || value.is_object()) && value.size() == 0);
+            return is_text(value, "") ||
+                   ((value.is_array() || value.is_object()) && value.size() == 0);
         case Neutral::kTextFormat: {
             std::optional<JsonValue> type = value.find("type");
             return type && is_text(*type, "text");
         }
-        case Neutral::kNoTools: return is_text(value, "none") || is_text(value, "auto");
+        case Neutral::kNoTools:
+            return is_text(value, "none") || is_text(value, "auto");
         case Neutral::kTextOnly: {
             Result<std::vector<JsonValue>> kinds = value.as_array();
             return kinds.ok() && kinds->size() == 1 && is_text(kinds->front(), "text");
@@ -115,21 +132,22 @@ Status check_refused(const JsonValue& root) {
         std::optional<JsonValue> value = root.find(parameter.name);
         if (!value || is_neutral(*value, parameter.neutral)) continue;
         return make_error(ErrorCode::kUnsupportedParameter,
-                          format("{}: this server does not support {}; leave the parameter out", parameter.name,
-                                 value->describe()),
+                          format("{}: this server does not support {}; leave the parameter out",
+                                 parameter.name, value->describe()),
                           std::string(parameter.name));
     }
     return ok_status();
 }
 
-Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name, double min, bool min_allowed,
-                                             double max) {
+Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
+                                             double min, bool min_allowed, double max) {
     std::optional<JsonValue> value = root.find(name);
     if (!value) return std::optional<float>();
     TRY_ASSIGN(double number, value->as_number());
     if (number > max || number < min || (number == min && !min_allowed)) {
         return value->error(format("expected a number {} {} and at most {}, found {}",
-                                   min_allowed ? "of at least" : "above", min, max, value->describe()));
+                                   min_allowed ? "of at least" : "above", min, max,
+                                   value->describe()));
     }
     return std::optional<float>(float(number));
 }
@@ -174,8 +192,8 @@ Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vo
     request.n_tokens_min = uint32_t(n_min);
     if (request.n_tokens_max && request.n_tokens_min > *request.n_tokens_max) {
         return make_error(ErrorCode::kInvalidRequest,
-                          format("min_tokens: expected at most max_tokens, {}, found {}", *request.n_tokens_max,
-                                 request.n_tokens_min),
+                          format("min_tokens: expected at most max_tokens, {}, found {}",
+                                 *request.n_tokens_max, request.n_tokens_min),
                           "min_tokens");
     }
     TRY_ASSIGN(request.ignore_eos, root.bool_or("ignore_eos", false));
@@ -191,17 +209,20 @@ Status parse_stop(const JsonValue& root, GenerateRequest& request) {
     std::vector<JsonValue> elements{*stop};
     if (!stop->is_string()) {
         if (!stop->is_array()) {
-            return stop->error(format("expected a string or a list of strings, found {}", stop->describe()));
+            return stop->error(
+                format("expected a string or a list of strings, found {}", stop->describe()));
         }
         TRY_ASSIGN(elements, stop->as_array());
     }
     if (elements.size() > kStopStringsMax) {
-        return stop->error(format("expected at most {} strings, found {}", kStopStringsMax, elements.size()));
+        return stop->error(
+            format("expected at most {} strings, found {}", kStopStringsMax, elements.size()));
     }
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(std::string_view text, element.as_string());
         if (text.empty() || text.size() > kStopStringBytesMax) {
-            return element.error(format("expected 1 to {} bytes, found {}", kStopStringBytesMax, text.size()));
+            return element.error(
+                format("expected 1 to {} bytes, found {}", kStopStringBytesMax, text.size()));
         }
         request.stop.emplace_back(text);
     }
@@ -215,10 +236,12 @@ Status parse_output(const JsonValue& root, GenerateRequest& request) {
         if (!request.stream) return options->error("only allowed with \"stream\": true");
         TRY_ASSIGN(std::vector<JsonMember> members, options->as_object());
         for (const JsonMember& member : members) {
-            if (member.key == "continuous_usage_stats" && !member.value.is_null() && !is_bool(member.value, false)) {
-                return make_error(ErrorCode::kUnsupportedParameter,
-                                  "stream_options.continuous_usage_stats: this server does not support it",
-                                  "stream_options.continuous_usage_stats");
+            if (member.key == "continuous_usage_stats" && !member.value.is_null() &&
+                !is_bool(member.value, false)) {
+                return make_error(
+                    ErrorCode::kUnsupportedParameter,
+                    "stream_options.continuous_usage_stats: this server does not support it",
+                    "stream_options.continuous_usage_stats");
             }
         }
         TRY_ASSIGN(request.include_usage, options->bool_or("include_usage", false));
@@ -233,10 +256,11 @@ Status parse_prompt(const JsonValue& root, GenerateRequest& request, uint32_t vo
         TRY_ASSIGN(std::vector<JsonValue> elements, prompt.as_array());
         if (!elements.front().is_number()) {
             if (elements.size() > 1) {
-                return make_error(ErrorCode::kUnsupportedParameter,
-                                  format("prompt: this server takes one prompt in a request, found a list of {}",
-                                         elements.size()),
-                                  "prompt");
+                return make_error(
+                    ErrorCode::kUnsupportedParameter,
+                    format("prompt: this server takes one prompt in a request, found a list of {}",
+                           elements.size()),
+                    "prompt");
             }
             prompt = elements.front();
         }
@@ -248,9 +272,11 @@ Status parse_prompt(const JsonValue& root, GenerateRequest& request, uint32_t vo
         return ok_status();
     }
     if (!prompt.is_array()) {
-        return prompt.error(format("expected a string or a list of token ids, found {}", prompt.describe()));
+        return prompt.error(
+            format("expected a string or a list of token ids, found {}", prompt.describe()));
     }
-    if (prompt.size() == 0) return prompt.error("expected at least one token id, found an empty list");
+    if (prompt.size() == 0)
+        return prompt.error("expected at least one token id, found an empty list");
     TRY_ASSIGN(request.prompt_ids, parse_ids(prompt, vocab_size));
     return ok_status();
 }
@@ -263,7 +289,8 @@ Status write_content(const JsonValue& content, JsonWriter& writer) {
         return ok_status();
     }
     if (!content.is_array()) {
-        return content.error(format("expected a string or a list of text parts, found {}", content.describe()));
+        return content.error(
+            format("expected a string or a list of text parts, found {}", content.describe()));
     }
     std::string joined;
     TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
@@ -271,7 +298,8 @@ Status write_content(const JsonValue& content, JsonWriter& writer) {
         TRY_ASSIGN(JsonValue type, parts[i].require("type"));
         if (!is_text(type, "text")) {
             return make_error(ErrorCode::kUnsupportedParameter,
-                              format("{}: this server takes only text parts, found {}", type.path(), type.describe()),
+                              format("{}: this server takes only text parts, found {}", type.path(),
+                                     type.describe()),
                               type.path());
         }
         TRY_ASSIGN(JsonValue part, parts[i].require("text"));
@@ -293,7 +321,8 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
         TRY_ASSIGN(std::vector<JsonMember> members, message.as_object());
         TRY_ASSIGN(JsonValue role, message.require("role"));
         TRY_ASSIGN(std::string_view role_text, role.as_string());
-        if (role_text.empty()) return role.error("expected a role such as \"user\", found an empty string");
+        if (role_text.empty())
+            return role.error("expected a role such as \"user\", found an empty string");
         bool may_lack_content = role_text == "assistant";
         if (!may_lack_content) TRY(message.require("content"));
         writer.begin_object();
@@ -315,16 +344,19 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
 
 }  // namespace
 
-Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind, uint32_t vocab_size) {
+Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
+                                               uint32_t vocab_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    if (!root.is_object()) return root.error(format("expected an object, found {}", root.describe()));
+    if (!root.is_object())
+        return root.error(format("expected an object, found {}", root.describe()));
     GenerateRequest request;
     request.kind = kind;
     TRY_ASSIGN(std::string_view model, root.string_or("model", ""));
     request.model = std::string(model);
     TRY(check_refused(root));
-    TRY(kind == ApiKind::kChat ? parse_messages(root, request) : parse_prompt(root, request, vocab_size));
+    TRY(kind == ApiKind::kChat ? parse_messages(root, request)
+                               : parse_prompt(root, request, vocab_size));
     TRY(parse_sampling(root, request));
     TRY(parse_limits(root, request, vocab_size));
     TRY(parse_stop(root, request));

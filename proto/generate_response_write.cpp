@@ -11,7 +11,8 @@ void begin(JsonWriter& writer, const ResponseHead& head, std::string_view object
         .field("created", head.created_s)
         .field("model", head.model);
     writer.key("system_fingerprint").null();
-    if (!head.adapter_generation.empty()) writer.field("adapter_generation", head.adapter_generation);
+    if (!head.adapter_generation.empty())
+        writer.field("adapter_generation", head.adapter_generation);
 }
 
 void write_ids(JsonWriter& writer, std::string_view name, const std::vector<TokenId>* ids) {
@@ -44,8 +45,9 @@ std::string_view chunk_object(ApiKind kind) {
 
 }  // namespace
 
-std::string whole_response(const ResponseHead& head, std::string_view text, std::string_view finish_reason,
-                           const Usage& usage, const TokenIds& ids) {
+std::string whole_response(const ResponseHead& head, std::string_view text,
+                           std::string_view finish_reason, const Usage& usage,
+                           const TokenIds& ids) {
     bool chat = head.kind == ApiKind::kChat;
     JsonWriter writer;
     begin(writer, head, chat ? "chat.completion" : "text_completion");

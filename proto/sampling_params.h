@@ -1,4 +1,5 @@
-// How one request draws its tokens. Ranges are checked where requests are parsed (generate_request_parse.cpp).
+// How one request draws its tokens. Ranges are checked where requests are parsed
+// (generate_request_parse.cpp).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ struct SamplingParams {
     float top_p = 1.0f;        // (0, 1]; 1 = off
     uint32_t top_k = 0;        // 0 = off
     float min_p = 0.0f;        // [0, 1]; 0 = off
-    uint64_t seed = 0;         // the draw at a position depends on this, the position and the logits alone
+    uint64_t seed = 0;  // the draw at a position depends on this, the position and the logits alone
 
     bool greedy() const { return temperature == 0.0f || top_k == 1; }
 };

@@ -1,5 +1,5 @@
-// The subcommands of lorad. main.cpp reads the command line into these structs; an Error becomes one line on stderr and
-// exit status 1.
+// The subcommands of lorad. main.cpp reads the command line into these structs; an Error becomes
+// one line on stderr and exit status 1.
 #pragma once
 
 #include <string>

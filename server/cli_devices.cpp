@@ -12,17 +12,28 @@ const char* yes_no(bool flag) { return flag ? "yes" : "no"; }
 
 std::string table_entry(size_t index, const gpu::DeviceReport& report) {
     const gpu::DeviceCapabilities& c = report.capabilities;
-    std::string out = format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
-    out += format("     verdict      {}: {}\n", report.chosen ? "chosen" : report.usable ? "usable" : "rejected", report.reason);
+    std::string out =
+        format("{} {}: {}{}\n", report.chosen ? "*" : " ", index, c.name, c.is_cpu ? " (CPU)" : "");
+    out += format("     verdict      {}: {}\n",
+                  report.chosen   ? "chosen"
+                  : report.usable ? "usable"
+                                  : "rejected",
+                  report.reason);
     out += format("     driver       {}, Vulkan {}\n", c.driver, c.api_version);
-    out += format("     memory       {:.1f} GiB, {:.1f} free, at most {:.1f} in one allocation\n", gib(c.device_local_bytes),
-                  gib(c.device_local_free_bytes), gib(c.max_allocation_bytes));
-    out += format("     subgroups    {} (from {} to {}), {} KiB shared memory, {} bytes of push constants\n", c.subgroup_size,
-                  c.subgroup_size_min, c.subgroup_size_max, c.shared_memory_bytes >> 10, c.max_push_constant_bytes);
-    out += format("     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} (bf16 {})\n",
-                  yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
-                  yes_no(c.coopmat2_bfloat16));
-    out += format("     copies       {}\n", c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
+    out += format("     memory       {:.1f} GiB, {:.1f} free, at most {:.1f} in one allocation\n",
+                  gib(c.device_local_bytes), gib(c.device_local_free_bytes),
+                  gib(c.max_allocation_bytes));
+    out += format(
+        "     subgroups    {} (from {} to {}), {} KiB shared memory, {} bytes of push constants\n",
+        c.subgroup_size, c.subgroup_size_min, c.subgroup_size_max, c.shared_memory_bytes >> 10,
+        c.max_push_constant_bytes);
+    out += format(
+        "     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} "
+        "(bf16 {})\n",
+        yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
+        yes_no(c.coopmat2_bfloat16));
+    out += format("     copies       {}\n",
+                  c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
     return out;
 }
 
@@ -68,8 +79,11 @@ Status run_devices(const DeviceArguments& device, bool as_json) {
         std::printf("%s\n", writer.take().c_str());
         return ok_status();
     }
-    for (size_t i = 0; i < reports.size(); ++i) std::fputs(table_entry(i, reports[i]).c_str(), stdout);
-    if (reports.empty()) std::puts("no Vulkan device; install a driver, or mesa-vulkan-drivers for the software device");
+    for (size_t i = 0; i < reports.size(); ++i)
+        std::fputs(table_entry(i, reports[i]).c_str(), stdout);
+    if (reports.empty())
+        std::puts(
+            "no Vulkan device; install a driver, or mesa-vulkan-drivers for the software device");
     return ok_status();
 }
 

@@ -29,36 +29,46 @@ Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string&
         TokenId id = 0;
         auto [stopped, error] = std::from_chars(at, end, id);
         if (error != std::errc() || id < 0) {
-            return make_error(ErrorCode::kInvalidConfig,
-                              format("{}: expected token ids, found {}", place,
-                                     json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
-                              "tokens");
+            return make_error(
+                ErrorCode::kInvalidConfig,
+                format("{}: expected token ids, found {}", place,
+                       json_quote(std::string_view(at, size_t(std::min<ptrdiff_t>(end - at, 24))))),
+                "tokens");
         }
         ids.push_back(id);
         at = stopped;
     }
-    if (ids.empty()) return make_error(ErrorCode::kInvalidConfig, format("{}: expected token ids, found none", place), "tokens");
+    if (ids.empty())
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{}: expected token ids, found none", place), "tokens");
     return ids;
 }
 
 // "1,2,3", or the name of a file that holds ids.
 Result<std::vector<TokenId>> read_ids(const std::string& argument) {
-    bool is_list = !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
+    bool is_list =
+        !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
     if (is_list) return parse_ids(argument, "--tokens");
     std::ifstream file(argument, std::ios::binary);
     if (!file) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read", argument), "tokens");
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read",
+                   argument),
+            "tokens");
     }
     std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     return parse_ids(text, argument);
 }
 
-Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max, uint32_t n_outputs_max) {
+Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max,
+                         uint32_t n_outputs_max) {
     if (arguments.adapters.size() > 1) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("--adapter: {} were given, but a row can have only one adapter so far", arguments.adapters.size()),
-                          "adapter");
+        return make_error(
+            ErrorCode::kInvalidConfig,
+            format("--adapter: {} were given, but a row can have only one adapter so far",
+                   arguments.adapters.size()),
+            "adapter");
     }
     LoadArguments load;
     load.device = arguments.device;
@@ -86,7 +96,8 @@ Status run_logits(const LogitsArguments& arguments) {
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, arguments.all_positions ? 64 : 1));
     TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
     model::Runner runner(*loaded.executor);
-    TRY_ASSIGN(std::vector<float> logits, runner.logits(tokens, arguments.all_positions, lease.slot()));
+    TRY_ASSIGN(std::vector<float> logits,
+               runner.logits(tokens, arguments.all_positions, lease.slot()));
     std::vector<uint64_t> shape{loaded.config.vocab_size};
     if (arguments.all_positions) shape.insert(shape.begin(), tokens.size());
     TRY(model::write_npy(arguments.out, shape, logits));
@@ -99,7 +110,9 @@ Status run_generate(const GenerateArguments& arguments) {
     std::vector<TokenId> prompt;
     if (arguments.tokens.empty()) {
         TRY_ASSIGN(prompt, text->encode(arguments.prompt, true));
-        if (prompt.empty()) return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens", "prompt");
+        if (prompt.empty())
+            return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens",
+                              "prompt");
     } else {
         TRY_ASSIGN(prompt, read_ids(arguments.tokens));
     }
@@ -152,7 +165,8 @@ Status run_profile(const ProfileArguments& arguments) {
     std::vector<uint32_t> slots;
     if (lease) slots.push_back(lease.slot());
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
-               loaded.executor->profile(arguments.n_rows, arguments.n_context, slots, arguments.n_repeats));
+               loaded.executor->profile(arguments.n_rows, arguments.n_context, slots,
+                                        arguments.n_repeats));
     double total_us = 0;
     for (gpu::KernelProfile& kernel : kernels) {
         // Sums over all repeats become those of one step.
@@ -162,26 +176,35 @@ Status run_profile(const ProfileArguments& arguments) {
         kernel.flops /= arguments.n_repeats;
         total_us += kernel.us;
     }
-    auto gb_per_s = [](const gpu::KernelProfile& kernel) { return kernel.us > 0 ? double(kernel.bytes) / kernel.us * 1e-3 : 0; };
+    auto gb_per_s = [](const gpu::KernelProfile& kernel) {
+        return kernel.us > 0 ? double(kernel.bytes) / kernel.us * 1e-3 : 0;
+    };
     if (arguments.as_json) {
         JsonWriter writer;
         writer.begin_object().field("rows", arguments.n_rows).field("context", arguments.n_context);
         writer.field("total_us", total_us).key("kernels").begin_array();
         for (const gpu::KernelProfile& kernel : kernels) {
-            writer.begin_object().field("name", kernel.name).field("calls", kernel.n_calls).field("us", kernel.us);
-            writer.field("bytes", kernel.bytes).field("flops", kernel.flops).field("gb_per_s", gb_per_s(kernel)).end_object();
+            writer.begin_object()
+                .field("name", kernel.name)
+                .field("calls", kernel.n_calls)
+                .field("us", kernel.us);
+            writer.field("bytes", kernel.bytes)
+                .field("flops", kernel.flops)
+                .field("gb_per_s", gb_per_s(kernel))
+                .end_object();
         }
         writer.end_array().end_object();
         std::printf("%s\n", writer.take().c_str());
         return ok_status();
     }
-    std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows, arguments.n_context,
-                loaded.device->capabilities().name.c_str());
+    std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows,
+                arguments.n_context, loaded.device->capabilities().name.c_str());
     std::printf("%-40s %7s %12s %7s %12s %10s\n", "kernel", "calls", "us", "share", "MB", "GB/s");
     for (const gpu::KernelProfile& kernel : kernels) {
         std::printf("%-40s %7llu %12.1f %6.1f%% %12.2f %10.1f\n", kernel.name.c_str(),
                     static_cast<unsigned long long>(kernel.n_calls), kernel.us,
-                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6, gb_per_s(kernel));
+                    total_us > 0 ? 100 * kernel.us / total_us : 0, double(kernel.bytes) * 1e-6,
+                    gb_per_s(kernel));
     }
     std::printf("%-40s %7s %12.1f\n", "sum", "", total_us);
     return ok_status();

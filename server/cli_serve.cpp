@@ -71,21 +71,23 @@ std::string folder_name(const std::string& folder) {
     std::error_code error;
     std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
     if (error) path = folder;
-    return path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();
+    return path.filename().empty() ? path.parent_path().filename().string()
+                                   : path.filename().string();
 }
 
 Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& arguments) {
     for (const LoraArgument& argument : arguments) {
         Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir);
         if (!info.ok()) {
-            return make_error(info.error().code,
-                              format("adapter {} from {}: {}", argument.name, argument.dir, info.error().message));
+            return make_error(info.error().code, format("adapter {} from {}: {}", argument.name,
+                                                        argument.dir, info.error().message));
         }
     }
     return ok_status();
 }
 
-Metrics::Shape metrics_shape(const Config& config, const std::string& base_name, const LoadedModel& loaded) {
+Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
+                             const LoadedModel& loaded) {
     const gpu::DeviceCapabilities& device = loaded.device->capabilities();
     Metrics::Shape shape;
     shape.model_name = base_name;
@@ -104,12 +106,16 @@ Status run_serve(const Config& config) {
     set_log_level(log_level_of(config.log_level));
     install_signal_handlers();
     if (config.model.empty()) {
-        return make_error(ErrorCode::kInvalidConfig, "no model: give --model DIR, LORAD_MODEL or model = in the file", "model");
+        return make_error(ErrorCode::kInvalidConfig,
+                          "no model: give --model DIR, LORAD_MODEL or model = in the file",
+                          "model");
     }
     TRY_ASSIGN(std::vector<LoraArgument> lora, lora_arguments(config));
-    std::string base_name = config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
+    std::string base_name =
+        config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
 
-    // Listening comes first, so that a taken port is told before a long load, and probes get an answer during it.
+    // Listening comes first, so that a taken port is told before a long load, and probes get an
+    // answer during it.
     ContextGate gate{nullptr};
     Router router;
     add_routes(router, gate);
@@ -117,10 +123,14 @@ Status run_serve(const Config& config) {
     ListenerOptions listener_options;
     listener_options.host = config.host;
     listener_options.port = config.port;
-    listener_options.n_workers = config.http_threads != 0 ? config.http_threads : config.max_num_seqs + config.max_queue + 16;
+    listener_options.n_workers = config.http_threads != 0
+                                     ? config.http_threads
+                                     : config.max_num_seqs + config.max_queue + 16;
     listener_options.body_bytes_max = config.body_bytes_max;
-    TRY_ASSIGN(std::unique_ptr<Listener> listener, Listener::create(listener_options, router, [&](int status) {
-                   if (Metrics* metrics = metrics_of_responses.load()) metrics->on_http_response(status);
+    TRY_ASSIGN(std::unique_ptr<Listener> listener,
+               Listener::create(listener_options, router, [&](int status) {
+                   if (Metrics* metrics = metrics_of_responses.load())
+                       metrics->on_http_response(status);
                }));
     listener->start();
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
@@ -133,7 +143,8 @@ Status run_serve(const Config& config) {
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor);
     EngineOptions engine_options;
-    engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs, model::kBlockTokens};
+    engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs,
+                             model::kBlockTokens};
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
     engine_options.n_waiting_max = config.max_queue;
     engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
@@ -149,16 +160,18 @@ Status run_serve(const Config& config) {
                           loaded.executor->options().n_positions_max,
                           loaded.config.generation,
                           std::chrono::duration_cast<std::chrono::seconds>(
-                              std::chrono::system_clock::now().time_since_epoch()).count()};
+                              std::chrono::system_clock::now().time_since_epoch())
+                              .count()};
     metrics_of_responses = &metrics;
     gate = &context;
     g_serving = 1;
-    std::printf("lorad is ready: http://%s:%u serves %s and %zu adapters\n", config.host.c_str(), listener->port(),
-                base_name.c_str(), lora.size());
+    std::printf("lorad is ready: http://%s:%u serves %s and %zu adapters\n", config.host.c_str(),
+                listener->port(), base_name.c_str(), lora.size());
     std::fflush(stdout);
     log_info("ready: http://{}:{}", config.host, listener->port());
 
-    while (g_n_signals == 0 && !engine.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    while (g_n_signals == 0 && !engine.failed())
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
     if (g_n_signals > 0) log_info("draining: running requests have {} s", config.drain_timeout_s);
     engine.drain(std::chrono::seconds(config.drain_timeout_s));
     bool failed = engine.failed();

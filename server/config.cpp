@@ -1,13 +1,13 @@
 #include "server/config.h"
 
-#include <toml++/toml.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <set>
+
+#include <toml++/toml.h>
+#include <unistd.h>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -15,38 +15,58 @@
 namespace lorad::server {
 namespace {
 
-// The list. visit(name, field, value name, help, range) for numbers; strings may have a list of what they may be.
+// The list. visit(name, field, value name, help, range) for numbers; strings may have a list of
+// what they may be.
 struct Range {
     double min = 0;
     double max = 0;
 };
 template <class Visit>
 void describe(Config& c, Visit&& visit) {
-    visit("model", c.model, "DIR", "folder of the base model (config.json, *.safetensors, tokenizer.json); required");
+    visit("model", c.model, "DIR",
+          "folder of the base model (config.json, *.safetensors, tokenizer.json); required");
     visit("lora", c.lora, "NAME=DIR", "adapter to load at start; may be repeated");
-    visit("served-model-name", c.served_model_name, "NAME", "name of the base model in the API (default: the folder's name)");
+    visit("served-model-name", c.served_model_name, "NAME",
+          "name of the base model in the API (default: the folder's name)");
     visit("host", c.host, "ADDRESS", "address to listen on");
     visit("port", c.port, "N", "TCP port; 0 takes a free one", Range{0, 65535});
-    visit("http-threads", c.http_threads, "N", "HTTP workers, one for each open request; 0: enough for all that may run or wait",
+    visit("http-threads", c.http_threads, "N",
+          "HTTP workers, one for each open request; 0: enough for all that may run or wait",
           Range{0, 4096});
-    visit("body-bytes-max", c.body_bytes_max, "BYTES", "largest request body", Range{1024, 1u << 30});
-    visit("drain-timeout-s", c.drain_timeout_s, "SECONDS", "how long running requests may finish after SIGTERM", Range{0, 86400});
-    visit("device", c.device, "INDEX|NAME", "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");
-    visit("kernel-path", c.kernel_path, "PATH", "matrix kernels: auto, portable, coopmat or coopmat2",
+    visit("body-bytes-max", c.body_bytes_max, "BYTES", "largest request body",
+          Range{1024, 1u << 30});
+    visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
+          "how long running requests may finish after SIGTERM", Range{0, 86400});
+    visit(
+        "device", c.device, "INDEX|NAME",
+        "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");
+    visit("kernel-path", c.kernel_path, "PATH",
+          "matrix kernels: auto, portable, coopmat or coopmat2",
           std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2"});
-    visit("batch-invariant", c.batch_invariant, "", "one kernel for all batch sizes: a request's output never depends on the others, bit for bit");
-    visit("validation", c.validation, "", "Vulkan validation layers with synchronization checks (slow)");
-    visit("pipeline-cache", c.pipeline_cache, "FILE", "where compiled pipelines are kept (default: in the user's cache folder)");
-    visit("max-model-len", c.max_model_len, "TOKENS", "longest prompt and answer together; 0: the model's own limit", Range{0, 1u << 24});
+    visit("batch-invariant", c.batch_invariant, "",
+          "one kernel for all batch sizes: a request's output never depends on the others, bit for "
+          "bit");
+    visit("validation", c.validation, "",
+          "Vulkan validation layers with synchronization checks (slow)");
+    visit("pipeline-cache", c.pipeline_cache, "FILE",
+          "where compiled pipelines are kept (default: in the user's cache folder)");
+    visit("max-model-len", c.max_model_len, "TOKENS",
+          "longest prompt and answer together; 0: the model's own limit", Range{0, 1u << 24});
     visit("max-num-seqs", c.max_num_seqs, "N", "requests computed at once", Range{1, 4096});
-    visit("max-num-batched-tokens", c.max_num_batched_tokens, "TOKENS", "tokens in one step, prompts and answers together", Range{1, 65536});
-    visit("gpu-memory-utilization", c.gpu_memory_utilization, "SHARE", "share of the device's memory that lorad may use", Range{0.05, 1.0});
-    visit("num-kv-blocks", c.num_kv_blocks, "N", "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
+    visit("max-num-batched-tokens", c.max_num_batched_tokens, "TOKENS",
+          "tokens in one step, prompts and answers together", Range{1, 65536});
+    visit("gpu-memory-utilization", c.gpu_memory_utilization, "SHARE",
+          "share of the device's memory that lorad may use", Range{0.05, 1.0});
+    visit("num-kv-blocks", c.num_kv_blocks, "N",
+          "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
     visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1000});
     visit("adapter-memory-mib", c.adapter_memory_mib, "MIB",
-          "device memory kept for adapters; 0: a tenth of the device's, at most 8 GiB", Range{0, 1u << 20});
-    visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429", Range{1, 1u << 20});
-    visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error", std::vector<std::string>{"debug", "info", "warn", "error"});
+          "device memory kept for adapters; 0: a tenth of the device's, at most 8 GiB",
+          Range{0, 1u << 20});
+    visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429",
+          Range{1, 1u << 20});
+    visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error",
+          std::vector<std::string>{"debug", "info", "warn", "error"});
 }
 
 Error bad_value(const ConfigSource::Value& value, const std::string& expected) {
@@ -102,8 +122,10 @@ struct Assign {
     void operator()(const char* name, uint32_t& field, const char*, const char*, Range range) {
         if (!mine(name)) return;
         uint64_t number = 0;
-        if (!parse_number(value.texts.back(), number) || double(number) < range.min || double(number) > range.max) {
-            error = bad_value(value, format("a whole number from {} to {}", uint64_t(range.min), uint64_t(range.max)));
+        if (!parse_number(value.texts.back(), number) || double(number) < range.min ||
+            double(number) > range.max) {
+            error = bad_value(value, format("a whole number from {} to {}", uint64_t(range.min),
+                                            uint64_t(range.max)));
             return;
         }
         field = uint32_t(number);
@@ -111,7 +133,8 @@ struct Assign {
     void operator()(const char* name, double& field, const char*, const char*, Range range) {
         if (!mine(name)) return;
         double number = 0;
-        if (!parse_number(value.texts.back(), number) || !(number >= range.min && number <= range.max)) {
+        if (!parse_number(value.texts.back(), number) ||
+            !(number >= range.min && number <= range.max)) {
             error = bad_value(value, format("a number from {} to {}", range.min, range.max));
             return;
         }
@@ -126,7 +149,8 @@ struct ListOptions {
                     const std::vector<std::string>& = {}) {
         out.push_back({name, value, help, field, false, false});
     }
-    void operator()(const char* name, std::vector<std::string>&, const char* value, const char* help) {
+    void operator()(const char* name, std::vector<std::string>&, const char* value,
+                    const char* help) {
         out.push_back({name, value, help, "", true, false});
     }
     void operator()(const char* name, bool&, const char*, const char* help) {
@@ -174,14 +198,16 @@ Result<Config> build_config(const std::vector<ConfigSource>& sources) {
             Assign assign{value, std::nullopt};
             describe(config, assign);
             if (!assign.found) {
-                return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", value.place), value.option);
+                return make_error(ErrorCode::kInvalidConfig,
+                                  format("{}: no such setting", value.place), value.option);
             }
             if (assign.error) return *assign.error;
         }
     }
     if (config.max_num_batched_tokens < config.max_num_seqs) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("max-num-batched-tokens is {}, expected at least max-num-seqs, {}: a step holds a token of each",
+                          format("max-num-batched-tokens is {}, expected at least max-num-seqs, "
+                                 "{}: a step holds a token of each",
                                  config.max_num_batched_tokens, config.max_num_seqs),
                           "max-num-batched-tokens");
     }
@@ -199,8 +225,9 @@ Result<ConfigSource> config_from_environment() {
         std::string name(text.substr(0, equals));
         std::string value(equals == std::string_view::npos ? "" : text.substr(equals + 1));
         if (name == "LORAD_CONFIG") continue;  // read by the command line: the file's own name
-        auto option = std::find_if(options.begin(), options.end(),
-                                   [&](const ConfigOption& o) { return environment_name(o.name) == name; });
+        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
+            return environment_name(o.name) == name;
+        });
         if (option == options.end()) {
             log_warn("environment variable {} is none of lorad's settings and has no effect", name);
             continue;
@@ -225,15 +252,17 @@ Result<ConfigSource> config_from_file(const std::string& path) {
     try {
         table = toml::parse_file(path);
     } catch (const toml::parse_error& error) {
-        return make_error(ErrorCode::kInvalidConfig, format("{}:{}:{}: {}", path, error.source().begin.line,
-                                                            error.source().begin.column, error.description()));
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{}:{}:{}: {}", path, error.source().begin.line,
+                                 error.source().begin.column, error.description()));
     }
     std::vector<ConfigOption> options = config_options();
     ConfigSource source;
     for (const auto& [key, node] : table) {
         std::string place = format("{}:{}: {}", path, node.source().begin.line, key.str());
-        auto option = std::find_if(options.begin(), options.end(),
-                                   [&](const ConfigOption& o) { return toml_key(o.name) == key.str(); });
+        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
+            return toml_key(o.name) == key.str();
+        });
         if (option == options.end()) {
             return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", place));
         }
@@ -241,14 +270,17 @@ Result<ConfigSource> config_from_file(const std::string& path) {
         if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
             for (const toml::node& element : *list) {
                 auto text = element.value_exact<std::string>();
-                if (!text) return make_error(ErrorCode::kInvalidConfig, format("{}: expected a list of strings", place));
+                if (!text)
+                    return make_error(ErrorCode::kInvalidConfig,
+                                      format("{}: expected a list of strings", place));
                 value.texts.push_back(*text);
             }
             if (value.texts.empty()) continue;
         } else if (auto text = scalar_text(node)) {
             value.texts = {*text};
         } else {
-            return make_error(ErrorCode::kInvalidConfig, format("{}: expected a single value", place));
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{}: expected a single value", place));
         }
         source.values.push_back(std::move(value));
     }
@@ -261,11 +293,13 @@ Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
     for (const std::string& text : config.lora) {
         size_t equals = text.find('=');
         if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) {
-            return make_error(ErrorCode::kInvalidConfig, format("lora: expected NAME=DIR, found \"{}\"", text), "lora");
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("lora: expected NAME=DIR, found \"{}\"", text), "lora");
         }
         std::string name = text.substr(0, equals);
         if (!names.insert(name).second) {
-            return make_error(ErrorCode::kInvalidConfig, format("lora: \"{}\" is given twice", name), "lora");
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("lora: \"{}\" is given twice", name), "lora");
         }
         out.push_back({name, text.substr(equals + 1)});
     }

@@ -1,6 +1,7 @@
-// Every setting of lorad, declared once: the list in config.cpp gives each field its flag, its LORAD_* variable, its
-// key in a TOML file, its range and its help text. Flags win over the environment, that over the file, that over
-// the default. An error names the place the value came from.
+// Every setting of lorad, declared once: the list in config.cpp gives each field its flag, its
+// LORAD_* variable, its key in a TOML file, its range and its help text. Flags win over the
+// environment, that over the file, that over the default. An error names the place the value came
+// from.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct Config {
     std::string served_model_name;  // empty: the model folder's name
 
     std::string host = "127.0.0.1";
-    uint32_t port = 8080;  // 0: any free port
+    uint32_t port = 8080;       // 0: any free port
     uint32_t http_threads = 0;  // 0: one for each request that may run or wait, and some
     uint32_t body_bytes_max = 16u << 20;
     uint32_t drain_timeout_s = 30;
@@ -69,13 +70,15 @@ struct ConfigSource {
 // Later sources win. Checks types, ranges and what must be there for serving.
 Result<Config> build_config(const std::vector<ConfigSource>& sources);
 
-// LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a warning.
+// LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a
+// warning.
 Result<ConfigSource> config_from_environment();
 Result<ConfigSource> config_from_file(const std::string& path);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 
-// Where compiled pipelines are kept between runs when nothing else is asked for; empty without a home folder.
+// Where compiled pipelines are kept between runs when nothing else is asked for; empty without a
+// home folder.
 std::string default_pipeline_cache();
 // The file that LORAD_CONFIG names; empty if it is not set.
 std::string config_file_of_environment();

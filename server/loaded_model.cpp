@@ -17,8 +17,10 @@ Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
     if (text == "portable") return gpu::KernelPath::kPortable;
     if (text == "coopmat") return gpu::KernelPath::kCoopmat;
     if (text == "coopmat2") return gpu::KernelPath::kCoopmat2;
-    return make_error(ErrorCode::kInvalidConfig,
-                      format("kernel-path: expected auto, portable, coopmat or coopmat2, found \"{}\"", text), "kernel-path");
+    return make_error(
+        ErrorCode::kInvalidConfig,
+        format("kernel-path: expected auto, portable, coopmat or coopmat2, found \"{}\"", text),
+        "kernel-path");
 }
 
 // Tells how far loading is, at most once in two seconds and only when it takes that long.
@@ -28,7 +30,8 @@ class ProgressLog {
         auto now = std::chrono::steady_clock::now();
         if (now - last_ < std::chrono::seconds(2) || n_bytes == 0) return;
         last_ = now;
-        log_info("loading weights: {} of {} MiB ({} %)", n_bytes_done >> 20, n_bytes >> 20, 100 * n_bytes_done / n_bytes);
+        log_info("loading weights: {} of {} MiB ({} %)", n_bytes_done >> 20, n_bytes >> 20,
+                 100 * n_bytes_done / n_bytes);
     }
 
   private:
@@ -40,7 +43,8 @@ class ProgressLog {
 Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
     gpu::DeviceOptions options;
     options.validation = arguments.validation;
-    options.pipeline_cache = arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
+    options.pipeline_cache =
+        arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
     if (arguments.device.empty()) return options;
     const char* end = arguments.device.data() + arguments.device.size();
     int index = 0;
@@ -51,16 +55,20 @@ Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
     }
     TRY_ASSIGN(std::vector<gpu::DeviceReport> reports, gpu::list_devices(options));
     auto lower = [](std::string text) {
-        std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+        std::transform(text.begin(), text.end(), text.begin(),
+                       [](unsigned char c) { return std::tolower(c); });
         return text;
     };
     for (size_t i = 0; i < reports.size(); ++i) {
-        if (lower(reports[i].capabilities.name).find(lower(arguments.device)) == std::string::npos) continue;
+        if (lower(reports[i].capabilities.name).find(lower(arguments.device)) == std::string::npos)
+            continue;
         options.device_index = int(i);
         return options;
     }
     return make_error(ErrorCode::kNoDevice,
-                      format("no Vulkan device has \"{}\" in its name; `lorad devices` lists them", arguments.device), "device");
+                      format("no Vulkan device has \"{}\" in its name; `lorad devices` lists them",
+                             arguments.device),
+                      "device");
 }
 
 Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
@@ -73,26 +81,33 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
-    log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver, capabilities.api_version,
+    log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver,
+             capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");
 
     executor_options.adapter_bytes = arguments.adapter_bytes;
     if (executor_options.adapter_bytes == 0) {
-        executor_options.adapter_bytes = std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
+        executor_options.adapter_bytes =
+            std::min<uint64_t>(capabilities.device_local_bytes / 10, uint64_t(8) << 30);
     }
     ProgressLog progress;
-    TRY_ASSIGN(loaded.executor, model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
-                                                      [&](uint64_t done, uint64_t all) { progress(done, all); }));
+    TRY_ASSIGN(
+        loaded.executor,
+        model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
+                              [&](uint64_t done, uint64_t all) { progress(done, all); }));
     log_info("memory plan:\n{}", loaded.executor->memory_plan().table());
-    loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device, loaded.executor->lora_table());
+    loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device,
+                                                                 loaded.executor->lora_table());
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;
     registry_options.n_adapters_max = arguments.n_adapters_max;
-    loaded.registry = std::make_unique<adapters::Registry>(loaded.config, *loaded.store, registry_options);
-    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens", arguments.folder.filename().string(),
-             seconds, loaded.config.architecture, loaded.config.n_layers, loaded.executor->n_kv_blocks(),
-             model::kBlockTokens);
+    loaded.registry =
+        std::make_unique<adapters::Registry>(loaded.config, *loaded.store, registry_options);
+    double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens",
+             arguments.folder.filename().string(), seconds, loaded.config.architecture,
+             loaded.config.n_layers, loaded.executor->n_kv_blocks(), model::kBlockTokens);
     return loaded;
 }
 

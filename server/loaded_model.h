@@ -28,7 +28,7 @@ struct LoadArguments {
     std::string base_name;
     std::string kernel_path = "auto";
     uint32_t n_adapters_max = 64;
-    uint64_t adapter_bytes = 0;  // 0: a tenth of the device's memory, at most 8 GiB
+    uint64_t adapter_bytes = 0;       // 0: a tenth of the device's memory, at most 8 GiB
     model::ExecutorOptions executor;  // kernel_path and adapter_bytes are taken from above
 };
 

@@ -1,6 +1,8 @@
-// lorad: serve | devices | logits | generate | profile. Every flag is declared here or, for serve, in config.cpp.
-#include <CLI/CLI.hpp>
+// lorad: serve | devices | logits | generate | profile. Every flag is declared here or, for serve,
+// in config.cpp.
 #include <cstdio>
+
+#include <CLI/CLI.hpp>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -12,41 +14,56 @@ namespace {
 constexpr int kExitError = 1;
 
 void add_device_flags(CLI::App& app, DeviceArguments& device) {
-    app.add_option("--device", device.device, "Vulkan device by index or part of its name (default: the best one)")
+    app.add_option("--device", device.device,
+                   "Vulkan device by index or part of its name (default: the best one)")
         ->type_name("INDEX|NAME");
-    app.add_flag("--validation", device.validation, "Vulkan validation layers with synchronization checks (slow)");
-    app.add_option("--pipeline-cache", device.pipeline_cache, "where compiled pipelines are kept (default: in the user's cache folder)")
+    app.add_flag("--validation", device.validation,
+                 "Vulkan validation layers with synchronization checks (slow)");
+    app.add_option("--pipeline-cache", device.pipeline_cache,
+                   "where compiled pipelines are kept (default: in the user's cache folder)")
         ->type_name("FILE");
 }
 
 void add_model_flags(CLI::App& app, ModelArguments& model) {
-    app.add_option("--model", model.model, "folder of the base model")->type_name("DIR")->required();
+    app.add_option("--model", model.model, "folder of the base model")
+        ->type_name("DIR")
+        ->required();
     app.add_option("--adapter", model.adapters, "adapter folder (PEFT) to apply")->type_name("DIR");
-    app.add_option("--kernel-path", model.kernel_path, "matrix kernels: auto, portable, coopmat or coopmat2")->type_name("PATH");
+    app.add_option("--kernel-path", model.kernel_path,
+                   "matrix kernels: auto, portable, coopmat or coopmat2")
+        ->type_name("PATH");
     app.add_flag("--batch-invariant", model.batch_invariant, "one kernel for all batch sizes");
     add_device_flags(app, model.device);
 }
 
-// The serve command: one CLI flag for each setting of config.cpp, all read as text and checked there.
+// The serve command: one CLI flag for each setting of config.cpp, all read as text and checked
+// there.
 class ServeCommand {
   public:
-    explicit ServeCommand(CLI::App& app) : options_(config_options()), values_(options_.size()), switches_(options_.size()) {
-        app.add_option("--config", config_file_, "TOML file with these settings, dashes as underscores: max_num_seqs = 32")
+    explicit ServeCommand(CLI::App& app)
+        : options_(config_options()), values_(options_.size()), switches_(options_.size()) {
+        app.add_option("--config", config_file_,
+                       "TOML file with these settings, dashes as underscores: max_num_seqs = 32")
             ->type_name("FILE");
         for (size_t i = 0; i < options_.size(); ++i) {
             const ConfigOption& option = options_[i];
             std::string flag = "--" + option.name;
             if (option.is_switch) {
-                cli_.push_back(app.add_flag(flag + ",!--no-" + option.name, switches_[i], option.help));
+                cli_.push_back(
+                    app.add_flag(flag + ",!--no-" + option.name, switches_[i], option.help));
                 continue;
             }
-            CLI::Option* added = app.add_option(flag, values_[i], option.help)->type_name(option.value_name);
-            if (!option.repeatable) added->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+            CLI::Option* added =
+                app.add_option(flag, values_[i], option.help)->type_name(option.value_name);
+            if (!option.repeatable)
+                added->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
             if (!option.default_text.empty()) added->default_str(option.default_text);
             cli_.push_back(added);
         }
-        app.footer("Every setting can also come from LORAD_<NAME> (LORAD_MAX_NUM_SEQS=32; lists with commas) or from the file;\n"
-                   "flags win over the environment, the environment over the file.");
+        app.footer(
+            "Every setting can also come from LORAD_<NAME> (LORAD_MAX_NUM_SEQS=32; lists with "
+            "commas) or from the file;\n"
+            "flags win over the environment, the environment over the file.");
     }
 
     Status run() const {
@@ -63,7 +80,8 @@ class ServeCommand {
             if (cli_[i]->count() == 0) continue;
             std::vector<std::string> texts = values_[i];
             if (options_[i].is_switch) texts = {switches_[i] > 0 ? "true" : "false"};
-            from_flags.values.push_back({options_[i].name, std::move(texts), "--" + options_[i].name});
+            from_flags.values.push_back(
+                {options_[i].name, std::move(texts), "--" + options_[i].name});
         }
         sources.push_back(std::move(from_flags));
         TRY_ASSIGN(Config config, build_config(sources));
@@ -85,7 +103,8 @@ int report(const Status& status) {
 }
 
 int run(int argc, char** argv) {
-    CLI::App app("lorad serves a base language model and its LoRA adapters on Vulkan over HTTP.", "lorad");
+    CLI::App app("lorad serves a base language model and its LoRA adapters on Vulkan over HTTP.",
+                 "lorad");
     app.set_version_flag("--version", LORAD_VERSION);
     app.set_help_all_flag("--help-all", "Print the help of all subcommands and exit");
     app.require_subcommand(1);
@@ -94,41 +113,71 @@ int run(int argc, char** argv) {
     CLI::App* serve = app.add_subcommand("serve", "serve a model and its adapters over HTTP");
     ServeCommand serve_command(*serve);
 
-    CLI::App* devices = app.add_subcommand("devices", "list the Vulkan devices and what speaks for or against each");
+    CLI::App* devices = app.add_subcommand(
+        "devices", "list the Vulkan devices and what speaks for or against each");
     DeviceArguments device;
     bool devices_as_json = false;
     add_device_flags(*devices, device);
     devices->add_flag("--json", devices_as_json, "JSON instead of text");
 
-    CLI::App* logits = app.add_subcommand("logits", "write the logits after a sequence of tokens as a NumPy file");
+    CLI::App* logits =
+        app.add_subcommand("logits", "write the logits after a sequence of tokens as a NumPy file");
     LogitsArguments logits_arguments;
     add_model_flags(*logits, logits_arguments.model);
-    logits->add_option("--tokens", logits_arguments.tokens, "token ids, or a file with them")->type_name("1,2,3|FILE")->required();
-    logits->add_option("--out", logits_arguments.out, "file to write: float32 [vocab]")->type_name("X.npy")->required();
-    logits->add_flag("--all-positions", logits_arguments.all_positions, "logits of every position: float32 [tokens][vocab]");
+    logits->add_option("--tokens", logits_arguments.tokens, "token ids, or a file with them")
+        ->type_name("1,2,3|FILE")
+        ->required();
+    logits->add_option("--out", logits_arguments.out, "file to write: float32 [vocab]")
+        ->type_name("X.npy")
+        ->required();
+    logits->add_flag("--all-positions", logits_arguments.all_positions,
+                     "logits of every position: float32 [tokens][vocab]");
 
     CLI::App* generate = app.add_subcommand("generate", "continue a prompt once, without serving");
     GenerateArguments generate_arguments;
     proto::SamplingParams& sampling = generate_arguments.sampling;
     add_model_flags(*generate, generate_arguments.model);
-    CLI::Option* prompt = generate->add_option("--prompt", generate_arguments.prompt, "text to continue, taken as it is");
-    generate->add_option("--tokens", generate_arguments.tokens, "token ids to continue, or a file with them")
-        ->type_name("1,2,3|FILE")->excludes(prompt);
-    generate->add_option("--max-tokens", generate_arguments.max_tokens, "tokens to generate at most")->capture_default_str()->check(CLI::Range(1u, 1u << 24));
-    generate->add_flag("--ignore-eos", generate_arguments.ignore_eos, "go on after an end-of-sequence token");
-    generate->add_option("--temperature", sampling.temperature, "0: the most probable token")->capture_default_str()->check(CLI::Range(0.0, 2.0));
+    CLI::Option* prompt = generate->add_option("--prompt", generate_arguments.prompt,
+                                               "text to continue, taken as it is");
+    generate
+        ->add_option("--tokens", generate_arguments.tokens,
+                     "token ids to continue, or a file with them")
+        ->type_name("1,2,3|FILE")
+        ->excludes(prompt);
+    generate
+        ->add_option("--max-tokens", generate_arguments.max_tokens, "tokens to generate at most")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1u << 24));
+    generate->add_flag("--ignore-eos", generate_arguments.ignore_eos,
+                       "go on after an end-of-sequence token");
+    generate->add_option("--temperature", sampling.temperature, "0: the most probable token")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 2.0));
     generate->add_option("--top-k", sampling.top_k, "0: off")->capture_default_str();
-    generate->add_option("--top-p", sampling.top_p, "1: off")->capture_default_str()->check(CLI::Range(1e-6, 1.0));
-    generate->add_option("--min-p", sampling.min_p, "0: off")->capture_default_str()->check(CLI::Range(0.0, 1.0));
-    generate->add_option("--seed", sampling.seed, "the same seed gives the same text")->capture_default_str();
-    generate->add_flag("--json", generate_arguments.as_json, R"(print {"token_ids":[...],"text":"..."})");
+    generate->add_option("--top-p", sampling.top_p, "1: off")
+        ->capture_default_str()
+        ->check(CLI::Range(1e-6, 1.0));
+    generate->add_option("--min-p", sampling.min_p, "0: off")
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, 1.0));
+    generate->add_option("--seed", sampling.seed, "the same seed gives the same text")
+        ->capture_default_str();
+    generate->add_flag("--json", generate_arguments.as_json,
+                       R"(print {"token_ids":[...],"text":"..."})");
 
-    CLI::App* profile = app.add_subcommand("profile", "time every kernel of a step: microseconds, bytes, GB/s");
+    CLI::App* profile =
+        app.add_subcommand("profile", "time every kernel of a step: microseconds, bytes, GB/s");
     ProfileArguments profile_arguments;
     add_model_flags(*profile, profile_arguments.model);
-    profile->add_option("--rows", profile_arguments.n_rows, "rows of the step: decoding sequences")->capture_default_str()->check(CLI::Range(1u, 2048u));
-    profile->add_option("--context", profile_arguments.n_context, "tokens each row sees")->capture_default_str()->check(CLI::Range(1u, 1u << 20));
-    profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")->capture_default_str()->check(CLI::Range(1u, 10000u));
+    profile->add_option("--rows", profile_arguments.n_rows, "rows of the step: decoding sequences")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 2048u));
+    profile->add_option("--context", profile_arguments.n_context, "tokens each row sees")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1u << 20));
+    profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 10000u));
     profile->add_flag("--json", profile_arguments.as_json, "JSON instead of a table");
 
     try {

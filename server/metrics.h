@@ -1,7 +1,8 @@
-// What /metrics shows, in Prometheus' text format. vLLM's names where vLLM has them, so that its dashboards and
-// Kubernetes' inference gateway work unchanged; lorad_* for what only lorad has.
+// What /metrics shows, in Prometheus' text format. vLLM's names where vLLM has them, so that its
+// dashboards and Kubernetes' inference gateway work unchanged; lorad_* for what only lorad has.
 //
-// Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some, any thread reads.
+// Counters and histograms are atomics: the engine thread writes most of them, HTTP workers some,
+// any thread reads.
 #pragma once
 
 #include <array>
@@ -22,7 +23,8 @@ class Histogram {
   public:
     explicit Histogram(std::vector<double> upper_bounds);
     void observe(double value);
-    void write(std::string& out, std::string_view name, std::string_view labels, std::string_view help) const;
+    void write(std::string& out, std::string_view name, std::string_view labels,
+               std::string_view help) const;
 
   private:
     std::vector<double> upper_bounds_;
@@ -73,7 +75,9 @@ class Metrics {
     std::string text(const std::vector<Resident>& adapters) const;
 
     uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
-    uint32_t n_step_sequences_max() const { return n_step_sequences_max_.load(std::memory_order_relaxed); }
+    uint32_t n_step_sequences_max() const {
+        return n_step_sequences_max_.load(std::memory_order_relaxed);
+    }
 
   private:
     const Shape shape_;
@@ -81,7 +85,7 @@ class Metrics {
     std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0};
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
-    std::array<std::atomic<uint64_t>, 4> n_finished_{};      // by FinishReason
+    std::array<std::atomic<uint64_t>, 4> n_finished_{};        // by FinishReason
     std::array<std::atomic<uint64_t>, 6> n_http_responses_{};  // by status / 100
     Histogram time_to_first_token_, inter_token_latency_, request_latency_;
     Histogram step_rows_, step_sequences_, step_seconds_;

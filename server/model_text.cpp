@@ -29,7 +29,8 @@ class SilentDecoder final : public TextDecoder {
 
 Error no_tokenizer() {
     return make_error(ErrorCode::kInvalidRequest,
-                      "the served model has no tokenizer.json: give \"prompt\" as a list of token ids to /v1/completions");
+                      "the served model has no tokenizer.json: give \"prompt\" as a list of token "
+                      "ids to /v1/completions");
 }
 
 }  // namespace
@@ -38,7 +39,8 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& 
     auto text = std::unique_ptr<ModelText>(new ModelText);
     std::error_code error;
     if (!std::filesystem::exists(folder / "tokenizer.json", error)) {
-        log_warn("{} has no tokenizer.json: prompts must be token ids, answers have no text", folder.filename().string());
+        log_warn("{} has no tokenizer.json: prompts must be token ids, answers have no text",
+                 folder.filename().string());
         return text;
     }
     TRY_ASSIGN(text->tokenizer_, model::Tokenizer::load(folder));
@@ -46,7 +48,8 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& 
     return text;
 }
 
-Result<std::vector<TokenId>> ModelText::encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<TokenId>> ModelText::encode(std::string_view text,
+                                               bool add_special_tokens) const {
     if (!tokenizer_) return no_tokenizer();
     return tokenizer_->encode(text, add_special_tokens);
 }
@@ -54,7 +57,11 @@ Result<std::vector<TokenId>> ModelText::encode(std::string_view text, bool add_s
 Result<std::string> ModelText::render_chat(const std::string& messages_json) const {
     if (!chat_template_) return no_tokenizer();
     JsonWriter input;
-    input.begin_object().key("messages").raw(messages_json).field("add_generation_prompt", true).end_object();
+    input.begin_object()
+        .key("messages")
+        .raw(messages_json)
+        .field("add_generation_prompt", true)
+        .end_object();
     Result<std::string> rendered = chat_template_->render(input.take());
     if (!rendered.ok() && rendered.error().param.empty()) {
         Error error = rendered.error();

@@ -10,11 +10,13 @@ namespace lorad::server {
 
 class ModelText final : public TextCodec {
   public:
-    // A folder without tokenizer.json loads: requests then have to bring token ids, and answers have no text.
+    // A folder without tokenizer.json loads: requests then have to bring token ids, and answers
+    // have no text.
     static Result<std::unique_ptr<ModelText>> load(const std::filesystem::path& folder);
 
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
-    Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const override;
+    Result<std::vector<TokenId>> encode(std::string_view text,
+                                        bool add_special_tokens) const override;
     Result<std::string> render_chat(const std::string& messages_json) const override;
     std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const override;
 

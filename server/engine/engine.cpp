@@ -13,8 +13,9 @@ using Clock = std::chrono::steady_clock;
 
 struct Engine::Sequence {
     Request request;
-    std::vector<TokenId> tokens;  // prompt, then what was generated; the last may be ~output of the step in flight
-    uint32_t n_computed = 0;      // tokens whose KV entries exist or are being made by a step in flight
+    // Prompt, then what was generated; the last may be ~output of the step in flight.
+    std::vector<TokenId> tokens;
+    uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
     uint32_t n_generated = 0;     // known tokens
     bool was_admitted = false;    // has left the queue's count
@@ -44,8 +45,13 @@ std::string adapter_names(const Sequences& sequences) {
 }  // namespace
 
 Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
-    : runner_(runner), metrics_(metrics), options_(options), queue_(options.n_waiting_max), blocks_(options.n_kv_blocks),
-      sampling_(options.n_sampling_threads), sampler_scratch_(options.n_sampling_threads) {}
+    : runner_(runner),
+      metrics_(metrics),
+      options_(options),
+      queue_(options.n_waiting_max),
+      blocks_(options.n_kv_blocks),
+      sampling_(options.n_sampling_threads),
+      sampler_scratch_(options.n_sampling_threads) {}
 
 Engine::~Engine() {
     drain(std::chrono::milliseconds(0));
@@ -63,11 +69,13 @@ Status Engine::submit(Request request) {
     CHECK(!request.prompt.empty() && request.n_tokens_max > 0 && request.stream);
     // The last token chosen is never fed back, so it needs no KV entry.
     uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
-    uint64_t n_blocks = (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
+    uint64_t n_blocks =
+        (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
     if (n_blocks > options_.n_kv_blocks) {
-        return make_error(ErrorCode::kContextLengthExceeded,
-                          format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}", n_blocks,
-                                 options_.limits.block_tokens, options_.n_kv_blocks));
+        return make_error(
+            ErrorCode::kContextLengthExceeded,
+            format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}",
+                   n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
     }
     request.id = next_id_.fetch_add(1);
     request.arrived = Clock::now();
@@ -114,12 +122,14 @@ bool Engine::step() {
     update_gauges();
     bool worked = planned || !in_flight_.empty();
     // With two steps in flight, or nothing to add to the one there is, wait for the oldest.
-    if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan())))) done = finish_step();
+    if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan()))))
+        done = finish_step();
     if (!done.ok()) fail(done.error());
     return worked;
 }
 
-// Another step can be made before the one in flight is done if the device itself chooses all of its tokens.
+// Another step can be made before the one in flight is done if the device itself chooses all of its
+// tokens.
 bool Engine::may_plan() const {
     if (in_flight_.empty()) return true;
     if (in_flight_.size() > 1) return false;
@@ -142,7 +152,8 @@ void Engine::take_arrivals() {
 void Engine::drop_cancelled() {
     auto drop = [this](auto& sequences) {
         for (auto& sequence : sequences) {
-            if (auto reason = sequence->request.stream->cancelled()) end_sequence(*sequence, {*reason, std::nullopt});
+            if (auto reason = sequence->request.stream->cancelled())
+                end_sequence(*sequence, {*reason, std::nullopt});
         }
     };
     drop(running_);
@@ -160,7 +171,8 @@ void Engine::retire_ended() {
     };
     retire(running_);
     retire(waiting_);
-    std::erase_if(retired_, [this](const Retired& retired) { return retired.until_step <= n_finished_; });
+    std::erase_if(retired_,
+                  [this](const Retired& retired) { return retired.until_step <= n_finished_; });
 }
 
 bool Engine::plan_and_apply() {
@@ -173,13 +185,15 @@ bool Engine::plan_and_apply() {
     size_t n_waiting = std::min<size_t>(waiting_.size(), options_.limits.n_sequences_max);
     for (size_t i = 0; i < n_waiting; ++i) waiting_views_.push_back(waiting_[i]->view());
     StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits);
-    // Every sequence may be waiting for its last token; without a step in flight the oldest always gets rows.
+    // Every sequence may be waiting for its last token; without a step in flight the oldest always
+    // gets rows.
     if (plan.rows.empty()) {
         CHECK(!in_flight_.empty() && plan.preempted.empty());
         return false;
     }
     for (const PlannedRows& rows : plan.rows) {
-        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index] : *waiting_[rows.index - running_.size()];
+        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index]
+                                                          : *waiting_[rows.index - running_.size()];
         planned_.push_back({&sequence, rows.n_rows});
     }
     for (uint32_t index : plan.preempted) {
@@ -207,7 +221,8 @@ bool Engine::plan_and_apply() {
 }
 
 Status Engine::submit_step() {
-    // Rows of one adapter side by side: the LoRA kernels then read its matrices once for all of them.
+    // Rows of one adapter side by side: the LoRA kernels then read its matrices once for all of
+    // them.
     std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
         return a.sequence->request.adapter.slot < b.sequence->request.adapter.slot;
     });
@@ -218,29 +233,36 @@ Status Engine::submit_step() {
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         const Request& request = sequence.request;
-        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed, planned.n_rows);
+        std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed,
+                                        planned.n_rows);
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
-            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed, sequence.blocks, request.adapter.slot);
+            first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed,
+                                                sequence.blocks, request.adapter.slot);
         } else {
-            first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, request.adapter.slot);
+            first_row =
+                batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, request.adapter.slot);
         }
         if (request.adapter.slot != kNoAdapterSlot) adapters.insert(request.adapter.slot);
         sequence.n_computed += planned.n_rows;
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
-        planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1, !request.sampling.greedy()));
+        planned.output =
+            int32_t(batch_.add_output(first_row + planned.n_rows - 1, !request.sampling.greedy()));
         planned.position = sequence.n_known();
     }
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
         if (planned.output < 0 || !planned.sequence->request.sampling.greedy()) continue;
-        uint32_t n_generated = planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
-        if (n_generated < planned.sequence->request.n_tokens_max) planned.sequence->tokens.push_back(~planned.output);
+        uint32_t n_generated =
+            planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
+        if (n_generated < planned.sequence->request.n_tokens_max)
+            planned.sequence->tokens.push_back(~planned.output);
     }
     flight.n_outputs = batch_.n_outputs();
-    flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()), batch_.n_rows() - n_decode_rows, 0.0};
+    flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
+                      batch_.n_rows() - n_decode_rows, 0.0};
     flight.planned = planned_;
     flight.submitted = Clock::now();
     TRY(runner_.submit(batch_));
@@ -255,13 +277,14 @@ Status Engine::finish_step() {
     in_flight_.pop_front();
     ++n_finished_;
     if (result.argmax.size() != flight.n_outputs || result.logits.size() != flight.n_outputs) {
-        return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}", result.argmax.size(),
-                                                       flight.n_outputs));
+        return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}",
+                                                       result.argmax.size(), flight.n_outputs));
     }
     sample_tokens(flight, result);
     Clock::time_point now = Clock::now();
     for (const Planned& planned : flight.planned) {
-        if (planned.output >= 0 && !planned.sequence->ended) choose_token(planned, result.argmax[size_t(planned.output)], now);
+        if (planned.output >= 0 && !planned.sequence->ended)
+            choose_token(planned, result.argmax[size_t(planned.output)], now);
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
@@ -274,23 +297,28 @@ Status Engine::finish_step() {
 void Engine::sample_tokens(const Flight& flight, StepResult& result) {
     std::vector<const Planned*> to_sample;
     for (const Planned& planned : flight.planned) {
-        if (planned.output < 0 || planned.sequence->ended || planned.sequence->request.sampling.greedy()) continue;
+        if (planned.output < 0 || planned.sequence->ended ||
+            planned.sequence->request.sampling.greedy())
+            continue;
         if (result.argmax[size_t(planned.output)] >= 0) to_sample.push_back(&planned);
     }
     sampling_.run(uint32_t(to_sample.size()), [&](uint32_t index, uint32_t worker) {
         const Planned& planned = *to_sample[index];
         size_t output = size_t(planned.output);
-        result.argmax[output] = model::sample(result.logits[output], planned.sequence->request.sampling, planned.position,
-                                              sampler_scratch_[worker]);
+        result.argmax[output] =
+            model::sample(result.logits[output], planned.sequence->request.sampling,
+                          planned.position, sampler_scratch_[worker]);
     });
 }
 
 void Engine::choose_token(const Planned& planned, TokenId token, Clock::time_point now) {
     Sequence& sequence = *planned.sequence;
     if (token < 0) {
-        log_error("request {}: the model's output is not finite at position {}", sequence.request.id, planned.position);
+        log_error("request {}: the model's output is not finite at position {}",
+                  sequence.request.id, planned.position);
         end_sequence(sequence, {FinishReason::kError,
-                                make_error(ErrorCode::kInternal, "the model's output is not a finite number")});
+                                make_error(ErrorCode::kInternal,
+                                           "the model's output is not a finite number")});
         return;
     }
     if (planned.position < sequence.n_known()) {
@@ -314,7 +342,8 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
     metrics_.on_generated(1);
     publications_.push_back({request.stream, token, std::nullopt});
 
-    bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end();
+    bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+                   request.stop_tokens.end();
     if (is_stop && sequence.n_generated >= request.n_tokens_min) {
         end_sequence(sequence, {FinishReason::kStop, std::nullopt});
     } else if (sequence.n_generated == request.n_tokens_max) {
@@ -375,7 +404,8 @@ void Engine::end_all(const Error& error) {
 
 void Engine::update_gauges() {
     // The queue counts those that never ran; the preempted ones wait as well.
-    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(), [](const auto& s) { return s->was_admitted; });
+    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(),
+                                     [](const auto& s) { return s->was_admitted; });
     metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
     metrics_.set_kv_blocks_used(blocks_.n_used());
     std::string running = adapter_names(running_);

@@ -1,17 +1,20 @@
-// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish -> finish.
+// The loop that turns requests into tokens. One thread: admit -> plan -> build -> submit -> publish
+// -> finish.
 //
 //   take_arrivals    requests from the queue; cancelled ones end and give back their blocks
 //   plan_and_apply   plan_step (scheduler.h, pure); then preempt, admit, allocate KV blocks
-//   submit_step      rows of all planned sequences, those with the same adapter side by side; the device works
-//   publish          meanwhile the tokens of an earlier step go out to the HTTP workers
-//   finish_step      waits for the oldest step; chooses tokens, ends sequences
+//   submit_step      rows of all planned sequences, those with the same adapter side by side; the
+//   device works publish          meanwhile the tokens of an earlier step go out to the HTTP
+//   workers finish_step      waits for the oldest step; chooses tokens, ends sequences
 //
-// Two steps are in flight where tokens are chosen greedily: the second is planned and submitted while the first runs, and
-// takes the first one's tokens on the device. A token that is not known yet stands in `tokens` as ~output. A sequence that
-// then turns out to have ended has computed one row for nothing. Steps run in order, so KV blocks may be given to another
-// sequence at once; the adapter's lease is kept until the last step that names its slot is done.
+// Two steps are in flight where tokens are chosen greedily: the second is planned and submitted
+// while the first runs, and takes the first one's tokens on the device. A token that is not known
+// yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
+// row for nothing. Steps run in order, so KV blocks may be given to another sequence at once; the
+// adapter's lease is kept until the last step that names its slot is done.
 //
-// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect it to the others.
+// Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect
+// it to the others.
 #pragma once
 
 #include <atomic>
@@ -37,7 +40,8 @@ struct EngineOptions {
     SchedulerLimits limits;
     uint32_t n_kv_blocks = 0;
     uint32_t n_waiting_max = 1024;
-    uint32_t n_sampling_threads = 1;  // that share the sampling of a step, the engine's own included
+    uint32_t n_sampling_threads =
+        1;  // that share the sampling of a step, the engine's own included
 };
 
 class Engine {
@@ -47,18 +51,19 @@ class Engine {
 
     void start();
 
-    // HTTP workers. Sets id and arrival. kOverloaded, kDraining, or kContextLengthExceeded where the request could never
-    // fit the KV cache; otherwise the stream gets exactly one ending.
+    // HTTP workers. Sets id and arrival. kOverloaded, kDraining, or kContextLengthExceeded where
+    // the request could never fit the KV cache; otherwise the stream gets exactly one ending.
     Status submit(Request request);
 
-    // Any thread but the engine's: refuses new requests, lets the running ones finish until `timeout`, then ends the rest
-    // with kDraining and stops the thread.
+    // Any thread but the engine's: refuses new requests, lets the running ones finish until
+    // `timeout`, then ends the rest with kDraining and stops the thread.
     void drain(std::chrono::milliseconds timeout);
     // The device gave up; every stream has its error. The process should end for its supervisor.
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
 
-    // One turn of the loop on the calling thread, for tests without a thread. False if there was nothing to do.
+    // One turn of the loop on the calling thread, for tests without a thread. False if there was
+    // nothing to do.
     bool step();
 
   private:
@@ -71,7 +76,8 @@ class Engine {
     struct Planned {
         Sequence* sequence;
         uint32_t n_rows;
-        int32_t output = -1;  // index in the batch's outputs, -1 for a chunk that ends before the known tokens do
+        int32_t output = -1;    // index in the batch's outputs, -1 for a chunk that ends before the
+                                // known tokens do
         uint32_t position = 0;  // of the token that the output chooses
     };
     struct Flight {
@@ -95,7 +101,8 @@ class Engine {
     void publish();
     Status finish_step();
     void sample_tokens(const Flight& flight, StepResult& result);
-    void choose_token(const Planned& planned, TokenId token, std::chrono::steady_clock::time_point now);
+    void choose_token(const Planned& planned, TokenId token,
+                      std::chrono::steady_clock::time_point now);
     void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
@@ -114,9 +121,10 @@ class Engine {
     // Engine thread.
     model::BlockPool blocks_;
     std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
-    std::deque<std::unique_ptr<Sequence>> waiting_;   // oldest first; preempted ones are older than the rest
-    std::vector<Planned> planned_;    // of the step that is being made
-    std::deque<Flight> in_flight_;    // oldest first, at most two
+    // Oldest first; preempted ones are older than the rest.
+    std::deque<std::unique_ptr<Sequence>> waiting_;
+    std::vector<Planned> planned_;  // of the step that is being made
+    std::deque<Flight> in_flight_;  // oldest first, at most two
     std::vector<Retired> retired_;
     uint64_t n_submitted_ = 0, n_finished_ = 0;
     std::chrono::steady_clock::time_point last_finish_;

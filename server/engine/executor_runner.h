@@ -16,7 +16,8 @@ class ExecutorRunner final : public StepRunner {
         StepResult result;
         result.argmax.assign(output.sampled.begin(), output.sampled.end());
         result.logits.reserve(output.sampled.size());
-        for (uint32_t i = 0; i < output.sampled.size(); ++i) result.logits.push_back(output.logits(i));
+        for (uint32_t i = 0; i < output.sampled.size(); ++i)
+            result.logits.push_back(output.logits(i));
         return result;
     }
 

@@ -4,7 +4,8 @@ namespace lorad::server {
 
 ParallelFor::ParallelFor(uint32_t n_workers) {
     CHECK(n_workers > 0);
-    for (uint32_t worker = 1; worker < n_workers; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+    for (uint32_t worker = 1; worker < n_workers; ++worker)
+        threads_.emplace_back([this, worker] { work(worker); });
 }
 
 ParallelFor::~ParallelFor() {
@@ -16,8 +17,10 @@ ParallelFor::~ParallelFor() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-void ParallelFor::take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs, uint32_t worker) {
-    for (uint32_t index = next_.fetch_add(1); index < n_jobs; index = next_.fetch_add(1)) job(index, worker);
+void ParallelFor::take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs,
+                            uint32_t worker) {
+    for (uint32_t index = next_.fetch_add(1); index < n_jobs; index = next_.fetch_add(1))
+        job(index, worker);
 }
 
 void ParallelFor::run(uint32_t n_jobs, const std::function<void(uint32_t, uint32_t)>& job) {

@@ -1,5 +1,6 @@
-// A few threads that share the work of one loop: the engine samples the tokens of many sequences with it, each from a
-// hundred thousand logits. The jobs are pure functions; who runs which does not matter.
+// A few threads that share the work of one loop: the engine samples the tokens of many sequences
+// with it, each from a hundred thousand logits. The jobs are pure functions; who runs which does
+// not matter.
 #pragma once
 
 #include <atomic>
@@ -23,12 +24,14 @@ class ParallelFor {
 
     uint32_t n_workers() const { return uint32_t(threads_.size()) + 1; }
 
-    // Calls job(index, worker) for every index below n_jobs and returns when all are done. From one thread.
+    // Calls job(index, worker) for every index below n_jobs and returns when all are done. From one
+    // thread.
     void run(uint32_t n_jobs, const std::function<void(uint32_t index, uint32_t worker)>& job);
 
   private:
     void work(uint32_t worker);
-    void take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs, uint32_t worker);
+    void take_jobs(const std::function<void(uint32_t, uint32_t)>& job, uint32_t n_jobs,
+                   uint32_t worker);
 
     std::vector<std::thread> threads_;
     std::atomic<uint32_t> next_{0};

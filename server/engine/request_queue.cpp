@@ -10,8 +10,8 @@ Status RequestQueue::push(Request& request) {
         if (refusal_) return *refusal_;
         if (n_waiting_ >= n_waiting_max_) {
             return make_error(ErrorCode::kOverloaded,
-                              format("the server is busy: {} requests are waiting, at most {} may", n_waiting_,
-                                     n_waiting_max_));
+                              format("the server is busy: {} requests are waiting, at most {} may",
+                                     n_waiting_, n_waiting_max_));
         }
         ++n_waiting_;
         requests_.push_back(std::move(request));

@@ -1,6 +1,6 @@
-// Hand-over of requests from HTTP workers (any number) to the engine thread (one). Bounded: a full queue is an
-// answer (429), never a wait. The bound counts requests until the engine first runs them, so those that it has
-// drained but cannot admit yet still count.
+// Hand-over of requests from HTTP workers (any number) to the engine thread (one). Bounded: a full
+// queue is an answer (429), never a wait. The bound counts requests until the engine first runs
+// them, so those that it has drained but cannot admit yet still count.
 #pragma once
 
 #include <chrono>
@@ -35,10 +35,10 @@ class RequestQueue {
     const uint32_t n_waiting_max_;
     mutable std::mutex mutex_;
     std::condition_variable changed_;
-    std::vector<Request> requests_;        // guarded by mutex_
-    uint32_t n_waiting_ = 0;               // guarded by mutex_
-    bool woken_ = false;                   // guarded by mutex_
-    std::optional<Error> refusal_;         // guarded by mutex_; set once closed
+    std::vector<Request> requests_;  // guarded by mutex_
+    uint32_t n_waiting_ = 0;         // guarded by mutex_
+    bool woken_ = false;             // guarded by mutex_
+    std::optional<Error> refusal_;   // guarded by mutex_; set once closed
 };
 
 }  // namespace lorad::server

@@ -10,9 +10,14 @@ namespace {
 // The plan in the making: what is still free, and who may be preempted.
 class Planner {
   public:
-    Planner(std::span<const SequenceView> running, uint32_t n_free_blocks, const SchedulerLimits& limits)
-        : running_(running), limits_(limits), n_free_(n_free_blocks), n_rows_left_(limits.n_rows_max),
-          preempted_(running.size(), false), planned_(running.size(), kNone) {}
+    Planner(std::span<const SequenceView> running, uint32_t n_free_blocks,
+            const SchedulerLimits& limits)
+        : running_(running),
+          limits_(limits),
+          n_free_(n_free_blocks),
+          n_rows_left_(limits.n_rows_max),
+          preempted_(running.size(), false),
+          planned_(running.size(), kNone) {}
 
     // Plans up to n_rows of running sequence `index`; fewer where neither rows nor blocks suffice.
     void plan_running(uint32_t index, uint32_t n_rows) {
@@ -27,7 +32,8 @@ class Planner {
         add(index, sequence, n_rows);
     }
 
-    // Blocks that the running prefills of this step have yet to take for the tokens they already know.
+    // Blocks that the running prefills of this step have yet to take for the tokens they already
+    // know.
     uint32_t n_promised_blocks() const {
         uint32_t n_promised = 0;
         for (size_t i = 0; i < running_.size(); ++i) {
@@ -64,7 +70,8 @@ class Planner {
     static constexpr uint32_t kNone = 0xffffffffu;
 
     uint32_t rows_that_fit(const SequenceView& sequence, uint32_t n_rows) const {
-        uint64_t n_room = uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
+        uint64_t n_room =
+            uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
         return uint32_t(std::min<uint64_t>(n_rows, n_room));
     }
 
@@ -77,10 +84,12 @@ class Planner {
         plan_.rows.push_back({index, n_rows, n_new});
     }
 
-    // Frees the blocks of the youngest running sequence that is younger than `index`; false if there is none.
+    // Frees the blocks of the youngest running sequence that is younger than `index`; false if
+    // there is none.
     bool preempt_youngest_after(uint32_t index) {
         for (uint32_t victim = uint32_t(running_.size()); victim-- > index + 1;) {
-            if (preempted_[victim] || running_[victim].n_blocks + planned_blocks(victim) == 0) continue;
+            if (preempted_[victim] || running_[victim].n_blocks + planned_blocks(victim) == 0)
+                continue;
             preempted_[victim] = true;
             plan_.preempted.push_back(victim);
             n_free_ += running_[victim].n_blocks;
@@ -114,7 +123,8 @@ class Planner {
 
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
                    uint32_t n_free_blocks, const SchedulerLimits& limits) {
-    CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max && limits.block_tokens > 0);
+    CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max &&
+          limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
     Planner planner(running, n_free_blocks, limits);
     auto is_decode = [&](uint32_t i) { return running[i].n_known - running[i].n_computed == 1; };

@@ -1,15 +1,18 @@
-// Decides what one step computes. A pure function of (sequences, limits): no clock, no device, no lock, so that a
-// failure is reproduced from its input.
+// Decides what one step computes. A pure function of (sequences, limits): no clock, no device, no
+// lock, so that a failure is reproduced from its input.
 //
 // Rules:
-//   1. Running sequences come before waiting ones, decodes before prefill chunks, older before younger.
+//   1. Running sequences come before waiting ones, decodes before prefill chunks, older before
+//   younger.
 //   2. A step has at most n_rows_max rows; what is left after the decodes goes to prefill chunks.
-//   3. A sequence that needs KV blocks takes free ones, else those of the youngest running sequence that is younger
+//   3. A sequence that needs KV blocks takes free ones, else those of the youngest running sequence
+//   that is younger
 //      than itself (which goes back to waiting and is recomputed), else it skips this step.
-//   4. A waiting sequence is admitted, in order of arrival, when the blocks for all tokens it has so far are free
+//   4. A waiting sequence is admitted, in order of arrival, when the blocks for all tokens it has
+//   so far are free
 //      beyond what the running prefills still need, and nothing was preempted in this step.
-// The oldest running sequence can always take what it needs, and no admitted sequence can need more than the pool
-// holds, so every sequence ends.
+// The oldest running sequence can always take what it needs, and no admitted sequence can need more
+// than the pool holds, so every sequence ends.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,9 @@ struct SchedulerLimits {
     uint32_t block_tokens = 64;    // tokens in one KV block
 };
 
-// One sequence as the scheduler sees it. `known` tokens are the prompt and what was generated; those from
-// `computed` on have no KV entry yet. known - computed == 1 is a decode (or the last row of a prompt).
+// One sequence as the scheduler sees it. `known` tokens are the prompt and what was generated;
+// those from `computed` on have no KV entry yet. known - computed == 1 is a decode (or the last row
+// of a prompt).
 struct SequenceView {
     uint32_t n_known = 0;
     uint32_t n_computed = 0;
@@ -33,18 +37,20 @@ struct SequenceView {
 };
 
 struct PlannedRows {
-    uint32_t index = 0;         // into `running` of the call, or running.size() + index into `waiting`
-    uint32_t n_rows = 0;        // computes tokens [n_computed, n_computed + n_rows)
+    uint32_t index = 0;   // into `running` of the call, or running.size() + index into `waiting`
+    uint32_t n_rows = 0;  // computes tokens [n_computed, n_computed + n_rows)
     uint32_t n_new_blocks = 0;  // to allocate first
 };
 
 struct StepPlan {
-    std::vector<uint32_t> preempted;  // indices into `running`, youngest first; free their blocks before anything else
+    std::vector<uint32_t> preempted;  // indices into `running`, youngest first; free their blocks
+                                      // before anything else
     std::vector<PlannedRows> rows;
     uint32_t n_admitted = 0;  // the first n of `waiting` join the running ones
 };
 
-// `running` and `waiting` are ordered by arrival, oldest first; a preempted sequence keeps its arrival.
+// `running` and `waiting` are ordered by arrival, oldest first; a preempted sequence keeps its
+// arrival.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
                    uint32_t n_free_blocks, const SchedulerLimits& limits);
 

@@ -1,5 +1,5 @@
-// What the engine needs of a device: run batches in order, say what came out. model::Executor in the daemon, a few lines
-// of arithmetic in the tests.
+// What the engine needs of a device: run batches in order, say what came out. model::Executor in
+// the daemon, a few lines of arithmetic in the tests.
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@
 namespace lorad::server {
 
 struct StepResult {
-    std::vector<TokenId> argmax;                  // by output; -1 where a logit was not finite
-    std::vector<std::span<const float>> logits;   // by output; empty where not asked for; valid until the next finish
+    std::vector<TokenId> argmax;  // by output; -1 where a logit was not finite
+    // By output; empty where not asked for; valid until the next finish.
+    std::vector<std::span<const float>> logits;
 };
 
 class StepRunner {
   public:
     virtual ~StepRunner() = default;
-    // Engine thread only. Up to two steps may be in flight: rows of the younger may name outputs of the older as their
-    // tokens (StepBatch::add_fed_back_row). Steps run in order. An error of either call is final: the device is not used
-    // again.
+    // Engine thread only. Up to two steps may be in flight: rows of the younger may name outputs of
+    // the older as their tokens (StepBatch::add_fed_back_row). Steps run in order. An error of
+    // either call is final: the device is not used again.
     virtual Status submit(const model::StepBatch& batch) = 0;
     virtual Result<StepResult> finish() = 0;  // of the oldest step in flight
 };

@@ -4,10 +4,14 @@ namespace lorad::server {
 
 const char* to_string(FinishReason reason) {
     switch (reason) {
-        case FinishReason::kStop: return "stop";
-        case FinishReason::kLength: return "length";
-        case FinishReason::kCancelled: return "abort";
-        case FinishReason::kError: return "error";
+        case FinishReason::kStop:
+            return "stop";
+        case FinishReason::kLength:
+            return "length";
+        case FinishReason::kCancelled:
+            return "abort";
+        case FinishReason::kError:
+            return "error";
     }
     return "error";
 }

@@ -1,8 +1,9 @@
 // What the engine tells the HTTP worker about one request: token ids, then exactly one ending.
 // One producer (the engine thread), one consumer (the request's HTTP worker).
 //
-// Bounded by the request's own max_tokens, which admission has checked against the context: the engine never waits
-// for a slow client, and the most that one can hold back is 4 bytes for each token it asked for.
+// Bounded by the request's own max_tokens, which admission has checked against the context: the
+// engine never waits for a slow client, and the most that one can hold back is 4 bytes for each
+// token it asked for.
 #pragma once
 
 #include <atomic>
@@ -47,8 +48,9 @@ class TokenStream {
     // HTTP worker. Returns an empty batch when `timeout` passes first.
     Batch pop(std::chrono::milliseconds timeout);
 
-    // HTTP worker: the engine drops the request and frees its KV blocks before it plans its next step. The first reason
-    // counts: kStop for a stop string, kCancelled for a client that went away.
+    // HTTP worker: the engine drops the request and frees its KV blocks before it plans its next
+    // step. The first reason counts: kStop for a stop string, kCancelled for a client that went
+    // away.
     void cancel(FinishReason reason = FinishReason::kCancelled);
     std::optional<FinishReason> cancelled() const;
 
@@ -58,10 +60,10 @@ class TokenStream {
     std::atomic<int> cancelled_{kNotCancelled};  // a FinishReason
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::vector<TokenId> tokens_;       // guarded by mutex_; not yet popped
-    uint32_t n_pushed_ = 0;             // guarded by mutex_
-    std::optional<StreamEnd> end_;      // guarded by mutex_
-    bool closed_ = false;               // guarded by mutex_
+    std::vector<TokenId> tokens_;   // guarded by mutex_; not yet popped
+    uint32_t n_pushed_ = 0;         // guarded by mutex_
+    std::optional<StreamEnd> end_;  // guarded by mutex_
+    bool closed_ = false;           // guarded by mutex_
 };
 
 }  // namespace lorad::server

@@ -15,7 +15,8 @@ struct HttpRequest {
     std::string method;
     std::string path;  // decoded, without the query
     std::string body;
-    // True once the client has closed its side: asked between waits, so that nobody computes for nobody.
+    // True once the client has closed its side: asked between waits, so that nobody computes for
+    // nobody.
     std::function<bool()> client_gone;
 };
 
@@ -42,11 +43,13 @@ HttpReply json_reply(std::string body, int status = 200);
 // The envelope of proto/error.h with its status, and Retry-After where repeating makes sense.
 HttpReply error_reply(const Error& error);
 
-// Finds the handler for method and path. A path that ends in "/*" takes whatever follows, at least one character.
+// Finds the handler for method and path. A path that ends in "/*" takes whatever follows, at least
+// one character.
 class Router {
   public:
     void add(std::string method, std::string path, HttpHandler handler);
-    // Answers 404 and 405 (with Allow) itself. HEAD is answered as GET; the listener leaves out the body.
+    // Answers 404 and 405 (with Allow) itself. HEAD is answered as GET; the listener leaves out the
+    // body.
     HttpReply handle(const HttpRequest& request) const;
 
   private:

@@ -1,15 +1,15 @@
 #include "server/http/listener.h"
 
+#include <cstring>
+#include <exception>
+#include <thread>
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <httplib.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <cstring>
-#include <exception>
-#include <thread>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -27,16 +27,16 @@ int peer_of(int fd, std::string& host) {
     if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return -1;
     char host_text[NI_MAXHOST];
     char port_text[NI_MAXSERV];
-    if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host_text, sizeof host_text, port_text,
-                    sizeof port_text, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host_text, sizeof host_text,
+                    port_text, sizeof port_text, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
         return -1;
     }
     host = host_text;
     return std::atoi(port_text);
 }
 
-// Older releases of the library do not say which socket a request came on. Its peer's address and port do: among the
-// sockets of this process only one has them.
+// Older releases of the library do not say which socket a request came on. Its peer's address and
+// port do: among the sockets of this process only one has them.
 int find_socket(const httplib::Request& request) {
     DIR* folder = opendir("/proc/self/fd");
     if (folder == nullptr) return -1;
@@ -44,7 +44,8 @@ int find_socket(const httplib::Request& request) {
     std::string host;
     while (dirent* entry = readdir(folder)) {
         int fd = std::atoi(entry->d_name);
-        if (entry->d_name[0] != '.' && peer_of(fd, host) == request.remote_port && host == request.remote_addr) {
+        if (entry->d_name[0] != '.' && peer_of(fd, host) == request.remote_port &&
+            host == request.remote_addr) {
             found = fd;
             break;
         }
@@ -55,7 +56,8 @@ int find_socket(const httplib::Request& request) {
 
 bool socket_closed_by_peer(int fd) {
     pollfd state{fd, POLLRDHUP, 0};
-    if (poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0) return true;
+    if (poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0)
+        return true;
     char byte = 0;
     ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
@@ -98,10 +100,15 @@ HttpReply internal_error(const char* what) {
 // What the library itself refused, in our envelope.
 Error error_of_status(int status) {
     switch (status) {
-        case 404: return make_error(ErrorCode::kNotFound, "no such route");
-        case 405: return make_error(ErrorCode::kMethodNotAllowed, "method not allowed");
-        case 413: return make_error(ErrorCode::kPayloadTooLarge, "the request body is larger than the server accepts");
-        default: break;
+        case 404:
+            return make_error(ErrorCode::kNotFound, "no such route");
+        case 405:
+            return make_error(ErrorCode::kMethodNotAllowed, "method not allowed");
+        case 413:
+            return make_error(ErrorCode::kPayloadTooLarge,
+                              "the request body is larger than the server accepts");
+        default:
+            break;
     }
     if (status >= 500) return make_error(ErrorCode::kInternal, "internal error");
     return make_error(ErrorCode::kInvalidRequest, "malformed HTTP request");
@@ -120,7 +127,8 @@ struct Listener::Impl {
 
     void set_up();
     HttpReply run_handler(const httplib::Request& request, std::string body) const;
-    void answer(const httplib::Request& request, httplib::Response& response, std::string body) const;
+    void answer(const httplib::Request& request, httplib::Response& response,
+                std::string body) const;
     void answer_with_body(const httplib::Request& request, httplib::Response& response,
                           const httplib::ContentReader& reader) const;
 };
@@ -136,7 +144,8 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, std::stri
     }
 }
 
-void Listener::Impl::answer(const httplib::Request& request, httplib::Response& response, std::string body) const {
+void Listener::Impl::answer(const httplib::Request& request, httplib::Response& response,
+                            std::string body) const {
     HttpReply reply = run_handler(request, std::move(body));
     response.status = reply.status;
     for (const auto& [name, value] : reply.headers) response.set_header(name, value);
@@ -163,7 +172,8 @@ void Listener::Impl::answer(const httplib::Request& request, httplib::Response& 
 void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::Response& response,
                                       const httplib::ContentReader& reader) const {
     if (request.is_multipart_form_data()) {
-        HttpReply reply = error_reply(make_error(ErrorCode::kInvalidRequest, "expected a JSON body, found a form"));
+        HttpReply reply = error_reply(
+            make_error(ErrorCode::kInvalidRequest, "expected a JSON body, found a form"));
         response.status = 415;
         response.set_content(reply.body, reply.content_type);
         return;
@@ -179,7 +189,8 @@ void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::
     });
     if (!complete) {
         // The error handler writes the envelope.
-        if (response.status < 400) response.status = body.size() >= options.body_bytes_max ? 413 : 400;
+        if (response.status < 400)
+            response.status = body.size() >= options.body_bytes_max ? 413 : 400;
         return;
     }
     answer(request, response, std::move(body));
@@ -204,18 +215,21 @@ void Listener::Impl::set_up() {
         answer(request, response, {});
     };
     auto with_body = [this](const httplib::Request& request, httplib::Response& response,
-                            const httplib::ContentReader& reader) { answer_with_body(request, response, reader); };
+                            const httplib::ContentReader& reader) {
+        answer_with_body(request, response, reader);
+    };
     server.Get(".*", without_body);
     server.Post(".*", with_body);
     server.Put(".*", with_body);
     server.Patch(".*", with_body);
     server.Delete(".*", without_body);
     server.Options(".*", without_body);
-    server.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
-        HttpReply reply = internal_error("outside of the route");
-        response.status = reply.status;
-        response.set_content(reply.body, reply.content_type);
-    });
+    server.set_exception_handler(
+        [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
+            HttpReply reply = internal_error("outside of the route");
+            response.status = reply.status;
+            response.set_content(reply.body, reply.content_type);
+        });
     server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
         if (!response.body.empty()) return;
         HttpReply reply = error_reply(error_of_status(response.status));
@@ -230,7 +244,8 @@ void Listener::Impl::set_up() {
 Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Listener::~Listener() { stop(); }
 
-Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& options, const Router& router,
+Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& options,
+                                                   const Router& router,
                                                    std::function<void(int)> on_response) {
     auto impl = std::make_unique<Impl>();
     impl->options = options;
@@ -247,11 +262,11 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& option
     }
     if (!bound) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("cannot listen on {}:{}: {}; choose another --host or --port", options.host, options.port,
-                                 std::strerror(errno)));
+                          format("cannot listen on {}:{}: {}; choose another --host or --port",
+                                 options.host, options.port, std::strerror(errno)));
     }
-    // The library asks for a backlog of 5: more clients than that at once would be reset or wait a second. Linux lets us
-    // ask again.
+    // The library asks for a backlog of 5: more clients than that at once would be reset or wait a
+    // second. Linux lets us ask again.
     ::listen(impl->listening_socket, kBacklog);
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }

@@ -1,4 +1,5 @@
-// The HTTP server: the only file pair that knows the HTTP library (private implementation in listener.cpp).
+// The HTTP server: the only file pair that knows the HTTP library (private implementation in
+// listener.cpp).
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,13 @@ struct ListenerOptions {
     size_t body_bytes_max = 0;
 };
 
-// Threads: accepts on one of its own, each request runs on one of n_workers. stop() ends accepting, lets running
-// handlers return and joins all.
+// Threads: accepts on one of its own, each request runs on one of n_workers. stop() ends accepting,
+// lets running handlers return and joins all.
 class Listener {
   public:
     // `router` outlives the listener; `on_response` is told every status, from any worker.
-    static Result<std::unique_ptr<Listener>> create(const ListenerOptions& options, const Router& router,
+    static Result<std::unique_ptr<Listener>> create(const ListenerOptions& options,
+                                                    const Router& router,
                                                     std::function<void(int status)> on_response);
     ~Listener();
     Listener(const Listener&) = delete;

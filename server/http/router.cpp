@@ -20,7 +20,8 @@ HttpReply json_reply(std::string body, int status) {
 }
 
 HttpReply error_reply(const Error& error) {
-    HttpReply reply = json_reply(proto::error_body(error), proto::error_info(error.code).http_status);
+    HttpReply reply =
+        json_reply(proto::error_body(error), proto::error_info(error.code).http_status);
     int retry_after_s = proto::retry_after_s(error.code);
     if (retry_after_s > 0) reply.headers.emplace_back("Retry-After", format("{}", retry_after_s));
     return reply;
@@ -31,7 +32,8 @@ void Router::add(std::string method, std::string path, HttpHandler handler) {
 }
 
 HttpReply Router::handle(const HttpRequest& request) const {
-    std::string_view method = request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+    std::string_view method =
+        request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
     std::string allowed;
     for (const Route& route : routes_) {
         if (!matches(route.path, request.path)) continue;
@@ -39,12 +41,14 @@ HttpReply Router::handle(const HttpRequest& request) const {
         allowed += (allowed.empty() ? "" : ", ") + route.method;
     }
     if (!allowed.empty()) {
-        HttpReply reply = error_reply(make_error(ErrorCode::kMethodNotAllowed,
-                                                 format("{} is not allowed here, expected {}", request.method, allowed)));
+        HttpReply reply = error_reply(
+            make_error(ErrorCode::kMethodNotAllowed,
+                       format("{} is not allowed here, expected {}", request.method, allowed)));
         reply.headers.emplace_back("Allow", allowed);
         return reply;
     }
-    return error_reply(make_error(ErrorCode::kNotFound, "no such route; see the README for those there are"));
+    return error_reply(
+        make_error(ErrorCode::kNotFound, "no such route; see the README for those there are"));
 }
 
 }  // namespace lorad::server

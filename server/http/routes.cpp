@@ -20,7 +20,8 @@ void write_base_card(JsonWriter& writer, const ServerContext& context) {
     writer.key("permission").begin_array().end_array().end_object();
 }
 
-void write_adapter_card(JsonWriter& writer, const ServerContext& context, const adapters::AdapterInfo& adapter) {
+void write_adapter_card(JsonWriter& writer, const ServerContext& context,
+                        const adapters::AdapterInfo& adapter) {
     writer.begin_object()
         .field("id", adapter.name)
         .field("object", "model")
@@ -67,7 +68,8 @@ HttpReply list_models(ServerContext& context) {
     writer.begin_object().field("object", "list").key("data").begin_array();
     write_base_card(writer, context);
     for (const adapters::AdapterInfo& adapter : context.registry.list()) {
-        if (adapter.state == adapters::AdapterState::kReady) write_adapter_card(writer, context, adapter);
+        if (adapter.state == adapters::AdapterState::kReady)
+            write_adapter_card(writer, context, adapter);
     }
     writer.end_array().end_object();
     return json_reply(writer.take());
@@ -81,7 +83,9 @@ HttpReply show_model(ServerContext& context, const std::string& id) {
     }
     std::optional<adapters::AdapterInfo> adapter = context.registry.find(id);
     if (!adapter) {
-        return error_reply(make_error(ErrorCode::kModelNotFound, format("the model {} does not exist", json_quote(id)), "model"));
+        return error_reply(make_error(ErrorCode::kModelNotFound,
+                                      format("the model {} does not exist", json_quote(id)),
+                                      "model"));
     }
     write_adapter_card(writer, context, *adapter);
     return json_reply(writer.take());
@@ -90,8 +94,8 @@ HttpReply show_model(ServerContext& context, const std::string& id) {
 HttpReply load_adapter(ServerContext& context, const HttpRequest& request) {
     Result<proto::LoadAdapterRequest> parsed = proto::parse_load_adapter_request(request.body);
     if (!parsed.ok()) return error_reply(parsed.error());
-    Result<adapters::AdapterInfo> loaded =
-        context.registry.load(parsed->name, parsed->path, {parsed->load_inplace, parsed->expected_generation});
+    Result<adapters::AdapterInfo> loaded = context.registry.load(
+        parsed->name, parsed->path, {parsed->load_inplace, parsed->expected_generation});
     if (!loaded.ok()) {
         log_warn("adapter {} was not loaded: {}", json_quote(parsed->name), loaded.error().message);
         return error_reply(loaded.error());
@@ -114,7 +118,8 @@ HttpReply unload_adapter(ServerContext& context, const HttpRequest& request) {
 HttpReply list_adapters(ServerContext& context) {
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
-    for (const adapters::AdapterInfo& adapter : context.registry.list()) write_adapter(writer, adapter);
+    for (const adapters::AdapterInfo& adapter : context.registry.list())
+        write_adapter(writer, adapter);
     writer.end_array().end_object();
     return json_reply(writer.take());
 }
@@ -122,7 +127,8 @@ HttpReply list_adapters(ServerContext& context) {
 HttpReply show_metrics(ServerContext& context) {
     std::vector<Metrics::Resident> resident;
     for (const adapters::AdapterInfo& adapter : context.registry.list()) {
-        if (adapter.state == adapters::AdapterState::kReady) resident.push_back({adapter.name, adapter.device_bytes});
+        if (adapter.state == adapters::AdapterState::kReady)
+            resident.push_back({adapter.name, adapter.device_bytes});
     }
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -135,7 +141,9 @@ void add_routes(Router& router, const ContextGate& gate) {
         return [&gate, handler](const HttpRequest& request) {
             ServerContext* context = gate.load();
             if (context == nullptr) {
-                return error_reply(make_error(ErrorCode::kDraining, "the server is starting: the model is still being loaded"));
+                return error_reply(
+                    make_error(ErrorCode::kDraining,
+                               "the server is starting: the model is still being loaded"));
             }
             return handler(*context, request);
         };
@@ -143,23 +151,30 @@ void add_routes(Router& router, const ContextGate& gate) {
     router.add("GET", "/health/live", [](const HttpRequest&) { return health(true, "live"); });
     router.add("GET", "/health/ready", [&gate](const HttpRequest&) { return ready(gate.load()); });
     router.add("GET", "/health", [&gate](const HttpRequest&) { return ready(gate.load()); });
-    router.add("POST", "/v1/completions", needs_model([](ServerContext& context, const HttpRequest& request) {
+    router.add("POST", "/v1/completions",
+               needs_model([](ServerContext& context, const HttpRequest& request) {
                    return generate(context, request, proto::ApiKind::kCompletion);
                }));
-    router.add("POST", "/v1/chat/completions", needs_model([](ServerContext& context, const HttpRequest& request) {
+    router.add("POST", "/v1/chat/completions",
+               needs_model([](ServerContext& context, const HttpRequest& request) {
                    return generate(context, request, proto::ApiKind::kChat);
                }));
-    router.add("GET", "/v1/models",
-               needs_model([](ServerContext& context, const HttpRequest&) { return list_models(context); }));
-    router.add("GET", "/v1/models/*", needs_model([](ServerContext& context, const HttpRequest& request) {
-                   return show_model(context, request.path.substr(std::string_view("/v1/models/").size()));
+    router.add("GET", "/v1/models", needs_model([](ServerContext& context, const HttpRequest&) {
+                   return list_models(context);
                }));
+    router.add(
+        "GET", "/v1/models/*", needs_model([](ServerContext& context, const HttpRequest& request) {
+            return show_model(context, request.path.substr(std::string_view("/v1/models/").size()));
+        }));
     router.add("POST", "/v1/load_lora_adapter", needs_model(load_adapter));
     router.add("POST", "/v1/unload_lora_adapter", needs_model(unload_adapter));
     router.add("GET", "/v1/lora_adapters",
-               needs_model([](ServerContext& context, const HttpRequest&) { return list_adapters(context); }));
-    router.add("GET", "/metrics",
-               needs_model([](ServerContext& context, const HttpRequest&) { return show_metrics(context); }));
+               needs_model([](ServerContext& context, const HttpRequest&) {
+                   return list_adapters(context);
+               }));
+    router.add("GET", "/metrics", needs_model([](ServerContext& context, const HttpRequest&) {
+                   return show_metrics(context);
+               }));
 }
 
 }  // namespace lorad::server

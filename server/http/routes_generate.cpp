@@ -17,21 +17,25 @@ using proto::GenerateRequest;
 constexpr std::chrono::milliseconds kDisconnectPoll{50};
 
 // The name in `model`: the base, an adapter, or BASE:ADAPTER.
-Result<AdapterUse> resolve_model(const ServerContext& context, const std::string& name, std::string& generation) {
+Result<AdapterUse> resolve_model(const ServerContext& context, const std::string& name,
+                                 std::string& generation) {
     if (name.empty() || name == context.base_name) return AdapterUse{};
     std::string_view adapter_name = name;
-    bool qualified = name.size() > context.base_name.size() && name.starts_with(context.base_name + ":");
+    bool qualified =
+        name.size() > context.base_name.size() && name.starts_with(context.base_name + ":");
     Result<adapters::AdapterLease> lease = context.registry.acquire(name);
     if (!lease.ok() && qualified) {
         adapter_name.remove_prefix(context.base_name.size() + 1);
         lease = context.registry.acquire(adapter_name);
         if (!lease.ok()) {
-            return make_error(ErrorCode::kAdapterNotFound, format("the adapter {} is not loaded", json_quote(adapter_name)),
+            return make_error(ErrorCode::kAdapterNotFound,
+                              format("the adapter {} is not loaded", json_quote(adapter_name)),
                               "model");
         }
     }
     if (!lease.ok()) {
-        return make_error(ErrorCode::kModelNotFound, format("the model {} does not exist", json_quote(name)), "model");
+        return make_error(ErrorCode::kModelNotFound,
+                          format("the model {} does not exist", json_quote(name)), "model");
     }
     generation = lease->generation();
     AdapterUse use;
@@ -47,22 +51,28 @@ Result<std::vector<TokenId>> prompt_tokens(const ServerContext& context, Generat
         // The template writes the special tokens itself.
         return context.text.encode(text, false);
     }
-    if (parsed.prompt_text) return context.text.encode(*parsed.prompt_text, parsed.add_special_tokens);
+    if (parsed.prompt_text)
+        return context.text.encode(*parsed.prompt_text, parsed.add_special_tokens);
     return std::move(parsed.prompt_ids);
 }
 
 // How many tokens the request may generate; the prompt and they must fit the context.
-Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& parsed, size_t n_prompt) {
+Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& parsed,
+                                    size_t n_prompt) {
     constexpr uint32_t kCompletionDefault = 16;  // OpenAI's
     uint64_t n_left = n_prompt < context.n_positions_max ? context.n_positions_max - n_prompt : 0;
-    uint64_t n_default = parsed.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
+    uint64_t n_default =
+        parsed.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
     uint64_t n_wanted = parsed.n_tokens_max ? *parsed.n_tokens_max : n_default;
     if (n_wanted > n_left) {
         return make_error(ErrorCode::kContextLengthExceeded,
-                          format("this model's maximum context length is {} tokens, the request needs {}: {} in the prompt and {} "
+                          format("this model's maximum context length is {} tokens, the request "
+                                 "needs {}: {} in the prompt and {} "
                                  "to generate",
                                  context.n_positions_max, n_prompt + n_wanted, n_prompt, n_wanted),
-                          parsed.n_tokens_max ? "max_tokens" : parsed.kind == ApiKind::kChat ? "messages" : "prompt");
+                          parsed.n_tokens_max             ? "max_tokens"
+                          : parsed.kind == ApiKind::kChat ? "messages"
+                                                          : "prompt");
     }
     return uint32_t(n_wanted);
 }
@@ -82,7 +92,8 @@ proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRe
     return sampling;
 }
 
-// One admitted request on its HTTP worker: takes tokens from the engine, gives text. Cancels when it goes away early.
+// One admitted request on its HTTP worker: takes tokens from the engine, gives text. Cancels when
+// it goes away early.
 class Generation {
   public:
     struct Piece {
@@ -93,11 +104,16 @@ class Generation {
         bool ended() const { return error || !finish_reason.empty(); }
     };
 
-    Generation(proto::ResponseHead response_head, const GenerateRequest& parsed, const Request& request,
-               std::unique_ptr<TextDecoder> decoder)
-        : head(std::move(response_head)), include_usage(parsed.include_usage), return_token_ids(parsed.return_token_ids),
-          prompt(request.prompt), stop_tokens_(request.stop_tokens), n_tokens_min_(request.n_tokens_min),
-          stream_(request.stream), decoder_(std::move(decoder)) {}
+    Generation(proto::ResponseHead response_head, const GenerateRequest& parsed,
+               const Request& request, std::unique_ptr<TextDecoder> decoder)
+        : head(std::move(response_head)),
+          include_usage(parsed.include_usage),
+          return_token_ids(parsed.return_token_ids),
+          prompt(request.prompt),
+          stop_tokens_(request.stop_tokens),
+          n_tokens_min_(request.n_tokens_min),
+          stream_(request.stream),
+          decoder_(std::move(decoder)) {}
     ~Generation() { stream_->cancel(); }
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
@@ -109,8 +125,10 @@ class Generation {
         for (TokenId token : batch.tokens) {
             piece.ids.push_back(token);
             ++n_completion_tokens_;
-            bool is_stop = std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
-            if (is_stop && n_completion_tokens_ >= n_tokens_min_) break;  // not text; the engine's ending follows
+            bool is_stop =
+                std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+            if (is_stop && n_completion_tokens_ >= n_tokens_min_)
+                break;  // not text; the engine's ending follows
             Result<std::string> text = decoder_->push(token);
             if (!text.ok()) return failed(std::move(piece), text.error());
             piece.text += *text;
@@ -159,7 +177,8 @@ void stream_out(Generation& generation, HttpSink& sink) {
             sink.write(proto::sse_event(proto::error_body(*piece.error)));
             return;
         }
-        bool worth_a_chunk = piece.ended() || !piece.text.empty() || (generation.return_token_ids && !piece.ids.empty());
+        bool worth_a_chunk = piece.ended() || !piece.text.empty() ||
+                             (generation.return_token_ids && !piece.ids.empty());
         if (!worth_a_chunk) {
             if (sink.client_gone()) return;
             continue;
@@ -195,7 +214,8 @@ HttpReply whole_reply(Generation& generation, const HttpRequest& request) {
         if (piece.ended()) {
             proto::TokenIds token_ids;
             if (generation.return_token_ids) token_ids = {&generation.prompt, &ids};
-            return json_reply(proto::whole_response(generation.head, text, piece.finish_reason, generation.usage(), token_ids));
+            return json_reply(proto::whole_response(generation.head, text, piece.finish_reason,
+                                                    generation.usage(), token_ids));
         }
         if (request.client_gone && request.client_gone()) {
             generation.cancel();
@@ -206,22 +226,26 @@ HttpReply whole_reply(Generation& generation, const HttpRequest& request) {
     }
 }
 
-Result<std::shared_ptr<Generation>> start_generation(ServerContext& context, const HttpRequest& http, ApiKind kind,
+Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
+                                                     const HttpRequest& http, ApiKind kind,
                                                      bool& stream) {
-    TRY_ASSIGN(GenerateRequest parsed, proto::parse_generate_request(http.body, kind, context.vocab_size));
+    TRY_ASSIGN(GenerateRequest parsed,
+               proto::parse_generate_request(http.body, kind, context.vocab_size));
     stream = parsed.stream;
     proto::ResponseHead head;
     head.kind = kind;
     head.id = format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_seed());
     head.created_s = std::chrono::duration_cast<std::chrono::seconds>(
-                         std::chrono::system_clock::now().time_since_epoch()).count();
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
     head.model = parsed.model.empty() ? context.base_name : parsed.model;
 
     Request request;
     TRY_ASSIGN(request.adapter, resolve_model(context, parsed.model, head.adapter_generation));
     TRY_ASSIGN(request.prompt, prompt_tokens(context, parsed));
     if (request.prompt.empty()) {
-        return make_error(ErrorCode::kInvalidRequest, "the prompt has no tokens", kind == ApiKind::kChat ? "messages" : "prompt");
+        return make_error(ErrorCode::kInvalidRequest, "the prompt has no tokens",
+                          kind == ApiKind::kChat ? "messages" : "prompt");
     }
     TRY_ASSIGN(request.n_tokens_max, tokens_to_generate(context, parsed, request.prompt.size()));
     request.n_tokens_min = std::min(parsed.n_tokens_min, request.n_tokens_max);
@@ -232,8 +256,8 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context, con
         request.stop_tokens.insert(request.stop_tokens.end(), eos.begin(), eos.end());
     }
     request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
-    auto generation = std::make_shared<Generation>(std::move(head), parsed, request,
-                                                   context.text.make_decoder(std::move(parsed.stop)));
+    auto generation = std::make_shared<Generation>(
+        std::move(head), parsed, request, context.text.make_decoder(std::move(parsed.stop)));
     TRY(context.engine.submit(std::move(request)));
     return generation;
 }
@@ -242,14 +266,17 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context, con
 
 HttpReply generate(ServerContext& context, const HttpRequest& request, ApiKind kind) {
     bool stream = false;
-    Result<std::shared_ptr<Generation>> generation = start_generation(context, request, kind, stream);
+    Result<std::shared_ptr<Generation>> generation =
+        start_generation(context, request, kind, stream);
     if (!generation.ok()) return error_reply(generation.error());
     if (!stream) return whole_reply(**generation, request);
     HttpReply reply;
     reply.content_type = "text/event-stream";
     reply.headers.emplace_back("Cache-Control", "no-cache");
     reply.headers.emplace_back("X-Accel-Buffering", "no");
-    reply.stream = [generation = std::move(*generation)](HttpSink& sink) { stream_out(*generation, sink); };
+    reply.stream = [generation = std::move(*generation)](HttpSink& sink) {
+        stream_out(*generation, sink);
+    };
     return reply;
 }
 

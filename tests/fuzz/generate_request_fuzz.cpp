@@ -1,4 +1,5 @@
-// Any bytes as a request body: an answer or an Error, never a crash; what is accepted keeps to the limits.
+// Any bytes as a request body: an answer or an Error, never a crash; what is accepted keeps to the
+// limits.
 #include <cstdint>
 #include <string_view>
 
@@ -17,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             CHECK(!proto::error_body(request.error()).empty());
             continue;
         }
-        CHECK(!request->temperature || (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
+        CHECK(!request->temperature ||
+              (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
         CHECK(!request->top_p || (*request->top_p > 0.0f && *request->top_p <= 1.0f));
         CHECK(!request->n_tokens_max || *request->n_tokens_max > 0);
         CHECK(request->stop.size() <= proto::kStopStringsMax);

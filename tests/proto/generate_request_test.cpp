@@ -10,10 +10,14 @@ namespace {
 constexpr uint32_t kVocab = 1000;
 
 Result<GenerateRequest> completion(const std::string& more) {
-    return parse_generate_request(R"({"model":"m","prompt":"hi")" + (more.empty() ? "" : "," + more) + "}", ApiKind::kCompletion, kVocab);
+    return parse_generate_request(
+        R"({"model":"m","prompt":"hi")" + (more.empty() ? "" : "," + more) + "}",
+        ApiKind::kCompletion, kVocab);
 }
 Result<GenerateRequest> chat(const std::string& messages, const std::string& more = "") {
-    return parse_generate_request(R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat, kVocab);
+    return parse_generate_request(
+        R"({"messages":)" + messages + (more.empty() ? "" : "," + more) + "}", ApiKind::kChat,
+        kVocab);
 }
 
 void expect_refused(const std::string& field, ErrorCode code, const std::string& param) {
@@ -21,11 +25,13 @@ void expect_refused(const std::string& field, ErrorCode code, const std::string&
     ASSERT_FALSE(request.ok()) << field;
     EXPECT_EQ(request.error().code, code) << field;
     EXPECT_EQ(request.error().param, param) << request.error().message;
-    EXPECT_NE(request.error().message.find(param.substr(0, param.find('['))), std::string::npos) << request.error().message;
+    EXPECT_NE(request.error().message.find(param.substr(0, param.find('['))), std::string::npos)
+        << request.error().message;
 }
 
 TEST(GenerateRequest, ReadsEveryHonouredParameter) {
-    auto request = completion(R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-3,
+    auto request =
+        completion(R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-3,
         "stop":["a","b"],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,
         "ignore_eos":true,"min_tokens":2,"stop_token_ids":[5],"user":"u","unknown_field":{"x":[1]})");
     ASSERT_TRUE(request.ok()) << request.error().message;
@@ -38,13 +44,15 @@ TEST(GenerateRequest, ReadsEveryHonouredParameter) {
     EXPECT_FLOAT_EQ(*request->min_p, 0.1f);
     EXPECT_EQ(request->seed, uint64_t(-3));
     EXPECT_EQ(request->stop, (std::vector<std::string>{"a", "b"}));
-    EXPECT_TRUE(request->stream && request->include_usage && request->return_token_ids && request->ignore_eos);
+    EXPECT_TRUE(request->stream && request->include_usage && request->return_token_ids &&
+                request->ignore_eos);
     EXPECT_EQ(request->n_tokens_min, 2u);
     EXPECT_EQ(request->stop_token_ids, (std::vector<TokenId>{5}));
 }
 
 TEST(GenerateRequest, NullIsAsGoodAsAbsent) {
-    auto request = completion(R"("max_tokens":null,"temperature":null,"stop":null,"n":null,"logprobs":null,"tools":null,
+    auto request = completion(
+        R"("max_tokens":null,"temperature":null,"stop":null,"n":null,"logprobs":null,"tools":null,
         "stream":null,"stream_options":null,"seed":null,"logit_bias":null,"response_format":null)");
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_FALSE(request->n_tokens_max || request->temperature || request->seed || request->stream);
@@ -59,21 +67,38 @@ TEST(GenerateRequest, TopKOfMinusOneIsOff) {
 TEST(GenerateRequest, MaxCompletionTokensIsMaxTokens) {
     EXPECT_EQ(completion(R"("max_completion_tokens":9)")->n_tokens_max, 9u);
     EXPECT_EQ(completion(R"("max_completion_tokens":9,"max_tokens":9)")->n_tokens_max, 9u);
-    expect_refused(R"("max_completion_tokens":9,"max_tokens":8)", ErrorCode::kInvalidRequest, "max_completion_tokens");
+    expect_refused(R"("max_completion_tokens":9,"max_tokens":8)", ErrorCode::kInvalidRequest,
+                   "max_completion_tokens");
 }
 
 TEST(GenerateRequest, OutOfRangeNamesTheField) {
     for (auto [field, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"("temperature":-0.1)", "temperature"}, {R"("temperature":2.1)", "temperature"},
-             {R"("temperature":"hot")", "temperature"}, {R"("temperature":true)", "temperature"},
-             {R"("top_p":0)", "top_p"}, {R"("top_p":1.01)", "top_p"}, {R"("min_p":-1)", "min_p"}, {R"("min_p":1.5)", "min_p"},
-             {R"("top_k":-2)", "top_k"}, {R"("top_k":1.5)", "top_k"}, {R"("max_tokens":0)", "max_tokens"},
-             {R"("max_tokens":-5)", "max_tokens"}, {R"("max_tokens":1e3)", "max_tokens"},
-             {R"("max_tokens":99999999999)", "max_tokens"}, {R"("seed":"x")", "seed"}, {R"("seed":1.5)", "seed"},
-             {R"("stop":5)", "stop"}, {R"("stop":[""])", "stop[0]"}, {R"("stop":["a",7])", "stop[1]"},
-             {R"("stream":"yes")", "stream"}, {R"("stream_options":{"include_usage":true})", "stream_options"},
-             {R"("min_tokens":-1)", "min_tokens"}, {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
-             {R"("stop_token_ids":[1000])", "stop_token_ids[0]"}, {R"("user":5)", "user"}, {R"("ignore_eos":1)", "ignore_eos"}}) {
+             {R"("temperature":-0.1)", "temperature"},
+             {R"("temperature":2.1)", "temperature"},
+             {R"("temperature":"hot")", "temperature"},
+             {R"("temperature":true)", "temperature"},
+             {R"("top_p":0)", "top_p"},
+             {R"("top_p":1.01)", "top_p"},
+             {R"("min_p":-1)", "min_p"},
+             {R"("min_p":1.5)", "min_p"},
+             {R"("top_k":-2)", "top_k"},
+             {R"("top_k":1.5)", "top_k"},
+             {R"("max_tokens":0)", "max_tokens"},
+             {R"("max_tokens":-5)", "max_tokens"},
+             {R"("max_tokens":1e3)", "max_tokens"},
+             {R"("max_tokens":99999999999)", "max_tokens"},
+             {R"("seed":"x")", "seed"},
+             {R"("seed":1.5)", "seed"},
+             {R"("stop":5)", "stop"},
+             {R"("stop":[""])", "stop[0]"},
+             {R"("stop":["a",7])", "stop[1]"},
+             {R"("stream":"yes")", "stream"},
+             {R"("stream_options":{"include_usage":true})", "stream_options"},
+             {R"("min_tokens":-1)", "min_tokens"},
+             {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
+             {R"("stop_token_ids":[1000])", "stop_token_ids[0]"},
+             {R"("user":5)", "user"},
+             {R"("ignore_eos":1)", "ignore_eos"}}) {
         expect_refused(field, ErrorCode::kInvalidRequest, param);
     }
 }
@@ -86,20 +111,33 @@ TEST(GenerateRequest, TooManyStopStringsAreRefused) {
 
 TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
     for (auto [field, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"("n":2)", "n"}, {R"("best_of":3)", "best_of"}, {R"("logprobs":5)", "logprobs"}, {R"("logprobs":true)", "logprobs"},
-             {R"("top_logprobs":2)", "top_logprobs"}, {R"("prompt_logprobs":1)", "prompt_logprobs"}, {R"("echo":true)", "echo"},
-             {R"("suffix":"x")", "suffix"}, {R"("presence_penalty":0.5)", "presence_penalty"},
-             {R"("frequency_penalty":-0.5)", "frequency_penalty"}, {R"("repetition_penalty":1.1)", "repetition_penalty"},
-             {R"("logit_bias":{"5":1})", "logit_bias"}, {R"("tools":[{}])", "tools"}, {R"("tool_choice":"required")", "tool_choice"},
-             {R"("response_format":{"type":"json_object"})", "response_format"}, {R"("guided_json":{})", "guided_json"},
-             {R"("structured_outputs":{"choice":["a"]})", "structured_outputs"}, {R"("priority":1)", "priority"},
-             {R"("lora":[{"id":0}])", "lora"}, {R"("adapter":"sql")", "adapter"}}) {
+             {R"("n":2)", "n"},
+             {R"("best_of":3)", "best_of"},
+             {R"("logprobs":5)", "logprobs"},
+             {R"("logprobs":true)", "logprobs"},
+             {R"("top_logprobs":2)", "top_logprobs"},
+             {R"("prompt_logprobs":1)", "prompt_logprobs"},
+             {R"("echo":true)", "echo"},
+             {R"("suffix":"x")", "suffix"},
+             {R"("presence_penalty":0.5)", "presence_penalty"},
+             {R"("frequency_penalty":-0.5)", "frequency_penalty"},
+             {R"("repetition_penalty":1.1)", "repetition_penalty"},
+             {R"("logit_bias":{"5":1})", "logit_bias"},
+             {R"("tools":[{}])", "tools"},
+             {R"("tool_choice":"required")", "tool_choice"},
+             {R"("response_format":{"type":"json_object"})", "response_format"},
+             {R"("guided_json":{})", "guided_json"},
+             {R"("structured_outputs":{"choice":["a"]})", "structured_outputs"},
+             {R"("priority":1)", "priority"},
+             {R"("lora":[{"id":0}])", "lora"},
+             {R"("adapter":"sql")", "adapter"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
 }
 
 TEST(GenerateRequest, NeutralValuesOfUnsupportedParametersAreAccepted) {
-    auto request = completion(R"("n":1,"best_of":1,"logprobs":false,"top_logprobs":0,"echo":false,"suffix":"","presence_penalty":0,
+    auto request = completion(
+        R"("n":1,"best_of":1,"logprobs":false,"top_logprobs":0,"echo":false,"suffix":"","presence_penalty":0,
         "frequency_penalty":0.0,"repetition_penalty":1.0,"logit_bias":{},"tools":[],"tool_choice":"none",
         "response_format":{"type":"text"},"modalities":["text"],"priority":0)");
     EXPECT_TRUE(request.ok()) << request.error().message;
@@ -114,27 +152,35 @@ TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfOneOfThem) {
     EXPECT_EQ(parse("[\"a\"]")->prompt_text, "a");
     EXPECT_EQ(parse("[\"a\",\"b\"]").error().code, ErrorCode::kUnsupportedParameter);
     EXPECT_EQ(parse("[[1],[2]]").error().code, ErrorCode::kUnsupportedParameter);
-    for (const char* bad : {"[]", "[[]]", "5", "{}", "null", "[1000]", "[-1]", "[1,\"a\"]", "[1.5]", "[true]"}) {
+    for (const char* bad :
+         {"[]", "[[]]", "5", "{}", "null", "[1000]", "[-1]", "[1,\"a\"]", "[1.5]", "[true]"}) {
         Result<GenerateRequest> request = parse(bad);
         ASSERT_FALSE(request.ok()) << bad;
         EXPECT_EQ(request.error().code, ErrorCode::kInvalidRequest) << bad;
-        EXPECT_EQ(request.error().param.substr(0, 6), "prompt") << bad << ": " << request.error().message;
+        EXPECT_EQ(request.error().param.substr(0, 6), "prompt")
+            << bad << ": " << request.error().message;
     }
     EXPECT_EQ(parse_generate_request("{}", ApiKind::kCompletion, kVocab).error().param, "prompt");
 }
 
 TEST(GenerateRequest, MessagesKeepTheirFieldsAndJoinTextParts) {
-    auto request = chat(R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":[{"type":"text","text":"a"},
+    auto request = chat(
+        R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":[{"type":"text","text":"a"},
         {"type":"text","text":"b"}]},{"role":"assistant","content":null}])");
     ASSERT_TRUE(request.ok()) << request.error().message;
-    EXPECT_EQ(request->messages_json, R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":"a\nb"},)"
-                                      R"({"role":"assistant","content":null}])");
+    EXPECT_EQ(request->messages_json,
+              R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":"a\nb"},)"
+              R"({"role":"assistant","content":null}])");
 }
 
 TEST(GenerateRequest, BadMessagesNameTheirPlace) {
     for (auto [messages, param] : std::vector<std::pair<std::string, std::string>>{
-             {"[]", "messages"}, {"\"hi\"", "messages"}, {"[5]", "messages[0]"}, {R"([{"content":"a"}])", "messages[0].role"},
-             {R"([{"role":"user"}])", "messages[0].content"}, {R"([{"role":"user","content":5}])", "messages[0].content"},
+             {"[]", "messages"},
+             {"\"hi\"", "messages"},
+             {"[5]", "messages[0]"},
+             {R"([{"content":"a"}])", "messages[0].role"},
+             {R"([{"role":"user"}])", "messages[0].content"},
+             {R"([{"role":"user","content":5}])", "messages[0].content"},
              {R"([{"role":5,"content":"a"}])", "messages[0].role"},
              {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text"}}) {
         Result<GenerateRequest> request = chat(messages);
@@ -142,13 +188,15 @@ TEST(GenerateRequest, BadMessagesNameTheirPlace) {
         EXPECT_EQ(request.error().code, ErrorCode::kInvalidRequest) << messages;
         EXPECT_EQ(request.error().param, param) << request.error().message;
     }
-    Result<GenerateRequest> image = chat(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])");
+    Result<GenerateRequest> image =
+        chat(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])");
     ASSERT_FALSE(image.ok());
     EXPECT_EQ(image.error().code, ErrorCode::kUnsupportedParameter);
 }
 
 TEST(GenerateRequest, ABodyThatIsNoObjectIsRefused) {
-    for (const char* body : {"", "[]", "5", "null", "{", "{\"prompt\":\"a\"} x", "{\"prompt\":\"a\",\"prompt\":\"b\"}"}) {
+    for (const char* body : {"", "[]", "5", "null", "{", "{\"prompt\":\"a\"} x",
+                             "{\"prompt\":\"a\",\"prompt\":\"b\"}"}) {
         EXPECT_FALSE(parse_generate_request(body, ApiKind::kCompletion, kVocab).ok()) << body;
     }
 }
@@ -163,10 +211,12 @@ TEST(ErrorTable, EveryCodeHasAStatusAndAWireCode) {
 }
 
 TEST(ErrorTable, TheBodyIsOpenAisEnvelope) {
-    EXPECT_EQ(error_body(make_error(ErrorCode::kModelNotFound, "no \"x\"", "model")),
-              R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"model_not_found"}})");
-    EXPECT_EQ(error_body(make_error(ErrorCode::kOverloaded, "busy")),
-              R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"server_overloaded"}})");
+    EXPECT_EQ(
+        error_body(make_error(ErrorCode::kModelNotFound, "no \"x\"", "model")),
+        R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"model","code":"model_not_found"}})");
+    EXPECT_EQ(
+        error_body(make_error(ErrorCode::kOverloaded, "busy")),
+        R"({"error":{"message":"busy","type":"rate_limit_error","param":null,"code":"server_overloaded"}})");
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "server/config.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 namespace lorad::server {
 namespace {
@@ -44,18 +44,22 @@ TEST(Config, FileEnvironmentAndFlagsWinInThisOrder) {
 TEST(Config, ErrorsNameTheSourceTheRangeAndTheValue) {
     auto by_flag = build_config({flag("port", {"70000"})});
     ASSERT_FALSE(by_flag.ok());
-    EXPECT_EQ(by_flag.error().message, "--port: expected a whole number from 0 to 65535, found \"70000\"");
+    EXPECT_EQ(by_flag.error().message,
+              "--port: expected a whole number from 0 to 65535, found \"70000\"");
     auto file = config_from_file(write_file("\nmax_num_seqs = \"many\"\n"));
     ASSERT_TRUE(file.ok());
     auto by_file = build_config({*file});
     ASSERT_FALSE(by_file.ok());
-    EXPECT_NE(by_file.error().message.find("lorad_config_test.toml:2: max_num_seqs"), std::string::npos) << by_file.error().message;
+    EXPECT_NE(by_file.error().message.find("lorad_config_test.toml:2: max_num_seqs"),
+              std::string::npos)
+        << by_file.error().message;
 }
 
 TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
     auto unknown = config_from_file(write_file("prot = 1\n"));
     ASSERT_FALSE(unknown.ok());
-    EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos) << unknown.error().message;
+    EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos)
+        << unknown.error().message;
     auto broken = config_from_file(write_file("port = = 1\n"));
     ASSERT_FALSE(broken.ok());
     EXPECT_NE(broken.error().message.find(":1:"), std::string::npos) << broken.error().message;
@@ -78,18 +82,22 @@ TEST(Config, ListsComeFromEverySource) {
 }
 
 TEST(Config, AdapterArgumentsNeedNameAndFolderOnce) {
-    for (const char* bad : {"x", "=dir", "name="}) EXPECT_FALSE(build_config({flag("lora", {bad})}).ok()) << bad;
+    for (const char* bad : {"x", "=dir", "name="})
+        EXPECT_FALSE(build_config({flag("lora", {bad})}).ok()) << bad;
     EXPECT_FALSE(build_config({flag("lora", {"a=x", "a=y"})}).ok());
 }
 
 TEST(Config, SwitchesTakeTrueAndFalseOnly) {
     EXPECT_TRUE(build_config({flag("batch-invariant", {"true"})})->batch_invariant);
-    EXPECT_FALSE(build_config({flag("batch-invariant", {"true"}), flag("batch-invariant", {"false"})})->batch_invariant);
+    EXPECT_FALSE(
+        build_config({flag("batch-invariant", {"true"}), flag("batch-invariant", {"false"})})
+            ->batch_invariant);
     EXPECT_FALSE(build_config({flag("batch-invariant", {"yes"})}).ok());
 }
 
 TEST(Config, AStepMustHoldATokenOfEverySequence) {
-    auto config = build_config({flag("max-num-seqs", {"64"}), flag("max-num-batched-tokens", {"32"})});
+    auto config =
+        build_config({flag("max-num-seqs", {"64"}), flag("max-num-batched-tokens", {"32"})});
     ASSERT_FALSE(config.ok());
     EXPECT_NE(config.error().message.find("32"), std::string::npos);
     EXPECT_NE(config.error().message.find("64"), std::string::npos);

@@ -1,8 +1,8 @@
 #include "server/engine/engine.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "tests/server/fake_runner.h"
 
@@ -12,13 +12,15 @@ namespace {
 using std::chrono::milliseconds;
 
 struct Fixture {
-    explicit Fixture(uint32_t n_blocks = 64, SchedulerLimits limits = {128, 8, model::kBlockTokens}, uint32_t n_waiting_max = 100)
-        : runner(n_blocks), metrics({"base", model::kBlockTokens, n_blocks, 4, "fake", "none", true}),
+    explicit Fixture(uint32_t n_blocks = 64, SchedulerLimits limits = {128, 8, model::kBlockTokens},
+                     uint32_t n_waiting_max = 100)
+        : runner(n_blocks),
+          metrics({"base", model::kBlockTokens, n_blocks, 4, "fake", "none", true}),
           engine(runner, metrics, {limits, n_blocks, n_waiting_max, 3}) {}
 
     // Hands a request over and returns its stream.
-    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max, uint32_t slot = kNoAdapterSlot,
-                                        float temperature = 0.0f) {
+    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
+                                        uint32_t slot = kNoAdapterSlot, float temperature = 0.0f) {
         Request request;
         request.prompt = std::move(prompt);
         request.n_tokens_max = n_max;
@@ -242,14 +244,15 @@ TEST(Engine, DrainEndsWhatTakesTooLong) {
     }
 }
 
-// Random traffic against a tiny cache: whatever is preempted, cancelled or chunked, every request ends, with exactly the
-// tokens it would have had alone, and all blocks come back.
-// Adds the preemptions to `n_preemptions`.
+// Random traffic against a tiny cache: whatever is preempted, cancelled or chunked, every request
+// ends, with exactly the tokens it would have had alone, and all blocks come back. Adds the
+// preemptions to `n_preemptions`.
 void simulate(uint32_t seed, uint32_t& n_preemptions) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     uint32_t n_blocks = 4 + random() % 12;
-    SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8), model::kBlockTokens};
+    SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8),
+                           model::kBlockTokens};
     Fixture f(n_blocks, limits, 1000);
     struct Sent {
         std::vector<TokenId> prompt;
@@ -275,7 +278,8 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
             uint32_t slot = random() % 3 == 0 ? kNoAdapterSlot : uint32_t(random() % 5);
             auto prompt = prompt_of(n_prompt, random());
             auto stream = f.submit(prompt, n_max, slot, random() % 4 == 0 ? 0.5f : 0.0f);
-            all.push_back({std::move(prompt), slot, n_max, std::move(stream), false, {}, std::nullopt});
+            all.push_back(
+                {std::move(prompt), slot, n_max, std::move(stream), false, {}, std::nullopt});
         }
         if (!all.empty() && random() % 10 == 0) {
             Sent& sent = all[random() % all.size()];

@@ -1,5 +1,6 @@
-// A device made of arithmetic: it keeps a KV cache of tokens, and the next token is a hash of what the row can see
-// through its block table and of its adapter. A wrong block, position, order or slot changes the tokens.
+// A device made of arithmetic: it keeps a KV cache of tokens, and the next token is a hash of what
+// the row can see through its block table and of its adapter. A wrong block, position, order or
+// slot changes the tokens.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,8 @@ inline TokenId fake_next_token(std::span<const TokenId> tokens, uint32_t adapter
     return TokenId((hash >> 20) % kFakeVocab);
 }
 
-inline std::vector<TokenId> fake_continuation(std::vector<TokenId> tokens, uint32_t adapter_slot, size_t n) {
+inline std::vector<TokenId> fake_continuation(std::vector<TokenId> tokens, uint32_t adapter_slot,
+                                              size_t n) {
     std::vector<TokenId> out;
     for (size_t i = 0; i < n; ++i) {
         out.push_back(fake_next_token(tokens, adapter_slot));
@@ -42,7 +44,8 @@ class FakeRunner final : public StepRunner {
         n_in_flight_max_ = std::max(n_in_flight_max_, uint32_t(pending_.size()) + 1);
         n_rows_max_ = std::max(n_rows_max_, batch.n_rows());
         ++n_steps_;
-        if (fail_at_step_ && n_steps_ == *fail_at_step_) return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
+        if (fail_at_step_ && n_steps_ == *fail_at_step_)
+            return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
         // As on the device: all rows are stored before any is looked at.
         for (const model::BatchRow& row : batch.rows()) {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
@@ -55,7 +58,8 @@ class FakeRunner final : public StepRunner {
             bool whole = true;
             for (uint32_t position = 0; position <= row.position; ++position) {
                 const Entry& entry = cache_[place(batch, row, position)];
-                whole = whole && entry.position == position && entry.adapter_slot == row.adapter_slot;
+                whole =
+                    whole && entry.position == position && entry.adapter_slot == row.adapter_slot;
                 seen.push_back(entry.token);
             }
             if (!whole) n_broken_.fetch_add(1);
@@ -85,7 +89,9 @@ class FakeRunner final : public StepRunner {
         return result;
     }
 
-    uint32_t n_broken() const { return n_broken_.load(); }  // outputs that saw a KV entry not their own
+    uint32_t n_broken() const {
+        return n_broken_.load();
+    }  // outputs that saw a KV entry not their own
     uint32_t n_rows_max() const { return n_rows_max_; }
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
 
@@ -99,10 +105,12 @@ class FakeRunner final : public StepRunner {
         uint32_t position = 0xffffffffu;
         uint32_t adapter_slot = 0;
     };
-    size_t place(const model::StepBatch& batch, const model::BatchRow& row, uint32_t position) const {
+    size_t place(const model::StepBatch& batch, const model::BatchRow& row,
+                 uint32_t position) const {
         uint32_t index = position / model::kBlockTokens;
         CHECK(index < row.n_blocks);
-        return size_t(batch.block_tables()[row.table_begin + index]) * model::kBlockTokens + position % model::kBlockTokens;
+        return size_t(batch.block_tables()[row.table_begin + index]) * model::kBlockTokens +
+               position % model::kBlockTokens;
     }
 
     std::vector<Entry> cache_;

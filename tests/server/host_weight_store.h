@@ -11,7 +11,9 @@ namespace lorad::server {
 class HostBlock final : public adapters::WeightBlock {
   public:
     explicit HostBlock(uint64_t size_bytes) : bytes_(size_bytes) {}
-    gpu::DeviceAddress address() const override { return gpu::DeviceAddress(reinterpret_cast<uintptr_t>(bytes_.data())); }
+    gpu::DeviceAddress address() const override {
+        return gpu::DeviceAddress(reinterpret_cast<uintptr_t>(bytes_.data()));
+    }
     uint64_t size() const override { return bytes_.size(); }
 
   private:
@@ -25,10 +27,14 @@ class HostWeightStore final : public adapters::WeightStore {
         return std::unique_ptr<adapters::WeightBlock>(std::make_unique<HostBlock>(size_bytes));
     }
     uint64_t block_bytes_max() const override { return 1u << 30; }
-    Status upload(adapters::WeightBlock&, uint64_t, std::span<const std::byte>) override { return ok_status(); }
+    Status upload(adapters::WeightBlock&, uint64_t, std::span<const std::byte>) override {
+        return ok_status();
+    }
     Status finish() override { return ok_status(); }
     uint32_t n_slots() const override { return n_slots_; }
-    Status set_slot(uint32_t, std::span<const model::LoraModuleView>) override { return ok_status(); }
+    Status set_slot(uint32_t, std::span<const model::LoraModuleView>) override {
+        return ok_status();
+    }
 
   private:
     const uint32_t n_slots_;

@@ -1,4 +1,5 @@
-// The whole server but for device and tokenizer: real sockets, routes, engine thread and registry; a fake runner computes.
+// The whole server but for device and tokenizer: real sockets, routes, engine thread and registry;
+// a fake runner computes.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
@@ -44,7 +45,8 @@ class FakeCodec final : public TextCodec {
         Result<JsonDocument> document = parse_json(messages_json);
         if (!document.ok()) return document.error();
         std::string text;
-        for (const JsonValue& message : *document->root().as_array()) text += *message.string_or("content", "");
+        for (const JsonValue& message : *document->root().as_array())
+            text += *message.string_or("content", "");
         return text;
     }
     std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const override {
@@ -62,13 +64,18 @@ std::vector<TokenId> bytes_of(std::string_view text) { return {text.begin(), tex
 class HttpTest : public testing::Test {
   protected:
     HttpTest()
-        : runner(64), metrics({"base", model::kBlockTokens, 64, 8, "fake", "none", true}),
+        : runner(64),
+          metrics({"base", model::kBlockTokens, 64, 8, "fake", "none", true}),
           engine(runner, metrics, {{128, 8, model::kBlockTokens}, 64, 16}),
-          config(*model::load_model_config(std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/base")), store(8),
+          config(
+              *model::load_model_config(std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/base")),
+          store(8),
           registry(config, store, {"base", 8}),
-          context{engine, metrics, registry, codec, "base", kFakeVocab, kPositionsMax, defaults(), 1700000000} {
+          context{engine,     metrics,       registry,   codec,     "base",
+                  kFakeVocab, kPositionsMax, defaults(), 1700000000} {
         add_routes(router, gate);
-        auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router, [this](int status) { metrics.on_http_response(status); });
+        auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router,
+                                        [this](int status) { metrics.on_http_response(status); });
         EXPECT_TRUE(created.ok());
         listener = std::move(*created);
         listener->start();
@@ -113,14 +120,17 @@ class HttpTest : public testing::Test {
         out.set_read_timeout(30);
         return out;
     }
-    Answer post(const std::string& path, const std::string& body) { return read(client().Post(path, body, "application/json")); }
+    Answer post(const std::string& path, const std::string& body) {
+        return read(client().Post(path, body, "application/json"));
+    }
     Answer get(const std::string& path) { return read(client().Get(path)); }
     std::string completion_text(const std::string& body) {
         Answer answer = post("/v1/completions", body);
         EXPECT_EQ(answer.status, 200) << answer.body;
         Result<JsonDocument> document = parse_json(answer.body);
         if (!document.ok() || answer.status != 200) return {};
-        return std::string(*document->root().find("choices")->as_array()->at(0).string_or("text", ""));
+        return std::string(
+            *document->root().find("choices")->as_array()->at(0).string_or("text", ""));
     }
     double metric(const std::string& line_start) {
         std::string text = get("/metrics").body;
@@ -128,8 +138,10 @@ class HttpTest : public testing::Test {
         return at == std::string::npos ? -1.0 : std::stod(text.substr(at + 1 + line_start.size()));
     }
     void load_pirate() {
-        Answer answer = post("/v1/load_lora_adapter", R"({"lora_name":"pirate","lora_path":")" + std::string(LORAD_SOURCE_DIR) +
-                                                          R"(/deploy/demo-model/adapters/pirate"})");
+        Answer answer =
+            post("/v1/load_lora_adapter", R"({"lora_name":"pirate","lora_path":")" +
+                                              std::string(LORAD_SOURCE_DIR) +
+                                              R"(/deploy/demo-model/adapters/pirate"})");
         ASSERT_EQ(answer.status, 200) << answer.body;
     }
 
@@ -147,8 +159,9 @@ class HttpTest : public testing::Test {
 };
 
 TEST_F(HttpTest, CompletionIsTheContinuationOfItsPrompt) {
-    EXPECT_EQ(completion_text(R"({"model":"base","prompt":"hello","max_tokens":5,"ignore_eos":true})"),
-              text_of(fake_continuation(bytes_of("hello"), kNoAdapterSlot, 5)));
+    EXPECT_EQ(
+        completion_text(R"({"model":"base","prompt":"hello","max_tokens":5,"ignore_eos":true})"),
+        text_of(fake_continuation(bytes_of("hello"), kNoAdapterSlot, 5)));
     EXPECT_EQ(completion_text(R"({"prompt":[1,2,3],"max_tokens":5,"ignore_eos":true})"),
               text_of(fake_continuation({1, 2, 3}, kNoAdapterSlot, 5)));
     EXPECT_EQ(completion_text(R"({"prompt":[[1,2,3]],"max_tokens":5,"ignore_eos":true})"),
@@ -156,7 +169,9 @@ TEST_F(HttpTest, CompletionIsTheContinuationOfItsPrompt) {
 }
 
 TEST_F(HttpTest, CompletionHasOpenAisShape) {
-    Answer answer = post("/v1/completions", R"({"model":"base","prompt":[7,8],"max_tokens":2,"ignore_eos":true,"return_token_ids":true})");
+    Answer answer = post(
+        "/v1/completions",
+        R"({"model":"base","prompt":[7,8],"max_tokens":2,"ignore_eos":true,"return_token_ids":true})");
     auto document = parse_json(answer.body);
     ASSERT_TRUE(document.ok());
     JsonValue root = document->root();
@@ -173,12 +188,16 @@ TEST_F(HttpTest, CompletionHasOpenAisShape) {
 }
 
 TEST_F(HttpTest, ChatStreamsChunksThatAddUpToTheWholeAnswer) {
-    std::string body = R"({"model":"base","messages":[{"role":"user","content":"hi"}],"max_tokens":6,"ignore_eos":true)";
+    std::string body =
+        R"({"model":"base","messages":[{"role":"user","content":"hi"}],"max_tokens":6,"ignore_eos":true)";
     Answer whole = post("/v1/chat/completions", body + "}");
     auto whole_document = parse_json(whole.body);
     ASSERT_TRUE(whole_document.ok()) << whole.body;
-    std::string expected(*whole_document->root().find("choices")->as_array()->at(0).find("message")->string_or("content", ""));
-    Answer streamed = post("/v1/chat/completions", body + R"(,"stream":true,"stream_options":{"include_usage":true}})");
+    std::string expected(
+        *whole_document->root().find("choices")->as_array()->at(0).find("message")->string_or(
+            "content", ""));
+    Answer streamed = post("/v1/chat/completions",
+                           body + R"(,"stream":true,"stream_options":{"include_usage":true}})");
     ASSERT_EQ(streamed.status, 200) << streamed.body;
     std::string text, finish;
     std::vector<std::string> events;
@@ -212,7 +231,9 @@ TEST_F(HttpTest, ChatStreamsChunksThatAddUpToTheWholeAnswer) {
 TEST_F(HttpTest, AStopStringEndsTheTextBeforeItAndTheWorkBehindIt) {
     auto tokens = fake_continuation(bytes_of("abc"), kNoAdapterSlot, 200);
     std::string stop = "<" + std::to_string(tokens[3]) + ">";
-    Answer answer = post("/v1/completions", R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"stop":")" + stop + "\"}");
+    Answer answer =
+        post("/v1/completions",
+             R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"stop":")" + stop + "\"}");
     auto document = parse_json(answer.body);
     ASSERT_TRUE(document.ok());
     JsonValue choice = document->root().find("choices")->as_array()->at(0);
@@ -225,9 +246,15 @@ TEST_F(HttpTest, AnAdapterIsNamedByModelAndRunsInItsSlot) {
     load_pirate();
     uint32_t slot = registry.acquire("pirate")->slot();
     std::string expected = text_of(fake_continuation({5, 6}, slot, 4));
-    EXPECT_EQ(completion_text(R"({"model":"pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
-    EXPECT_EQ(completion_text(R"({"model":"base:pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
-    EXPECT_NE(completion_text(R"({"model":"base","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"), expected);
+    EXPECT_EQ(
+        completion_text(R"({"model":"pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
+        expected);
+    EXPECT_EQ(completion_text(
+                  R"({"model":"base:pirate","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
+              expected);
+    EXPECT_NE(
+        completion_text(R"({"model":"base","prompt":[5,6],"max_tokens":4,"ignore_eos":true})"),
+        expected);
     std::string models = get("/v1/models").body;
     EXPECT_NE(models.find(R"("id":"pirate")"), std::string::npos);
     EXPECT_NE(models.find(R"("parent":"base")"), std::string::npos);
@@ -239,9 +266,12 @@ TEST_F(HttpTest, AnAdapterIsNamedByModelAndRunsInItsSlot) {
 }
 
 TEST_F(HttpTest, UnknownNamesAreNotFound) {
-    EXPECT_EQ(post("/v1/completions", R"({"model":"nobody","prompt":"a"})").code, "model_not_found");
-    EXPECT_EQ(post("/v1/completions", R"({"model":"base:nobody","prompt":"a"})").code, "adapter_not_found");
-    EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"nobody"})").code, "adapter_not_found");
+    EXPECT_EQ(post("/v1/completions", R"({"model":"nobody","prompt":"a"})").code,
+              "model_not_found");
+    EXPECT_EQ(post("/v1/completions", R"({"model":"base:nobody","prompt":"a"})").code,
+              "adapter_not_found");
+    EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"nobody"})").code,
+              "adapter_not_found");
     EXPECT_EQ(get("/v1/models/nobody").status, 404);
     Answer route = get("/v1/nothing");
     EXPECT_EQ(route.status, 404);
@@ -257,7 +287,10 @@ TEST_F(HttpTest, ContextLengthIsRefusedWithBothNumbers) {
     EXPECT_EQ(answer.code, "context_length_exceeded");
     EXPECT_NE(answer.message.find("512"), std::string::npos);
     EXPECT_NE(answer.message.find("513"), std::string::npos);
-    EXPECT_EQ(post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":509,"stop_token_ids":[1,2]})").status, 200);
+    EXPECT_EQ(
+        post("/v1/completions", R"({"prompt":[1,2,3],"max_tokens":509,"stop_token_ids":[1,2]})")
+            .status,
+        200);
 }
 
 TEST_F(HttpTest, MalformedJsonIsRefusedWithItsPosition) {
@@ -281,12 +314,14 @@ TEST_F(HttpTest, ManyStreamsAtOnceEachGetTheirOwnTokens) {
     for (TokenId i = 0; i < 12; ++i) {
         threads.emplace_back([&, i] {
             bool adapter = i % 2 == 0;
-            std::string body = std::string(R"({"model":")") + (adapter ? "pirate" : "base") + R"(","prompt":[)" +
-                               std::to_string(i) + R"(,1],"max_tokens":30,"ignore_eos":true})";
+            std::string body = std::string(R"({"model":")") + (adapter ? "pirate" : "base") +
+                               R"(","prompt":[)" + std::to_string(i) +
+                               R"(,1],"max_tokens":30,"ignore_eos":true})";
             httplib::Client one = client();
             auto result = one.Post("/v1/completions", body, "application/json");
             if (!result) return;
-            std::string expected = text_of(fake_continuation({i, 1}, adapter ? slot : kNoAdapterSlot, 30));
+            std::string expected =
+                text_of(fake_continuation({i, 1}, adapter ? slot : kNoAdapterSlot, 30));
             if (result->body.find("\"text\":\"" + expected + "\"") != std::string::npos) ++n_right;
         });
     }
@@ -303,8 +338,10 @@ void send_and_close(uint32_t port, const std::string& body, int wait_ms) {
     address.sin_port = htons(uint16_t(port));
     inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
     ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    std::string request = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-                          std::to_string(body.size()) + "\r\n\r\n" + body;
+    std::string request =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+        "application/json\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body;
     ASSERT_EQ(send(fd, request.data(), request.size(), 0), ssize_t(request.size()));
     std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
     close(fd);
@@ -314,14 +351,20 @@ TEST_F(HttpTest, AClientThatGoesAwayCancelsItsRequest) {
     runner.step_time_ = std::chrono::milliseconds(10);
     for (const char* stream : {"false", "true"}) {
         // Would run for five seconds.
-        send_and_close(listener->port(), std::string(R"({"prompt":[1],"max_tokens":500,"ignore_eos":true,"stream":)") + stream + "}", 200);
+        send_and_close(
+            listener->port(),
+            std::string(R"({"prompt":[1],"max_tokens":500,"ignore_eos":true,"stream":)") + stream +
+                "}",
+            200);
         auto begin = std::chrono::steady_clock::now();
         while (metric("vllm:num_requests_running{model_name=\"base\"}") != 0.0) {
-            ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2)) << "stream " << stream;
+            ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2))
+                << "stream " << stream;
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
     }
-    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"abort\"}"), 2.0);
+    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"abort\"}"),
+              2.0);
 }
 
 TEST_F(HttpTest, ABurstOfConnectionsIsAcceptedWithoutDelay) {
@@ -334,7 +377,8 @@ TEST_F(HttpTest, ABurstOfConnectionsIsAcceptedWithoutDelay) {
     std::vector<int> sockets;
     for (int i = 0; i < kClients; ++i) {
         sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
-        ASSERT_EQ(connect(sockets.back(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        ASSERT_EQ(connect(sockets.back(), reinterpret_cast<sockaddr*>(&address), sizeof address),
+                  0);
     }
     // A full backlog would cost a second for each that has to try again.
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(900));
@@ -358,7 +402,8 @@ TEST_F(HttpTest, MetricsCountWhatHappened) {
     completion_text(R"({"prompt":[1,2,3],"max_tokens":4,"ignore_eos":true})");
     EXPECT_EQ(metric("vllm:prompt_tokens_total{model_name=\"base\"}"), 3.0);
     EXPECT_EQ(metric("vllm:generation_tokens_total{model_name=\"base\"}"), 4.0);
-    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"length\"}"), 1.0);
+    EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"length\"}"),
+              1.0);
     EXPECT_EQ(metric("lorad_steps_total{model_name=\"base\"}"), 4.0);
     EXPECT_EQ(metric("vllm:time_to_first_token_seconds_count{model_name=\"base\"}"), 1.0);
     EXPECT_EQ(metric("vllm:inter_token_latency_seconds_count{model_name=\"base\"}"), 3.0);

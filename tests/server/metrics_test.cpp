@@ -5,7 +5,9 @@
 namespace lorad::server {
 namespace {
 
-bool has_line(const std::string& text, const std::string& line) { return text.find("\n" + line + "\n") != std::string::npos; }
+bool has_line(const std::string& text, const std::string& line) {
+    return text.find("\n" + line + "\n") != std::string::npos;
+}
 
 TEST(Metrics, HistogramBucketsAreCumulativeAndTheLastIsTheCount) {
     Histogram histogram({1.0, 2.0, 5.0});
@@ -38,8 +40,10 @@ TEST(Metrics, MaximaAndSharesFollowTheSteps) {
     EXPECT_TRUE(has_line(text, "lorad_step_adapters_max{model_name=\"m\"} 2"));
     EXPECT_TRUE(has_line(text, "vllm:kv_cache_usage_perc{model_name=\"m\"} 0.5"));
     EXPECT_TRUE(has_line(text, "lorad_adapter_bytes{adapter_name=\"a\"} 1000"));
-    EXPECT_TRUE(has_line(text, "vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
-    EXPECT_NE(text.find("vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"}"),
+    EXPECT_TRUE(
+        has_line(text, "vllm:request_success_total{model_name=\"m\",finished_reason=\"stop\"} 1"));
+    EXPECT_NE(text.find("vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\","
+                        "waiting_lora_adapters=\"c\"}"),
               std::string::npos);
 }
 

@@ -1,9 +1,9 @@
 #include "server/model_text.h"
 
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <iterator>
+
+#include <gtest/gtest.h>
 
 #include "proto/json.h"
 
@@ -16,7 +16,8 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     auto text = ModelText::load(kDemo + "/base");
     ASSERT_TRUE(text.ok()) << text.error().message;
     std::ifstream file(kDemo + "/samples.json");
-    std::string samples_text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    std::string samples_text((std::istreambuf_iterator<char>(file)),
+                             std::istreambuf_iterator<char>());
     auto samples = parse_json(samples_text);
     ASSERT_TRUE(samples.ok());
     for (const JsonValue& sample : *samples->root().find("samples")->as_array()) {
@@ -31,7 +32,8 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
         JsonValue output = *sample.find("outputs")->find("base");
         auto decoder = (*text)->make_decoder({});
         std::string answer;
-        for (const JsonValue& id : *output.find("ids")->as_array()) answer += *decoder->push(TokenId(*id.as_int()));
+        for (const JsonValue& id : *output.find("ids")->as_array())
+            answer += *decoder->push(TokenId(*id.as_int()));
         answer += *decoder->finish();
         EXPECT_EQ(answer, *output.string_or("text", ""));
     }

@@ -1,8 +1,8 @@
 #include "server/engine/scheduler.h"
 
-#include <gtest/gtest.h>
-
 #include <numeric>
+
+#include <gtest/gtest.h>
 
 namespace lorad::server {
 namespace {
@@ -49,12 +49,15 @@ TEST(Scheduler, DoesNotAdmitWhatTheFreeBlocksCannotHold) {
 }
 
 TEST(Scheduler, KeepsBlocksForTheRestOfARunningPrefill) {
-    // The running one has computed 64 of 512 tokens and needs 7 more blocks, 4 of them in this step.
+    // The running one has computed 64 of 512 tokens and needs 7 more blocks, 4 of them in this
+    // step.
     std::vector<SequenceView> running{{512, 64, 1}};
     std::vector<SequenceView> waiting{{10, 0, 0}};
-    StepPlan plan = plan_step(running, waiting, 7, {.n_rows_max = 300, .n_sequences_max = 8, .block_tokens = 64});
+    StepPlan plan = plan_step(running, waiting, 7,
+                              {.n_rows_max = 300, .n_sequences_max = 8, .block_tokens = 64});
     EXPECT_EQ(plan.n_admitted, 0u);
-    plan = plan_step(running, waiting, 8, {.n_rows_max = 500, .n_sequences_max = 8, .block_tokens = 64});
+    plan = plan_step(running, waiting, 8,
+                     {.n_rows_max = 500, .n_sequences_max = 8, .block_tokens = 64});
     EXPECT_EQ(plan.n_admitted, 1u);
 }
 

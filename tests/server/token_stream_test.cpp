@@ -1,8 +1,8 @@
 #include "server/engine/token_stream.h"
 
-#include <gtest/gtest.h>
-
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "server/engine/request_queue.h"
 

@@ -27,20 +27,16 @@ class Pass {
             const bool is_last = layer + 1 == config_.n_layers;
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
-            shrink(layer, kQkv, scratch_.xn, w.qkv);
-            const gpu::MatmulPlan qkv = matmul(w.qkv, scratch_.xn, scratch_.y);
+            const gpu::MatmulPlan qkv = linear(layer, kQkv, w.qkv, scratch_.xn);
             qkv_post(layer, w, qkv);
             attention(layer, w.o);
-            shrink(layer, kO, scratch_.attention, w.o);
-            const gpu::MatmulPlan o = matmul(w.o, scratch_.attention, scratch_.y);
+            const gpu::MatmulPlan o = linear(layer, kO, w.o, scratch_.attention);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias, w.post_attention_norm.address(), w.gate_up.type);
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            shrink(layer, kGateUp, scratch_.xn, w.gate_up);
-            const gpu::MatmulPlan gate_up = matmul(w.gate_up, scratch_.xn, scratch_.y);
+            const gpu::MatmulPlan gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn);
             gated_act(layer, w, gate_up);
-            shrink(layer, kDown, scratch_.act, w.down);
-            const gpu::MatmulPlan down = matmul(w.down, scratch_.act, scratch_.y);
+            const gpu::MatmulPlan down = linear(layer, kDown, w.down, scratch_.act);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
             const DeviceAddress gamma = is_last ? 0 : weights_.layers[layer + 1].input_norm.address();
             const ScalarType next = is_last ? ScalarType::kF32 : weights_.layers[layer + 1].qkv.type;
@@ -54,6 +50,7 @@ class Pass {
     enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
     static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
+    static constexpr uint32_t kShrinkFirstRowsMax = 8;
 
     uint32_t hidden_stride() const { return gpu::padded(config_.hidden_size); }
     uint32_t q_stride() const { return gpu::padded(config_.q_size()); }
@@ -115,9 +112,15 @@ class Pass {
                              act_type(base.type), scratch_.step_state, grid);
     }
 
-    gpu::MatmulPlan matmul(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y) {
+    // The base matrix product and, beside it without a barrier, the adapters' shrink.
+    gpu::MatmulPlan linear(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x) {
         const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kSplitsMax);
-        record_matmul(w, x, y, plan, offsetof(gpu::StepHeader, n_rows));
+        // A matmul of few rows has small workgroups that fill what shrink leaves free; one of many rows would wait for it.
+        const bool shrink_first = shape_.row_bucket <= kShrinkFirstRowsMax;
+        if (shrink_first) shrink(layer, group, x, w);
+        record_matmul(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows));
+        if (!shrink_first) shrink(layer, group, x, w);
+        recorder_.barrier();
         return plan;
     }
 
@@ -135,7 +138,6 @@ class Pass {
                          .y_stride = w.n_padded,
                          .split_stride = split_stride(w, plan)},
                         plan);
-        recorder_.barrier();
     }
 
     void qkv_post(uint32_t layer, const LayerWeights& w, const gpu::MatmulPlan& plan) {
@@ -239,6 +241,7 @@ class Pass {
         record_matmul(head, scratch_.output_xn, scratch_.logits,
                       kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1),
                       offsetof(gpu::StepHeader, n_logit_rows));
+        recorder_.barrier();
         kernels_.sample_argmax(recorder_,
                                {.n_logit_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
                                 .logits = scratch_.logits.address(),

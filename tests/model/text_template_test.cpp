@@ -221,6 +221,22 @@ TEST(ChatTemplate, WorksOnDeeplyNestedInput) {
     EXPECT_FALSE(chat->render("{\"messages\":" + too_deep).ok());
 }
 
+TEST(ChatTemplate, RefusesTemplatesThatWouldUseUpTheStack) {
+    const auto many = [](const char* part, int count) {
+        std::string text;
+        for (int i = 0; i < count; ++i) text += part;
+        return text;
+    };
+    for (const std::string& expression :
+         {many("-", 100000) + "1", many("not ", 100000) + "1", "1" + many("+1", 100000),
+          "1" + many(".b", 100000), many("[", 100000), "1" + many("**1", 1000),
+          many("not ", 2500) + "1", "1" + many(" is not odd", 700)}) {
+        EXPECT_EQ(render("{{ " + expression + " }}").substr(0, 6), "ERROR ")
+            << expression.substr(0, 20);
+    }
+    EXPECT_EQ(render(many("{% if 1 %}", 10000)).substr(0, 6), "ERROR ");
+}
+
 class TemplateFolder : public testing::Test {
   protected:
     TemplateFolder()

@@ -3,7 +3,11 @@
 use minijinja::machinery::{ast, parse};
 use minijinja::syntax::SyntaxConfig;
 
-use super::{Error, Result};
+use super::{fail, Error, Result};
+
+/// Tokens of one tag, outside of strings. The parser and the tree go one level deeper for each
+/// operator of a chain, so that a damaged template could use up the stack.
+const MAX_TOKENS: usize = 3000;
 
 /// A parsed template. The tree borrows from the text beside it.
 pub struct Template {
@@ -15,7 +19,7 @@ pub struct Template {
 
 impl Template {
     pub fn parse(text: &str) -> Result<Template> {
-        let source: Box<str> = adapt_tags(&normalize_newlines(text)).into();
+        let source: Box<str> = adapt_tags(&normalize_newlines(text))?.into();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
@@ -55,9 +59,11 @@ fn tag_length(text: &str, word: &str) -> Option<usize> {
 
 /// The length of an expression or statement with its delimiters, which may stand in its strings
 /// too.
-fn tag_end(text: &str, close: &str) -> usize {
+fn tag_end(text: &str, close: &str) -> Result<usize> {
     let mut quote = None;
     let mut escaped = false;
+    let mut tokens = 0;
+    let mut in_word = false;
     for (at, c) in text.char_indices().skip(2) {
         match quote {
             Some(_) if escaped => escaped = false,
@@ -65,17 +71,24 @@ fn tag_end(text: &str, close: &str) -> usize {
             Some(q) if c == q => quote = None,
             Some(_) => {}
             None if c == '\'' || c == '"' => quote = Some(c),
-            None if text[at..].starts_with(close) => return at + close.len(),
-            None => {}
+            None if text[at..].starts_with(close) => return Ok(at + close.len()),
+            None => {
+                let word = c.is_alphanumeric() || c == '_';
+                tokens += (!c.is_whitespace() && !(word && in_word)) as usize;
+                in_word = word;
+                if tokens > MAX_TOKENS {
+                    fail!("syntax error: more than {MAX_TOKENS} tokens in one tag");
+                }
+            }
         }
     }
-    text.len()
+    Ok(text.len())
 }
 
 /// Tags that the parser reads otherwise or not at all. `{% generation %}` marks what the assistant
 /// said, for training; it renders its body, in a scope of its own: so does `with`, which the parser
 /// knows.
-fn adapt_tags(text: &str) -> String {
+fn adapt_tags(text: &str) -> Result<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
@@ -84,7 +97,7 @@ fn adapt_tags(text: &str) -> String {
         let length = if rest.starts_with("{#") {
             rest.find("#}").map_or(rest.len(), |end| end + 2)
         } else if rest.starts_with("{{") {
-            tag_end(rest, "}}")
+            tag_end(rest, "}}")?
         } else if let Some(open) = tag_length(rest, "raw") {
             let body = &rest[open..];
             let end = body
@@ -109,7 +122,7 @@ fn adapt_tags(text: &str) -> String {
             rest = &rest[length..];
             continue;
         } else if rest.starts_with("{%") {
-            tag_end(rest, "%}")
+            tag_end(rest, "%}")?
         } else {
             1
         };
@@ -117,5 +130,5 @@ fn adapt_tags(text: &str) -> String {
         rest = &rest[length..];
     }
     out.push_str(rest);
-    out
+    Ok(out)
 }

@@ -41,9 +41,10 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
     uint32_t group = shape.n_q_heads / shape.n_kv_heads;
     const DeviceCapabilities& caps = device_.capabilities();
-    // With few rows one head per workgroup fills the device better, although K and V come from the cache then.
+    // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
+    // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
     uint32_t units = caps.is_cpu ? 1 : std::max(caps.n_compute_units_hint, 1u);
-    bool few = shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
+    bool few = !options_.batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
     uint32_t heads = few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));

@@ -25,6 +25,19 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kOverloaded, 429, "rate_limit_error", "server_overloaded"},
     ErrorInfo{ErrorCode::kDraining, 503, kServer, "service_unavailable"},
     ErrorInfo{ErrorCode::kOutOfMemory, 507, kServer, "out_of_memory"},
+    ErrorInfo{ErrorCode::kInvalidAdapterName, 400, kInvalid, "invalid_lora_name"},
+    ErrorInfo{ErrorCode::kGenerationMismatch, 409, kInvalid, "lora_generation_mismatch"},
+    ErrorInfo{ErrorCode::kGenerationConflict, 409, kInvalid, "lora_generation_conflict"},
+    ErrorInfo{ErrorCode::kAdapterBusy, 429, "rate_limit_error", "lora_load_busy"},
+    ErrorInfo{ErrorCode::kAdapterLimit, 507, kServer, "lora_adapter_limit_exceeded"},
+    ErrorInfo{ErrorCode::kAdapterPathForbidden, 403, kInvalid, "adapter_path_forbidden"},
+    ErrorInfo{ErrorCode::kAdapterFileNotFound, 404, kInvalid, "adapter_file_not_found"},
+    ErrorInfo{ErrorCode::kAdapterFileTooLarge, 413, kInvalid, "lora_adapter_file_too_large"},
+    ErrorInfo{ErrorCode::kDigestMismatch, 400, kInvalid, "digest_mismatch"},
+    ErrorInfo{ErrorCode::kInvalidLoadPolicy, 400, kInvalid, "invalid_lora_load_policy"},
+    ErrorInfo{ErrorCode::kStorageFailed, 507, kServer, "lora_storage_unavailable"},
+    ErrorInfo{ErrorCode::kRequestTimeout, 408, kInvalid, "request_timeout"},
+    ErrorInfo{ErrorCode::kUnsupportedMedia, 415, kInvalid, "unsupported_media_type"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
     ErrorInfo{ErrorCode::kInvalidConfig, 500, kServer, "invalid_config"},
@@ -59,6 +72,7 @@ std::string error_body(const Error& error) {
 int retry_after_s(ErrorCode code) {
     switch (code) {
         case ErrorCode::kOverloaded:
+        case ErrorCode::kAdapterBusy:
             return 1;
         case ErrorCode::kDraining:
         case ErrorCode::kDeviceLost:

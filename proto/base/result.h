@@ -27,6 +27,19 @@ enum class ErrorCode : uint8_t {
     kOverloaded,  // a bounded queue is full: 429
     kDraining,    // 503
     kOutOfMemory,
+    kInvalidAdapterName,
+    kGenerationMismatch,    // expected_generation is not the present one: 409
+    kGenerationConflict,    // another call changed, or is changing, the same name or blob: 409
+    kAdapterBusy,           // no place became free in time, or too many transfers at once: 429
+    kAdapterLimit,          // as many adapters as there may be
+    kAdapterPathForbidden,  // a server path outside of what loads may read
+    kAdapterFileNotFound,   // a blob that was not uploaded
+    kAdapterFileTooLarge,
+    kDigestMismatch,     // the bytes are not those that the digest names
+    kInvalidLoadPolicy,  // a mode that this server, or this adapter, does not do
+    kStorageFailed,      // the store cannot keep it: full, read-only, damaged
+    kRequestTimeout,     // the body came too slowly: 408
+    kUnsupportedMedia,   // 415
     kDeviceLost,
     kInvalidModel,      // model folder missing, corrupt or of an unsupported architecture
     kInvalidConfig,     // flags, file or environment

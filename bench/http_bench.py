@@ -2,10 +2,11 @@
 """Throughput and latency of an OpenAI-compatible completions endpoint at a fixed concurrency (python3 alone is enough).
 
 usage: http_bench.py [--url http://127.0.0.1:8080] [--streams 1,16] [--requests N] [--prompt-tokens 32] [--max-tokens 64]
-                     [--models base,pirate,...] [--vocab 4000] [--json]
+                     [--models base,pirate,...] [--llama-loras N] [--vocab 4000] [--json]
 
 Each stream is a client thread that sends one streaming /v1/completions request after another: a prompt of random token
-ids, ignore_eos, greedy. Models are dealt round robin over the requests. Printed per concurrency: completion tokens per
+ids, ignore_eos, greedy. Models are dealt round robin over the requests; with --llama-loras so are the N adapters that a
+llama-server was started with, in the way it wants them named (one at scale 1, the others at 0). Printed per concurrency: completion tokens per
 second over the whole run (all streams), time to first token and inter-token latency (median, p99), failures.
 """
 import argparse
@@ -75,6 +76,8 @@ def run(args, n_streams):
                     "stream_options": {"include_usage": True}}
             if models[job % len(models)]:
                 body["model"] = models[job % len(models)]
+            if args.llama_loras:
+                body["lora"] = [{"id": i, "scale": float(i == job % args.llama_loras)} for i in range(args.llama_loras)]
             try:
                 first, request_gaps, tokens, error = stream_one(url, body)
             except (OSError, http.client.HTTPException, ValueError) as failure:
@@ -110,6 +113,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--models", default="", help="comma-separated model names, dealt round robin")
+    parser.add_argument("--llama-loras", type=int, default=0, help="adapters of a llama-server, dealt round robin")
     parser.add_argument("--vocab", type=int, default=4000, help="prompt ids are drawn from 3 to this")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")

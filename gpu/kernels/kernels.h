@@ -27,6 +27,7 @@
 #include "gpu/kernels/lora_shrink.params.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/merge_weights.params.h"
 #include "gpu/kernels/qkv_post.params.h"
 #include "gpu/kernels/rms_norm.params.h"
 #include "gpu/kernels/sample_argmax.params.h"
@@ -119,6 +120,13 @@ class KernelSet {
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
+
+    // to = W with up to kMergeParts adapters in it; W is only read. Moves W once in, once out. For loading threads.
+    void merge_weights(Recorder& recorder, const MergeWeightsParams& params, ScalarType weight_type);
+    // The same for a range of a bias vector.
+    void merge_bias(Recorder& recorder, const MergeWeightsParams& params);
+    // DoRA: magnitudes -> gains, in place. Moves W once.
+    void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type);
 
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);

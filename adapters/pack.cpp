@@ -155,7 +155,7 @@ Result<PackedAdapter> pack_adapter(const CheckedAdapter& adapter, WeightStore& s
                 view.scale = module.scale;
                 view.weight_type = model::weight_type_of(pair.type);
             }
-            packed.modules.push_back(view);
+            packed.view.modules.push_back(view);
         }
     }
     return packed;

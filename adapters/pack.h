@@ -20,7 +20,7 @@ namespace lorad::adapters {
 
 struct PackedAdapter {
     std::vector<std::unique_ptr<WeightBlock>> blocks;  // one, unless it is larger than the store's largest
-    std::vector<model::LoraModuleView> modules;        // [n_layers][kLinearModules]
+    model::AdapterView view;
     uint64_t device_bytes = 0;
 };
 

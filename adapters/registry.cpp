@@ -177,7 +177,7 @@ Result<std::shared_ptr<ResidentAdapter>> Registry::make_resident(const CheckedAd
     TRY_ASSIGN(PackedAdapter packed, pack_adapter(checked, pool_->store));
     pool_->device_bytes += packed.device_bytes;
     resident->packed = std::move(packed);
-    TRY(pool_->store.set_slot(*slot, resident->packed.modules));
+    TRY(pool_->store.set_slot(*slot, resident->packed.view));
     resident->info.generation = checked.generation;
     resident->info.state = AdapterState::kReady;
     resident->info.rank = checked.rank_max;

@@ -40,9 +40,9 @@ Status DeviceWeightStore::finish() {
 
 uint32_t DeviceWeightStore::n_slots() const { return table_.n_slots(); }
 
-Status DeviceWeightStore::set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) {
+Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
     const std::lock_guard lock(table_mutex_);
-    TRY(table_.set(slot, modules));
+    TRY(table_.set(slot, adapter));
     // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
     return finish();
 }

@@ -36,8 +36,8 @@ class WeightStore {
     virtual Status finish() = 0;
 
     virtual uint32_t n_slots() const = 0;
-    // [n_layers][kLinearModules]; steps submitted afterwards see it. No pending step names the slot.
-    virtual Status set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) = 0;
+    // Steps submitted afterwards see it. No pending step names the slot.
+    virtual Status set_slot(uint32_t slot, const model::AdapterView& adapter) = 0;
 };
 
 // The real one. Outlived by the device and the table.
@@ -50,7 +50,7 @@ class DeviceWeightStore final : public WeightStore {
     Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) override;
     Status finish() override;
     uint32_t n_slots() const override;
-    Status set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) override;
+    Status set_slot(uint32_t slot, const model::AdapterView& adapter) override;
 
   private:
     gpu::Device& device_;

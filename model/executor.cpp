@@ -99,6 +99,9 @@ struct Executor::Impl {
     uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
         return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
     }
+    SlotLookup slot_lookup() const {
+        return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
+    }
     StepShape shape_of(const StepBatch& batch) const;
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     std::vector<StepShape> usual_shapes() const;
@@ -167,7 +170,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.row_bucket = bucket_for(batch.n_rows());
     shape.output_bucket = bucket_for(batch.n_outputs());
     shape.attention_splits = splits_for(shape.row_bucket, n_context);
-    shape.with_lora = batch.has_lora();
+    shape.lora = lora_level(batch, slot_lookup());
+    shape.extras = has_extras(batch, slot_lookup());
     return shape;
 }
 
@@ -192,8 +196,8 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
-        for (const bool with_lora : {false, true}) {
-            shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), with_lora});
+        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain}) {
+            shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), lora});
         }
     };
     for (const uint32_t n_rows : buckets_up_to(std::min(options.n_sequences_max, options.n_outputs_max))) {
@@ -250,7 +254,7 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
     RingSlot& slot = ring[slot_idx];
     const uint64_t n_bytes = step_state_bytes(batch, shape);
     CHECK(n_bytes <= slot.state.size());
-    write_step_state(batch, shape, [this](uint32_t adapter) { return lora_table->ranks(adapter); },
+    write_step_state(batch, shape, slot_lookup(),
                      slot_idx * options.n_outputs_max, slot.state.mapped());
     TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_bytes));
     TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
@@ -290,6 +294,9 @@ Status Executor::submit(const StepBatch& batch) {
     CHECK(batch.n_outputs() <= it.options.n_outputs_max);
     CHECK(it.in_flight.size() < kInFlightMax);
     const StepShape shape = it.shape_of(batch);
+    if (shape.lora == gpu::LoraLevel::kFull) {
+        return make_error(ErrorCode::kInternal, "several adapters of one row, scales and gains need kernels that are not there");
+    }
     TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_of(shape));
     const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));

@@ -61,7 +61,7 @@ class Pass {
     }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
     gpu::ConsumerShape consumer(const gpu::MatmulPlan& plan) const {
-        return {.rows = shape_.row_bucket, .n_splits = plan.n_splits, .with_lora = shape_.with_lora};
+        return {.rows = shape_.row_bucket, .n_splits = plan.n_splits, .lora = shape_.lora};
     }
 
     void embed() {
@@ -97,7 +97,7 @@ class Pass {
 
     // Runs beside the matmul that follows: it writes nothing that the matmul touches.
     void shrink(uint32_t layer, Group group, const gpu::Buffer& x, const Matrix& base) {
-        if (!shape_.with_lora) return;
+        if (shape_.lora == gpu::LoraLevel::kNone) return;
         const uint64_t grid = offsetof(gpu::StepHeader, shrink_grid) + group * sizeof(gpu::StepHeader::shrink_grid[0]);
         kernels_.lora_shrink(recorder_,
                              {.lora_layer = lora_layer(layer),
@@ -300,7 +300,13 @@ StepLayout::StepLayout(const StepShape& shape)
     : rows(sizeof(gpu::StepHeader)),
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
       segments(gpu::round_up(static_cast<uint32_t>(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)), 16)),
-      block_tables(segments + (shape.with_lora ? uint64_t{shape.row_bucket} * sizeof(gpu::LoraSegment) : 0)) {}
+      uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
+      block_tables(uses + (shape.lora == gpu::LoraLevel::kFull ? uint64_t{segments_max(shape)} * sizeof(gpu::StepUse) : 0)) {}
+
+uint32_t StepLayout::segments_max(const StepShape& shape) {
+    if (shape.lora == gpu::LoraLevel::kNone) return 0;
+    return shape.row_bucket * (shape.lora == gpu::LoraLevel::kFull ? kLoraUsesMax : 1);
+}
 
 uint64_t ScratchBytes::sum() const {
     return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
@@ -314,7 +320,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     const Matrix& head = shapes.output();
     ScratchBytes bytes{};
     // A power of two, as the copies into it are.
-    bytes.step_state = std::bit_ceil(StepLayout({row_bucket, output_bucket, 1, true}).block_tables +
+    bytes.step_state = std::bit_ceil(StepLayout({row_bucket, output_bucket, 1, gpu::LoraLevel::kFull}).block_tables +
                                      limits.n_table_entries_max() * sizeof(uint32_t));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
@@ -322,7 +328,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
     bytes.attention = bytes.q;
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
-    bytes.low = gpu::KernelSet::lora_low_bytes(static_cast<uint32_t>(n_rows));
+    bytes.low = gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows);
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
     bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
@@ -342,7 +348,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
         const uint32_t splits = kernels.plan_attention_splits(rows, config.n_kv_heads, limits.n_positions_max);
         bytes.attention_partials = std::max(
             bytes.attention_partials,
-            gpu::KernelSet::attention_partial_bytes(Pass::attention_shape(config, {rows, 0, splits, false})));
+            gpu::KernelSet::attention_partial_bytes(Pass::attention_shape(config, {rows, 0, splits})));
     }
     return bytes;
 }

@@ -21,7 +21,9 @@ struct StepShape {
     uint32_t row_bucket = 0;     // capacity for rows
     uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
     uint32_t attention_splits = 1;
-    bool with_lora = false;
+    gpu::LoraLevel lora = gpu::LoraLevel::kNone;
+    bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
+    uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
 
     auto operator<=>(const StepShape&) const = default;
 };
@@ -34,7 +36,10 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, segments, block_tables;
+    uint64_t rows, logit_rows, segments, uses, block_tables;
+
+    // Segments of a step: one for each row and use in the worst case.
+    static uint32_t segments_max(const StepShape& shape);
 };
 
 struct ForwardLimits {

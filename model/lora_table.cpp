@@ -25,23 +25,27 @@ Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const 
 }
 
 LoraTable::LoraTable(gpu::Device& device, gpu::Buffer table, uint32_t n_slots, uint32_t n_layers)
-    : device_(device), table_(std::move(table)), n_slots_(n_slots), n_layers_(n_layers), ranks_(n_slots) {}
+    : device_(device), table_(std::move(table)), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), extras_(n_slots) {}
 
-Status LoraTable::set(uint32_t slot, std::span<const LoraModuleView> modules) {
+Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
+    const std::vector<LoraModuleView>& modules = adapter.modules;
     CHECK(slot < n_slots_ && modules.size() == size_t{n_layers_} * kLinearModules);
     std::vector<gpu::LoraModule> entries(modules.size());
-    std::array<uint32_t, 4> ranks{};
+    SlotTraits traits;
+    traits.has_extras = adapter.has_extras;
     for (size_t i = 0; i < modules.size(); ++i) {
         const LoraModuleView& from = modules[i];
         CHECK(from.rank <= kLoraRankMax && (from.rank == 0 || (from.a != 0 && from.b != 0)));
-        entries[i] = {from.a, from.b, from.rank, from.scale, from.weight_type, 0};
-        uint32_t& rank = ranks[kGroupOf[i % kLinearModules]];
+        entries[i] = {from.a, from.b, from.rank, from.scale, from.weight_type, 0, from.gain, from.bias, {}};
+        traits.is_plain = traits.is_plain && from.gain == 0 && from.bias == 0;
+        uint32_t& rank = traits.ranks[kGroupOf[i % kLinearModules]];
         rank = std::max(rank, from.rank);
     }
     gpu::Uploader& uploader = device_.uploader();
     TRY(uploader.upload(table_, slot * entries.size() * sizeof(gpu::LoraModule), std::as_bytes(std::span(entries))));
     TRY_ASSIGN(const uint64_t value, uploader.flush());
-    ranks_[slot] = ranks;
+    traits_[slot] = traits;
+    extras_[slot] = adapter.extras;
     uint64_t seen = upload_value_.load(std::memory_order_relaxed);
     while (seen < value && !upload_value_.compare_exchange_weak(seen, value, std::memory_order_release)) {
     }

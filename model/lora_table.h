@@ -27,6 +27,56 @@ struct LoraModuleView {
     uint32_t rank = 0;         // 0: this module is not adapted
     float scale = 0.0f;        // alpha / rank, or alpha / sqrt(rank)
     uint32_t weight_type = 0;  // of both matrices: 0 f32, 1 f16, 2 bf16
+    // f32 [n] each, or 0. The module adds (gain - 1) * base + gain * scale * B A x + bias to what the base gives.
+    gpu::DeviceAddress gain = 0;  // DoRA: magnitude / || W + scale B A || of each output row
+    gpu::DeviceAddress bias = 0;  // bias of B times scale; a trained bias minus the base's
+};
+
+// What an adapter changes outside of the seven linear modules of a layer. Address 0: the base's.
+struct AdapterExtrasView {
+    // Embedding: a table of its own, low-rank matrices, or rows of some tokens.
+    gpu::DeviceAddress embed_table = 0;  // [vocab][padded(hidden)]
+    uint32_t embed_type = 0;
+    gpu::DeviceAddress embed_a = 0;      // [vocab][round_up(rank, 8)]: A transposed
+    gpu::DeviceAddress embed_b = 0;      // [hidden][round_up(rank, 8)]
+    uint32_t embed_rank = 0;
+    float embed_scale = 0.0f;
+    uint32_t embed_lora_type = 0;
+    gpu::DeviceAddress token_ids = 0;    // u32[n_tokens], ascending
+    gpu::DeviceAddress token_rows = 0;   // f32 [n_tokens][padded(hidden)]
+    uint32_t n_tokens = 0;
+    bool tokens_in_head = false;         // tied: those rows of the output layer too
+
+    // Output layer: the same three.
+    gpu::DeviceAddress head_table = 0;  // [padded(vocab)][padded(hidden)]
+    uint32_t head_type = 0;
+    gpu::DeviceAddress head_a = 0;      // [rank][padded(hidden)]
+    gpu::DeviceAddress head_b = 0;      // [vocab][round_up(rank, 8)]
+    uint32_t head_rank = 0;
+    float head_scale = 0.0f;
+    uint32_t head_lora_type = 0;
+    gpu::DeviceAddress head_bias = 0;   // f32[vocab], added to the logits
+
+    // f32 [n] instead of the base's.
+    struct LayerNorms {
+        gpu::DeviceAddress input = 0, post_attention = 0, q = 0, k = 0;
+    };
+    std::vector<LayerNorms> norms;  // [n_layers], or empty
+    gpu::DeviceAddress final_norm = 0;
+};
+
+// All that a slot holds.
+struct AdapterView {
+    std::vector<LoraModuleView> modules;  // [n_layers][kLinearModules]
+    AdapterExtrasView extras;
+    bool has_extras = false;
+};
+
+// What a step's recording and state depend on.
+struct SlotTraits {
+    std::array<uint32_t, 4> ranks{};  // largest over all layers of the groups q k v, o, gate up, down
+    bool is_plain = true;             // no module has a gain or a bias
+    bool has_extras = false;
 };
 
 // set() from one thread at a time (adapters/registry), for slots that no pending step names; the rest from any thread.
@@ -37,12 +87,13 @@ class LoraTable {
     uint32_t n_slots() const { return n_slots_; }
     uint32_t n_layers() const { return n_layers_; }
 
-    // `modules` is [n_layers][kLinearModules]. Goes through the uploader after whatever was handed to it before, so the
+    // Goes through the uploader after whatever was handed to it before, so the
     // matrices may still be on their way: steps submitted after set() returned wait for both on the device.
-    Status set(uint32_t slot, std::span<const LoraModuleView> modules);
+    Status set(uint32_t slot, const AdapterView& adapter);
 
-    // Largest rank of a slot's modules over all layers, for the groups q k v, o, gate up, down. For slots in use.
-    std::array<uint32_t, 4> ranks(uint32_t slot) const { return ranks_[slot]; }
+    // Of slots in use: whoever leases one has met its setter at a lock.
+    const SlotTraits& traits(uint32_t slot) const { return traits_[slot]; }
+    const AdapterExtrasView& extras(uint32_t slot) const { return extras_[slot]; }
     gpu::DeviceAddress address() const { return table_.address(); }
     // The uploader's timeline value that the next step has to wait for.
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
@@ -53,7 +104,8 @@ class LoraTable {
     gpu::Buffer table_;
     uint32_t n_slots_;
     uint32_t n_layers_;
-    std::vector<std::array<uint32_t, 4>> ranks_;  // [slot]; whoever leases a slot has met its setter at a lock
+    std::vector<SlotTraits> traits_;         // [slot]
+    std::vector<AdapterExtrasView> extras_;  // [slot]
     std::atomic<uint64_t> upload_value_{0};
 };
 

@@ -49,6 +49,12 @@ Status Runner::check_tokens(std::span<const TokenId> tokens, uint32_t n_more) co
 
 Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool all_positions, uint32_t adapter_slot,
                                           uint32_t n_chunk_rows) {
+    const std::vector<LoraUse> uses = uses_of(adapter_slot);
+    return logits(tokens, all_positions, RowAdapters{uses}, n_chunk_rows);
+}
+
+Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool all_positions, const RowAdapters& adapters,
+                                          uint32_t n_chunk_rows) {
     TRY(check_tokens(tokens, 0));
     const auto n_tokens = static_cast<uint32_t>(tokens.size());
     const Blocks blocks(pool_, n_tokens);
@@ -62,7 +68,7 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
     for (uint32_t begin = 0; begin < n_tokens; begin += n_chunk) {
         const uint32_t n_rows = std::min(n_chunk, n_tokens - begin);
         batch.clear();
-        batch.add_rows(tokens.subspan(begin, n_rows), begin, blocks.view(), adapter_slot);
+        batch.add_rows(tokens.subspan(begin, n_rows), begin, blocks.view(), adapters);
         const bool is_last = begin + n_rows == n_tokens;
         if (all_positions) {
             for (uint32_t row = 0; row < n_rows; ++row) batch.add_output(row, true);
@@ -90,12 +96,13 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
     Generated generated;
     SamplerScratch scratch;
     StepBatch batch;
+    const RowAdapters adapters{options.uses, options.uses_from};
     std::vector<TokenId> known(prompt.begin(), prompt.end());
     uint32_t n_computed = 0;
     while (generated.ids.size() < options.n_tokens_max) {
         const uint32_t n_rows = std::min(n_chunk, static_cast<uint32_t>(known.size()) - n_computed);
         batch.clear();
-        batch.add_rows(std::span(known).subspan(n_computed, n_rows), n_computed, blocks.view(), options.adapter_slot);
+        batch.add_rows(std::span(known).subspan(n_computed, n_rows), n_computed, blocks.view(), adapters);
         n_computed += n_rows;
         const bool is_complete = n_computed == known.size();
         if (is_complete) batch.add_output(n_rows - 1, !is_greedy);

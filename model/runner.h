@@ -14,11 +14,17 @@
 
 namespace lorad::model {
 
+// One adapter as it is, or none for kNoAdapterSlot.
+inline std::vector<LoraUse> uses_of(uint32_t slot) {
+    return slot == kNoAdapterSlot ? std::vector<LoraUse>{} : std::vector<LoraUse>{{slot, 1.0f}};
+}
+
 struct GenerateOptions {
     uint32_t n_tokens_max = 16;
     bool ignore_eos = false;  // else a token of config().generation.eos_token_ids ends it (and is part of the answer)
     proto::SamplingParams sampling = {.temperature = 0.0f};
-    uint32_t adapter_slot = kNoAdapterSlot;
+    std::vector<LoraUse> uses;    // adapters; none: the base
+    uint32_t uses_from = 0;       // position from which on they act
     uint32_t n_chunk_rows = 0;  // rows of a prefill step; 0: as many as a step may have
     std::function<void(TokenId)> on_token;  // as soon as each is known
 };
@@ -36,6 +42,8 @@ class Runner {
     // [vocab] of the last position, or [tokens.size()][vocab] of all.
     Result<std::vector<float>> logits(std::span<const TokenId> tokens, bool all_positions,
                                       uint32_t adapter_slot = kNoAdapterSlot, uint32_t n_chunk_rows = 0);
+    Result<std::vector<float>> logits(std::span<const TokenId> tokens, bool all_positions, const RowAdapters& adapters,
+                                      uint32_t n_chunk_rows = 0);
     Result<Generated> generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
   private:

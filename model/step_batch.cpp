@@ -1,5 +1,7 @@
 #include "model/step_batch.h"
 
+#include <algorithm>
+
 #include "proto/base/check.h"
 
 namespace lorad::model {
@@ -8,26 +10,57 @@ void StepBatch::clear() {
     rows_.clear();
     outputs_.clear();
     block_tables_.clear();
-    has_lora_ = false;
+    lora_uses_.clear();
+    last_list_ = 0;
+    single_uses_only_ = true;
+}
+
+// Where the list lies in lora_uses_; it is appended unless the row before has the same one.
+uint32_t StepBatch::list_of(std::span<const LoraUse> uses) {
+    if (std::ranges::equal(uses, std::span(lora_uses_).subspan(last_list_))) return last_list_;
+    last_list_ = static_cast<uint32_t>(lora_uses_.size());
+    for (const LoraUse& use : uses) {
+        CHECK(use.slot != kNoAdapterSlot && use.scale != 0.0f);
+        single_uses_only_ = single_uses_only_ && uses.size() == 1 && use.scale == 1.0f;
+        lora_uses_.push_back(use);
+    }
+    return last_list_;
 }
 
 uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
-                             uint32_t adapter_slot) {
-    CHECK(!tokens.empty());
+                             const RowAdapters& adapters) {
+    CHECK(!tokens.empty() && adapters.uses.size() <= kLoraUsesMax);
     const uint32_t first_row = n_rows();
+    const bool any_adapted = !adapters.uses.empty() && first_position + tokens.size() > adapters.from_position;
+    const uint32_t list = any_adapted ? list_of(adapters.uses) : 0;
     BatchRow row;
     row.table_begin = static_cast<uint32_t>(block_tables_.size());
     row.n_blocks = static_cast<uint32_t>(blocks.size());
-    row.adapter_slot = adapter_slot;
     row.position = first_position;
     for (const TokenId token : tokens) {
         row.token = token;
+        if (any_adapted && row.position >= adapters.from_position) {
+            row.use_begin = list;
+            row.n_uses = static_cast<uint32_t>(adapters.uses.size());
+            row.adapter_slot = adapters.uses.front().slot;
+        }
         rows_.push_back(row);
         ++row.position;
     }
     block_tables_.insert(block_tables_.end(), blocks.begin(), blocks.end());
-    has_lora_ = has_lora_ || adapter_slot != kNoAdapterSlot;
     return first_row;
+}
+
+uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
+                             uint32_t adapter_slot) {
+    const LoraUse use{adapter_slot, 1.0f};
+    return add_rows(tokens, first_position, blocks, RowAdapters{{&use, adapter_slot == kNoAdapterSlot ? 0u : 1u}});
+}
+
+uint32_t StepBatch::add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
+                                     const RowAdapters& adapters) {
+    const TokenId token = ~static_cast<int32_t>(output);
+    return add_rows({&token, 1}, position, blocks, adapters);
 }
 
 uint32_t StepBatch::add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,

@@ -6,10 +6,10 @@
 //   row        0        1     2     3     4     5
 //   sequence   A        B     B     B     C     C
 //   position   70       64    65    66    0     1
-//   adapter    slot 3   none  none  none  slot 5, slot 5
+//   adapters   slot 3   none  none  none  slots 5 and 2 with their scales, for both rows
 //   output     0 (row 0)            1 (row 3)
 //
-// Sequences with the same adapter should follow each other: the LoRA kernels work on runs of rows with one adapter.
+// Sequences with the same adapters should follow each other: the LoRA kernels work on runs of rows with one list of adapters.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,15 @@ struct BatchRow {
     uint32_t position = 0;     // in its sequence
     uint32_t table_begin = 0;  // where its sequence's block table begins in block_tables
     uint32_t n_blocks = 0;     // length of that table; covers `position`
-    uint32_t adapter_slot = kNoAdapterSlot;
+    uint32_t use_begin = 0;    // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
+    uint32_t n_uses = 0;       // 0: the base
+    uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
+};
+
+// What the rows of one sequence run with; no uses: the base. At most kLoraUsesMax, no scale of 0.
+struct RowAdapters {
+    std::span<const LoraUse> uses;
+    uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
 };
 
 struct OutputRow {
@@ -41,8 +49,13 @@ class StepBatch {
     // Appends tokens at positions first_position, first_position + 1, ... of one sequence, whose KV blocks are `blocks`
     // (covering at least these positions). Returns the index of the first row.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
+                      const RowAdapters& adapters);
+    // With one adapter as it is, or none with kNoAdapterSlot.
+    uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       uint32_t adapter_slot);
     // Appends one row whose token is what output `output` of the previous step chooses (greedy), not yet known here.
+    uint32_t add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
+                              const RowAdapters& adapters);
     uint32_t add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
                               uint32_t adapter_slot);
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
@@ -53,13 +66,20 @@ class StepBatch {
     std::span<const BatchRow> rows() const { return rows_; }
     std::span<const OutputRow> outputs() const { return outputs_; }
     std::span<const BlockId> block_tables() const { return block_tables_; }
-    bool has_lora() const { return has_lora_; }
+    std::span<const LoraUse> lora_uses() const { return lora_uses_; }
+    bool has_lora() const { return !lora_uses_.empty(); }
+    // No row has more than one adapter, and none a scale of its own.
+    bool has_single_uses_only() const { return single_uses_only_; }
 
   private:
     std::vector<BatchRow> rows_;
     std::vector<OutputRow> outputs_;
     std::vector<BlockId> block_tables_;
-    bool has_lora_ = false;
+    std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
+    uint32_t last_list_ = 0;          // where the last list begins
+    bool single_uses_only_ = true;
+
+    uint32_t list_of(std::span<const LoraUse> uses);
 };
 
 }  // namespace lorad::model

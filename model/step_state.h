@@ -1,7 +1,6 @@
 // Turns a batch into the bytes that the kernels read. Pure: no device.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,15 +11,19 @@
 
 namespace lorad::model {
 
-// Ranks of a slot's groups q k v, o, gate up, down: LoraTable::ranks.
-using SlotRanks = std::function<std::array<uint32_t, 4>(uint32_t slot)>;
+// LoraTable::traits.
+using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
+
+// What the batch's rows need of LoRA; whether some adapter has extras.
+gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots);
+bool has_extras(const StepBatch& batch, const SlotLookup& slots);
 
 // Bytes that write_step_state will write for this batch and shape.
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape);
 
-// Writes header, rows, output rows, LoRA segments and block tables where StepLayout says. Logits of output i that are wanted
+// Writes header, rows, output rows, LoRA segments, uses and block tables where StepLayout says. Logits of output i that are wanted
 // on the host go to row readback_begin + i. `to` has at least step_state_bytes; gaps for rows beyond the batch stay as they are.
-void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotRanks& ranks, uint32_t readback_begin,
+void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,
                       std::span<std::byte> to);
 
 }  // namespace lorad::model

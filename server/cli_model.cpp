@@ -135,7 +135,7 @@ Status run_generate(const GenerateArguments& arguments) {
     options.n_tokens_max = arguments.max_tokens;
     options.ignore_eos = arguments.ignore_eos;
     options.sampling = arguments.sampling;
-    options.adapter_slot = lease.slot();
+    options.uses = model::uses_of(lease.slot());
     options.on_token = [&](TokenId token) { take(decoder->push(token)); };
     model::Runner runner(*loaded.executor);
     TRY_ASSIGN(model::Generated generated, runner.generate(prompt, options));

@@ -7,7 +7,7 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
                           Activation activation, ScalarType act_type) {
     uint32_t size = threads(128, 32);
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
-                                           shape.n_splits, shape.with_lora, params.bias != 0, params.ffn % 4 == 0,
+                                           shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
                                            params.ffn % 16 == 0});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));

@@ -50,11 +50,18 @@ struct KernelSetOptions {
     bool batch_invariant = false;  // one matmul variant and one attention variant for all row counts
 };
 
+// How much of LoRA a recording can do.
+enum class LoraLevel : uint32_t {
+    kNone = 0,   // no row has an adapter: no LoRA kernel runs
+    kPlain = 1,  // a row has at most one, with the request's scale 1 and neither gain nor bias; its shrink result is low row t
+    kFull = 2,   // several for each row, scales, gains, biases
+};
+
 // What the LoRA part of a consumer kernel needs to know when the recording is made.
 struct ConsumerShape {
     uint32_t rows = 0;
-    uint32_t n_splits = 1;   // of the matmul whose result is consumed
-    bool with_lora = false;  // false: no row has an adapter; costs nothing then
+    uint32_t n_splits = 1;  // of the matmul whose result is consumed
+    LoraLevel lora = LoraLevel::kNone;
 };
 
 struct QkvShape {
@@ -97,8 +104,8 @@ class KernelSet {
     // params.k_per_split is filled in from the plan.
     void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
 
-    // low[t][m][r] = A_m(slot of t)[r] . x[t] for the modules of one group, rows with an adapter only; r up to the rank
-    // rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
+    // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
+    // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
     void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, const Buffer& step_state,
                      uint64_t grid_offset);
 
@@ -131,7 +138,7 @@ class KernelSet {
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
-    static uint64_t lora_low_bytes(uint32_t rows) { return uint64_t{rows} * 3 * kMaxRank * sizeof(float); }
+    static uint64_t lora_low_bytes(uint32_t low_rows) { return uint64_t{low_rows} * 3 * kMaxRank * sizeof(float); }
 
   private:
     struct Impl;

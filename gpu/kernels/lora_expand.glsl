@@ -8,10 +8,10 @@
 // a load read neighbouring rows of B. All four must be active and of one module: n_out a multiple of 16.
 #extension GL_KHR_shader_subgroup_shuffle : require
 
-const uint64_t kModuleBytes = 32;
+const uint64_t kModuleBytes = 64;
 
 LoraModule lora_module(uint64_t lora_layer, uint slot, uint slot_stride, uint module) {
-    if (slot == kNoSlot) return LoraModule(0, 0, 0, 0.0, 0, 0);
+    if (slot == kNoSlot) return LoraModule(0, 0, 0, 0.0, 0, 0, 0, 0, uint64_t[2](0, 0));
     return ModuleRef(lora_layer + (uint64_t(slot) * slot_stride + module) * kModuleBytes).v;
 }
 

@@ -1,7 +1,7 @@
-// lora_shrink: low[t][m][r] = sum_k A_m(slot)[r][k] * x[t][k] for the rows t of one segment
+// lora_shrink: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k] for the rows t of one segment, i = low_begin + t - row_begin
 //   A    [rank][x_stride]          the adapter's own type
 //   x    [T][x_stride]             ACT_TYPE
-//   low  [T][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
+//   low  [i][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
 // grid (ceil8(max rank) / kShrinkRanks, segments, modules), read from the step state; moves kShrinkRanks rows of A per
 // workgroup once for every kRowBlock rows of the segment (from cache after the first).
 #version 460
@@ -40,7 +40,7 @@ void add_products(inout float acc[kRowBlock][kShrinkRanks], const uint64_t a[kSh
 void main() {
     LoraSegment segment = SegmentRef(p.segments + uint64_t(gl_WorkGroupID.y) * 16).v;
     uint m_idx = gl_WorkGroupID.z;
-    LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 32).v;
+    LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
     uint r0 = gl_WorkGroupID.x * kShrinkRanks;
     if (r0 >= (m.rank + 7) / 8 * 8) return;
 
@@ -78,9 +78,9 @@ void main() {
         for (uint i = thread; i < count * kShrinkRanks; i += gl_WorkGroupSize.x) {
             float sum = 0.0;
             for (uint s = 0; s < gl_NumSubgroups; s++) sum += slots_sum[i * gl_NumSubgroups + s];
-            uint t = segment.row_begin + first + i / kShrinkRanks;
+            uint row = segment.low_begin + first + i / kShrinkRanks;
             uint r = r0 + i % kShrinkRanks;
-            FloatRef(p.low + (uint64_t(t * p.n_modules + m_idx) * kMaxRank + r) * 4).v = r < m.rank ? sum : 0.0;
+            FloatRef(p.low + (uint64_t(row * p.n_modules + m_idx) * kMaxRank + r) * 4).v = r < m.rank ? sum : 0.0;
         }
     }
 }

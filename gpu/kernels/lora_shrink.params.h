@@ -9,7 +9,7 @@ struct LoraShrinkParams {
     uint64_t lora_layer;  // LoraModule table + layer * kLoraModules entries: entry of slot s is s * lora_slot_stride further
     uint64_t segments;    // LoraSegment[]
     uint64_t x;           // [t][x_stride] of the activation type
-    uint64_t low;         // [t][modules of the group][kMaxRank] f32
+    uint64_t low;         // [low row][modules of the group][kMaxRank] f32
     uint32_t lora_slot_stride;  // entries: n_layers * kLoraModules
     uint32_t first_module;      // kLoraQ, kLoraO, kLoraGate or kLoraDown
     uint32_t n_modules;         // 3, 1, 2, 1

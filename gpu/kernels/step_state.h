@@ -1,8 +1,8 @@
 // Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
 //
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
-// address), then in any order LogitRow[], LoraSegment[] and the ragged block tables (u32[]), each at an address of its
-// own. Rows beyond n_rows may hold anything: no kernel reads them.
+// address), then in any order LogitRow[], LoraSegment[], StepUse[] and the ragged block tables (u32[]), each at an address of
+// its own. Rows beyond n_rows may hold anything: no kernel reads them.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -45,8 +45,10 @@ struct StepRow {
     uint32_t position;
     uint32_t kv_slot;       // block * kBlockTokens + offset: where this row's K and V go
     uint32_t block_table;   // index of the sequence's first entry in the ragged block table
-    uint32_t adapter_slot;  // row of the LoRA table, or kNoSlot
-    uint32_t pad[3];
+    uint32_t adapter_slot;  // row of the LoRA table of the first use, or kNoSlot
+    uint32_t use_begin;     // its uses are StepUse[use_begin .. use_begin + n_uses)
+    uint32_t n_uses;
+    uint32_t extras_slot;   // of the only use if that adapter changes more than the linear modules, or kNoSlot
 };
 INTEROP_SIZE(StepRow, 32);
 
@@ -57,16 +59,26 @@ struct LogitRow {
 };
 INTEROP_SIZE(LogitRow, 8);
 
-// Consecutive rows with the same adapter. Every row with an adapter is in exactly one segment.
+// One adapter of a row. Consecutive rows with the same adapters share one list of uses.
+struct StepUse {
+    uint32_t slot;        // row of the LoRA table
+    float scale;          // of the request, on top of the module's
+    uint32_t low_offset;  // the shrink result of row t is row low_offset + t (modulo 2^32)
+    uint32_t pad;
+};
+INTEROP_SIZE(StepUse, 16);
+
+// Consecutive rows and one adapter that all of them use. A row is in as many segments as it has uses.
 struct LoraSegment {
     uint32_t row_begin;
-    uint32_t n_rows;  // 1..kMaxSegmentRows
+    uint32_t n_rows;     // 1..kMaxSegmentRows
     uint32_t slot;
-    uint32_t pad;
+    uint32_t low_begin;  // row of the shrink result for row_begin
 };
 INTEROP_SIZE(LoraSegment, 16);
 
-// LoraModule[slot][layer][kLoraModules] on the device.
+// LoraModule[slot][layer][kLoraModules] on the device. With c the scale of the request the module adds
+//   c * ((gain - 1) * base + gain * scale * B A x + bias)      base: what the base module gives, without its bias
 struct LoraModule {
     uint64_t a;      // [rank][k_stride of the module's base matrix], padding zero
     uint64_t b;      // [n][rank rounded up to 8], padding zero
@@ -74,8 +86,11 @@ struct LoraModule {
     float scale;
     uint32_t type;   // of a and b: 0 f32, 1 f16, 2 bf16
     uint32_t pad;
+    uint64_t gain;   // [n] f32, or 0: 1 everywhere
+    uint64_t bias;   // [n] f32, or 0
+    uint64_t pad2[2];
 };
-INTEROP_SIZE(LoraModule, 32);
+INTEROP_SIZE(LoraModule, 64);
 
 // What sample_argmax says about one logit row.
 struct SampleResult {

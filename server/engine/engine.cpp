@@ -221,14 +221,14 @@ bool Engine::plan_and_apply() {
 }
 
 Status Engine::submit_step() {
-    // Rows of one adapter side by side: the LoRA kernels then read its matrices once for all of
-    // them.
+    // Rows with the same adapters side by side: the LoRA kernels then read their matrices once for
+    // all of them.
     std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
-        return a.sequence->request.adapter.slot < b.sequence->request.adapter.slot;
+        return a.sequence->request.adapter.uses < b.sequence->request.adapter.uses;
     });
     batch_.clear();
     Flight flight;
-    std::set<uint32_t> adapters;
+    std::set<uint32_t> adapters;  // slots
     uint32_t n_decode_rows = 0;
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
@@ -239,12 +239,12 @@ Status Engine::submit_step() {
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
             first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed,
-                                                sequence.blocks, request.adapter.slot);
+                                                sequence.blocks, request.adapter.rows());
         } else {
-            first_row =
-                batch_.add_rows(tokens, sequence.n_computed, sequence.blocks, request.adapter.slot);
+            first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks,
+                                        request.adapter.rows());
         }
-        if (request.adapter.slot != kNoAdapterSlot) adapters.insert(request.adapter.slot);
+        for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
         sequence.n_computed += planned.n_rows;
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;

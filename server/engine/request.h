@@ -12,22 +12,29 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "model/step_batch.h"
 #include "proto/base/ids.h"
 #include "proto/sampling_params.h"
 #include "server/engine/token_stream.h"
 
 namespace lorad::server {
 
-// The adapter a request runs with. `lease` keeps the weights in their slot for as long as any copy
-// lives, so an adapter that is unloaded or replaced meanwhile stays as it was for this request.
+// The adapters a request runs with. `lease` keeps the weights in their slots for as long as any
+// copy lives, so an adapter that is unloaded or replaced meanwhile stays as it was for this request.
 struct AdapterUse {
-    uint32_t slot = kNoAdapterSlot;
-    std::string name;  // empty: the base model
+    std::vector<LoraUse> uses;   // at most kLoraUsesMax, no scale of 0; empty: the base model
+    uint32_t from_position = 0;  // tokens before it are computed with the base (activated LoRA)
+    std::string name;            // for the metrics; empty: the base model
     std::shared_ptr<const void> lease;
+    // Asked by the engine thread before each step: true ends the request, its adapter was revoked.
+    std::function<bool()> revoked;
+
+    model::RowAdapters rows() const { return {uses, from_position}; }
 };
 
 struct Request {

@@ -39,7 +39,7 @@ Result<AdapterUse> resolve_model(const ServerContext& context, const std::string
     }
     generation = lease->generation();
     AdapterUse use;
-    use.slot = lease->slot();
+    use.uses = {{lease->slot(), 1.0f}};
     use.name = lease->name();
     use.lease = std::make_shared<const adapters::AdapterLease>(std::move(*lease));
     return use;

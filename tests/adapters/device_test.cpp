@@ -284,7 +284,7 @@ class QwenAdapters : public ::testing::Test {
         return ids;
     }
     std::vector<TokenId> alone(Served& served, const std::vector<TokenId>& ids, uint32_t slot, uint32_t n_tokens = 24) {
-        auto generated = Runner(served.executor()).generate(ids, {.n_tokens_max = n_tokens, .ignore_eos = true, .adapter_slot = slot});
+        auto generated = Runner(served.executor()).generate(ids, {.n_tokens_max = n_tokens, .ignore_eos = true, .uses = model::uses_of(slot)});
         EXPECT_TRUE(generated.ok());
         return generated->ids;
     }

@@ -46,8 +46,8 @@ class FakeStore final : public adapters::WeightStore {
     }
 
     uint32_t n_slots() const override { return static_cast<uint32_t>(slots.size()); }
-    Status set_slot(uint32_t slot, std::span<const model::LoraModuleView> modules) override {
-        slots[slot].assign(modules.begin(), modules.end());
+    Status set_slot(uint32_t slot, const model::AdapterView& adapter) override {
+        slots[slot] = adapter;
         return ok_status();
     }
 
@@ -70,7 +70,7 @@ class FakeStore final : public adapters::WeightStore {
         bool pending = false;        // under FakeStore::mutex
     };
 
-    std::vector<std::vector<model::LoraModuleView>> slots;
+    std::vector<model::AdapterView> slots;
     uint64_t capacity_bytes = uint64_t{1} << 40;
     uint64_t block_bytes = uint64_t{1} << 40;
     std::atomic<uint64_t> allocated_bytes{0};

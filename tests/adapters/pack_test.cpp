@@ -71,14 +71,14 @@ TEST(PackAdapter, MatricesHaveTheStridesTheKernelsReadAndZeroPadding) {
             ASSERT_TRUE(packed.ok()) << packed.error().message;
             EXPECT_EQ(packed->device_bytes, packed_bytes(*adapter));
             EXPECT_EQ(packed->device_bytes, store.allocated_bytes);
-            ASSERT_EQ(packed->modules.size(), 14u);
+            ASSERT_EQ(packed->view.modules.size(), 14u);
             for (size_t layer = 0; layer < 2; ++layer) {
-                expect_module(packed->modules[layer * 7 + 3], rank, 40, 64, type, 5 + layer);
-                expect_module(packed->modules[layer * 7 + 6], rank, 40, 96, type, 9 + layer);
-                EXPECT_EQ(packed->modules[layer * 7 + 3].scale, static_cast<float>(6.0 / rank));
+                expect_module(packed->view.modules[layer * 7 + 3], rank, 40, 64, type, 5 + layer);
+                expect_module(packed->view.modules[layer * 7 + 6], rank, 40, 96, type, 9 + layer);
+                EXPECT_EQ(packed->view.modules[layer * 7 + 3].scale, static_cast<float>(6.0 / rank));
                 for (const size_t absent : {0u, 1u, 2u, 4u, 5u}) {
-                    EXPECT_EQ(packed->modules[layer * 7 + absent].rank, 0u);
-                    EXPECT_EQ(packed->modules[layer * 7 + absent].a, 0u);
+                    EXPECT_EQ(packed->view.modules[layer * 7 + absent].rank, 0u);
+                    EXPECT_EQ(packed->view.modules[layer * 7 + absent].a, 0u);
                 }
             }
         }
@@ -92,10 +92,10 @@ TEST(PackAdapter, FusedModulesShareAAndSplitB) {
     FakeStore store(1);
     const Result<PackedAdapter> packed = pack_adapter(*adapter, store);
     ASSERT_TRUE(packed.ok());
-    expect_module(packed->modules[0], 5, 64, 40, 1, 3, 0);
-    expect_module(packed->modules[1], 5, 32, 40, 1, 3, 64);
-    expect_module(packed->modules[2], 5, 32, 40, 1, 3, 96);
-    EXPECT_EQ(packed->modules[0].a, packed->modules[2].a);
+    expect_module(packed->view.modules[0], 5, 64, 40, 1, 3, 0);
+    expect_module(packed->view.modules[1], 5, 32, 40, 1, 3, 64);
+    expect_module(packed->view.modules[2], 5, 32, 40, 1, 3, 96);
+    EXPECT_EQ(packed->view.modules[0].a, packed->view.modules[2].a);
     // A [5][64] and B [128][8] in f16, both up to the next 256 bytes, twice.
     EXPECT_EQ(packed->device_bytes, 2u * (768 + 2048));
 }
@@ -108,7 +108,7 @@ TEST(PackAdapter, MixedTypesOfOneModuleAreWidenedExactly) {
     FakeStore store(1);
     const Result<PackedAdapter> packed = pack_adapter(*adapter, store);
     ASSERT_TRUE(packed.ok());
-    expect_module(packed->modules[0], 4, 64, 40, 0, 1);
+    expect_module(packed->view.modules[0], 4, 64, 40, 0, 1);
 }
 
 TEST(PackAdapter, F16SubnormalsAndSignsWidenExactly) {
@@ -121,7 +121,7 @@ TEST(PackAdapter, F16SubnormalsAndSignsWidenExactly) {
     FakeStore store(1);
     const Result<PackedAdapter> packed = pack_adapter(*adapter, store);
     ASSERT_TRUE(packed.ok());
-    const gpu::DeviceAddress address = packed->modules[0].a;
+    const gpu::DeviceAddress address = packed->view.modules[0].a;
     EXPECT_EQ(read_element(address, 0, 0), std::ldexp(1.0f, -24));
     EXPECT_EQ(read_element(address, 1, 0), -std::ldexp(1023.0f, -24));
     EXPECT_EQ(std::bit_cast<uint32_t>(read_element(address, 2, 0)), 0x80000000u);
@@ -137,8 +137,8 @@ TEST(PackAdapter, LargeAdaptersGoIntoSeveralBlocks) {
     ASSERT_TRUE(packed.ok());
     EXPECT_GT(packed->blocks.size(), 1u);
     EXPECT_EQ(packed->device_bytes, packed_bytes(*adapter));
-    expect_module(packed->modules[0], 4, 64, 40, 0, 1);
-    expect_module(packed->modules[7 + 2], 4, 32, 40, 0, 13);
+    expect_module(packed->view.modules[0], 4, 64, 40, 0, 1);
+    expect_module(packed->view.modules[7 + 2], 4, 32, 40, 0, 13);
 }
 
 TEST(PackAdapter, AFailureLeavesNothingAllocated) {

@@ -25,7 +25,7 @@ struct RegistryTest : ::testing::Test {
     ~RegistryTest() override { set_log_level(LogLevel::kInfo); }
 
     // The first element of layer 0's q A: tells which adapter a slot holds.
-    float fingerprint(uint32_t slot) const { return *reinterpret_cast<const float*>(store.slots[slot][0].a); }
+    float fingerprint(uint32_t slot) const { return *reinterpret_cast<const float*>(store.slots[slot].modules[0].a); }
 
     FakeStore store{4};
     Registry registry{small_config(), store, {.base_name = "base"}};
@@ -181,7 +181,7 @@ TEST_F(RegistryTest, ASlotNeverKeepsModulesOfTheAdapterBefore) {
     add_pair(only_o, 1, "self_attn.o_proj", 2, 40, 64);
     const AdapterFolder folder(R"({"peft_type":"LORA","r":2,"target_modules":["o_proj"],"layers_to_transform":[1]})", only_o);
     ASSERT_EQ(registry.load("b", folder.path())->slot, slot);
-    for (size_t i = 0; i < 14; ++i) EXPECT_EQ(store.slots[slot][i].rank, i == 7 + 3 ? 2u : 0u) << i;
+    for (size_t i = 0; i < 14; ++i) EXPECT_EQ(store.slots[slot].modules[i].rank, i == 7 + 3 ? 2u : 0u) << i;
 }
 
 TEST_F(RegistryTest, LeasesOutliveTheRegistry) {
@@ -269,7 +269,7 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
                 n_leases++;
                 const float expected = lease->generation() == one_generation ? one_print : two_print;
                 for (int i = 0; i < 20; ++i) {
-                    const auto& module = small_store.slots[lease->slot()][0];
+                    const auto& module = small_store.slots[lease->slot()].modules[0];
                     n_wrong += *reinterpret_cast<const float*>(module.a) != expected;
                     if (i % 7 == 0) std::this_thread::yield();
                 }

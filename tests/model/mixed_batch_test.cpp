@@ -123,7 +123,7 @@ Answer run_alone(Executor& executor, const Sequence& sequence, uint32_t n_chunk_
     const std::span<const TokenId> known(sequence.known);
     const auto generated = Runner(executor).generate(
         known.first(sequence.n_prompt),
-        {.n_tokens_max = kGenerated, .ignore_eos = true, .adapter_slot = sequence.slot, .n_chunk_rows = n_chunk_rows});
+        {.n_tokens_max = kGenerated, .ignore_eos = true, .uses = uses_of(sequence.slot), .n_chunk_rows = n_chunk_rows});
     EXPECT_TRUE(generated.ok());
     answer.ids = generated->ids;
     for (uint32_t i = 0; i < 2; ++i) {  // the first is a prefill's, the second a decode's

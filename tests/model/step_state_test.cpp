@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 namespace lorad::model {
 namespace {
@@ -14,9 +15,12 @@ T at(const std::vector<std::byte>& bytes, uint64_t offset) {
     return value;
 }
 
-const SlotRanks kRanks = [](uint32_t slot) {
-    return std::array<uint32_t, 4>{slot == 3 ? 16u : 5u, slot == 3 ? 0u : 4u, 0u, 12u};
-};
+const SlotTraits& traits_of(uint32_t slot) {
+    static const SlotTraits three{.ranks = {16, 0, 0, 12}}, gained{.ranks = {5, 4, 0, 12}, .is_plain = false},
+        extended{.ranks = {5, 4, 0, 12}, .has_extras = true}, other{.ranks = {5, 4, 0, 12}};
+    return slot == 3 ? three : slot == 6 ? gained : slot == 7 ? extended : other;
+}
+const SlotLookup kSlots = traits_of;
 
 TEST(StepShape, BucketsHoldWhatTheyAreAskedFor) {
     EXPECT_EQ(bucket_for(0), 0u);
@@ -39,9 +43,9 @@ TEST(StepState, WritesRowsWhereTheirKvGoes) {
     EXPECT_EQ(batch.add_output(3, true), 1u);
     EXPECT_TRUE(batch.has_lora());
 
-    const StepShape shape{.row_bucket = 4, .output_bucket = 2, .attention_splits = 1, .with_lora = true};
+    const StepShape shape{.row_bucket = 4, .output_bucket = 2, .attention_splits = 1, .lora = gpu::LoraLevel::kPlain};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kRanks, 10, bytes);
+    write_step_state(batch, shape, kSlots, 10, bytes);
     const StepLayout layout(shape);
     const auto header = at<gpu::StepHeader>(bytes, 0);
     EXPECT_EQ(header.n_rows, 4u);
@@ -69,9 +73,9 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     batch.add_rows(twenty, 0, blocks, 3);
     batch.add_rows(two, 0, blocks, kNoAdapterSlot);
     batch.add_rows(two, 30, blocks, 1);
-    const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .with_lora = true};
+    const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kPlain};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kRanks, 0, bytes);
+    write_step_state(batch, shape, kSlots, 0, bytes);
     const auto header = at<gpu::StepHeader>(bytes, 0);
     ASSERT_EQ(header.n_segments, 3u);
     const StepLayout layout(shape);
@@ -89,6 +93,104 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     }
 }
 
+TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0, 1};
+    const std::vector<TokenId> eighteen(18, 1), two(2, 1), one(1, 1);
+    const std::vector<LoraUse> pair = {{3, 1.0f}, {5, -0.5f}}, scaled = {{3, 2.0f}};
+    batch.add_rows(eighteen, 0, blocks, RowAdapters{pair});
+    batch.add_fed_back_row(0, 30, blocks, RowAdapters{pair});
+    batch.add_rows(two, 0, blocks, RowAdapters{});
+    batch.add_rows(one, 3, blocks, RowAdapters{scaled});
+    batch.add_rows(one, 4, blocks, RowAdapters{pair});
+    EXPECT_EQ(lora_level(batch, kSlots), gpu::LoraLevel::kFull);
+    const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kFull};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, bytes);
+    const StepLayout layout(shape);
+    const auto row = [&](uint32_t i) { return at<gpu::StepRow>(bytes, layout.rows + i * sizeof(gpu::StepRow)); };
+    const auto use = [&](uint32_t i) { return at<gpu::StepUse>(bytes, layout.uses + i * sizeof(gpu::StepUse)); };
+    const auto header = at<gpu::StepHeader>(bytes, 0);
+
+    EXPECT_EQ(row(18).use_begin, row(0).use_begin);
+    const uint32_t n_uses[] = {2, 0, 1, 2}, at_row[] = {18, 19, 21, 22};
+    for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(row(at_row[i]).n_uses, n_uses[i]) << i;
+    EXPECT_EQ(use(row(5).use_begin).slot, 3u);
+    EXPECT_EQ(use(row(5).use_begin + 1).slot, 5u);
+    EXPECT_EQ(use(row(5).use_begin + 1).scale, -0.5f);
+    EXPECT_EQ(use(row(21).use_begin).scale, 2.0f);
+
+    // Every row and use is in one segment of its slot, at the shrink row that the use names; no two share one.
+    std::set<uint32_t> seen;
+    for (uint32_t i = 0; i < header.n_segments; ++i) {
+        const auto segment = at<gpu::LoraSegment>(bytes, layout.segments + i * sizeof(gpu::LoraSegment));
+        EXPECT_LE(segment.n_rows, gpu::kMaxSegmentRows);
+        for (uint32_t j = 0; j < segment.n_rows; ++j) {
+            const gpu::StepRow owner = row(segment.row_begin + j);
+            bool found = false;
+            for (uint32_t u = owner.use_begin; u < owner.use_begin + owner.n_uses; ++u) {
+                found = found || (use(u).slot == segment.slot &&
+                                  use(u).low_offset + segment.row_begin + j == segment.low_begin + j);
+            }
+            EXPECT_TRUE(found) << "segment " << i << " row " << segment.row_begin + j;
+            EXPECT_TRUE(seen.insert(segment.low_begin + j).second);
+        }
+    }
+    EXPECT_EQ(seen.size(), 19u * 2 + 1 + 2);
+    EXPECT_EQ(*seen.rbegin(), 19u * 2 + 1 + 2 - 1);
+}
+
+TEST(StepState, ActivatedAdaptersBeginAtTheirPosition) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0};
+    const std::vector<TokenId> five(5, 1), one(1, 1);
+    const std::vector<LoraUse> uses = {{3, 1.0f}};
+    batch.add_rows(five, 10, blocks, RowAdapters{uses, 12});
+    batch.add_rows(five, 0, blocks, RowAdapters{uses, 5});
+    batch.add_rows(one, 5, blocks, RowAdapters{uses, 5});
+    for (uint32_t i = 0; i < batch.n_rows(); ++i) EXPECT_EQ(batch.rows()[i].n_uses, (i >= 2 && i < 5) || i == 10 ? 1u : 0u) << i;
+    EXPECT_EQ(lora_level(batch, kSlots), gpu::LoraLevel::kPlain);
+    StepBatch before;
+    before.add_rows(five, 0, blocks, RowAdapters{uses, 5});
+    EXPECT_EQ(lora_level(before, kSlots), gpu::LoraLevel::kNone);
+}
+
+TEST(StepState, OneAdapterAsItIsNeedsThePlainKernelsOnly) {
+    const std::vector<BlockId> blocks = {0};
+    const std::vector<TokenId> one(1, 1);
+    const auto level_of = [&](std::vector<LoraUse> uses) {
+        StepBatch batch;
+        batch.add_rows(one, 0, blocks, RowAdapters{uses});
+        batch.add_rows(one, 1, blocks, 2);
+        return lora_level(batch, kSlots);
+    };
+    EXPECT_EQ(level_of({}), gpu::LoraLevel::kPlain);
+    EXPECT_EQ(level_of({{3, 1.0f}}), gpu::LoraLevel::kPlain);
+    EXPECT_EQ(level_of({{7, 1.0f}}), gpu::LoraLevel::kPlain);  // extras are not a matter of the linear modules
+    EXPECT_EQ(level_of({{3, 0.5f}}), gpu::LoraLevel::kFull);
+    EXPECT_EQ(level_of({{3, 1.0f}, {2, 1.0f}}), gpu::LoraLevel::kFull);
+    EXPECT_EQ(level_of({{6, 1.0f}}), gpu::LoraLevel::kFull);  // has gains
+}
+
+TEST(StepState, OnlyASingleUseNamesExtras) {
+    const std::vector<BlockId> blocks = {0};
+    const std::vector<TokenId> one(1, 1);
+    const std::vector<LoraUse> mix = {{7, 1.0f}, {3, 1.0f}};
+    StepBatch batch;
+    batch.add_rows(one, 0, blocks, 3);
+    EXPECT_FALSE(has_extras(batch, kSlots));
+    batch.add_rows(one, 0, blocks, 7);
+    batch.add_rows(one, 0, blocks, RowAdapters{mix});
+    EXPECT_TRUE(has_extras(batch, kSlots));
+    const StepShape shape{.row_bucket = 3, .lora = gpu::LoraLevel::kFull, .extras = true};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, bytes);
+    const uint32_t expected[] = {kNoAdapterSlot, 7, kNoAdapterSlot};
+    for (uint32_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(at<gpu::StepRow>(bytes, StepLayout(shape).rows + i * sizeof(gpu::StepRow)).extras_slot, expected[i]) << i;
+    }
+}
+
 TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0};
@@ -96,7 +198,7 @@ TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {
     batch.add_rows(one, 64, blocks, kNoAdapterSlot);
     const StepShape shape{.row_bucket = 1};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    EXPECT_DEATH(write_step_state(batch, shape, kRanks, 0, bytes), "CHECK");
+    EXPECT_DEATH(write_step_state(batch, shape, kSlots, 0, bytes), "CHECK");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Fixture {
         request.prompt = std::move(prompt);
         request.n_tokens_max = n_max;
         request.sampling.temperature = temperature;
-        request.adapter.slot = slot;
+        if (slot != kNoAdapterSlot) request.adapter.uses = {{slot, 1.0f}};
         request.stream = std::make_shared<TokenStream>(n_max);
         auto stream = request.stream;
         Status status = engine.submit(std::move(request));
@@ -145,7 +145,7 @@ TEST(Engine, LetsGoOfTheAdapterWhenTheRequestEnds) {
     request.prompt = prompt_of(5, 7);
     request.n_tokens_max = 3;
     request.sampling.temperature = 0.0f;
-    request.adapter = {2, "sql", lease};
+    request.adapter = {.uses = {{2, 1.0f}}, .name = "sql", .lease = lease};
     request.stream = std::make_shared<TokenStream>(3);
     ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
     ASSERT_TRUE(f.engine.step());

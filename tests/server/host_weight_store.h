@@ -32,7 +32,7 @@ class HostWeightStore final : public adapters::WeightStore {
     }
     Status finish() override { return ok_status(); }
     uint32_t n_slots() const override { return n_slots_; }
-    Status set_slot(uint32_t, std::span<const model::LoraModuleView>) override {
+    Status set_slot(uint32_t, const model::AdapterView&) override {
         return ok_status();
     }
 

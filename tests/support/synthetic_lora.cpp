@@ -31,7 +31,9 @@ std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTabl
                                             uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed) {
     std::mt19937 random(seed);
     std::vector<gpu::Buffer> buffers;
-    std::vector<model::LoraModuleView> views(size_t{config.n_layers} * model::kLinearModules);
+    model::AdapterView adapter;
+    std::vector<model::LoraModuleView>& views = adapter.modules;
+    views.resize(size_t{config.n_layers} * model::kLinearModules);
     for (uint32_t i = 0; i < views.size(); ++i) {
         const uint32_t module = i % model::kLinearModules;
         if ((modules >> module & 1) == 0) continue;
@@ -44,7 +46,7 @@ std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTabl
         views[i].rank = rank;
         views[i].scale = scale;
     }
-    EXPECT_TRUE(table.set(slot, views).ok());
+    EXPECT_TRUE(table.set(slot, adapter).ok());
     return buffers;
 }
 

@@ -25,6 +25,8 @@ using reference::Vector;
 
 inline ScalarType scalar(Type type) { return static_cast<ScalarType>(type); }
 
+inline LoraLevel level(bool with_lora) { return with_lora ? LoraLevel::kPlain : LoraLevel::kNone; }
+
 template <typename T>
 Buffer input(const std::vector<T>& values) {
     Buffer buffer = make_buffer(std::max<size_t>(values.size() * sizeof(T), 16), MemoryKind::kHostUpload);
@@ -88,7 +90,7 @@ struct TestModule {
         LoraModule result{};
         if (pair.rank == 0) return result;
         result = {a_buffer.address(), b_buffer.address(), static_cast<uint32_t>(pair.rank), static_cast<float>(pair.scale),
-                  static_cast<uint32_t>(type), 0};
+                  static_cast<uint32_t>(type), 0, 0, 0, {}};
         return result;
     }
 };

@@ -25,7 +25,8 @@ class LoraShrink : public KernelTest {
         std::vector<uint32_t> slot_of_row;
         for (uint32_t s = 0; s < n_slots; s++) {
             uint32_t n = std::min(1 + s * 5, kMaxSegmentRows);
-            segments.push_back({static_cast<uint32_t>(slot_of_row.size()), n, s, 0});
+            const auto begin = static_cast<uint32_t>(slot_of_row.size());
+            segments.push_back({begin, n, s, begin});
             slot_of_row.insert(slot_of_row.end(), n, s);
             slot_of_row.push_back(kNoSlot);
         }
@@ -139,7 +140,7 @@ TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
     params.split_stride = capacity * y_stride;
     params.act_stride = act_stride;
     execute([&](Recorder& recorder) {
-        kernels_->gated_act(recorder, params, {c.bucket, c.n_splits, c.with_lora}, c.activation, scalar(c.act));
+        kernels_->gated_act(recorder, params, {c.bucket, c.n_splits, level(c.with_lora)}, c.activation, scalar(c.act));
     });
 
     auto got = content(act, size_t{c.bucket} * act_stride, c.act);

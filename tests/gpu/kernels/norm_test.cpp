@@ -107,7 +107,7 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
     params.split_stride = capacity * stride;
     params.eps = 1e-5f;
     execute([&](Recorder& recorder) {
-        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, c.with_lora}, scalar(c.act));
+        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora)}, scalar(c.act));
     });
 
     auto got_x = content<float>(x_buffer, size_t{capacity} * stride);
@@ -174,7 +174,7 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
         params.hidden = kHidden;
         params.y_stride = params.x_stride = params.xn_stride = kStride;
         params.eps = 1e-5f;
-        execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {n, 1, true}, ScalarType::kF32); });
+        execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {n, 1, LoraLevel::kPlain}, ScalarType::kF32); });
         return content<uint32_t>(xn, n * kStride);
     };
     auto together = normalised(0, kRows);

@@ -73,7 +73,7 @@ class QkvPost : public KernelTest {
         params.split_stride = capacity * stride;
         params.q_stride = q_width;
         params.eps = 1e-6f;
-        QkvShape shape{{c.bucket, c.n_splits, c.with_lora}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim};
+        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora)}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim};
         execute([&](Recorder& recorder) { kernels_->qkv_post(recorder, params, shape); });
 
         auto got_q = content<float>(q, size_t{c.bucket} * q_width);

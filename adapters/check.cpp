@@ -130,7 +130,7 @@ class Planner {
             TRY(plan_module(place.first, place.second, found, layers[place.first]));
         }
         if (found_.empty() && misfits_.empty()) {
-            misfit(std::string(kWeightsFile), "tensors lora_A and lora_B of linear layers", "none");
+            misfit(std::string(kPeftFile), "tensors lora_A and lora_B of linear layers", "none");
         }
         if (!misfits_.empty()) return misfit_error(std::move(misfits_));
         return layers;
@@ -339,20 +339,21 @@ Result<std::vector<LayerPlan>> plan_adapter(const PeftConfig& peft, std::span<co
 
 namespace {
 
-Result<std::unique_ptr<CheckedAdapter>> check_files(const std::filesystem::path& folder, const ModelConfig& config) {
-    TRY_ASSIGN(AdapterFiles files, read_adapter_files(folder));
+Result<std::unique_ptr<CheckedAdapter>> check_source(AdapterSource source, const BaseModel& base) {
+    if (source.kind != AdapterKind::kPeft) {
+        return make_error(ErrorCode::kAdapterUnsupported, format("{} adapters are not supported", name_of(source.kind)));
+    }
     auto adapter = std::make_unique<CheckedAdapter>();
-    TRY_ASSIGN(adapter->peft, parse_peft_config(files.config.text()));
-    adapter->generation = std::move(files.generation);
-    adapter->weights = std::move(files.weights);
-    auto tensors = model::parse_safetensors(adapter->weights.span(), ErrorCode::kAdapterInvalid);
+    adapter->source = std::move(source);
+    TRY_ASSIGN(adapter->peft, parse_peft_config(adapter->source.file(kConfigFile).text()));
+    auto tensors = model::parse_safetensors(adapter->source.file(kPeftFile).span(), ErrorCode::kAdapterInvalid);
     if (!tensors.ok()) {
         Error error = std::move(tensors).error();
-        error.message = format("{}: {}", kWeightsFile, error.message);
+        error.message = format("{}: {}", kPeftFile, error.message);
         return error;
     }
     adapter->tensors = std::move(tensors).value();
-    TRY_ASSIGN(adapter->layers, plan_adapter(adapter->peft, adapter->tensors, config));
+    TRY_ASSIGN(adapter->layers, plan_adapter(adapter->peft, adapter->tensors, base.config));
     for (const LayerPlan& layer : adapter->layers) {
         for (const ModulePlan& module : layer) {
             adapter->rank_max = std::max(adapter->rank_max, module.rank);
@@ -364,10 +365,16 @@ Result<std::unique_ptr<CheckedAdapter>> check_files(const std::filesystem::path&
 
 }  // namespace
 
-Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& folder, const ModelConfig& config) {
-    auto adapter = check_files(folder, config);
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, const BaseModel& base) {
+    auto adapter = check_source(std::move(source), base);
     if (!adapter.ok()) return one_line(std::move(adapter).error());
     return adapter;
+}
+
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base) {
+    Result<AdapterSource> source = read_adapter_source(path);
+    if (!source.ok()) return one_line(std::move(source).error());
+    return check_adapter(std::move(source).value(), base);
 }
 
 }  // namespace lorad::adapters

@@ -1,4 +1,4 @@
-// An adapter folder read and compared with a base model, before a byte of device memory is taken.
+// An adapter compared with a base model, before a byte of device memory is taken.
 #pragma once
 
 #include <array>
@@ -10,8 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "adapters/files.h"
+#include "adapters/base_model.h"
 #include "adapters/peft_config.h"
+#include "adapters/source.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "proto/base/result.h"
@@ -47,18 +48,20 @@ Result<std::vector<LayerPlan>> plan_adapter(const PeftConfig& peft, std::span<co
 // An adapter that fits, in host memory: ready to be packed.
 struct CheckedAdapter {
     PeftConfig peft;
-    std::string generation;  // SHA-256 as 64 hex digits
     std::vector<LayerPlan> layers;
     uint32_t rank_max = 0;
     uint32_t n_modules = 0;  // adapted matrices
 
-    FileBytes weights;  // the safetensors file; `tensors` points into it
+    AdapterSource source;  // `tensors` points into its files
     std::vector<model::Tensor> tensors;
+
+    const std::string& generation() const { return source.generation; }
 };
 
-// Reads adapter_config.json and adapter_model.safetensors in the folder. The files are read once, whole: what is checked is
-// what is hashed and what is uploaded, whatever happens to the files meanwhile.
-Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& folder,
-                                                      const model::ModelConfig& config);
+// What is checked is what was hashed and what is uploaded, whatever happens to files meanwhile. Messages are one line.
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, const BaseModel& base);
+
+// read_adapter_source() and the above.
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base);
 
 }  // namespace lorad::adapters

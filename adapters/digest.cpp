@@ -8,20 +8,33 @@
 
 namespace lorad::adapters {
 
-std::string sha256_hex(std::span<const std::byte> bytes) {
+struct Sha256::Context {
+    EVP_MD_CTX* md = EVP_MD_CTX_new();
+    ~Context() { EVP_MD_CTX_free(md); }
+};
+
+Sha256::Sha256() : context_(std::make_unique<Context>()) {
+    CHECK(context_->md != nullptr && EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr) == 1);
+}
+Sha256::~Sha256() = default;
+
+void Sha256::add(std::span<const std::byte> bytes) {
+    CHECK(EVP_DigestUpdate(context_->md, bytes.data(), bytes.size()) == 1);
+}
+
+std::string Sha256::hex() {
     std::array<unsigned char, 32> digest{};
     unsigned int size = 0;
-    CHECK(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) == 1);
-    CHECK(size == digest.size());
+    CHECK(EVP_DigestFinal_ex(context_->md, digest.data(), &size) == 1 && size == digest.size());
     std::string hex;
     for (const unsigned char byte : digest) hex += format("{:02x}", byte);
     return hex;
 }
 
-std::string generation_of(std::span<const std::byte> config, std::span<const std::byte> weights) {
-    const std::string list =
-        format("{}  {}\n{}  {}\n", sha256_hex(config), kConfigFile, sha256_hex(weights), kWeightsFile);
-    return sha256_hex(std::as_bytes(std::span(list)));
+std::string sha256_hex(std::span<const std::byte> bytes) {
+    Sha256 digest;
+    digest.add(bytes);
+    return digest.hex();
 }
 
 }  // namespace lorad::adapters

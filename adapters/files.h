@@ -1,7 +1,8 @@
-// The two files of an adapter folder, read once and whole, and their digest.
+// Bytes of adapter files: read once and whole, so that what is checked is what is hashed and what is uploaded.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -12,31 +13,39 @@
 
 namespace lorad::adapters {
 
-inline constexpr std::string_view kConfigFile = "adapter_config.json";
-inline constexpr std::string_view kWeightsFile = "adapter_model.safetensors";
-inline constexpr uint64_t kWeightsBytesMax = uint64_t{8} << 30;
-
 // Move-only; the bytes stay where they are when it is moved.
 struct FileBytes {
     std::unique_ptr<std::byte[]> bytes;
     size_t size = 0;
     std::span<const std::byte> span() const { return {bytes.get(), size}; }
     std::string_view text() const { return {reinterpret_cast<const char*>(bytes.get()), size}; }
+
+    // kOutOfMemory if the host has not that much. The contents are not initialised.
+    static Result<FileBytes> allocate(uint64_t size, std::string_view what);
+    static FileBytes copy_of(std::span<const std::byte> contents);
 };
 
-struct AdapterFiles {
-    FileBytes config, weights;
-    std::string generation;
-};
-
-// kAdapterNotFound: no such folder. kAdapterUnsupported: a format that is not read (pickle, GGUF, MLX, shards), by name.
-// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed.
-Result<AdapterFiles> read_adapter_files(const std::filesystem::path& folder);
+// A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
+// large. kIo: reading failed.
+Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
 
 // 64 lower-case hex digits.
 std::string sha256_hex(std::span<const std::byte> bytes);
 
-// The identity of an adapter's content; the same as: sha256sum adapter_config.json adapter_model.safetensors | sha256sum
-std::string generation_of(std::span<const std::byte> config, std::span<const std::byte> weights);
+// SHA-256 of what comes piece by piece. For one thread.
+class Sha256 {
+  public:
+    Sha256();
+    ~Sha256();
+    Sha256(const Sha256&) = delete;
+    Sha256& operator=(const Sha256&) = delete;
+    void add(std::span<const std::byte> bytes);
+    void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+    std::string hex();  // once, at the end
+
+  private:
+    struct Context;
+    std::unique_ptr<Context> context_;
+};
 
 }  // namespace lorad::adapters

@@ -93,8 +93,8 @@ struct ResidentAdapter {
     ResidentAdapter(std::shared_ptr<Registry::Pool> shared_pool, uint32_t own_slot)
         : pool(std::move(shared_pool)), slot(own_slot) {}
     ~ResidentAdapter() {
-        pool->device_bytes -= packed.device_bytes;
-        packed.blocks.clear();
+        pool->device_bytes -= placed.device_bytes;
+        placed.blocks.clear();
         pool->give_back_slot(slot);
     }
     ResidentAdapter(const ResidentAdapter&) = delete;
@@ -109,7 +109,7 @@ struct ResidentAdapter {
 
     std::shared_ptr<Registry::Pool> pool;
     const uint32_t slot;
-    PackedAdapter packed;
+    PlacedAdapter placed;
     AdapterInfo info;
     std::atomic<uint32_t> n_leases{0};
     std::atomic<bool> draining{false};
@@ -161,8 +161,8 @@ class Registry::NameTurn {
     const std::string name_;
 };
 
-Registry::Registry(const model::ModelConfig& config, WeightStore& store, const RegistryOptions& options)
-    : config_(config), options_(options), pool_(std::make_shared<Pool>(store)) {}
+Registry::Registry(BaseModel base, WeightStore& store, const RegistryOptions& options)
+    : base_(std::move(base)), options_(options), pool_(std::make_shared<Pool>(store)) {}
 
 Registry::~Registry() = default;
 
@@ -174,15 +174,16 @@ Result<std::shared_ptr<ResidentAdapter>> Registry::make_resident(const CheckedAd
     }
     // From here on the slot goes back when this is dropped.
     auto resident = std::make_shared<ResidentAdapter>(pool_, *slot);
-    TRY_ASSIGN(PackedAdapter packed, pack_adapter(checked, pool_->store));
-    pool_->device_bytes += packed.device_bytes;
-    resident->packed = std::move(packed);
-    TRY(pool_->store.set_slot(*slot, resident->packed.view));
-    resident->info.generation = checked.generation;
+    TRY_ASSIGN(const PackedImage image, pack(checked));
+    TRY_ASSIGN(PlacedAdapter placed, place(image, pool_->store));
+    pool_->device_bytes += placed.device_bytes;
+    resident->placed = std::move(placed);
+    TRY(pool_->store.set_slot(*slot, resident->placed.view));
+    resident->info.generation = checked.generation();
     resident->info.state = AdapterState::kReady;
     resident->info.rank = checked.rank_max;
     resident->info.n_modules = checked.n_modules;
-    resident->info.device_bytes = resident->packed.device_bytes;
+    resident->info.device_bytes = resident->placed.device_bytes;
     resident->info.slot = *slot;
     return resident;
 }
@@ -223,8 +224,8 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
         loading_.emplace(key, Loading{folder.string(), takes_place});
     }
 
-    TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(folder, config_));
-    if (checked->generation == present_generation) return *find(name);
+    TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(folder, base_));
+    if (checked->generation() == present_generation) return *find(name);
     TRY_ASSIGN(std::shared_ptr<ResidentAdapter> resident, make_resident(*checked));
     resident->info.name = key;
     resident->info.path = folder.string();

@@ -17,8 +17,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "adapters/base_model.h"
 #include "adapters/weight_store.h"
-#include "model/config.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -82,7 +82,7 @@ struct RegistryOptions {
 class Registry {
   public:
     // `store` outlives the registry and every lease.
-    Registry(const model::ModelConfig& config, WeightStore& store, const RegistryOptions& options);
+    Registry(BaseModel base, WeightStore& store, const RegistryOptions& options);
     ~Registry();
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
@@ -111,7 +111,7 @@ class Registry {
     Result<std::shared_ptr<ResidentAdapter>> make_resident(const CheckedAdapter& checked);
     AdapterInfo let_drain(std::shared_ptr<ResidentAdapter> resident);  // already without a name
 
-    const model::ModelConfig config_;
+    const BaseModel base_;
     const RegistryOptions options_;
     std::shared_ptr<Pool> pool_;
 

@@ -21,6 +21,10 @@ class DeviceBlock final : public WeightBlock {
 
 }  // namespace
 
+Status WeightStore::finish_gains(const model::AdapterView&) {
+    return make_error(ErrorCode::kAdapterUnsupported, "DoRA is not supported on this device");
+}
+
 Result<std::unique_ptr<WeightBlock>> DeviceWeightStore::allocate(uint64_t size_bytes) {
     TRY_ASSIGN(gpu::Buffer buffer, device_.create_buffer(size_bytes, gpu::MemoryKind::kDeviceLocal, "adapter"));
     return std::unique_ptr<WeightBlock>(std::make_unique<DeviceBlock>(std::move(buffer)));

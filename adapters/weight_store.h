@@ -35,6 +35,9 @@ class WeightStore {
     virtual Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) = 0;
     virtual Status finish() = 0;
 
+    // DoRA: magnitudes lie at the gains of the view, uploaded and arrived; on return the gains do (see model/lora_table.h).
+    virtual Status finish_gains(const model::AdapterView& adapter);
+
     virtual uint32_t n_slots() const = 0;
     // Steps submitted afterwards see it. No pending step names the slot.
     virtual Status set_slot(uint32_t slot, const model::AdapterView& adapter) = 0;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -115,6 +116,21 @@ uint32_t weight_type_of(DType dtype) {
     return static_cast<uint32_t>(dtype);
 }
 
+float widen(DType dtype, const std::byte* at) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, at, bytes_of(dtype));
+    if (dtype == DType::kF32) return std::bit_cast<float>(bits);
+    if (dtype == DType::kBF16) return std::bit_cast<float>(bits << 16);
+    const uint32_t sign = (bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1f, mantissa = bits & 0x3ff;
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    constexpr uint32_t kBiasDifference = 127 - 15;
+    const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + kBiasDifference;
+    return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
+}
+
 uint64_t Tensor::n_elements() const { return data.size() / bytes_of(dtype); }
 
 std::string shape_text(std::span<const uint64_t> shape) {
@@ -123,7 +139,7 @@ std::string shape_text(std::span<const uint64_t> shape) {
     return text + "]";
 }
 
-Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code) {
+Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code, Metadata* metadata) {
     constexpr size_t kLengthBytes = 8;
     if (file.size() < kLengthBytes) {
         return make_error(code, format("not a safetensors file: expected at least {} bytes, found {}", kLengthBytes, file.size()));
@@ -149,7 +165,10 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
     for (const auto& member : members) {
         if (member.key == "__metadata__") {
             TRY_ASSIGN(const auto pairs, member.value.as_object());
-            for (const auto& pair : pairs) TRY(pair.value.as_string());
+            for (const auto& pair : pairs) {
+                TRY_ASSIGN(const std::string_view value, pair.value.as_string());
+                if (metadata) metadata->emplace(pair.key, value);
+            }
             continue;
         }
         Tensor tensor;

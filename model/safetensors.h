@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +24,8 @@ uint32_t bytes_of(DType dtype);
 // The device's number of a weight type: 0 f32, 1 f16, 2 bf16, as gpu::ScalarType. Only for those three (CHECK).
 uint32_t weight_type_of(DType dtype);
 inline bool is_weight_type(DType dtype) { return dtype <= DType::kBF16; }
+// One number of a weight type as f32, exactly. Bits of a NaN may differ.
+float widen(DType dtype, const std::byte* at);
 
 inline constexpr size_t kTensorDimensionsMax = 8;
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{32} << 20;
@@ -39,7 +43,9 @@ std::string shape_text(std::span<const uint64_t> shape);
 
 // The tensors of one file's bytes, sorted by name; spans point into `file`. `code` is the code of errors; their message
 // says what is wrong, not in which file. This is the fuzzed entry point.
-Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code);
+// `metadata`, if given, gets the pairs of __metadata__.
+using Metadata = std::map<std::string, std::string, std::less<>>;
+Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code, Metadata* metadata = nullptr);
 
 // One or more mapped files whose tensors are found by name. Read-only, so any thread. Spans live as long as this.
 class TensorFiles {

@@ -1,8 +1,6 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <set>
 #include <utility>
 
@@ -141,25 +139,6 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
     }
     return ok_status();
 }
-
-namespace {
-
-float widen(DType dtype, const std::byte* at) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, at, bytes_of(dtype));
-    if (dtype == DType::kF32) return std::bit_cast<float>(bits);
-    if (dtype == DType::kBF16) return std::bit_cast<float>(bits << 16);
-    const uint32_t sign = (bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1f, mantissa = bits & 0x3ff;
-    if (exponent == 0) {
-        const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    constexpr uint32_t kBiasDifference = 127 - 15;
-    const uint32_t wide_exponent = exponent == 31 ? 255 : exponent + kBiasDifference;
-    return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
-}
-
-}  // namespace
 
 Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     const Vector& to = *part.vector;

@@ -101,8 +101,9 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;
     registry_options.n_adapters_max = arguments.n_adapters_max;
+    TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
     loaded.registry =
-        std::make_unique<adapters::Registry>(loaded.config, *loaded.store, registry_options);
+        std::make_unique<adapters::Registry>(std::move(base), *loaded.store, registry_options);
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens",

@@ -39,7 +39,7 @@ TEST(CheckAdapter, PlansEveryModuleOfAPlainAdapter) {
     ASSERT_NE(adapter, nullptr);
     EXPECT_EQ(adapter->n_modules, 4u);
     EXPECT_EQ(adapter->rank_max, 4u);
-    EXPECT_EQ(adapter->generation.size(), 64u);
+    EXPECT_EQ(adapter->generation().size(), 64u);
     const ModulePlan& v = module_of(*adapter, 1, LinearModule::kV);
     EXPECT_EQ(v.a->name, lora_name(1, "self_attn.v_proj", 'A'));
     EXPECT_EQ(v.b->name, lora_name(1, "self_attn.v_proj", 'B'));
@@ -192,8 +192,8 @@ TEST(CheckAdapter, MissingAndForeignFilesAreNamed) {
     EXPECT_EQ(check_adapter(folder.path() / "adapter_config.json", small_config()).error().code, ErrorCode::kAdapterUnsupported);
     folder.remove("adapter_model.safetensors");
     EXPECT_THAT(refused(folder).message, HasSubstr("adapter_model.safetensors: the file is missing"));
-    folder.write("adapters.safetensors", "x");
-    EXPECT_THAT(refused(folder).message, HasSubstr("an MLX adapter"));
+    folder.write("adapters.npz", "x");
+    EXPECT_THAT(refused(folder).message, HasSubstr("an MLX adapter of an old form"));
     folder.write("adapter_model.bin", "x");
     EXPECT_EQ(refused(folder).code, ErrorCode::kAdapterUnsupported);
     EXPECT_THAT(refused(folder).message, HasSubstr("adapter_model.bin is a pickle"));
@@ -225,9 +225,9 @@ TEST(CheckAdapter, TheGenerationIsTheContentAndNothingElse) {
     const auto other_weights = checked(kPlainConfig, plain_tensors(4, 2));
     const auto other_scale = checked(R"({"peft_type":"LORA","r":4,"lora_alpha":9,"target_modules":["q_proj","v_proj"]})", plain_tensors());
     ASSERT_TRUE(one && same && other_weights && other_scale);
-    EXPECT_EQ(one->generation, same->generation);
-    EXPECT_NE(one->generation, other_weights->generation);
-    EXPECT_NE(one->generation, other_scale->generation);
+    EXPECT_EQ(one->generation(), same->generation());
+    EXPECT_NE(one->generation(), other_weights->generation());
+    EXPECT_NE(one->generation(), other_scale->generation());
     // printf abc | sha256sum
     EXPECT_EQ(sha256_hex(std::as_bytes(std::span("abc", 3))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }

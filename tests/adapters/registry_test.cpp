@@ -139,7 +139,7 @@ TEST_F(RegistryTest, AFailedLoadLeavesNothingBehind) {
     EXPECT_EQ(full.error().code, ErrorCode::kOutOfMemory);
     EXPECT_THAT(full.error().message, HasSubstr("bytes asked for"));
     store.capacity_bytes = uint64_t{1} << 40;
-    store.n_uploads_until_failure = 3;
+    store.n_uploads_until_failure = 1;
     EXPECT_EQ(registry.load("b", two.path()).error().code, ErrorCode::kDeviceLost);
     EXPECT_EQ(registry.list().size(), 1u);
     EXPECT_EQ(store.allocated_bytes, before);

@@ -1,0 +1,68 @@
+#include "adapters/base_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "adapters/files.h"
+#include "proto/base/format.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+constexpr size_t kSampleBytes = 256;
+constexpr size_t kSamples = 4;  // of a tensor, evenly over it
+
+std::vector<float> as_floats(const model::Tensor& tensor) {
+    std::vector<float> values(tensor.n_elements());
+    const uint32_t n_bytes = model::bytes_of(tensor.dtype);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = model::widen(tensor.dtype, tensor.data.data() + i * n_bytes);
+    return values;
+}
+
+}  // namespace
+
+std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files) {
+    Sha256 digest;
+    digest.add(format("lorad base 1\n{} vocab {} hidden {} ffn {} layers {} heads {} {} dim {} eps {} theta {} rotary {}\n",
+                      config.architecture, config.vocab_size, config.hidden_size, config.intermediate_size, config.n_layers,
+                      config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
+                      config.rope.rotary_dim));
+    for (const model::Tensor& tensor : files.tensors()) {  // by name
+        digest.add(format("{} {} {}\n", tensor.name, model::name_of(tensor.dtype), model::shape_text(tensor.shape)));
+        const size_t size = tensor.data.size();
+        if (size <= kSamples * kSampleBytes) {
+            digest.add(tensor.data);
+            continue;
+        }
+        for (size_t i = 0; i < kSamples; ++i) {
+            digest.add(tensor.data.subspan((size - kSampleBytes) / (kSamples - 1) * i, kSampleBytes));
+        }
+    }
+    return digest.hex();
+}
+
+Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
+    TRY_ASSIGN(model::ModelConfig config, model::load_model_config(folder));
+    TRY_ASSIGN(const model::TensorFiles files, model::TensorFiles::map_folder(folder));
+    BaseModel base(std::move(config));
+    base.folder = folder;
+    base.fingerprint = base_fingerprint(base.config, files);
+    for (const model::Tensor& tensor : files.tensors()) {
+        if (tensor.name.ends_with(".bias") && tensor.shape.size() == 1 && model::is_weight_type(tensor.dtype)) {
+            base.biases.emplace(tensor.name, as_floats(tensor));
+        }
+    }
+    return base;
+}
+
+bool BaseModel::has_same_tensor(std::string_view name, const model::Tensor& tensor) const {
+    if (folder.empty()) return false;
+    const auto files = model::TensorFiles::map_folder(folder);
+    if (!files.ok()) return false;
+    const model::Tensor* ours = files->find(name);
+    return ours != nullptr && ours->dtype == tensor.dtype && ours->shape == tensor.shape &&
+           std::ranges::equal(ours->data, tensor.data) && base_fingerprint(config, *files) == fingerprint;
+}
+
+}  // namespace lorad::adapters

@@ -1,0 +1,41 @@
+// What adapters are compared with: the base model's config, and of its weights what a check needs.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// Safetensors metadata and GGUF fields under which an adapter may record its base: base_fingerprint() of the folder.
+inline constexpr std::string_view kFingerprintKey = "lorad.base_fingerprint";
+
+// Copied freely; read by any thread.
+struct BaseModel {
+    // From the config alone: adapters with trained biases, which are differences to the base's, cannot be checked then.
+    BaseModel(model::ModelConfig model_config) : config(std::move(model_config)) {}  // NOLINT(implicit)
+
+    // Reads the headers of the weights, the biases and a few bytes of each tensor. kInvalidModel.
+    static Result<BaseModel> load(const std::filesystem::path& folder);
+
+    // Whether the base has a tensor of this name, type, shape and bytes. Reads the folder's file; false if in doubt, such as
+    // when the folder has changed since load().
+    bool has_same_tensor(std::string_view name, const model::Tensor& tensor) const;
+
+    model::ModelConfig config;
+    std::filesystem::path folder;  // empty: from the config alone
+    std::string fingerprint;       // 64 hex digits
+    std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32
+};
+
+// SHA-256 over the shape of the model and each tensor's name, type, shape and a few of its bytes: the same however the
+// weights are split into files. Cheap, so no proof against forgery: it finds mistaken bases.
+std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files);
+
+}  // namespace lorad::adapters

@@ -1,0 +1,217 @@
+#include "adapters/source.h"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files under which adapters come that are not read, and why.
+struct ForeignFile {
+    std::string_view name, reason;
+};
+constexpr std::array<ForeignFile, 4> kForeignFiles = {{
+    {"adapter_model.bin", "a pickle, which can run code when it is read; save the adapter as safetensors"},
+    {"adapter_model.pt", "a pickle, which can run code when it is read; save the adapter as safetensors"},
+    {"adapter_model.safetensors.index.json", "the index of a sharded adapter; save it as one file"},
+    {"adapters.npz", "an MLX adapter of an old form; save it as adapters.safetensors"},
+}};
+
+constexpr std::string_view kGgufMagic = "GGUF";
+
+struct KindFiles {
+    AdapterKind kind;
+    std::string_view weights;
+    bool has_config;
+};
+constexpr std::array<KindFiles, 3> kKinds = {{
+    {AdapterKind::kPeft, kPeftFile, true},
+    {AdapterKind::kMlx, kMlxFile, true},
+    {AdapterKind::kGguf, kGgufFile, false},
+}};
+
+bool is_there(const fs::path& path) {
+    std::error_code ignored;
+    return fs::exists(path, ignored);
+}
+
+// What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header, whose upper
+// half is zero.
+bool is_pickle(std::string_view file) {
+    if (file.starts_with("PK\x03\x04")) return true;
+    const bool magic = file.starts_with("\x80\x02") || file.starts_with("\x80\x03") || file.starts_with("\x80\x04");
+    return magic && file.size() >= 8 && file.substr(4, 4) != std::string_view("\0\0\0\0", 4);
+}
+
+Status check_magic(const AdapterSource& source) {
+    for (const SourceFile& file : source.files) {
+        if (file.name == kConfigFile) continue;
+        const bool is_gguf = file.bytes.text().starts_with(kGgufMagic);
+        if (is_pickle(file.bytes.text())) {
+            return make_error(ErrorCode::kAdapterUnsupported,
+                              format("{}: a pickle under the name of another format; pickles can run code and are not read", file.name));
+        }
+        if (is_gguf != (source.kind == AdapterKind::kGguf)) {
+            return make_error(ErrorCode::kAdapterInvalid,
+                              format("{}: expected {}, found {}", file.name, is_gguf ? "a safetensors file" : "a GGUF file",
+                                     is_gguf ? "a GGUF file" : "other first bytes"));
+        }
+    }
+    return ok_status();
+}
+
+Result<AdapterSource> finished(AdapterSource source) {
+    std::ranges::sort(source.files, {}, &SourceFile::name);
+    TRY(check_magic(source));
+    std::vector<std::pair<std::string, std::string>> digests;
+    for (const SourceFile& file : source.files) digests.emplace_back(file.name, sha256_hex(file.bytes.span()));
+    source.generation = generation_of(std::move(digests));
+    return source;
+}
+
+Result<AdapterSource> read_gguf(const fs::path& file) {
+    AdapterSource source;
+    source.kind = AdapterKind::kGguf;
+    TRY_ASSIGN(FileBytes bytes, read_file_bytes(file, kGgufFile, kWeightsBytesMax));
+    source.files.push_back({std::string(kGgufFile), std::move(bytes)});
+    return finished(std::move(source));
+}
+
+Result<std::vector<fs::path>> gguf_files_in(const fs::path& folder) {
+    std::error_code error;
+    std::vector<fs::path> files;
+    fs::directory_iterator entry(folder, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        if (entry->path().extension() == ".gguf") files.push_back(entry->path());
+    }
+    if (error) return make_error(ErrorCode::kIo, format("the adapter folder: cannot read: {}", error.message()));
+    return files;
+}
+
+Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind) {
+    AdapterSource source;
+    source.kind = kind.kind;
+    TRY_ASSIGN(FileBytes config, read_file_bytes(folder / kConfigFile, kConfigFile, kConfigBytesMax));
+    TRY_ASSIGN(FileBytes weights, read_file_bytes(folder / kind.weights, kind.weights, kWeightsBytesMax));
+    source.files.push_back({std::string(kConfigFile), std::move(config)});
+    source.files.push_back({std::string(kind.weights), std::move(weights)});
+    return finished(std::move(source));
+}
+
+Error no_such(const fs::path& path) {
+    return make_error(ErrorCode::kAdapterNotFound, format("no adapter folder {}", json_quote(path.string())), "lora_path");
+}
+
+const ForeignFile* foreign_file(std::string_view name) {
+    const auto* found = std::ranges::find(kForeignFiles, name, &ForeignFile::name);
+    return found == kForeignFiles.end() ? nullptr : found;
+}
+
+}  // namespace
+
+std::string_view name_of(AdapterKind kind) {
+    switch (kind) {
+        case AdapterKind::kPeft: return "peft";
+        case AdapterKind::kGguf: return "gguf";
+        case AdapterKind::kMlx: return "mlx";
+    }
+    return "";
+}
+
+const FileBytes& AdapterSource::file(std::string_view name) const {
+    const auto found = std::ranges::find(files, name, &SourceFile::name);
+    CHECK(found != files.end());
+    return found->bytes;
+}
+
+uint64_t AdapterSource::n_bytes() const {
+    uint64_t sum = 0;
+    for (const SourceFile& file : files) sum += file.bytes.size;
+    return sum;
+}
+
+std::string generation_of(std::vector<std::pair<std::string, std::string>> digests) {
+    std::ranges::sort(digests);
+    std::string list;
+    for (const auto& [name, digest] : digests) list += format("{}  {}\n", digest, name);
+    return sha256_hex(std::as_bytes(std::span(list)));
+}
+
+Result<AdapterSource> read_adapter_source(const fs::path& path) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    // The system would read on the part before a NUL.
+    if (path.native().find('\0') != std::string::npos || !fs::exists(status)) return no_such(path);
+    if (!fs::is_directory(status)) {
+        if (path.extension() == ".gguf") return read_gguf(path);
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("{}: expected a folder with {} and {}, or a .gguf file, found another file",
+                                 json_quote(path.string()), kConfigFile, kPeftFile),
+                          "lora_path");
+    }
+    if (is_there(path / kPeftFile)) return read_folder(path, kKinds[0]);
+    if (is_there(path / kMlxFile)) return read_folder(path, kKinds[1]);
+    TRY_ASSIGN(const std::vector<fs::path> ggufs, gguf_files_in(path));
+    if (ggufs.size() == 1) return read_gguf(ggufs.front());
+    if (ggufs.size() > 1) {
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("the adapter folder has {} .gguf files: expected one; name the file itself", ggufs.size()));
+    }
+    for (const ForeignFile& foreign : kForeignFiles) {
+        if (!is_there(path / foreign.name)) continue;
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("{} is missing, and {} is {}", kPeftFile, foreign.name, foreign.reason));
+    }
+    return read_folder(path, kKinds[0]);
+}
+
+Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
+    AdapterSource source;
+    const KindFiles* kind = nullptr;
+    for (SourceFile& file : files) {
+        if (const ForeignFile* foreign = foreign_file(file.name)) {
+            return make_error(ErrorCode::kAdapterUnsupported, format("files.{}: {}", file.name, foreign->reason), "files");
+        }
+        if (file.name != kConfigFile && file.name.ends_with(".gguf")) file.name = kGgufFile;
+        const auto* found = std::ranges::find(kKinds, std::string_view(file.name), &KindFiles::weights);
+        if (found == kKinds.end() && file.name != kConfigFile) {
+            return make_error(ErrorCode::kAdapterInvalid,
+                              format("files: expected {} with {} or {}, or one .gguf file, found {}", kConfigFile, kPeftFile,
+                                     kMlxFile, json_quote(file.name)),
+                              "files");
+        }
+        if (found != kKinds.end()) {
+            if (kind != nullptr) {
+                return make_error(ErrorCode::kAdapterInvalid,
+                                  format("files: expected the weights of one adapter, found {} and {}", kind->weights,
+                                         found->weights),
+                                  "files");
+            }
+            kind = found;
+        }
+    }
+    const size_t n_configs =
+        static_cast<size_t>(std::ranges::count(files, std::string(kConfigFile), &SourceFile::name));
+    if (kind == nullptr) {
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("files: expected {}, {} or a .gguf file, found none", kPeftFile, kMlxFile), "files");
+    }
+    if (n_configs != (kind->has_config ? 1u : 0u)) {
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("files: expected {} {} beside {}, found {}", kind->has_config ? "one" : "no", kConfigFile,
+                                 kind->weights, n_configs),
+                          "files");
+    }
+    source.kind = kind->kind;
+    source.files = std::move(files);
+    return finished(std::move(source));
+}
+
+}  // namespace lorad::adapters

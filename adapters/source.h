@@ -1,0 +1,59 @@
+// The files of one adapter as somebody brought them: a PEFT folder, a GGUF file or an MLX folder, or the same by upload.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapters/files.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// The only names under which files are kept; a GGUF file is renamed to the last.
+inline constexpr std::string_view kConfigFile = "adapter_config.json";
+inline constexpr std::string_view kPeftFile = "adapter_model.safetensors";
+inline constexpr std::string_view kMlxFile = "adapters.safetensors";
+inline constexpr std::string_view kGgufFile = "adapter.gguf";
+inline constexpr uint64_t kWeightsBytesMax = uint64_t{8} << 30;
+inline constexpr uint64_t kConfigBytesMax = uint64_t{4} << 20;
+
+enum class AdapterKind : uint8_t {
+    kPeft,  // adapter_config.json, adapter_model.safetensors
+    kGguf,  // adapter.gguf
+    kMlx,   // adapter_config.json, adapters.safetensors
+};
+std::string_view name_of(AdapterKind kind);  // "peft", "gguf", "mlx"
+
+struct SourceFile {
+    std::string name;
+    FileBytes bytes;
+};
+
+// Move-only; spans of the files stay valid when it is moved. Nothing in it has been looked into beyond its first bytes.
+struct AdapterSource {
+    AdapterKind kind = AdapterKind::kPeft;
+    std::vector<SourceFile> files;  // sorted by name
+    // The identity of the content: what
+    //   sha256sum adapter_config.json adapter_model.safetensors | sha256sum
+    // prints (the files of the kind, sorted by name), 64 hex digits.
+    std::string generation;
+
+    const FileBytes& file(std::string_view name) const;  // one that its kind has
+    uint64_t n_bytes() const;
+};
+
+// `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not looked at.
+// kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
+// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed.
+Result<AdapterSource> read_adapter_source(const std::filesystem::path& path);
+
+// The same from files that a client sent: exactly those of one kind. The kind and name of each are checked, nothing else.
+Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files);
+
+// The generation from the SHA-256 of each file, without the files. `digests`: {name, 64 hex digits}.
+std::string generation_of(std::vector<std::pair<std::string, std::string>> digests);
+
+}  // namespace lorad::adapters

@@ -1,0 +1,100 @@
+#include "adapters/source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/adapters/adapter_folder.h"
+
+namespace lorad::adapters {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace lorad::testing;
+
+SourceFile file(std::string name, std::string_view text) {
+    return {std::move(name), FileBytes::copy_of(std::as_bytes(std::span(text)))};
+}
+template <typename... Files>
+std::vector<SourceFile> files(Files... some) {
+    std::vector<SourceFile> list;
+    (list.push_back(std::move(some)), ...);
+    return list;
+}
+
+TEST(AdapterSource, AFolderAndTheSameFilesByUploadAreOneGeneration) {
+    const AdapterFolder folder;
+    const auto read = read_adapter_source(folder.path());
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->kind, AdapterKind::kPeft);
+    ASSERT_EQ(read->files.size(), 2u);
+    const auto made = make_adapter_source(files(file("adapter_model.safetensors", read->file(kPeftFile).text()),
+                                                file("adapter_config.json", read->file(kConfigFile).text())));
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_EQ(made->generation, read->generation);
+    EXPECT_EQ(made->n_bytes(), read->n_bytes());
+}
+
+TEST(AdapterSource, TheGenerationIsWhatSha256sumOfTheFilesHashesTo) {
+    // printf '{}' > adapter_config.json; printf '12345678' > adapter_model.safetensors
+    // sha256sum adapter_config.json adapter_model.safetensors | sha256sum
+    const auto made = make_adapter_source(files(file("adapter_config.json", "{}"), file("adapter_model.safetensors", "12345678")));
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ(made->generation, "d144d020a8f8025133a80517bf529c49298c862d0cca942521260848ee773f64");
+    EXPECT_EQ(generation_of({{"adapter_model.safetensors", sha256_hex(made->file(kPeftFile).span())},
+                             {"adapter_config.json", sha256_hex(made->file(kConfigFile).span())}}),
+              made->generation);
+}
+
+TEST(AdapterSource, KindsAreToldByTheNamesOfTheFiles) {
+    const auto mlx = make_adapter_source(files(file("adapters.safetensors", "12345678"), file("adapter_config.json", "{}")));
+    ASSERT_TRUE(mlx.ok()) << mlx.error().message;
+    EXPECT_EQ(mlx->kind, AdapterKind::kMlx);
+    const auto gguf = make_adapter_source(files(file("sql-lora.f16.gguf", "GGUF....")));
+    ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+    EXPECT_EQ(gguf->kind, AdapterKind::kGguf);
+    EXPECT_EQ(gguf->files[0].name, "adapter.gguf");
+}
+
+TEST(AdapterSource, FoldersAndFilesOfAllKindsAreRead) {
+    AdapterFolder folder;
+    folder.remove("adapter_model.safetensors");
+    folder.write("one.gguf", "GGUF1");
+    EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kGguf);
+    EXPECT_EQ(read_adapter_source(folder.path() / "one.gguf")->generation, read_adapter_source(folder.path())->generation);
+    folder.write("two.gguf", "GGUF2");
+    EXPECT_THAT(read_adapter_source(folder.path()).error().message, HasSubstr("2 .gguf files"));
+    EXPECT_TRUE(read_adapter_source(folder.path() / "two.gguf").ok());
+    folder.write("adapters.safetensors", "12345678");
+    EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kMlx);
+    folder.write("adapter_model.safetensors", "12345678");
+    EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kPeft);
+}
+
+TEST(AdapterSource, WhatIsNoAdapterIsRefusedByName) {
+    const auto refused = [](std::vector<SourceFile> list) {
+        const auto source = make_adapter_source(std::move(list));
+        EXPECT_FALSE(source.ok());
+        return source.ok() ? Error() : source.error();
+    };
+    const std::string config = "adapter_config.json", peft = "adapter_model.safetensors";
+    EXPECT_THAT(refused(files()).message, HasSubstr("found none"));
+    EXPECT_THAT(refused(files(file(config, "{}"))).message, HasSubstr("found none"));
+    EXPECT_THAT(refused(files(file(peft, "12345678"))).message, HasSubstr("expected one adapter_config.json"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file(config, "{}"), file(peft, "12345678"))).message, HasSubstr("found 2"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file("a.gguf", "GGUF"))).message, HasSubstr("expected no adapter_config.json"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "12345678"), file("a.gguf", "GGUF"))).message,
+                HasSubstr("the weights of one adapter"));
+    EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "12345678"), file("../x", "1"))).message, HasSubstr("\"../x\""));
+    EXPECT_EQ(refused(files(file(config, "{}"), file("adapter_model.bin", "PK"))).code, ErrorCode::kAdapterUnsupported);
+    EXPECT_THAT(refused(files(file(config, "{}"), file(peft, "GGUF...."))).message, HasSubstr("found a GGUF file"));
+    EXPECT_THAT(refused(files(file("x.gguf", "12345678"))).message, HasSubstr("expected a GGUF file"));
+    for (const char* name : {"adapter_model.safetensors", "adapters.safetensors"}) {
+        const Error error = refused(files(file(config, "{}"), file(name, "PK\x03\x04....")));
+        EXPECT_EQ(error.code, ErrorCode::kAdapterUnsupported);
+        EXPECT_THAT(error.message, HasSubstr("a pickle under the name"));
+    }
+    EXPECT_EQ(refused(files(file("x.gguf", "\x80\x04....zzzz"))).code, ErrorCode::kAdapterUnsupported);
+}
+
+}  // namespace
+}  // namespace lorad::adapters

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "proto/adapter_request.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
@@ -23,6 +24,10 @@ enum class ApiKind : uint8_t { kCompletion, kChat };
 struct GenerateRequest {
     ApiKind kind = ApiKind::kCompletion;
     std::string model;  // empty: the base model
+
+    // Adapters beside what `model` names; at most one of the two is set. An empty list is the base.
+    std::optional<std::vector<NamedScale>> adapters;  // "adapters" or "adapter"
+    std::optional<std::vector<IdScale>> lora;         // llama-server's "lora"
 
     // Completion: one of the two. Chat: the messages as a JSON array for the chat template; every
     // content is a string or null, lists of text parts have been joined.

@@ -78,8 +78,6 @@ constexpr std::array kRefused = {
     RefusedParameter{"prompt_embeds", Neutral::kNone},
     RefusedParameter{"cache_salt", Neutral::kNone},
     RefusedParameter{"kv_transfer_params", Neutral::kNone},
-    RefusedParameter{"adapter", Neutral::kNone},
-    RefusedParameter{"lora", Neutral::kNone},
 };
 
 bool is_number(const JsonValue& value, double expected) {
@@ -342,6 +340,27 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
     return ok_status();
 }
 
+// Three ways to say which adapters a request runs with; only one at a time.
+Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
+    std::string_view given;
+    for (std::string_view name : {"adapters", "adapter", "lora"}) {
+        std::optional<JsonValue> value = root.find(name);
+        if (!value) continue;
+        if (!given.empty()) return value->error(format("{} is given, too: use one of them", given));
+        given = name;
+        if (name == "adapters") {
+            TRY_ASSIGN(request.adapters, parse_named_scales(*value));
+        } else if (name == "lora") {
+            TRY_ASSIGN(request.lora, parse_id_scales(*value));
+        } else {
+            TRY_ASSIGN(std::string_view text, value->as_string());
+            if (text.empty()) return value->error("expected a name, found an empty string");
+            request.adapters = {{std::string(text), 1.0f}};
+        }
+    }
+    return ok_status();
+}
+
 }  // namespace
 
 Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
@@ -355,6 +374,7 @@ Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind ki
     TRY_ASSIGN(std::string_view model, root.string_or("model", ""));
     request.model = std::string(model);
     TRY(check_refused(root));
+    TRY(parse_adapters(root, request));
     TRY(kind == ApiKind::kChat ? parse_messages(root, request)
                                : parse_prompt(root, request, vocab_size));
     TRY(parse_sampling(root, request));

@@ -2,22 +2,49 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "proto/error.h"
+#include "proto/url.h"
 
 namespace lorad::server {
 
+// A request's body as it comes from the network. The request's HTTP worker only.
+class HttpBody {
+  public:
+    using Take = std::function<Status(std::string_view piece)>;
+
+    virtual ~HttpBody() = default;
+    // As the client declared it; nothing where the body is chunked or compressed.
+    virtual std::optional<uint64_t> length() const = 0;
+    // Hands over piece after piece until the body ends; at most once. An error of `take` ends it.
+    // kPayloadTooLarge over `bytes_max`, kRequestTimeout where the pieces come too slowly,
+    // kInvalidRequest where the body breaks off: what was taken so far is not the body.
+    virtual Status read(uint64_t bytes_max, const Take& take) = 0;
+};
+
 struct HttpRequest {
     std::string method;
-    std::string path;  // decoded, without the query
+    std::string target;  // as sent: percent-encoded, with the query
+    std::string content_type;
+    std::string last_event_id;  // of an event stream that is taken up again
+    // Routes that take a stream read it themselves; for all others the router fills `body`.
+    HttpBody* stream = nullptr;  // null: there is none
     std::string body;
+    size_t body_bytes_max = 0;  // for what is read into memory
     // True once the client has closed its side: asked between waits, so that nobody computes for
     // nobody.
     std::function<bool()> client_gone;
+
+    // Filled by the router: what stands for each {} of the route, decoded, and the query.
+    std::vector<std::string> params;
+    std::vector<std::pair<std::string, std::string>> query;
+
+    std::optional<std::string_view> query_value(std::string_view key) const;
 };
 
 // Where a streaming reply writes. Runs on the request's HTTP worker.
@@ -43,21 +70,30 @@ HttpReply json_reply(std::string body, int status = 200);
 // The envelope of proto/error.h with its status, and Retry-After where repeating makes sense.
 HttpReply error_reply(const Error& error);
 
-// Finds the handler for method and path. A path that ends in "/*" takes whatever follows, at least
-// one character.
+enum class BodyUse : uint8_t {
+    kBuffered,  // read before the handler runs, up to the server's limit
+    kStreamed,  // the handler reads it, or part of it
+};
+
+// Finds the handler for method and path. In a route's path a part {} takes any one part, not empty;
+// the first route that fits counts. A path that ends in "/*" takes whatever follows.
 class Router {
   public:
-    void add(std::string method, std::string path, HttpHandler handler);
-    // Answers 404 and 405 (with Allow) itself. HEAD is answered as GET; the listener leaves out the
-    // body.
-    HttpReply handle(const HttpRequest& request) const;
+    void add(std::string method, std::string_view path, HttpHandler handler,
+             BodyUse body = BodyUse::kBuffered);
+    // Answers 404 and 405 (with Allow) itself, and 400 for a target it cannot read. HEAD is answered
+    // as GET where it has no route; the listener leaves out the body.
+    HttpReply handle(HttpRequest request) const;
 
   private:
     struct Route {
         std::string method;
-        std::string path;
+        std::vector<std::string> segments;
         HttpHandler handler;
+        BodyUse body;
     };
+    static bool matches(const Route& route, const std::vector<std::string>& path,
+                        std::vector<std::string>& params);
     std::vector<Route> routes_;
 };
 

@@ -1,7 +1,10 @@
 #include "server/http/listener.h"
 
+#include <charconv>
+#include <chrono>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <thread>
 
 #include <arpa/inet.h>
@@ -18,6 +21,7 @@ namespace lorad::server {
 namespace {
 
 constexpr int kBacklog = 1024;  // connections that wait to be accepted
+constexpr std::chrono::seconds kReadTimeout{30};  // for each read of a connection
 
 // The peer's port of a connected TCP socket and, in `host`, its address; -1 for anything else.
 int peer_of(int fd, std::string& host) {
@@ -92,6 +96,108 @@ class LibrarySink final : public HttpSink {
     bool gone_ = false;
 };
 
+// Reads a request's body from the library, with a bound on bytes and on time.
+class LibraryBody final : public HttpBody {
+  public:
+    LibraryBody(const httplib::Request& request, const httplib::ContentReader& reader)
+        : request_(request), reader_(reader) {
+        // Without either there is no body, and the library would wait for one.
+        if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
+            ended_ = true;
+    }
+
+    std::optional<uint64_t> length() const override {
+        if (request_.has_header("Transfer-Encoding") || request_.has_header("Content-Encoding"))
+            return std::nullopt;
+        return declared_length(request_).value_or(0);
+    }
+
+    Status read(uint64_t bytes_max, const Take& take) override {
+        CHECK(!was_read_);
+        was_read_ = true;
+        if (ended_) return ok_status();
+        if (length().value_or(0) > bytes_max) return drop(too_large(bytes_max));
+        Status status = ok_status();
+        uint64_t n_dropped = 0;
+        const Clock::time_point begin = Clock::now();
+        Clock::time_point last_piece = begin;
+        ended_ = reader_([&](const char* data, size_t size) {
+            last_piece = Clock::now();
+            if (!status.ok()) {
+                n_dropped += size;
+                return n_dropped <= kDroppedBytesMax && last_piece - begin < kDroppedTimeMax;
+            }
+            n_bytes_ += size;
+            auto patience = kSlowestStart + std::chrono::seconds(n_bytes_ / kSlowestBytesPerSecond);
+            if (n_bytes_ > bytes_max) {
+                status = too_large(bytes_max);
+            } else if (last_piece - begin > patience) {
+                status = too_slow();
+                return false;
+            } else {
+                status = take({data, size});
+            }
+            return true;
+        });
+        if (!status.ok() || ended_) return status;
+        if (Clock::now() - last_piece >= kReadTimeout - std::chrono::seconds(1)) return too_slow();
+        return make_error(ErrorCode::kInvalidRequest,
+                          "the request's body breaks off before its declared end");
+    }
+
+    // What the handler has left. False: the connection is out of step and is to be closed.
+    bool skip_rest() {
+        if (!was_read_ && !ended_) {
+            Status status =
+                read(kDroppedBytesMax, [](std::string_view) { return ok_status(); });
+            return status.ok() && ended_;
+        }
+        return ended_;
+    }
+
+    static std::optional<uint64_t> declared_length(const httplib::Request& request) {
+        std::string text = request.get_header_value("Content-Length");
+        uint64_t value = 0;
+        auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+        return value;
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    // A client reads the answer only after it has sent its body: what is refused is still taken in,
+    // within bounds.
+    static constexpr uint64_t kDroppedBytesMax = uint64_t(64) << 20;
+    static constexpr std::chrono::seconds kDroppedTimeMax{10};
+    static constexpr std::chrono::seconds kSlowestStart{30};
+    static constexpr uint64_t kSlowestBytesPerSecond = 32 << 10;
+
+    static Error too_large(uint64_t bytes_max) {
+        return make_error(
+            ErrorCode::kPayloadTooLarge,
+            format("the request body is larger than {} bytes, the most that is accepted here",
+                   bytes_max));
+    }
+    static Error too_slow() {
+        return make_error(ErrorCode::kRequestTimeout, "the request's body comes too slowly");
+    }
+    Error drop(Error error) {
+        if (length().value_or(0) <= kDroppedBytesMax) {
+            const Clock::time_point begin = Clock::now();
+            ended_ = reader_([&](const char*, size_t) {
+                return Clock::now() - begin < kDroppedTimeMax;
+            });
+        }
+        return error;
+    }
+
+    const httplib::Request& request_;
+    const httplib::ContentReader& reader_;
+    uint64_t n_bytes_ = 0;
+    bool was_read_ = false;
+    bool ended_ = false;  // the connection stands behind the body
+};
+
 HttpReply internal_error(const char* what) {
     log_error("a request handler threw: {}", what);
     return error_reply(make_error(ErrorCode::kInternal, "internal error"));
@@ -99,19 +205,35 @@ HttpReply internal_error(const char* what) {
 
 // What the library itself refused, in our envelope.
 Error error_of_status(int status) {
-    switch (status) {
-        case 404:
-            return make_error(ErrorCode::kNotFound, "no such route");
-        case 405:
-            return make_error(ErrorCode::kMethodNotAllowed, "method not allowed");
-        case 413:
-            return make_error(ErrorCode::kPayloadTooLarge,
-                              "the request body is larger than the server accepts");
-        default:
-            break;
-    }
     if (status >= 500) return make_error(ErrorCode::kInternal, "internal error");
     return make_error(ErrorCode::kInvalidRequest, "malformed HTTP request");
+}
+
+// Framing that two readers could understand differently is not understood at all (RFC 9112 6.3).
+bool framing_is_clear(const httplib::Request& request) {
+    size_t n_lengths = request.get_header_value_count("Content-Length");
+    size_t n_encodings = request.get_header_value_count("Transfer-Encoding");
+    if (n_lengths + n_encodings > 1) return false;
+    if (n_lengths == 1 && !LibraryBody::declared_length(request)) return false;
+    if (n_encodings == 1 && request.get_header_value("Transfer-Encoding") != "chunked") return false;
+    bool may_have_body = request.method == "POST" || request.method == "PUT" ||
+                         request.method == "PATCH" || request.method == "DELETE";
+    return may_have_body ||
+           (n_encodings == 0 && LibraryBody::declared_length(request).value_or(0) == 0);
+}
+
+// The whole answer, then the end of the connection: what follows on it cannot be trusted to be the
+// next request.
+void answer_and_close(const HttpReply& reply, httplib::Response& response) {
+    response.status = reply.status;
+    for (const auto& [name, value] : reply.headers) response.set_header(name, value);
+    response.set_header("Connection", "close");
+    response.set_content_provider(
+        reply.body.size(), reply.content_type,
+        [body = reply.body](size_t, size_t, httplib::DataSink& sink) {
+            sink.write(body.data(), body.size());
+            return false;  // the library closes what could not be answered
+        });
 }
 
 }  // namespace
@@ -126,17 +248,26 @@ struct Listener::Impl {
     int listening_socket = -1;
 
     void set_up();
-    HttpReply run_handler(const httplib::Request& request, std::string body) const;
-    void answer(const httplib::Request& request, httplib::Response& response,
-                std::string body) const;
+    void set_up_routing();
+    HttpReply run_handler(const httplib::Request& request, HttpBody* body,
+                          std::string content_type) const;
+    void answer(HttpReply reply, httplib::Response& response) const;
     void answer_with_body(const httplib::Request& request, httplib::Response& response,
                           const httplib::ContentReader& reader) const;
 };
 
-HttpReply Listener::Impl::run_handler(const httplib::Request& request, std::string body) const {
-    HttpRequest ours{request.method, request.path, std::move(body), client_gone_of(request)};
+HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody* body,
+                                      std::string content_type) const {
+    HttpRequest ours;
+    ours.method = request.method;
+    ours.target = request.target;
+    ours.content_type = std::move(content_type);
+    ours.last_event_id = request.get_header_value("Last-Event-ID");
+    ours.stream = body;
+    ours.body_bytes_max = options.body_bytes_max;
+    ours.client_gone = client_gone_of(request);
     try {
-        return router->handle(ours);
+        return router->handle(std::move(ours));
     } catch (const std::exception& exception) {
         return internal_error(exception.what());
     } catch (...) {
@@ -144,9 +275,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, std::stri
     }
 }
 
-void Listener::Impl::answer(const httplib::Request& request, httplib::Response& response,
-                            std::string body) const {
-    HttpReply reply = run_handler(request, std::move(body));
+void Listener::Impl::answer(HttpReply reply, httplib::Response& response) const {
     response.status = reply.status;
     for (const auto& [name, value] : reply.headers) response.set_header(name, value);
     if (!reply.stream) {
@@ -168,32 +297,20 @@ void Listener::Impl::answer(const httplib::Request& request, httplib::Response& 
         });
 }
 
-// The body is read before routing, so that a connection stays in step whatever the route answers.
+// What the handler leaves of the body is taken in, so that the connection stays in step.
 void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::Response& response,
                                       const httplib::ContentReader& reader) const {
-    if (request.is_multipart_form_data()) {
-        HttpReply reply = error_reply(
-            make_error(ErrorCode::kInvalidRequest, "expected a JSON body, found a form"));
-        response.status = 415;
-        response.set_content(reply.body, reply.content_type);
-        return;
+    // Forms are parsed by proto/multipart.h; the library would parse them while it reads, without a
+    // bound. The object is the library's own and not const there.
+    std::string content_type = request.get_header_value("Content-Type");
+    const_cast<httplib::Request&>(request).headers.erase("Content-Type");
+    LibraryBody body(request, reader);
+    HttpReply reply = run_handler(request, &body, std::move(content_type));
+    if (reply.stream || body.skip_rest()) {
+        answer(std::move(reply), response);
+    } else {
+        answer_and_close(reply, response);
     }
-    std::string body;
-    bool complete = reader([&](const char* data, size_t size) {
-        if (body.size() + size > options.body_bytes_max) {
-            response.status = 413;
-            return false;
-        }
-        body.append(data, size);
-        return true;
-    });
-    if (!complete) {
-        // The error handler writes the envelope.
-        if (response.status < 400)
-            response.status = body.size() >= options.body_bytes_max ? 413 : 400;
-        return;
-    }
-    answer(request, response, std::move(body));
 }
 
 void Listener::Impl::set_up() {
@@ -204,26 +321,15 @@ void Listener::Impl::set_up() {
         listening_socket = int(socket);
     });
     server.set_tcp_nodelay(true);
-    server.set_payload_max_length(options.body_bytes_max);
-    server.set_read_timeout(30);
+    // Routes have their own bounds; the library's would read to its end what is over it.
+    server.set_payload_max_length(std::numeric_limits<size_t>::max());
+    server.set_read_timeout(kReadTimeout);
     server.set_write_timeout(30);
     server.set_keep_alive_timeout(5);
     server.set_keep_alive_max_count(1000);
     server.new_task_queue = [n = options.n_workers] { return new httplib::ThreadPool(n); };
 
-    auto without_body = [this](const httplib::Request& request, httplib::Response& response) {
-        answer(request, response, {});
-    };
-    auto with_body = [this](const httplib::Request& request, httplib::Response& response,
-                            const httplib::ContentReader& reader) {
-        answer_with_body(request, response, reader);
-    };
-    server.Get(".*", without_body);
-    server.Post(".*", with_body);
-    server.Put(".*", with_body);
-    server.Patch(".*", with_body);
-    server.Delete(".*", without_body);
-    server.Options(".*", without_body);
+    set_up_routing();
     server.set_exception_handler(
         [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
             HttpReply reply = internal_error("outside of the route");
@@ -231,7 +337,7 @@ void Listener::Impl::set_up() {
             response.set_content(reply.body, reply.content_type);
         });
     server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-        if (!response.body.empty()) return;
+        if (!response.body.empty() || response.has_header("Connection")) return;
         HttpReply reply = error_reply(error_of_status(response.status));
         response.set_content(reply.body, reply.content_type);
     });
@@ -239,6 +345,33 @@ void Listener::Impl::set_up() {
         on_response(response.status);
         log_debug("{} {} {}", request.method, request.path, response.status);
     });
+}
+
+void Listener::Impl::set_up_routing() {
+    server.set_pre_routing_handler(
+        [](const httplib::Request& request, httplib::Response& response) {
+            if (framing_is_clear(request)) return httplib::Server::HandlerResponse::Unhandled;
+            answer_and_close(error_reply(make_error(ErrorCode::kInvalidRequest,
+                                                    "malformed HTTP request: it is not clear "
+                                                    "where its body begins and ends")),
+                             response);
+            return httplib::Server::HandlerResponse::Handled;
+        });
+    auto without_body = [this](const httplib::Request& request, httplib::Response& response) {
+        answer(run_handler(request, nullptr, request.get_header_value("Content-Type")), response);
+    };
+    auto with_body = [this](const httplib::Request& request, httplib::Response& response,
+                            const httplib::ContentReader& reader) {
+        answer_with_body(request, response, reader);
+    };
+    // Any path: the router decides. A dot would leave out decoded line breaks.
+    const char* any = R"([\s\S]*)";
+    server.Get(any, without_body);
+    server.Options(any, without_body);
+    server.Post(any, with_body);
+    server.Put(any, with_body);
+    server.Patch(any, with_body);
+    server.Delete(any, with_body);
 }
 
 Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

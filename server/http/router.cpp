@@ -4,10 +4,14 @@
 namespace lorad::server {
 namespace {
 
-bool matches(std::string_view pattern, std::string_view path) {
-    if (!pattern.ends_with("/*")) return pattern == path;
-    pattern.remove_suffix(1);
-    return path.size() > pattern.size() && path.starts_with(pattern);
+HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body) {
+    if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
+    Status read = request.stream->read(request.body_bytes_max, [&](std::string_view piece) {
+        request.body.append(piece);
+        return ok_status();
+    });
+    if (!read.ok()) return error_reply(read.error());
+    return handler(request);
 }
 
 }  // namespace
@@ -27,18 +31,62 @@ HttpReply error_reply(const Error& error) {
     return reply;
 }
 
-void Router::add(std::string method, std::string path, HttpHandler handler) {
-    routes_.push_back({std::move(method), std::move(path), std::move(handler)});
+std::optional<std::string_view> HttpRequest::query_value(std::string_view key) const {
+    for (const auto& [name, value] : query) {
+        if (name == key) return value;
+    }
+    return std::nullopt;
 }
 
-HttpReply Router::handle(const HttpRequest& request) const {
-    std::string_view method =
-        request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+void Router::add(std::string method, std::string_view path, HttpHandler handler, BodyUse body) {
+    Result<proto::Target> target = proto::parse_target(path);
+    CHECK(target.ok());
+    routes_.push_back({std::move(method), std::move(target->segments), std::move(handler), body});
+}
+
+bool Router::matches(const Route& route, const std::vector<std::string>& path,
+                     std::vector<std::string>& params) {
+    params.clear();
+    for (size_t i = 0; i < route.segments.size(); ++i) {
+        if (i >= path.size()) return false;
+        const std::string& wanted = route.segments[i];
+        if (wanted == "*" && i + 1 == route.segments.size()) {
+            std::string rest = path[i];
+            for (size_t j = i + 1; j < path.size(); ++j) rest += "/" + path[j];
+            params.push_back(rest);
+            return !rest.empty();
+        }
+        if (wanted == "{}") {
+            if (path[i].empty()) return false;
+            params.push_back(path[i]);
+        } else if (wanted != path[i]) {
+            return false;
+        }
+    }
+    return path.size() == route.segments.size();
+}
+
+HttpReply Router::handle(HttpRequest request) const {
+    Result<proto::Target> target = proto::parse_target(request.target);
+    if (!target.ok()) return error_reply(target.error());
+    request.query = std::move(target->query);
     std::string allowed;
+    const Route* as_get = nullptr;
+    std::vector<std::string> get_params;
     for (const Route& route : routes_) {
-        if (!matches(route.path, request.path)) continue;
-        if (route.method == method) return route.handler(request);
-        allowed += (allowed.empty() ? "" : ", ") + route.method;
+        if (!matches(route, target->segments, request.params)) continue;
+        if (route.method == request.method) return run(route.handler, request, route.body);
+        if (request.method == "HEAD" && route.method == "GET" && as_get == nullptr) {
+            as_get = &route;
+            get_params = request.params;
+        }
+        if (allowed.find(route.method) == std::string::npos) {
+            allowed += (allowed.empty() ? "" : ", ") + route.method;
+        }
+    }
+    if (as_get != nullptr) {
+        request.params = std::move(get_params);
+        return run(as_get->handler, request, as_get->body);
     }
     if (!allowed.empty()) {
         HttpReply reply = error_reply(
@@ -48,7 +96,7 @@ HttpReply Router::handle(const HttpRequest& request) const {
         return reply;
     }
     return error_reply(
-        make_error(ErrorCode::kNotFound, "no such route; see the README for those there are"));
+        make_error(ErrorCode::kNotFound, "no such route; see docs/API.md for those there are"));
 }
 
 }  // namespace lorad::server

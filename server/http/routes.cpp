@@ -106,9 +106,9 @@ HttpReply load_adapter(ServerContext& context, const HttpRequest& request) {
 }
 
 HttpReply unload_adapter(ServerContext& context, const HttpRequest& request) {
-    Result<std::string> name = proto::parse_unload_adapter_request(request.body);
-    if (!name.ok()) return error_reply(name.error());
-    Result<adapters::AdapterInfo> unloaded = context.registry.unload(*name);
+    Result<proto::UnloadAdapterRequest> parsed = proto::parse_unload_adapter_request(request.body);
+    if (!parsed.ok()) return error_reply(parsed.error());
+    Result<adapters::AdapterInfo> unloaded = context.registry.unload(parsed->name);
     if (!unloaded.ok()) return error_reply(unloaded.error());
     JsonWriter writer;
     write_adapter(writer, *unloaded);
@@ -164,7 +164,7 @@ void add_routes(Router& router, const ContextGate& gate) {
                }));
     router.add(
         "GET", "/v1/models/*", needs_model([](ServerContext& context, const HttpRequest& request) {
-            return show_model(context, request.path.substr(std::string_view("/v1/models/").size()));
+            return show_model(context, request.params.at(0));
         }));
     router.add("POST", "/v1/load_lora_adapter", needs_model(load_adapter));
     router.add("POST", "/v1/unload_lora_adapter", needs_model(unload_adapter));

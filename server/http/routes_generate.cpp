@@ -232,6 +232,10 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
     TRY_ASSIGN(GenerateRequest parsed,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
     stream = parsed.stream;
+    if (parsed.adapters || parsed.lora) {
+        return make_error(ErrorCode::kUnsupportedParameter,
+                          "adapters: name the adapter in \"model\"", "adapters");
+    }
     proto::ResponseHead head;
     head.kind = kind;
     head.id = format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_seed());

@@ -98,9 +98,58 @@ TEST(GenerateRequest, OutOfRangeNamesTheField) {
              {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
              {R"("stop_token_ids":[1000])", "stop_token_ids[0]"},
              {R"("user":5)", "user"},
-             {R"("ignore_eos":1)", "ignore_eos"}}) {
+             {R"("ignore_eos":1)", "ignore_eos"},
+             {R"("adapter":5)", "adapter"},
+             {R"("adapter":"")", "adapter"},
+             {R"("adapters":"sql")", "adapters"},
+             {R"("adapters":[{"scale":1}])", "adapters[0].name"},
+             {R"("adapters":[{"name":"a"},{"name":"a"}])", "adapters[1].name"},
+             {R"("adapters":[{"name":"a","scale":"1"}])", "adapters[0].scale"},
+             {R"("adapters":[{"name":"a","scale":100.5}])", "adapters[0].scale"},
+             {R"("adapters":[{"name":"a","scale":-1e30}])", "adapters[0].scale"},
+             {R"("adapters":[{"name":"a","weight":1}])", "adapters[0].weight"},
+             {R"("adapters":[],"lora":[])", "lora"},
+             {R"("adapters":[],"adapter":"a")", "adapter"},
+             {R"("lora":[{"id":0}])", "lora[0].scale"},
+             {R"("lora":[{"scale":1}])", "lora[0].id"},
+             {R"("lora":[{"id":-1,"scale":1}])", "lora[0].id"},
+             {R"("lora":[{"id":0,"scale":1},{"id":0,"scale":2}])", "lora[1].id"},
+             {R"("lora":{})", "lora"}}) {
         expect_refused(field, ErrorCode::kInvalidRequest, param);
     }
+}
+
+TEST(GenerateRequest, AdaptersAreNamesOrIdsWithScales) {
+    EXPECT_FALSE(completion(R"("user":"x")")->adapters);
+    auto one = completion(R"("adapter":"sql")");
+    ASSERT_TRUE(one.ok());
+    ASSERT_EQ(one->adapters->size(), 1u);
+    EXPECT_EQ(one->adapters->at(0).name, "sql");
+    EXPECT_EQ(one->adapters->at(0).scale, 1.0f);
+    auto mix = completion(R"("adapters":[{"name":"a","scale":-0.5},{"name":"b"},{"name":"c","scale":0}])");
+    ASSERT_TRUE(mix.ok()) << mix.error().message;
+    ASSERT_EQ(mix->adapters->size(), 3u);
+    EXPECT_EQ(mix->adapters->at(0).scale, -0.5f);
+    EXPECT_EQ(mix->adapters->at(1).scale, 1.0f);
+    EXPECT_EQ(mix->adapters->at(2).scale, 0.0f);
+    EXPECT_TRUE(completion(R"("adapters":[])")->adapters->empty());
+    auto ids = completion(R"("lora":[{"id":3,"scale":0.25}])");
+    ASSERT_TRUE(ids.ok());
+    EXPECT_EQ(ids->lora->at(0).id, 3u);
+    EXPECT_EQ(ids->lora->at(0).scale, 0.25f);
+    EXPECT_TRUE(completion(R"("lora":[])")->lora->empty());
+}
+
+TEST(GenerateRequest, AtMostEightAdaptersAreUsed) {
+    std::string names = R"({"name":"a0"})", used = R"({"id":0,"scale":1})", unused = used;
+    for (int i = 1; i < 9; ++i) {
+        names += R"(,{"name":"a)" + std::to_string(i) + "\"}";
+        used += R"(,{"id":)" + std::to_string(i) + R"(,"scale":1})";
+        unused += R"(,{"id":)" + std::to_string(i) + R"(,"scale":0})";
+    }
+    expect_refused("\"adapters\":[" + names + "]", ErrorCode::kInvalidRequest, "adapters");
+    expect_refused("\"lora\":[" + used + "]", ErrorCode::kInvalidRequest, "lora");
+    EXPECT_TRUE(completion("\"lora\":[" + unused + "]").ok());
 }
 
 TEST(GenerateRequest, TooManyStopStringsAreRefused) {
@@ -128,9 +177,7 @@ TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
              {R"("response_format":{"type":"json_object"})", "response_format"},
              {R"("guided_json":{})", "guided_json"},
              {R"("structured_outputs":{"choice":["a"]})", "structured_outputs"},
-             {R"("priority":1)", "priority"},
-             {R"("lora":[{"id":0}])", "lora"},
-             {R"("adapter":"sql")", "adapter"}}) {
+             {R"("priority":1)", "priority"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
 }

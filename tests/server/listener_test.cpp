@@ -1,0 +1,217 @@
+// The listener and the router over real sockets, with routes of the tests' own.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "server/http/listener.h"
+
+namespace lorad::server {
+namespace {
+
+constexpr size_t kBodyMax = 1000;
+constexpr uint64_t kUploadMax = 300000;
+
+class ListenerTest : public testing::Test {
+  protected:
+    ListenerTest() {
+        router.add("POST", "/echo", [](const HttpRequest& r) { return json_reply(r.body); });
+        router.add("DELETE", "/echo", [](const HttpRequest& r) { return json_reply("deleted" + r.body); });
+        router.add("GET", "/things/fixed", [](const HttpRequest&) { return json_reply("fixed"); });
+        router.add("GET", "/things/{}/part", [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add("GET", "/things/{}", [](const HttpRequest& r) {
+            return json_reply(r.params.at(0) + "|" + std::string(r.query_value("q").value_or("none")));
+        });
+        router.add("GET", "/rest/*", [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add("PUT", "/upload", [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
+        router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
+        router.add("PUT", "/half", [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
+        auto created = Listener::create({"127.0.0.1", 0, 8, kBodyMax}, router, [](int) {});
+        EXPECT_TRUE(created.ok());
+        listener = std::move(*created);
+        listener->start();
+    }
+    ~ListenerTest() override { listener->stop(); }
+
+    HttpReply upload(const HttpRequest& request) {
+        uint64_t n = 0, sum = 0;
+        Status status = request.stream->read(kUploadMax, [&](std::string_view piece) {
+            largest_piece = std::max<size_t>(largest_piece, piece.size());
+            n += piece.size();
+            for (char c : piece) sum += uint8_t(c);
+            return ok_status();
+        });
+        ++n_uploads_ended;
+        if (!status.ok()) {
+            last_code = status.error().code;
+            return error_reply(status.error());
+        }
+        return json_reply(std::to_string(n) + " " + std::to_string(sum));
+    }
+    HttpReply half(const HttpRequest& request) {
+        uint64_t n = 0;
+        Status status = request.stream->read(kUploadMax, [&](std::string_view piece) -> Status {
+            n += piece.size();
+            if (n > 100) return make_error(ErrorCode::kStorageFailed, "full");
+            return ok_status();
+        });
+        return status.ok() ? json_reply("all") : error_reply(status.error());
+    }
+
+    // Sends bytes as they are and reads an answer, or all until the server closes. The next request on
+    // the same connection follows when the first answer is there: the library does not take them ahead.
+    std::string raw(const std::string& bytes, bool until_closed = false, const std::string& next = {}) {
+        int fd = connect_raw();
+        timeval limit{5, 0};
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        std::string out = exchange(fd, bytes, until_closed);
+        if (!next.empty()) out += exchange(fd, next, false);
+        close(fd);
+        return out;
+    }
+    std::string exchange(int fd, const std::string& bytes, bool until_closed) {
+        for (size_t at = 0; at < bytes.size();) {
+            ssize_t n = send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+            if (n <= 0) break;
+            at += size_t(n);
+        }
+        std::string out;
+        char buffer[4096];
+        closed = false;
+        while (until_closed || !is_whole(out)) {
+            ssize_t n = recv(fd, buffer, sizeof buffer, 0);
+            if (n <= 0) {
+                closed = n == 0 || errno == ECONNRESET;
+                break;
+            }
+            out.append(buffer, size_t(n));
+        }
+        return out;
+    }
+    static bool is_whole(const std::string& answer) {
+        size_t head = answer.find("\r\n\r\n");
+        size_t length = answer.find("Content-Length: ");
+        return head != std::string::npos && length < head &&
+               answer.size() >= head + 4 + std::stoul(answer.substr(length + 16));
+    }
+    static int count(const std::string& text) {
+        int n = 0;
+        for (size_t at = 0; (at = text.find("HTTP/1.1 ", at)) != std::string::npos; at += 9) ++n;
+        return n;
+    }
+    int connect_raw() {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_port = htons(uint16_t(listener->port()));
+        inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+        EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+        return fd;
+    }
+    httplib::Client client() { return httplib::Client("127.0.0.1", int(listener->port())); }
+
+    Router router;
+    std::unique_ptr<Listener> listener;
+    std::atomic<size_t> largest_piece{0};
+    std::atomic<int> n_uploads_ended{0};
+    std::atomic<ErrorCode> last_code{ErrorCode::kInternal};
+    bool closed = false;
+};
+
+TEST_F(ListenerTest, NamesInPathsMayHoldSlashesAndAnyByte) {
+    const auto get = [&](const std::string& path) { return client().Get(path)->body; };
+    EXPECT_EQ(get("/things/a%2Fb/part"), "a/b");
+    EXPECT_NE(raw("GET /things/a%2Fb?q=x%26y+z HTTP/1.1\r\nHost: x\r\n\r\n").find("a/b|x&y z"), std::string::npos);
+    EXPECT_EQ(get("/things/fixed"), "fixed");
+    EXPECT_EQ(get("/things/a%0Ab"), "a\nb|none");
+    EXPECT_EQ(get("/rest/a/b%2Fc"), "a/b/c");
+    EXPECT_EQ(client().Get("/things/")->status, 404);
+    EXPECT_EQ(client().Get("/things/a/b")->status, 404);
+    EXPECT_EQ(client().Get("/rest/")->status, 404);
+    EXPECT_EQ(client().Post("/things/a", "", "")->status, 405);
+    EXPECT_NE(raw("GET /things/%zz HTTP/1.1\r\nHost: x\r\n\r\n").find("400 "), std::string::npos);
+    EXPECT_NE(raw("GET /things/%4 HTTP/1.1\r\nHost: x\r\n\r\n").find("400 "), std::string::npos);
+}
+
+TEST_F(ListenerTest, UploadsComeInPiecesAndWhole) {
+    std::string body(kUploadMax, '\x01');
+    auto result = client().Put("/upload", body, "application/octet-stream");
+    ASSERT_TRUE(bool(result));
+    EXPECT_EQ(result->body, "300000 300000");
+    EXPECT_LT(largest_piece.load(), body.size() / 4);
+    EXPECT_EQ(client().Put("/upload", body.substr(0, 5), "multipart/form-data; boundary=x")->body, "5 5");
+    EXPECT_EQ(client().Put("/upload", "", "a/b")->body, "0 0");
+    std::string chunked = "PUT /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    EXPECT_NE(raw(chunked).find("\r\n\r\n5 495"), std::string::npos);
+}
+
+TEST_F(ListenerTest, APostWithoutLengthHasNoBodyAndDoesNotWaitForOne) {
+    auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(raw("POST /echo HTTP/1.1\r\nHost: x\r\n\r\n").find("200 OK"), std::string::npos);
+    EXPECT_NE(raw("DELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n").find("deleted"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+}
+
+TEST_F(ListenerTest, WhatIsTooLargeIs413AndTheConnectionGoesOn) {
+    httplib::Client one = client();
+    one.set_keep_alive(true);
+    EXPECT_EQ(one.Put("/upload", std::string(kUploadMax + 1, 'a'), "a/b")->status, 413);
+    EXPECT_EQ(one.Post("/echo", std::string(kBodyMax + 1, 'a'), "a/b")->status, 413);
+    EXPECT_EQ(one.Post("/echo", std::string(kBodyMax, 'a'), "a/b")->status, 200);
+    std::string chunk = "400\r\n" + std::string(1024, 'a') + "\r\n";
+    std::string chunked = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk + "0\r\n\r\n";
+    std::string after = raw(chunked, false, "GET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_NE(after.find("413 "), std::string::npos);
+    EXPECT_NE(after.find("fixed"), std::string::npos);
+}
+
+TEST_F(ListenerTest, WhatAHandlerLeavesIsNeverTakenForTheNextRequest) {
+    std::string hidden = "DELETE /echo HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (const char* path : {"/ignore", "/half", "/nothing"}) {
+        std::string body = std::string(20000, ' ') + hidden;
+        std::string request = std::string("PUT ") + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                              std::to_string(body.size()) + "\r\n\r\n" + body;
+        std::string answers = raw(request, false, "GET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n");
+        EXPECT_EQ(answers.find("deleted"), std::string::npos) << path;
+        EXPECT_NE(answers.find("fixed"), std::string::npos) << path;
+    }
+    // More than is taken in for nothing: the answer, and the end.
+    std::string answer = raw("PUT /ignore HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n" + hidden, true);
+    EXPECT_EQ(count(answer), 1);
+    EXPECT_TRUE(closed);
+}
+
+TEST_F(ListenerTest, UnclearFramingIsRefusedAndClosed) {
+    for (const char* header :
+         {"Content-Length: 5\r\nTransfer-Encoding: chunked", "Content-Length: 5\r\nContent-Length: 6", "Content-Length: x",
+          "Content-Length: -1", "Content-Length: 5, 5", "Transfer-Encoding: gzip, chunked",
+          "Content-Length: 99999999999999999999999"}) {
+        std::string answer = raw("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(header) +
+                                     "\r\n\r\nGET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n", true);
+        EXPECT_EQ(count(answer), 1) << header << answer;
+        EXPECT_NE(answer.find("HTTP/1.1 400"), std::string::npos) << header << answer;
+        EXPECT_NE(answer.find("\"invalid_request\""), std::string::npos) << header << answer;
+        EXPECT_TRUE(closed) << header;
+    }
+    EXPECT_NE(raw("GET /things/fixed HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("400"), std::string::npos);
+}
+
+TEST_F(ListenerTest, ABodyThatBreaksOffEndsItsUploadWithAnError) {
+    int fd = connect_raw();
+    std::string part = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc";
+    send(fd, part.data(), part.size(), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(n_uploads_ended.load(), 0);
+    close(fd);
+    auto begin = std::chrono::steady_clock::now();
+    while (n_uploads_ended.load() == 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(5))
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(n_uploads_ended.load(), 1);
+    EXPECT_EQ(last_code.load(), ErrorCode::kInvalidRequest);
+}
+
+}  // namespace
+}  // namespace lorad::server

@@ -6,8 +6,9 @@ usage: http_bench.py [--url http://127.0.0.1:8080] [--streams 1,16] [--requests 
 
 Each stream is a client thread that sends one streaming /v1/completions request after another: a prompt of random token
 ids, ignore_eos, greedy. Models are dealt round robin over the requests; with --llama-loras so are the N adapters that a
-llama-server was started with, in the way it wants them named (one at scale 1, the others at 0). Printed per concurrency: completion tokens per
-second over the whole run (all streams), time to first token and inter-token latency (median, p99), failures.
+llama-server was started with, in the way it wants them named (one at scale 1, the others at 0). Token ids are asked for,
+because random weights make tokens without text, for which no chunk would be sent. Printed per concurrency: completion
+tokens per second over the whole run (all streams), time to first token and inter-token latency (median, p99), failures.
 """
 import argparse
 import http.client
@@ -73,7 +74,7 @@ def run(args, n_streams):
             rng = random.Random(args.seed * 100003 + job)
             body = {"prompt": [rng.randrange(3, args.vocab) for _ in range(args.prompt_tokens)], "temperature": 0,
                     "max_tokens": args.max_tokens, "ignore_eos": True, "stream": True,
-                    "stream_options": {"include_usage": True}}
+                    "stream_options": {"include_usage": True}, "return_token_ids": True}
             if models[job % len(models)]:
                 body["model"] = models[job % len(models)]
             if args.llama_loras:

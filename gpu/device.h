@@ -59,7 +59,7 @@ class Uploader;
 struct DeviceImpl;
 
 // Owns instance, logical device, queues, memory slabs and the pipeline cache. Outlives everything made from it.
-// Thread-safe: create_buffer, uploader(). One thread at a time: compute_queue().
+// Thread-safe: create_buffer, uploader(), compute_queue().
 class Device {
   public:
     static Result<std::unique_ptr<Device>> create(const DeviceOptions& options);

@@ -1,5 +1,5 @@
 // Submission and completion by timeline value. The first failure is kept and returned by every later call:
-// a lost device stays lost.
+// a lost device stays lost. Thread-safe; a recording is submitted by one thread at a time.
 #pragma once
 
 #include <chrono>

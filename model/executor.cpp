@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,6 +35,13 @@ struct RingSlot {
     gpu::Buffer results;                            // SampleResult[n_outputs_max]
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
+};
+
+// What recordings of steps in flight may still read.
+struct Retired {
+    std::shared_ptr<const MergedWeights> merged;
+    std::list<std::pair<StepShape, gpu::CommandBuffer>> recordings;
+    uint64_t until_step = 0;  // number of finished steps from which on nobody does
 };
 
 struct InFlight {
@@ -71,11 +79,14 @@ struct Executor::Impl {
     gpu::Buffer rope_table;
     gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
     std::unique_ptr<LoraTable> lora_table;
+    std::unique_ptr<WeightTransform> transform;
+    std::shared_ptr<const MergedWeights> merged;
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
     uint64_t n_recordings = 0;
     uint64_t n_submitted = 0;
     std::vector<InFlight> in_flight;  // oldest first
+    std::vector<Retired> retired;
     std::vector<int32_t> sampled;
     std::vector<float> max_logits, log_sum_exps;
 
@@ -110,6 +121,9 @@ struct Executor::Impl {
     Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
+    void free_retired() {
+        std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
+    }
 };
 
 // Without a wish of the user, the context is shortened until the cache of one sequence fits.
@@ -127,6 +141,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .n_positions_max = options.n_positions_max,
                                     .memory_utilization = options.memory_utilization,
                                     .adapter_bytes = options.adapter_bytes,
+                                    .merged_bytes = options.merged_bytes,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks});
         if (planned.ok()) {
@@ -152,6 +167,7 @@ Status Executor::Impl::upload_rope_table() {
 Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY(upload_rope_table());
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
+    transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks));
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
@@ -170,7 +186,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.row_bucket = bucket_for(batch.n_rows());
     shape.output_bucket = bucket_for(batch.n_outputs());
     shape.attention_splits = splits_for(shape.row_bucket, n_context);
-    shape.lora = lora_level(batch, slot_lookup());
+    shape.weight_set = batch.is_merged() ? 1 : 0;
+    shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     return shape;
 }
@@ -178,7 +195,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
-    const ForwardContext context{*kernels, config, weights, kv_cache, scratch, *lora_table, rope_table.address(),
+    const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
                                  host_logits.address()};
     TRY(record_forward(recorder, context, shape));
     return std::move(recorder).end();
@@ -293,6 +310,7 @@ Status Executor::submit(const StepBatch& batch) {
     CHECK(batch.n_rows() > 0 && batch.n_rows() <= it.options.n_rows_max);
     CHECK(batch.n_outputs() <= it.options.n_outputs_max);
     CHECK(it.in_flight.size() < kInFlightMax);
+    CHECK(!batch.is_merged() || it.merged);
     const StepShape shape = it.shape_of(batch);
     if (shape.lora == gpu::LoraLevel::kFull) {
         return make_error(ErrorCode::kInternal, "several adapters of one row, scales and gains need kernels that are not there");
@@ -311,6 +329,7 @@ Result<StepOutput> Executor::finish() {
     const InFlight step = it.in_flight.front();
     TRY(it.device.compute_queue().wait(step.value));
     it.in_flight.erase(it.in_flight.begin());
+    it.free_retired();
 
     const auto* results = reinterpret_cast<const gpu::SampleResult*>(it.ring[step.slot].results.mapped().data());
     it.sampled.resize(step.n_outputs);
@@ -327,8 +346,25 @@ Result<StepOutput> Executor::finish() {
     return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size};
 }
 
+Status Executor::finish_gains(const AdapterView& adapter) { return impl_->transform->finish_gains(adapter); }
+
+Result<std::shared_ptr<const MergedWeights>> Executor::merge(std::span<const LoraUse> uses) {
+    std::vector<MergeTerm> terms;
+    for (const LoraUse& use : uses) terms.push_back({&impl_->lora_table->adapter(use.slot), use.scale});
+    TRY_ASSIGN(std::unique_ptr<MergedWeights> merged, impl_->transform->merge(terms));
+    return std::shared_ptr<const MergedWeights>(std::move(merged));
+}
+
+void Executor::use_merged(std::shared_ptr<const MergedWeights> merged) {
+    Impl& it = *impl_;
+    it.retired.push_back({std::move(it.merged), it.recordings.take(1), it.n_submitted});
+    it.merged = std::move(merged);
+    it.free_retired();
+}
+
 uint32_t Executor::n_in_flight() const { return static_cast<uint32_t>(impl_->in_flight.size()); }
 const ModelConfig& Executor::config() const { return impl_->config; }
+const ModelWeights& Executor::weights() const { return impl_->weights; }
 const ExecutorOptions& Executor::options() const { return impl_->options; }
 const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
 uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }

@@ -14,6 +14,7 @@
 #include "model/lora_table.h"
 #include "model/memory_plan.h"
 #include "model/step_batch.h"
+#include "model/weight_transform.h"
 #include "model/weights.h"
 #include "proto/base/result.h"
 
@@ -27,6 +28,7 @@ struct ExecutorOptions {
     uint32_t n_adapter_slots = 1024;
     double memory_utilization = 0.9;  // share of the free device memory
     uint64_t adapter_bytes = 0;       // device memory left free for adapters
+    uint64_t merged_bytes = 0;        // left free for merged weights, and all that they may take; 0: what is free then
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
@@ -49,7 +51,7 @@ struct StepOutput {
     }
 };
 
-// One thread (the engine's). Steps run in the order of submit(); finish() answers the oldest unfinished one. Up to two
+// One thread (the engine's), unless said otherwise. Steps run in the order of submit(); finish() answers the oldest unfinished one. Up to two
 // steps may be in flight, so that the next one can be built and submitted while one runs: its rows may name the running step's
 // outputs as tokens (StepBatch::add_fed_back_row).
 class Executor {
@@ -68,7 +70,16 @@ class Executor {
     Result<StepOutput> finish();
     uint32_t n_in_flight() const;
 
+    // Any thread, while steps go on: see WeightTransform. The slots are leased, and their weights have arrived.
+    Status finish_gains(const AdapterView& adapter);
+    Result<std::shared_ptr<const MergedWeights>> merge(std::span<const LoraUse> uses);
+
+    // What batches with StepBatch::set_merged run on from the next submit() on; null: nothing, no batch may be merged then. Steps
+    // in flight keep what they were submitted with.
+    void use_merged(std::shared_ptr<const MergedWeights> merged);
+
     const ModelConfig& config() const;
+    const ModelWeights& weights() const;  // the pristine ones
     const ExecutorOptions& options() const;  // with the zeros filled in, and the kernel path that was chosen
     const MemoryPlan& memory_plan() const;
     uint32_t n_kv_blocks() const;

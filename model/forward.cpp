@@ -59,6 +59,12 @@ class Pass {
     DeviceAddress lora_layer(uint32_t layer) const {
         return context_.lora_table.address() + uint64_t{layer} * kLinearModules * sizeof(gpu::LoraModule);
     }
+    template <typename MatrixOrVector>
+    DeviceAddress address_of(const MatrixOrVector& weights) const {
+        return shape_.weight_set != 0 ? context_.merged->address_of(weights) : pristine_address_of(weights);
+    }
+    static DeviceAddress pristine_address_of(const Matrix& matrix) { return matrix.buffer.address(); }
+    static DeviceAddress pristine_address_of(const Vector& vector) { return vector.address(); }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
     gpu::ConsumerShape consumer(const gpu::MatmulPlan& plan) const {
         return {.rows = shape_.row_bucket, .n_splits = plan.n_splits, .lora = shape_.lora};
@@ -128,7 +134,7 @@ class Pass {
                        uint64_t count_offset) {
         kernels_.matmul(recorder_,
                         {.n_rows = step_ + count_offset,
-                         .w = w.buffer.address(),
+                         .w = address_of(w),
                          .x = x.address(),
                          .y = y.address(),
                          .n = w.n,
@@ -144,7 +150,7 @@ class Pass {
         kernels_.qkv_post(recorder_,
                           {.step = step_,
                            .y = scratch_.y.address(),
-                           .bias = w.qkv_bias.address(),
+                           .bias = address_of(w.qkv_bias),
                            .low = scratch_.low.address(),
                            .lora_layer = lora_layer(layer),
                            .rope = context_.rope_table,
@@ -188,7 +194,7 @@ class Pass {
         kernels_.add_norm(recorder_,
                           {.step = step_,
                            .y = scratch_.y.address(),
-                           .bias = bias.address(),
+                           .bias = address_of(bias),
                            .low = scratch_.low.address(),
                            .lora_layer = lora_layer(layer),
                            .x = scratch_.x.address(),
@@ -210,7 +216,7 @@ class Pass {
         kernels_.gated_act(recorder_,
                            {.step = step_,
                             .y = scratch_.y.address(),
-                            .bias = w.gate_up_bias.address(),
+                            .bias = address_of(w.gate_up_bias),
                             .low = scratch_.low.address(),
                             .lora_layer = lora_layer(layer),
                             .act = scratch_.act.address(),

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/lora_table.h"
+#include "model/weight_transform.h"
 #include "model/weights.h"
 #include "proto/base/result.h"
 
@@ -83,6 +84,7 @@ struct ForwardContext {
     gpu::KernelSet& kernels;
     const ModelConfig& config;
     const ModelWeights& weights;
+    const MergedWeights* merged;  // of weight set 1
     const KvCache& kv_cache;
     const Scratch& scratch;
     const LoraTable& lora_table;

@@ -25,7 +25,7 @@ Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const 
 }
 
 LoraTable::LoraTable(gpu::Device& device, gpu::Buffer table, uint32_t n_slots, uint32_t n_layers)
-    : device_(device), table_(std::move(table)), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), extras_(n_slots) {}
+    : device_(device), table_(std::move(table)), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), adapters_(n_slots) {}
 
 Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     const std::vector<LoraModuleView>& modules = adapter.modules;
@@ -45,7 +45,7 @@ Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     TRY(uploader.upload(table_, slot * entries.size() * sizeof(gpu::LoraModule), std::as_bytes(std::span(entries))));
     TRY_ASSIGN(const uint64_t value, uploader.flush());
     traits_[slot] = traits;
-    extras_[slot] = adapter.extras;
+    adapters_[slot] = adapter;
     uint64_t seen = upload_value_.load(std::memory_order_relaxed);
     while (seen < value && !upload_value_.compare_exchange_weak(seen, value, std::memory_order_release)) {
     }

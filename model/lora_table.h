@@ -93,7 +93,7 @@ class LoraTable {
 
     // Of slots in use: whoever leases one has met its setter at a lock.
     const SlotTraits& traits(uint32_t slot) const { return traits_[slot]; }
-    const AdapterExtrasView& extras(uint32_t slot) const { return extras_[slot]; }
+    const AdapterView& adapter(uint32_t slot) const { return adapters_[slot]; }
     gpu::DeviceAddress address() const { return table_.address(); }
     // The uploader's timeline value that the next step has to wait for.
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
@@ -104,8 +104,8 @@ class LoraTable {
     gpu::Buffer table_;
     uint32_t n_slots_;
     uint32_t n_layers_;
-    std::vector<SlotTraits> traits_;         // [slot]
-    std::vector<AdapterExtrasView> extras_;  // [slot]
+    std::vector<SlotTraits> traits_;     // [slot]
+    std::vector<AdapterView> adapters_;  // [slot]
     std::atomic<uint64_t> upload_value_{0};
 };
 

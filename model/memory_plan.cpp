@@ -21,12 +21,13 @@ std::string line(std::string_view what, uint64_t bytes, std::string_view note = 
 }  // namespace
 
 std::string MemoryPlan::table() const {
-    const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + kv_bytes;
+    const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + kv_bytes;
     std::string text = "device memory:\n";
     text += line("weights", weight_bytes);
     text += line("KV cache", kv_bytes, format("{} blocks of {} tokens", n_kv_blocks, uint32_t{kBlockTokens}));
     text += line("scratch", scratch_bytes);
     text += line("adapters", adapter_bytes, "kept free");
+    if (merged_bytes != 0) text += line("merged", merged_bytes, "kept free");
     text += line("sum", sum);
     text += line("free", free_bytes, "before loading");
     return text;
@@ -36,10 +37,10 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
                                const ModelConfig& config, uint64_t weight_bytes, uint64_t scratch_bytes,
                                const MemoryPlanOptions& options) {
     MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
-                    .adapter_bytes = options.adapter_bytes};
+                    .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes};
     const uint64_t block_bytes = kv_block_bytes(config);
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
-    const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes;
+    const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes;
     const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
 
     uint64_t n_blocks = options.n_kv_blocks;
@@ -59,9 +60,9 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
     if (n_blocks < blocks_per_sequence || needed > free_bytes) {
         return make_error(
             ErrorCode::kOutOfMemory,
-            format("{} does not have enough memory: weights {}, scratch {}, adapters {} and the KV cache of one sequence of {} tokens {} need "
+            format("{} does not have enough memory: weights {}, scratch {}, adapters and merged weights {} and the KV cache of one sequence of {} tokens {} need "
                    "{} bytes of {} usable ({:.0f}% of {} free); serve a shorter context, a smaller model, or use a larger device",
-                   capabilities.name, weight_bytes, scratch_bytes, options.adapter_bytes, options.n_positions_max,
+                   capabilities.name, weight_bytes, scratch_bytes, options.adapter_bytes + options.merged_bytes, options.n_positions_max,
                    blocks_per_sequence * block_bytes, needed, usable_bytes, options.memory_utilization * 100, free_bytes));
     }
     plan.n_kv_blocks = static_cast<uint32_t>(n_blocks);

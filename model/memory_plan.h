@@ -16,6 +16,7 @@ struct MemoryPlanOptions {
     uint32_t n_positions_max = 0;        // context served, at most the model's
     double memory_utilization = 0.9;     // share of the free device memory that lorad may take
     uint64_t adapter_bytes = 0;          // left free for adapters
+    uint64_t merged_bytes = 0;           // left free for merged weights
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
 };
@@ -25,6 +26,7 @@ struct MemoryPlan {
     uint64_t weight_bytes = 0;
     uint64_t scratch_bytes = 0;
     uint64_t adapter_bytes = 0;
+    uint64_t merged_bytes = 0;
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <utility>
 
@@ -29,6 +30,17 @@ class RecordingCache {
         if (entries_.size() == kRecordingsMax) entries_.pop_back();
         entries_.emplace_front(shape, std::move(recording));
         return &entries_.front().second;
+    }
+
+    // Takes out those of one weight set, for the caller to keep until no step in flight runs them.
+    std::list<std::pair<StepShape, gpu::CommandBuffer>> take(uint8_t weight_set) {
+        std::list<std::pair<StepShape, gpu::CommandBuffer>> taken;
+        for (auto it = entries_.begin(); it != entries_.end();) {
+            const auto next = std::next(it);
+            if (it->first.weight_set == weight_set) taken.splice(taken.end(), entries_, it);
+            it = next;
+        }
+        return taken;
     }
 
   private:

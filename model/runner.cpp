@@ -68,6 +68,7 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
     for (uint32_t begin = 0; begin < n_tokens; begin += n_chunk) {
         const uint32_t n_rows = std::min(n_chunk, n_tokens - begin);
         batch.clear();
+        if (merged_) batch.set_merged();
         batch.add_rows(tokens.subspan(begin, n_rows), begin, blocks.view(), adapters);
         const bool is_last = begin + n_rows == n_tokens;
         if (all_positions) {
@@ -102,6 +103,7 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
     while (generated.ids.size() < options.n_tokens_max) {
         const uint32_t n_rows = std::min(n_chunk, static_cast<uint32_t>(known.size()) - n_computed);
         batch.clear();
+        if (merged_) batch.set_merged();
         batch.add_rows(std::span(known).subspan(n_computed, n_rows), n_computed, blocks.view(), adapters);
         n_computed += n_rows;
         const bool is_complete = n_computed == known.size();

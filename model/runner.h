@@ -46,11 +46,15 @@ class Runner {
                                       uint32_t n_chunk_rows = 0);
     Result<Generated> generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
+    // From now on the steps run on the merged weights, which stand for the uses: see Executor::use_merged.
+    void set_merged(bool merged) { merged_ = merged; }
+
   private:
     class Blocks;
     Status check_tokens(std::span<const TokenId> tokens, uint32_t n_more) const;
     Executor* executor_;
     BlockPool pool_;
+    bool merged_ = false;
 };
 
 }  // namespace lorad::model

@@ -13,6 +13,7 @@ void StepBatch::clear() {
     lora_uses_.clear();
     last_list_ = 0;
     single_uses_only_ = true;
+    merged_ = false;
 }
 
 // Where the list lies in lora_uses_; it is appended unless the row before has the same one.

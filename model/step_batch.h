@@ -58,6 +58,8 @@ class StepBatch {
                               const RowAdapters& adapters);
     uint32_t add_fed_back_row(uint32_t output, uint32_t position, std::span<const BlockId> blocks,
                               uint32_t adapter_slot);
+    // All rows belong to what is merged: they run on the merged weights (Executor::use_merged), which stand for their uses.
+    void set_merged() { merged_ = true; }
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
     uint32_t add_output(uint32_t row, bool want_logits);
 
@@ -68,6 +70,7 @@ class StepBatch {
     std::span<const BlockId> block_tables() const { return block_tables_; }
     std::span<const LoraUse> lora_uses() const { return lora_uses_; }
     bool has_lora() const { return !lora_uses_.empty(); }
+    bool is_merged() const { return merged_; }
     // No row has more than one adapter, and none a scale of its own.
     bool has_single_uses_only() const { return single_uses_only_; }
 
@@ -78,6 +81,7 @@ class StepBatch {
     std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
     uint32_t last_list_ = 0;          // where the last list begins
     bool single_uses_only_ = true;
+    bool merged_ = false;
 
     uint32_t list_of(std::span<const LoraUse> uses);
 };

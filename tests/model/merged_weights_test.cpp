@@ -1,0 +1,194 @@
+// Adapters as part of the base weights: the same answers as unmerged, and the pristine weights as they were.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "model/runner.h"
+#include "tests/support/goldens.h"
+#include "tests/support/read_back.h"
+#include "tests/support/synthetic_lora.h"
+#include "tests/support/test_device.h"
+
+namespace lorad::model {
+namespace {
+
+using namespace lorad::testing;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kSlots = 4;
+
+// Rounding the merged weights costs unit roundoff / sqrt(3) in each matrix product, a few times over the layers; the KV cache
+// holds f16 in any case.
+double merged_error_max(gpu::ScalarType type) {
+    return type == gpu::ScalarType::kF32 ? 2e-3 : type == gpu::ScalarType::kF16 ? 4e-3 : 2e-2;
+}
+
+class MergedWeightsTest : public ::testing::TestWithParam<const char*> {
+  protected:
+    void load(const char* name, ExecutorOptions options = {}) {
+        const auto folder = goldens_dir() / "models" / name;
+        auto config = load_model_config(folder);
+        ASSERT_TRUE(config.ok());
+        options.n_rows_max = 32;
+        options.n_sequences_max = 4;
+        options.n_positions_max = 128;
+        options.n_adapter_slots = kSlots;
+        options.kernel_path = gpu::KernelPath::kPortable;
+        auto executor = Executor::load(test_device(), folder, *config, options);
+        ASSERT_TRUE(executor.ok()) << executor.error().message;
+        executor_ = std::move(executor).value();
+        const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x42};
+        for (uint32_t slot = 0; slot < kSlots; ++slot) {
+            adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, ranks[slot],
+                                                   modules[slot], 0.5f, 77 + slot));
+        }
+    }
+
+    std::shared_ptr<const MergedWeights> merge(const std::vector<LoraUse>& uses) {
+        auto merged = executor_->merge(uses);
+        EXPECT_TRUE(merged.ok()) << (merged.ok() ? "" : merged.error().message);
+        return merged.ok() ? *merged : nullptr;
+    }
+    std::vector<float> logits(const std::vector<LoraUse>& uses, bool merged) {
+        Runner runner(*executor_);
+        runner.set_merged(merged);
+        auto logits = runner.logits(tokens_, false, RowAdapters{uses});
+        EXPECT_TRUE(logits.ok()) << (logits.ok() ? "" : logits.error().message);
+        return logits.ok() ? *logits : std::vector<float>();
+    }
+    static double error(const std::vector<float>& values, const std::vector<float>& reference) {
+        return relative_error(values.data(), reference.data(), reference.size());
+    }
+
+    std::unique_ptr<Executor> executor_;
+    std::vector<std::vector<gpu::Buffer>> adapters_;
+    const std::vector<TokenId> tokens_ = {5, 17, 300, 42, 8, 9};
+};
+
+TEST_P(MergedWeightsTest, AnswerAsTheUnmergedAdapterAndLeaveTheBaseAlone) {
+    load(GetParam());
+    const double error_max = merged_error_max(executor_->weights().layers[0].qkv.type);
+    const auto base = logits({}, false);
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+        const std::vector<LoraUse> uses = {{slot, 1.0f}};
+        const auto unmerged = logits(uses, false);
+        EXPECT_GT(error(unmerged, base), 0.05);
+        executor_->use_merged(merge(uses));
+        EXPECT_LE(error(logits(uses, true), unmerged), error_max) << "slot " << slot;
+        EXPECT_EQ(logits({}, false), base);
+        EXPECT_EQ(logits(uses, false), unmerged);
+        const uint32_t other = (slot + 1) % kSlots;
+        EXPECT_GT(error(logits({{other, 1.0f}}, false), unmerged), 0.05);
+    }
+    executor_->use_merged(nullptr);
+    EXPECT_EQ(logits({}, false), base);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MergedWeightsTest, ::testing::Values("qwen2-tied", "phi3-sharded", "mistral-window", "llama-tied"),
+                         [](const auto& param_info) {
+                             std::string name = param_info.param;
+                             std::ranges::replace(name, '-', '_');
+                             return name;
+                         });
+
+class MergedWeightsOnce : public MergedWeightsTest {};
+
+TEST_F(MergedWeightsOnce, PristineWeightsAreTheSameBitsAfterAThousandMerges) {
+    load("qwen2-tied");
+    const uint64_t before = checksum(test_device(), executor_->weights());
+    const uint64_t allocated = test_device().allocated_bytes();
+    const auto base = logits({}, false);
+    constexpr uint32_t kSeed = 11;
+    SCOPED_TRACE(kSeed);
+    std::mt19937 random(kSeed);
+    bool is_merged = false;
+    for (int i = 0; i < 1000; ++i) {
+        std::vector<LoraUse> uses;
+        for (uint32_t slot = 0; slot < kSlots; ++slot) {
+            if (random() % 2 == 0) uses.push_back({slot, static_cast<float>(random() % 400) / 100.0f - 2.0f});
+        }
+        is_merged = random() % 3 != 0;
+        executor_->use_merged(is_merged ? merge(uses) : nullptr);
+        if (i % 50 == 0 && is_merged) logits(uses, true);
+    }
+    executor_->use_merged(nullptr);
+    EXPECT_EQ(checksum(test_device(), executor_->weights()), before);
+    EXPECT_EQ(logits({}, false), base);
+    EXPECT_EQ(test_device().allocated_bytes(), allocated);
+}
+
+TEST_F(MergedWeightsOnce, CopyNoMoreThanTheAdapterChanges) {
+    load("qwen2-tied");
+    const auto& layers = executor_->weights().layers;
+    const auto& w = layers[0];
+    const auto bytes = [](const Matrix& matrix) { return matrix.buffer.size(); };
+    const auto attention = merge({{1, 1.0f}});  // q and v
+    EXPECT_EQ(attention->device_bytes(), layers.size() * bytes(w.qkv));
+    EXPECT_EQ(attention->address_of(w.o), w.o.buffer.address());
+    EXPECT_NE(attention->address_of(w.qkv), w.qkv.buffer.address());
+    EXPECT_EQ(attention->address_of(w.qkv_bias), w.qkv_bias.address());
+    EXPECT_GT(attention->gpu_ms(), 0.0);
+    EXPECT_EQ(merge({})->device_bytes(), 0u);
+    EXPECT_EQ(merge({{0, 1.0f}, {1, 1.0f}})->device_bytes(),
+              layers.size() * (bytes(w.qkv) + bytes(w.o) + bytes(w.gate_up) + bytes(w.down)));
+}
+
+TEST_F(MergedWeightsOnce, AreRefusedWithTheBytesWhereTheyDoNotFitAndNothingChanges) {
+    load("qwen2-tied", {.merged_bytes = 100'000});
+    const std::vector<LoraUse> uses = {{0, 1.0f}};
+    const uint64_t allocated = test_device().allocated_bytes();
+    const auto refused = executor_->merge(uses);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(refused.error().message, HasSubstr("100000 are free"));
+    EXPECT_EQ(test_device().allocated_bytes(), allocated);
+    EXPECT_EQ(logits(uses, false).size(), executor_->config().vocab_size);
+}
+
+TEST_F(MergedWeightsOnce, StepsInFlightKeepTheWeightsTheyWereSubmittedWith) {
+    load("qwen2-tied");
+    const auto expected0 = [&] { executor_->use_merged(merge({{0, 1.0f}})); return logits({{0, 1.0f}}, true); }();
+    const auto expected2 = [&] { executor_->use_merged(merge({{2, 1.0f}})); return logits({{2, 1.0f}}, true); }();
+    const std::vector<BlockId> blocks = {0}, other_blocks = {1};
+    StepBatch batch;
+    batch.set_merged();
+    batch.add_output(batch.add_rows(tokens_, 0, blocks, 2) + 5, true);
+    ASSERT_TRUE(executor_->submit(batch).ok());
+    executor_->use_merged(merge({{0, 1.0f}}));  // while it runs; nobody but the step keeps the old ones
+    batch.clear();
+    batch.set_merged();
+    batch.add_output(batch.add_rows(tokens_, 0, other_blocks, 0) + 5, true);
+    ASSERT_TRUE(executor_->submit(batch).ok());
+    executor_->use_merged(nullptr);
+    for (const auto* expected : {&expected2, &expected0}) {
+        const auto output = executor_->finish();
+        ASSERT_TRUE(output.ok());
+        const auto got = output->logits(0);
+        EXPECT_EQ(std::vector<float>(got.begin(), got.end()), *expected);
+    }
+}
+
+TEST_F(MergedWeightsOnce, AreMadeByOtherThreadsWhileStepsGoOn) {
+    load("qwen2-tied");
+    const auto base = logits({}, false), adapted = logits({{3, 1.0f}}, false);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> mergers;
+    for (uint32_t slot = 0; slot < 2; ++slot) {
+        mergers.emplace_back([&, slot] {
+            while (!stop) EXPECT_TRUE(executor_->merge(std::vector<LoraUse>{{slot, 0.5f}}).ok());
+        });
+    }
+    for (int i = 0; i < 40; ++i) {
+        EXPECT_EQ(logits({}, false), base);
+        EXPECT_EQ(logits({{3, 1.0f}}, false), adapted);
+    }
+    stop = true;
+    for (std::thread& merger : mergers) merger.join();
+}
+
+}  // namespace
+}  // namespace lorad::model

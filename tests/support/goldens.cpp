@@ -9,7 +9,7 @@
 
 namespace lorad::testing {
 
-std::filesystem::path goldens_dir() { return std::filesystem::path(__FILE__).parent_path().parent_path() / "goldens"; }
+std::filesystem::path goldens_dir() { return std::filesystem::path(LORAD_SOURCE_DIR) / "tests" / "goldens"; }
 
 std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file) {
     std::ifstream in(file);

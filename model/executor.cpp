@@ -213,7 +213,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
-        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain}) {
+        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull}) {
             shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), lora});
         }
     };
@@ -312,9 +312,6 @@ Status Executor::submit(const StepBatch& batch) {
     CHECK(it.in_flight.size() < kInFlightMax);
     CHECK(!batch.is_merged() || it.merged);
     const StepShape shape = it.shape_of(batch);
-    if (shape.lora == gpu::LoraLevel::kFull) {
-        return make_error(ErrorCode::kInternal, "several adapters of one row, scales and gains need kernels that are not there");
-    }
     TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_of(shape));
     const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));

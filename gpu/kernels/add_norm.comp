@@ -12,7 +12,7 @@
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
 layout(constant_id = 3) const uint kSplits = 1;
-layout(constant_id = 4) const uint kHasLora = 0;
+layout(constant_id = 4) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kHasNorm = 1;
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
@@ -34,10 +34,13 @@ void main() {
     uint t = gl_WorkGroupID.x;
     if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
     uint thread = gl_LocalInvocationIndex;
+    StepRow row;
     LoraModule module;
-    if (kHasLora != 0) {
+    if (kLora == 1) {
         module = lora_module(p.lora_layer, step_row(p.step, t).v.adapter_slot, p.lora_slot_stride, p.lora_module);
     }
+    if (kLora == 2) row = step_row(p.step, t).v;
+    LoraPlace place = LoraPlace(p.uses, p.lora_layer, p.low, p.lora_slot_stride, p.lora_module, 0, 1);
 
     uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
     uint64_t x = p.x + uint64_t(t) * p.x_stride * 4;
@@ -52,8 +55,10 @@ void main() {
         if (kHasNorm != 0) gamma[i] = load4(p.gamma, chunk, 0);
         vec4 acc = load4(y, chunk, 0);
         for (uint s = 1; s < kSplits; s++) acc += load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
+        vec4 base = acc;
         if (kHasBias != 0) acc += load4(p.bias, chunk, 0);
-        if (kHasLora != 0) acc = add_lora(acc, module, low_row(p.low, t, 0, 1), chunk * 4, kHidden);
+        if (kLora == 2) acc = add_lora_uses(acc, base, place, row, t, chunk * 4, kHidden);
+        if (kLora == 1) acc = add_lora(acc, module, low_row(p.low, t, 0, 1), chunk * 4, kHidden);
         v[i] = masked(old + acc, chunk);
         store4(x, chunk, v[i], 0);
         squares = sum_squares4(v[i], squares);

@@ -11,6 +11,7 @@ struct AddNormParams {
     uint64_t bias;        // [hidden] f32, or 0
     uint64_t low;         // shrink result of group o or down; unused without LoRA
     uint64_t lora_layer;  // as in LoraShrinkParams
+    uint64_t uses;        // StepUse[]; read at level kFull only
     uint64_t x;           // [t][x_stride] f32, updated in place
     uint64_t gamma;       // [hidden] f32, or 0: only the residual, xn is not touched
     uint64_t xn;          // [t][xn_stride] of the activation type; hidden..xn_stride-1 are written with zeros
@@ -23,7 +24,7 @@ struct AddNormParams {
     uint32_t xn_stride;
     float eps;
 };
-INTEROP_SIZE(AddNormParams, 96);
+INTEROP_SIZE(AddNormParams, 104);
 
 INTEROP_END
 

@@ -18,6 +18,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer HeaderRef { 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer RowRef { StepRow v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer LogitRowRef { LogitRow v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer SegmentRef { LoraSegment v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer UseRef { StepUse v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ModuleRef { LoraModule v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ResultRef { SampleResult v; };
 

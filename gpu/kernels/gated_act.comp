@@ -10,7 +10,7 @@
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kActivation = 0;  // 0 silu, 1 gelu (tanh form)
 layout(constant_id = 3) const uint kSplits = 1;
-layout(constant_id = 4) const uint kHasLora = 0;
+layout(constant_id = 4) const uint kLora = 0;        // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kAligned = 1;     // F is a multiple of 4
 layout(constant_id = 7) const uint kExchange = 0;    // F is a multiple of 16
@@ -31,21 +31,34 @@ vec4 load_sum(uint t, uint column) {
     uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
     vec4 acc = load4_f32(y, column, aligned);
     for (uint s = 1; s < kSplits; s++) acc += load4_f32(y + uint64_t(s) * p.split_stride * 4, column, aligned);
-    if (kHasBias != 0) acc += load4_f32(p.bias, column, aligned);
     return acc;
+}
+
+vec4 add_bias(vec4 acc, uint column) {
+    return kHasBias != 0 ? acc + load4_f32(p.bias, column, kAligned != 0) : acc;
 }
 
 vec4 gated(uint t, uint f) {
     LoraModule gate_module;
     LoraModule up_module;
-    if (kHasLora != 0) {
+    if (kLora == 1) {
         uint slot = step_row(p.step, t).v.adapter_slot;
         gate_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraGate);
         up_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraUp);
     }
-    vec4 gate = load_sum(t, f);
-    vec4 up = load_sum(t, p.ffn + f);
-    if (kHasLora != 0) {
+    vec4 gate_base = load_sum(t, f);
+    vec4 gate = add_bias(gate_base, f);
+    vec4 up_base = load_sum(t, p.ffn + f);
+    vec4 up = add_bias(up_base, p.ffn + f);
+    if (kLora == 2) {
+        StepRow row = step_row(p.step, t).v;
+        LoraPlace place = LoraPlace(p.uses, p.lora_layer, p.low, p.lora_slot_stride, kLoraGate, 0, 2);
+        gate = add_lora_uses(gate, gate_base, place, row, t, f, p.ffn);
+        place.module = kLoraUp;
+        place.index = 1;
+        up = add_lora_uses(up, up_base, place, row, t, f, p.ffn);
+    }
+    if (kLora == 1) {
         gate = add_lora(gate, gate_module, low_row(p.low, t, 0, 2), f, p.ffn);
         up = add_lora(up, up_module, low_row(p.low, t, 1, 2), f, p.ffn);
     }

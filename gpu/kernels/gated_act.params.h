@@ -11,6 +11,7 @@ struct GatedActParams {
     uint64_t bias;        // [2 * ffn] f32, or 0
     uint64_t low;         // shrink result of group gate_up; unused without LoRA
     uint64_t lora_layer;  // as in LoraShrinkParams
+    uint64_t uses;        // StepUse[]; read at level kFull only
     uint64_t act;         // [t][act_stride] of the activation type; ffn..act_stride-1 are written with zeros
     uint32_t lora_slot_stride;
     uint32_t ffn;
@@ -19,7 +20,7 @@ struct GatedActParams {
     uint32_t act_stride;
     uint32_t pad;
 };
-INTEROP_SIZE(GatedActParams, 72);
+INTEROP_SIZE(GatedActParams, 80);
 
 INTEROP_END
 

@@ -43,9 +43,8 @@ vec4 transposed(vec4 d, uint q) {
     return high ? vec4(got, d.zw) : vec4(d.xy, got);
 }
 
-// acc + the module's delta for the outputs n..n+3. low: the row's shrink result for this module; n_out: rows of B.
-vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
-    if (m.rank == 0) return acc;
+// B low for the outputs n..n+3. low: the row's shrink result for this module; n_out: rows of B. The module's rank is not 0.
+vec4 lora_delta(LoraModule m, uint64_t low, uint n, uint n_out) {
     uint lane = gl_LocalInvocationIndex % 4;
     uint n_first = kExchange != 0 ? n - 3 * lane : n;  // n - 4 lane + lane
     uint n_step = kExchange != 0 ? 4 : 1;
@@ -61,11 +60,53 @@ vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
     } else {
         delta = expand(b, low, rank8, 2);
     }
-    if (kExchange != 0) delta = transposed(delta, lane);
-    return fma(delta, vec4(m.scale), acc);
+    return kExchange != 0 ? transposed(delta, lane) : delta;
 }
 
-// Shrink result of row t and module number `index` of a group of n_modules.
+// acc + the module's delta for the outputs n..n+3.
+vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
+    if (m.rank == 0) return acc;
+    return fma(lora_delta(m, low, n, n_out), vec4(m.scale), acc);
+}
+
+// Shrink result of low row t and module number `index` of a group of n_modules.
 uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) {
     return low + uint64_t(t * n_modules + index) * (kMaxRank * 4);
+}
+
+// Level kFull. Which module of the table, and where its shrink results lie.
+struct LoraPlace {
+    uint64_t uses;        // StepUse[]
+    uint64_t lora_layer;
+    uint64_t low;
+    uint slot_stride;
+    uint module;
+    uint index, n_modules;  // of the group
+};
+
+// values[n..n+3] of an array as long as the module has outputs, which may begin anywhere.
+vec4 load_outputs(uint64_t values, uint n, uint n_out) {
+    vec4 v;
+    [[unroll]] for (uint c = 0; c < 4; c++) v[c] = FloatRef(values + uint64_t(min(n + c, n_out - 1)) * 4).v;
+    return v;
+}
+
+// acc + what all adapters of row t add to the outputs n..n+3, in the order of the row's list. base: the base module's result
+// without its bias. One plain use gives the bits of add_lora.
+vec4 add_lora_uses(vec4 acc, vec4 base, LoraPlace place, StepRow row, uint t, uint n, uint n_out) {
+    for (uint u = 0; u < row.n_uses; u++) {
+        StepUse use = UseRef(place.uses + uint64_t(row.use_begin + u) * 16).v;
+        LoraModule m = lora_module(place.lora_layer, use.slot, place.slot_stride, place.module);
+        vec4 scale = vec4(m.scale * use.scale);
+        if (m.gain != 0) {
+            vec4 gain = load_outputs(m.gain, n, n_out);
+            acc = fma((gain - 1.0) * use.scale, base, acc);
+            scale *= gain;
+        }
+        if (m.bias != 0) acc = fma(load_outputs(m.bias, n, n_out), vec4(use.scale), acc);
+        if (m.rank == 0) continue;
+        uint64_t low = low_row(place.low, use.low_offset + t, place.index, place.n_modules);
+        acc = fma(lora_delta(m, low, n, n_out), scale, acc);
+    }
+    return acc;
 }

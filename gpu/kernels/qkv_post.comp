@@ -15,7 +15,7 @@ layout(constant_id = 2) const uint kKvHeads = 1;
 layout(constant_id = 3) const uint kHeadDim = 64;
 layout(constant_id = 4) const uint kRotaryDim = 64;
 layout(constant_id = 5) const uint kSplits = 1;
-layout(constant_id = 6) const uint kHasLora = 0;
+layout(constant_id = 6) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 7) const uint kHasBias = 0;
 layout(constant_id = 8) const uint kHasNorm = 0;
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
@@ -55,7 +55,7 @@ void main() {
     if (active_thread) {
         uint module_idx = is_q ? kLoraQ : is_v ? kLoraV : kLoraK;
         LoraModule module;
-        if (kHasLora != 0) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
+        if (kLora == 1) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
         for (uint c = 0; c < 4; c++) {
             uint d = d0 + c;
             if (is_v || d >= kRotaryDim) continue;
@@ -64,11 +64,14 @@ void main() {
         uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
         acc = load4(y, column / 4, 0);
         for (uint s = 1; s < kSplits; s++) acc += load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+        vec4 base_value = acc;
         if (kHasBias != 0) acc += load4(p.bias, column / 4, 0);
-        if (kHasLora != 0) {
-            uint first = is_q ? 0 : is_v ? kQHeads + kKvHeads : kQHeads;
-            acc = add_lora(acc, module, low_row(p.low, t, module_idx, 3), column - first * kHeadDim,
-                           (is_q ? kQHeads : kKvHeads) * kHeadDim);
+        uint n = column - (is_q ? 0 : is_v ? kQHeads + kKvHeads : kQHeads) * kHeadDim;
+        uint n_out = (is_q ? kQHeads : kKvHeads) * kHeadDim;
+        if (kLora == 1) acc = add_lora(acc, module, low_row(p.low, t, module_idx, 3), n, n_out);
+        if (kLora == 2) {
+            LoraPlace place = LoraPlace(p.uses, p.lora_layer, p.low, p.lora_slot_stride, module_idx, module_idx, 3);
+            acc = add_lora_uses(acc, base_value, place, row, t, n, n_out);
         }
         for (uint c = 0; c < 4; c++) values[base + d0 + c] = acc[c];
     }

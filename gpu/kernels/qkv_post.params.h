@@ -11,6 +11,7 @@ struct QkvPostParams {
     uint64_t bias;        // [(q + 2 kv heads) * D] f32, or 0
     uint64_t low;         // shrink result of group qkv; unused without LoRA
     uint64_t lora_layer;  // as in LoraShrinkParams
+    uint64_t uses;        // StepUse[]; read at level kFull only
     uint64_t rope;        // [max_pos][rotary_dim / 2][2] f32: cos, sin
     uint64_t q_gamma;     // [D] f32, or 0: no norm on q
     uint64_t k_gamma;     // [D] f32, or 0
@@ -23,7 +24,7 @@ struct QkvPostParams {
     float eps;            // of the q and k norms
     uint32_t pad;
 };
-INTEROP_SIZE(QkvPostParams, 104);
+INTEROP_SIZE(QkvPostParams, 112);
 
 INTEROP_END
 

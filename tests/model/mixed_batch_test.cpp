@@ -1,4 +1,4 @@
-// Sequences that share steps answer as they do alone: prefill chunks beside decodes, with adapters and without.
+// Sequences that share steps answer as they do alone: prefill chunks beside decodes, with adapters, with mixes of them, without.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 
 #include "model/kv_cache.h"
 #include "model/runner.h"
+#include "model/step_state.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
@@ -17,7 +18,7 @@ namespace {
 
 using namespace lorad::testing;
 
-constexpr uint32_t kSlots = 4;
+constexpr uint32_t kSlots = 4;  // the last one has gains and biases
 constexpr uint32_t kGenerated = 10;
 
 struct Answer {
@@ -29,7 +30,8 @@ struct Sequence {
     std::vector<TokenId> known;  // prompt and answer so far
     uint32_t n_prompt = 0;
     uint32_t n_computed = 0;
-    uint32_t slot = kNoAdapterSlot;
+    std::vector<LoraUse> uses;
+    uint32_t uses_from = 0;
     std::vector<BlockId> blocks;
     Answer answer;
     bool is_done() const { return answer.ids.size() == kGenerated; }
@@ -52,14 +54,23 @@ std::unique_ptr<Executor> load(const char* name, bool batch_invariant) {
     return std::move(executor).value();
 }
 
-std::vector<Sequence> make_sequences(const ModelConfig& config, bool with_adapters, std::mt19937& random) {
+enum class Rows { kBase, kAdapters, kMixes };
+
+std::vector<Sequence> make_sequences(const ModelConfig& config, Rows rows, std::mt19937& random) {
     std::vector<Sequence> sequences(12);
     for (size_t i = 0; i < sequences.size(); ++i) {
         Sequence& sequence = sequences[i];
         sequence.n_prompt = 1 + random() % (i % 3 == 0 ? 170 : 40);
         for (uint32_t t = 0; t < sequence.n_prompt; ++t) sequence.known.push_back(static_cast<TokenId>(random() % config.vocab_size));
-        const uint32_t slot = random() % (kSlots + 1);
-        if (with_adapters && slot < kSlots) sequence.slot = slot;
+        const uint32_t slot = random() % kSlots;
+        if (rows == Rows::kAdapters && slot < kSlots - 1) sequence.uses = uses_of(slot);
+        if (rows != Rows::kMixes) continue;
+        const uint32_t n_uses = random() % (kLoraUsesMax + 1);
+        for (uint32_t u = 0; u < n_uses; ++u) {
+            const float scale = i % 3 == 0 ? 1.0f : std::uniform_real_distribution<float>(-0.6f, 0.6f)(random);
+            sequence.uses.push_back({static_cast<uint32_t>(random() % kSlots), scale});
+        }
+        if (i % 4 == 1) sequence.uses_from = static_cast<uint32_t>(random() % sequence.n_prompt);
     }
     return sequences;
 }
@@ -88,7 +99,8 @@ void run_mixed(Executor& executor, std::vector<Sequence>& sequences, std::mt1993
             const uint32_t n_rows = std::min({n_open, n_rows_left, 1 + static_cast<uint32_t>(random() % 32)});
             if (n_rows == 0 || random() % 8 == 0) continue;
             const uint32_t first = batch.add_rows(std::span(sequence.known).subspan(sequence.n_computed, n_rows),
-                                                  sequence.n_computed, sequence.blocks, sequence.slot);
+                                                  sequence.n_computed, sequence.blocks,
+                                                  RowAdapters{sequence.uses, sequence.uses_from});
             sequence.n_computed += n_rows;
             n_rows_left -= n_rows;
             (n_open == 1 ? n_decodes : n_chunks) += 1;
@@ -123,28 +135,30 @@ Answer run_alone(Executor& executor, const Sequence& sequence, uint32_t n_chunk_
     const std::span<const TokenId> known(sequence.known);
     const auto generated = Runner(executor).generate(
         known.first(sequence.n_prompt),
-        {.n_tokens_max = kGenerated, .ignore_eos = true, .uses = uses_of(sequence.slot), .n_chunk_rows = n_chunk_rows});
+        {.n_tokens_max = kGenerated, .ignore_eos = true, .uses = sequence.uses, .uses_from = sequence.uses_from,
+         .n_chunk_rows = n_chunk_rows});
     EXPECT_TRUE(generated.ok());
     answer.ids = generated->ids;
     for (uint32_t i = 0; i < 2; ++i) {  // the first is a prefill's, the second a decode's
-        auto logits = Runner(executor).logits(known.first(sequence.n_prompt + i), false, sequence.slot, n_chunk_rows);
+        auto logits = Runner(executor).logits(known.first(sequence.n_prompt + i), false,
+                                              RowAdapters{sequence.uses, sequence.uses_from}, n_chunk_rows);
         EXPECT_TRUE(logits.ok());
         answer.logits.push_back(std::move(logits).value());
     }
     return answer;
 }
 
-class MixedBatch : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
+class MixedBatch : public ::testing::TestWithParam<std::tuple<const char*, Rows>> {
   protected:
     const char* model() const { return std::get<0>(GetParam()); }
-    bool with_adapters() const { return std::get<1>(GetParam()); }
+    Rows rows() const { return std::get<1>(GetParam()); }
 
     std::vector<std::vector<gpu::Buffer>> put_adapters(Executor& executor) {
         std::vector<std::vector<gpu::Buffer>> kept;
         const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x40};
         for (uint32_t slot = 0; slot < kSlots; ++slot) {
             kept.push_back(put_synthetic_lora(test_device(), executor.lora_table(), executor.config(), slot, ranks[slot],
-                                              modules[slot], 0.5f, 77 + slot));
+                                              modules[slot], 0.5f, 77 + slot, slot == kSlots - 1));
         }
         return kept;
     }
@@ -156,7 +170,7 @@ TEST_P(MixedBatch, ChoosesTheTokensOfTheSoloRun) {
     for (uint32_t seed = 1; seed <= 2; ++seed) {
         SCOPED_TRACE(seed);
         std::mt19937 random(seed);
-        auto sequences = make_sequences(executor->config(), with_adapters(), random);
+        auto sequences = make_sequences(executor->config(), rows(), random);
         run_mixed(*executor, sequences, random);
         for (const Sequence& sequence : sequences) {
             const Answer alone = run_alone(*executor, sequence, 1 + random() % 40);
@@ -177,7 +191,7 @@ TEST_P(MixedBatch, IsBitForBitTheSoloRunWhenBatchInvariant) {
     const auto executor = load(model(), true);
     const auto adapters = put_adapters(*executor);
     std::mt19937 random(3);
-    auto sequences = make_sequences(executor->config(), with_adapters(), random);
+    auto sequences = make_sequences(executor->config(), rows(), random);
     run_mixed(*executor, sequences, random);
     for (const Sequence& sequence : sequences) {
         const Answer alone = run_alone(*executor, sequence, 1 + random() % 40);
@@ -187,11 +201,13 @@ TEST_P(MixedBatch, IsBitForBitTheSoloRunWhenBatchInvariant) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MixedBatch,
-                         ::testing::Combine(::testing::Values("mistral-window", "qwen2-tied", "phi3-sharded"), ::testing::Bool()),
+                         ::testing::Combine(::testing::Values("mistral-window", "qwen2-tied", "phi3-sharded"),
+                                            ::testing::Values(Rows::kBase, Rows::kAdapters, Rows::kMixes)),
                          [](const auto& param_info) {
                              std::string name = std::get<0>(param_info.param);
                              std::ranges::replace(name, '-', '_');
-                             return name + (std::get<1>(param_info.param) ? "_with_adapters" : "_base");
+                             const Rows rows = std::get<1>(param_info.param);
+                             return name + (rows == Rows::kBase ? "_base" : rows == Rows::kAdapters ? "_with_adapters" : "_with_mixes");
                          });
 
 TEST(LoraStep, ChangesTheRowsOfItsSlotAlone) {
@@ -203,6 +219,71 @@ TEST(LoraStep, ChangesTheRowsOfItsSlotAlone) {
     ASSERT_TRUE(base.ok() && adapted.ok() && empty_slot.ok());
     EXPECT_GT(relative_error(adapted->data(), base->data(), base->size()), 0.05);
     EXPECT_EQ(*empty_slot, *base);
+}
+
+class LoraMix : public ::testing::Test {
+  protected:
+    std::vector<float> logits(std::vector<LoraUse> uses, uint32_t from = 0) {
+        auto made = Runner(*executor_).logits(tokens_, false, RowAdapters{uses, from}, 3);
+        EXPECT_TRUE(made.ok());
+        return std::move(made).value();
+    }
+    std::vector<gpu::Buffer> put(uint32_t slot, uint32_t rank, float scale, uint32_t seed, bool with_gains = false) {
+        return put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, rank, 0x7f, scale, seed, with_gains);
+    }
+
+    const std::unique_ptr<Executor> executor_ = load("qwen2-tied", true);
+    const std::vector<TokenId> tokens_ = {5, 17, 300, 42, 7, 99};
+};
+
+TEST_F(LoraMix, TheScaleOfTheRequestActsAsTheAdaptersOwn) {
+    const auto half = put(0, 16, 0.5f, 5), whole = put(1, 16, 1.0f, 5);
+    EXPECT_EQ(logits({{0, 2.0f}}), logits({{1, 1.0f}}));
+    EXPECT_EQ(logits({{1, 0.5f}}), logits({{0, 1.0f}}));
+    EXPECT_NE(logits({{0, 1.0f}}), logits({{1, 1.0f}}));
+}
+
+TEST_F(LoraMix, DeltasAddUp) {
+    const auto first = put(0, 16, 0.5f, 5), second = put(1, 3, 0.7f, 6), third = put(2, 8, 0.4f, 7, true);
+    const auto near = [&](const std::vector<LoraUse>& uses, const std::vector<LoraUse>& same) {
+        const auto got = logits(uses), want = logits(same);
+        return relative_error(got.data(), want.data(), got.size());
+    };
+    // Equal in real numbers; f32 sums in another order, through all layers, and a delta that cancels.
+    EXPECT_LE(near({{0, 0.25f}, {1, 1.0f}, {0, 0.75f}}, {{0, 1.0f}, {1, 1.0f}}), 1e-4);
+    EXPECT_LE(near({{2, 1.0f}, {1, -0.5f}, {0, 0.5f}}, {{0, 0.5f}, {1, -0.5f}, {2, 1.0f}}), 1e-4);
+    EXPECT_LE(near({{2, 0.5f}, {0, 1.0f}, {2, -0.5f}}, {{0, 1.0f}}), 1e-4);
+    EXPECT_GT(near({{0, 1.0f}, {1, 1.0f}}, {{0, 1.0f}}), 1e-3);
+    EXPECT_GT(near({{2, 1.0f}, {0, 1.0f}}, {{0, 1.0f}}), 1e-3);
+}
+
+TEST_F(LoraMix, WithoutAdaptersTheBitsAreThoseOfTheBase) {
+    const auto base = logits({});
+    const auto first = put(0, 16, 0.5f, 5), second = put(1, 8, 0.4f, 7, true);
+    EXPECT_EQ(logits({}), base);
+    EXPECT_EQ(logits({{1, 1.0f}, {0, 1.0f}}, static_cast<uint32_t>(tokens_.size())), base);
+    EXPECT_NE(logits({{1, 1.0f}, {0, 1.0f}}, static_cast<uint32_t>(tokens_.size()) - 1), base);
+}
+
+TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
+    const auto kernels = [&] {
+        const auto profile = executor_->profile(4, 10, {}, 1);
+        EXPECT_TRUE(profile.ok());
+        std::vector<std::pair<std::string, uint64_t>> names;
+        for (const gpu::KernelProfile& kernel : *profile) names.emplace_back(kernel.name, kernel.n_calls);
+        std::ranges::sort(names);
+        return names;
+    };
+    const auto before = kernels();
+    const auto first = put(0, 16, 0.5f, 5), second = put(1, 8, 0.4f, 7, true);
+    EXPECT_EQ(kernels(), before);
+    EXPECT_TRUE(std::ranges::none_of(before, [](const auto& kernel) { return kernel.first.find("lora") != std::string::npos; }));
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0};
+    batch.add_rows(tokens_, 0, blocks, RowAdapters{});
+    const SlotLookup slots = [&](uint32_t slot) -> const SlotTraits& { return executor_->lora_table().traits(slot); };
+    EXPECT_EQ(lora_level(batch, slots), gpu::LoraLevel::kNone);
+    EXPECT_FALSE(has_extras(batch, slots));
 }
 
 }  // namespace

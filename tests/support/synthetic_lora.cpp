@@ -13,8 +13,8 @@ namespace {
 
 // [n_rows][stride] with random values in the first n_columns.
 gpu::Buffer upload_random(gpu::Device& device, uint32_t n_rows, uint32_t n_columns, uint32_t stride, float deviation,
-                          std::mt19937& random) {
-    std::normal_distribution<float> normal(0.0f, deviation);
+                          std::mt19937& random, float mean = 0.0f) {
+    std::normal_distribution<float> normal(mean, deviation);
     std::vector<float> values(size_t{n_rows} * stride, 0.0f);
     for (uint32_t row = 0; row < n_rows; ++row) {
         for (uint32_t column = 0; column < n_columns; ++column) values[size_t{row} * stride + column] = normal(random);
@@ -28,7 +28,8 @@ gpu::Buffer upload_random(gpu::Device& device, uint32_t n_rows, uint32_t n_colum
 }  // namespace
 
 std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table, const model::ModelConfig& config,
-                                            uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed) {
+                                            uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed,
+                                            bool with_gains) {
     std::mt19937 random(seed);
     std::vector<gpu::Buffer> buffers;
     model::AdapterView adapter;
@@ -45,6 +46,11 @@ std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTabl
         views[i].b = buffers.back().address();
         views[i].rank = rank;
         views[i].scale = scale;
+        if (!with_gains) continue;
+        buffers.push_back(upload_random(device, 1, shape.n, shape.n, 0.1f, random, 1.0f));
+        views[i].gain = buffers.back().address();
+        buffers.push_back(upload_random(device, 1, shape.n, shape.n, 0.05f, random));
+        views[i].bias = buffers.back().address();
     }
     EXPECT_TRUE(table.set(slot, adapter).ok());
     return buffers;

@@ -112,8 +112,38 @@ void Engine::run() {
     idle_changed_.notify_all();
 }
 
+void Engine::post(std::function<void()> task) {
+    {
+        std::lock_guard lock(task_mutex_);
+        tasks_.push_back(std::move(task));
+    }
+    queue_.wake();
+}
+
+void Engine::run_tasks() {
+    std::vector<std::function<void()>> tasks;
+    {
+        std::lock_guard lock(task_mutex_);
+        tasks.swap(tasks_);
+    }
+    for (const auto& task : tasks) task();
+}
+
+void Engine::set_merged(std::optional<MergedMix> mix) {
+    post([this, mix = std::move(mix)] {
+        merged_ = mix;
+        runner_.use_merged(mix ? mix->weights : nullptr);
+    });
+}
+
+void Engine::watch_steps(StepWatcher watcher) {
+    std::lock_guard lock(watch_mutex_);
+    watcher_ = std::move(watcher);
+}
+
 bool Engine::step() {
     take_arrivals();
+    run_tasks();  // after the queue's wake-up was taken back
     drop_cancelled();
     bool planned = may_plan() && plan_and_apply();
     Status done = ok_status();
@@ -220,6 +250,16 @@ bool Engine::plan_and_apply() {
     return true;
 }
 
+// The adapters that all rows of the planned step have; none if they differ or a row has the base.
+std::span<const LoraUse> Engine::common_uses() const {
+    const std::vector<LoraUse>& uses = planned_.front().sequence->request.adapter.uses;
+    bool all_same = std::all_of(planned_.begin(), planned_.end(), [&](const Planned& planned) {
+        const AdapterUse& adapter = planned.sequence->request.adapter;
+        return adapter.uses == uses && planned.sequence->n_computed >= adapter.from_position;
+    });
+    return all_same ? std::span(uses) : std::span<const LoraUse>();
+}
+
 Status Engine::submit_step() {
     // Rows with the same adapters side by side: the LoRA kernels then read their matrices once for
     // all of them.
@@ -227,6 +267,8 @@ Status Engine::submit_step() {
         return a.sequence->request.adapter.uses < b.sequence->request.adapter.uses;
     });
     batch_.clear();
+    std::span<const LoraUse> common = common_uses();
+    if (merged_ && !common.empty() && std::ranges::equal(common, merged_->uses)) batch_.set_merged();
     Flight flight;
     std::set<uint32_t> adapters;  // slots
     uint32_t n_decode_rows = 0;
@@ -265,6 +307,10 @@ Status Engine::submit_step() {
                       batch_.n_rows() - n_decode_rows, 0.0};
     flight.planned = planned_;
     flight.submitted = Clock::now();
+    {
+        std::lock_guard lock(watch_mutex_);
+        if (watcher_) watcher_(common, batch_.n_rows());
+    }
     TRY(runner_.submit(batch_));
     in_flight_.push_back(std::move(flight));
     ++n_submitted_;

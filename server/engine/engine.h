@@ -2,6 +2,7 @@
 // -> finish.
 //
 //   take_arrivals    requests from the queue; cancelled ones end and give back their blocks
+//   run_tasks        what other threads posted, such as a change of the merged weights
 //   plan_and_apply   plan_step (scheduler.h, pure); then preempt, admit, allocate KV blocks
 //   submit_step      rows of all planned sequences, those with the same adapter side by side; the
 //   device works publish          meanwhile the tokens of an earlier step go out to the HTTP
@@ -20,8 +21,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -44,6 +48,14 @@ struct EngineOptions {
         1;  // that share the sampling of a step, the engine's own included
 };
 
+// An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
+// them, without LoRA; all others run on the pristine weights, this mix's requests among them too.
+struct MergedMix {
+    std::vector<LoraUse> uses;
+    std::shared_ptr<const model::MergedWeights> weights;
+    std::shared_ptr<const void> lease;  // of the adapters in those slots
+};
+
 class Engine {
   public:
     Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options);
@@ -61,6 +73,16 @@ class Engine {
     // The device gave up; every stream has its error. The process should end for its supervisor.
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
+
+    // Any thread: runs the task on the engine's thread between two steps. After the last step it is
+    // dropped.
+    void post(std::function<void()> task);
+    // Any thread; holds from one of the next steps on.
+    void set_merged(std::optional<MergedMix> mix);
+    // Any thread. Called on the engine's thread for every step with the adapters that all of its rows
+    // have, or none, and its number of rows. After this returns the old one is not called any more.
+    using StepWatcher = std::function<void(std::span<const LoraUse> uses, uint32_t n_rows)>;
+    void watch_steps(StepWatcher watcher);
 
     // One turn of the loop on the calling thread, for tests without a thread. False if there was
     // nothing to do.
@@ -93,6 +115,8 @@ class Engine {
     };
 
     void run();
+    void run_tasks();
+    std::span<const LoraUse> common_uses() const;
     void take_arrivals();
     void drop_cancelled();
     bool may_plan() const;
@@ -134,6 +158,13 @@ class Engine {
     ParallelFor sampling_;
     std::vector<model::SamplerScratch> sampler_scratch_;  // by worker
     std::string active_running_, active_waiting_;
+
+    std::optional<MergedMix> merged_;
+
+    std::mutex task_mutex_;
+    std::vector<std::function<void()>> tasks_;  // guarded by task_mutex_
+    std::mutex watch_mutex_;                    // held while the watcher runs
+    StepWatcher watcher_;                       // guarded by watch_mutex_
 
     std::mutex idle_mutex_;
     std::condition_variable idle_changed_;

@@ -21,6 +21,10 @@ class ExecutorRunner final : public StepRunner {
         return result;
     }
 
+    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
+        executor_.use_merged(std::move(merged));
+    }
+
   private:
     model::Executor& executor_;
 };

@@ -2,10 +2,12 @@
 // the daemon, a few lines of arithmetic in the tests.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "model/step_batch.h"
+#include "model/weight_transform.h"
 #include "proto/base/result.h"
 
 namespace lorad::server {
@@ -24,6 +26,8 @@ class StepRunner {
     // either call is final: the device is not used again.
     virtual Status submit(const model::StepBatch& batch) = 0;
     virtual Result<StepResult> finish() = 0;  // of the oldest step in flight
+    // What batches with set_merged() run on from the next submit on; null: there will be none.
+    virtual void use_merged(std::shared_ptr<const model::MergedWeights> merged) = 0;
 };
 
 }  // namespace lorad::server

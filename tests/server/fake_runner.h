@@ -44,6 +44,11 @@ class FakeRunner final : public StepRunner {
         n_in_flight_max_ = std::max(n_in_flight_max_, uint32_t(pending_.size()) + 1);
         n_rows_max_ = std::max(n_rows_max_, batch.n_rows());
         ++n_steps_;
+        CHECK(!batch.is_merged() || merged_);
+        (batch.is_merged() ? n_merged_rows_ : n_unmerged_rows_) += batch.n_rows();
+        for (const model::BatchRow& row : batch.rows()) {
+            if (batch.is_merged() && row.adapter_slot != merged_slot_) n_broken_.fetch_add(1);
+        }
         if (fail_at_step_ && n_steps_ == *fail_at_step_)
             return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
         // As on the device: all rows are stored before any is looked at.
@@ -89,12 +94,22 @@ class FakeRunner final : public StepRunner {
         return result;
     }
 
+    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
+        merged_ = std::move(merged);
+    }
+    bool has_merged() const { return merged_ != nullptr; }
+
     uint32_t n_broken() const {
         return n_broken_.load();
     }  // outputs that saw a KV entry not their own
     uint32_t n_rows_max() const { return n_rows_max_; }
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
 
+    // Rows of steps on the merged weights, and of others. Engine's thread, or after it ended.
+    uint64_t n_merged_rows() const { return n_merged_rows_; }
+    uint64_t n_unmerged_rows() const { return n_unmerged_rows_; }
+
+    uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
     std::chrono::microseconds step_time_{0};
     std::optional<uint64_t> fail_at_step_;
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite
@@ -118,6 +133,8 @@ class FakeRunner final : public StepRunner {
     std::deque<StepResult> pending_;                          // oldest first
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     uint64_t n_steps_ = 0;
+    uint64_t n_merged_rows_ = 0, n_unmerged_rows_ = 0;
+    std::shared_ptr<const model::MergedWeights> merged_;
     uint32_t n_rows_max_ = 0;
     uint32_t n_in_flight_max_ = 0;
     std::atomic<uint32_t> n_broken_{0};

@@ -1,14 +1,8 @@
 #include "adapters/registry.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <queue>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
 #include "proto/base/format.h"
-#include "proto/base/ids.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
 
@@ -16,306 +10,372 @@ namespace lorad::adapters {
 
 namespace {
 
-constexpr size_t kNameBytesMax = 128;
-
 int64_t unix_time_s() {
     return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Error unknown_adapter(std::string_view name) {
-    return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote(name)), "lora_name");
+std::string short_id(std::string_view generation) { return std::string(generation.substr(0, 12)); }
+
+PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
+    PoolOptions pool;
+    pool.n_slots = weights.n_slots();
+    if (options.n_adapters_max != 0) pool.n_slots = std::min(pool.n_slots, options.n_adapters_max);
+    pool.device_bytes_max = options.device_bytes_max;
+    pool.ram_bytes_max = options.ram_bytes_max;
+    pool.starvation_bound = options.starvation_bound;
+    return pool;
 }
 
 }  // namespace
 
-std::string_view name_of(AdapterState state) {
-    switch (state) {
-        case AdapterState::kLoading: return "loading";
-        case AdapterState::kReady: return "ready";
-        case AdapterState::kDraining: return "draining";
-    }
-    return "";
+Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options)
+    : Registry(std::move(base), weights, options, memory_store({})) {}
+
+Registry::Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options,
+                   std::unique_ptr<Store> files)
+    : base_(std::move(base)),
+      options_(options),
+      files_(std::move(files)),
+      pool_(std::make_shared<Pool>(weights, pool_options(options, weights))) {
+    publish(files_->found());
+    housekeeper_ = std::thread([this] { housekeeping(); });
 }
 
-Status check_adapter_name(std::string_view name, std::string_view base_name) {
-    const auto refuse = [](std::string_view what) {
-        return make_error(ErrorCode::kInvalidRequest, format("lora_name: {}", what), "lora_name");
-    };
-    if (name.empty() || name.size() > kNameBytesMax) {
-        return refuse(format("expected 1 to {} bytes, found {}", kNameBytesMax, name.size()));
-    }
-    if (replace_invalid_utf8(name) != name) return refuse("expected UTF-8");
-    for (size_t i = 0; i < name.size(); ++i) {
-        const auto byte = static_cast<uint8_t>(name[i]);
-        // C0, DEL, and C1 (U+0080 to U+009F, C2 80 to C2 9F).
-        const bool c1 = byte == 0xc2 && static_cast<uint8_t>(name[i + 1]) < 0xa0;
-        if (byte < 0x20 || byte == 0x7f || c1) return refuse("expected no control characters");
-    }
-    if (name.front() == ' ' || name.back() == ' ') return refuse("expected no space at either end");
-    if (name.front() == '/') return refuse("expected no / at the beginning");
-    for (size_t begin = 0; begin <= name.size();) {
-        const size_t end = std::min(name.find('/', begin), name.size());
-        if (name.substr(begin, end - begin) == "..") return refuse("expected no part \"..\"");
-        begin = end + 1;
-    }
-    if (name == base_name) return refuse(format("{} is the base model", json_quote(name)));
-    return ok_status();
-}
-
-// Slots, and the generations that live on without a name.
-struct Registry::Pool {
-    explicit Pool(WeightStore& weight_store) : store(weight_store), n_slots(weight_store.n_slots()) {
-        for (uint32_t slot = 0; slot < n_slots; ++slot) free_slots.push(slot);
-    }
-
-    std::optional<uint32_t> take_slot() {
-        const std::lock_guard lock(mutex);
-        if (free_slots.empty()) return std::nullopt;
-        const uint32_t slot = free_slots.top();
-        free_slots.pop();
-        return slot;
-    }
-    void give_back_slot(uint32_t slot) {
-        const std::lock_guard lock(mutex);
-        free_slots.push(slot);
-    }
-
-    WeightStore& store;
-    const uint32_t n_slots;
-    std::atomic<uint64_t> device_bytes{0};
-    std::mutex mutex;
-    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> free_slots;  // the lowest first
-    std::vector<std::weak_ptr<ResidentAdapter>> draining;
-};
-
-// One generation on the device. Whoever drops the last reference frees its memory, then its slot.
-struct ResidentAdapter {
-    ResidentAdapter(std::shared_ptr<Registry::Pool> shared_pool, uint32_t own_slot)
-        : pool(std::move(shared_pool)), slot(own_slot) {}
-    ~ResidentAdapter() {
-        pool->device_bytes -= placed.device_bytes;
-        placed.blocks.clear();
-        pool->give_back_slot(slot);
-    }
-    ResidentAdapter(const ResidentAdapter&) = delete;
-    ResidentAdapter& operator=(const ResidentAdapter&) = delete;
-
-    AdapterInfo info_now() const {
-        AdapterInfo now = info;
-        now.n_leases = n_leases.load(std::memory_order_relaxed);
-        now.state = draining.load(std::memory_order_relaxed) ? AdapterState::kDraining : AdapterState::kReady;
-        return now;
-    }
-
-    std::shared_ptr<Registry::Pool> pool;
-    const uint32_t slot;
-    PlacedAdapter placed;
-    AdapterInfo info;
-    std::atomic<uint32_t> n_leases{0};
-    std::atomic<bool> draining{false};
-};
-
-AdapterLease::AdapterLease(std::shared_ptr<ResidentAdapter> resident) : resident_(std::move(resident)) {
-    if (resident_) resident_->n_leases.fetch_add(1, std::memory_order_relaxed);
-}
-AdapterLease::~AdapterLease() {
-    if (resident_) resident_->n_leases.fetch_sub(1, std::memory_order_relaxed);
-}
-AdapterLease::AdapterLease(const AdapterLease& other) : AdapterLease(other.resident_) {}
-AdapterLease::AdapterLease(AdapterLease&& other) noexcept : resident_(std::move(other.resident_)) {}
-AdapterLease& AdapterLease::operator=(AdapterLease other) noexcept {
-    std::swap(resident_, other.resident_);
-    return *this;
-}
-uint32_t AdapterLease::slot() const { return resident_ ? resident_->slot : kNoAdapterSlot; }
-const std::string& AdapterLease::name() const {
-    CHECK(resident_ != nullptr);
-    return resident_->info.name;
-}
-const std::string& AdapterLease::generation() const {
-    CHECK(resident_ != nullptr);
-    return resident_->info.generation;
-}
-
-// The right to change one name; others wait for it.
-class Registry::NameTurn {
-  public:
-    NameTurn(Registry& registry, std::string name) : registry_(registry), name_(std::move(name)) {
-        std::unique_lock lock(registry_.mutex_);
-        registry_.turn_ended_.wait(lock, [&] { return !registry_.busy_.contains(name_); });
-        registry_.busy_.insert(name_);
-    }
-    ~NameTurn() {
-        {
-            const std::lock_guard lock(registry_.mutex_);
-            registry_.busy_.erase(name_);
-            registry_.loading_.erase(name_);
-        }
-        registry_.turn_ended_.notify_all();
-    }
-    NameTurn(const NameTurn&) = delete;
-    NameTurn& operator=(const NameTurn&) = delete;
-
-  private:
-    Registry& registry_;
-    const std::string name_;
-};
-
-Registry::Registry(BaseModel base, WeightStore& store, const RegistryOptions& options)
-    : base_(std::move(base)), options_(options), pool_(std::make_shared<Pool>(store)) {}
-
-Registry::~Registry() = default;
-
-Result<std::shared_ptr<ResidentAdapter>> Registry::make_resident(const CheckedAdapter& checked) {
-    const std::optional<uint32_t> slot = pool_->take_slot();
-    if (!slot) {
-        return make_error(ErrorCode::kOutOfMemory,
-                          format("all {} adapter slots are in use; unload an adapter first", pool_->n_slots));
-    }
-    // From here on the slot goes back when this is dropped.
-    auto resident = std::make_shared<ResidentAdapter>(pool_, *slot);
-    TRY_ASSIGN(const PackedImage image, pack(checked));
-    TRY_ASSIGN(PlacedAdapter placed, place(image, pool_->store));
-    pool_->device_bytes += placed.device_bytes;
-    resident->placed = std::move(placed);
-    TRY(pool_->store.set_slot(*slot, resident->placed.view));
-    resident->info.generation = checked.generation();
-    resident->info.state = AdapterState::kReady;
-    resident->info.rank = checked.rank_max;
-    resident->info.n_modules = checked.n_modules;
-    resident->info.device_bytes = resident->placed.device_bytes;
-    resident->info.slot = *slot;
-    return resident;
-}
-
-Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem::path& folder,
-                                   const LoadOptions& options) {
-    TRY(check_adapter_name(name, options_.base_name));
-    const std::string key(name);
-    std::string present_generation;
-    const NameTurn turn(*this, key);
+Registry::~Registry() {
     {
-        const std::lock_guard lock(mutex_);
-        const auto present = ready_.find(key);
-        if (present != ready_.end()) {
-            if (!options.load_inplace) {
-                return make_error(ErrorCode::kAdapterExists,
-                                  format("an adapter called {} is loaded already; unload it, or set load_inplace to replace it",
-                                         json_quote(name)),
-                                  "lora_name");
+        const std::lock_guard lock(pool_->mutex);
+        stopping_ = true;
+    }
+    pool_->dead_added.notify_all();
+    housekeeper_.join();
+    // What no lease keeps leaves the device; the names stay in the store.
+    publish(Catalogue());
+}
+
+std::shared_ptr<const Catalogue> Registry::catalogue() const {
+    const std::lock_guard lock(pool_->mutex);
+    return catalogue_;
+}
+
+// ---------------------------------------------------------------------------------------------------- changes of names
+
+Result<AdapterInfo> Registry::commit(const std::string& name, const std::function<Status(Catalogue&)>& change) {
+    const std::lock_guard turn(commit_mutex_);
+    const AdapterInfo before = find(name).value_or(AdapterInfo{});
+    Catalogue next = *catalogue_;
+    TRY(change(next));
+    next.drop_unused();
+    std::erase_if(next.trash, [&](const std::string& blob) { return !files_->blob_bytes(blob); });
+    if (next != *catalogue_) {
+        ++next.sequence;
+        TRY(files_->save(next));
+        publish(std::move(next));
+    }
+    return find(name).value_or(before);
+}
+
+// What the catalogue says counts from here on.
+void Registry::publish(Catalogue next) {
+    Freed freed;
+    {
+        const std::lock_guard lock(pool_->mutex);
+        catalogue_ = std::make_shared<const Catalogue>(std::move(next));
+        auto& generations = pool_->generations;
+        for (const auto& [id, record] : catalogue_->generations) {
+            auto& generation = generations[id];
+            if (!generation) generation = std::make_shared<Generation>(record);
+        }
+        for (auto& [id, generation] : generations) {
+            generation->in_catalogue = catalogue_->generations.contains(id);
+            generation->n_names = generation->n_pins = 0;
+        }
+        for (const auto& [name, alias] : catalogue_->aliases) {
+            for (const Part& part : alias.target.parts) {
+                Generation& generation = *generations.at(part.generation);
+                ++generation.n_names;
+                generation.n_pins += alias.pinned;
             }
-            present_generation = present->second->info.generation;
         }
-        if (!options.expected_generation.empty() && options.expected_generation != present_generation) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("expected_generation: expected {}, found {}", options.expected_generation,
-                                     present_generation.empty() ? "no such adapter" : present_generation),
-                              "expected_generation");
+        pool_->n_pinned = pool_->n_pinned_bytes = 0;
+        for (const auto& [id, generation] : generations) {
+            if (generation->n_pins == 0) continue;
+            ++pool_->n_pinned;
+            pool_->n_pinned_bytes += generation->record.device_bytes;
         }
-        // A load in progress holds its place, so that the limit is never passed.
-        const bool takes_place = present == ready_.end();
-        size_t n_places = ready_.size();
-        for (const auto& [other, loading] : loading_) n_places += loading.takes_place;
-        const size_t n_max = options_.n_adapters_max ? options_.n_adapters_max : pool_->n_slots;
-        if (takes_place && n_places >= n_max) {
-            return make_error(ErrorCode::kOutOfMemory,
-                              format("{} adapters are loaded, as many as there may be; unload one first", n_places));
-        }
-        loading_.emplace(key, Loading{folder.string(), takes_place});
+        pool_->drop_unnamed(freed);
     }
-
-    TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(folder, base_));
-    if (checked->generation() == present_generation) return *find(name);
-    TRY_ASSIGN(std::shared_ptr<ResidentAdapter> resident, make_resident(*checked));
-    resident->info.name = key;
-    resident->info.path = folder.string();
-    resident->info.loaded_at_s = unix_time_s();
-    AdapterInfo info = resident->info;
-
-    std::shared_ptr<ResidentAdapter> replaced;  // freed outside of the lock
-    {
-        const std::lock_guard lock(mutex_);
-        replaced = std::exchange(ready_[key], std::move(resident));
-    }
-    if (replaced) let_drain(std::move(replaced));
-    log_info("adapter loaded name={} generation={} rank={} modules={} bytes={} slot={}", json_quote(name),
-             info.generation.substr(0, 12), info.rank, info.n_modules, info.device_bytes, info.slot);
-    return info;
+    pool_->free(std::move(freed));
 }
 
-Result<AdapterInfo> Registry::unload(std::string_view name) {
+// Deletes blobs of generations that are gone.
+void Registry::collect_files() {
+    const std::lock_guard turn(commit_mutex_);
+    const std::vector<GenerationRecord> dead = pool_->take_dead();
+    std::set<std::string> blobs;
+    for (const GenerationRecord& record : dead) {
+        for (const FileRecord& file : record.files) blobs.insert(file.sha256);
+    }
+    if (blobs.empty()) return;
+    {
+        // Generations that leases keep may have files in common with those that are gone.
+        const std::lock_guard lock(pool_->mutex);
+        for (const auto& [id, generation] : pool_->generations) {
+            for (const FileRecord& file : generation->record.files) blobs.erase(file.sha256);
+        }
+    }
+    for (const std::string& blob : blobs) {
+        if (catalogue_->trash.contains(blob) && !held_blobs_.contains(blob)) files_->remove(blob);
+    }
+}
+
+// Deletes blobs of a refused adapter, unless others need them.
+void Registry::discard_files(const std::vector<std::string>& blobs) {
+    const std::lock_guard turn(commit_mutex_);
+    for (const std::string& blob : blobs) {
+        bool needed = held_blobs_.contains(blob);
+        const std::lock_guard lock(pool_->mutex);
+        for (const auto& [id, generation] : pool_->generations) {
+            for (const FileRecord& file : generation->record.files) needed |= file.sha256 == blob;
+        }
+        if (!needed) files_->remove(blob);
+    }
+}
+
+void Registry::housekeeping() {
+    for (;;) {
+        {
+            std::unique_lock lock(pool_->mutex);
+            pool_->dead_added.wait(lock, [&] { return stopping_ || pool_->has_dead(); });
+            if (stopping_) return;
+        }
+        collect_files();
+    }
+}
+
+Result<AdapterInfo> Registry::set_name(const std::string& name, Target target, const GenerationRecord* record,
+                                       const ChangeOptions& options) {
+    bool existed = false;
+    const Result<AdapterInfo> committed = commit(name, [&](Catalogue& next) -> Status {
+        existed = next.aliases.contains(name);
+        if (!existed && next.aliases.size() >= options_.n_names_max) {
+            return make_error(ErrorCode::kAdapterLimit,
+                              format("{} adapters are registered, as many as there may be", next.aliases.size()));
+        }
+        if (record != nullptr) next.generations.try_emplace(record->id, *record);
+        return next.set(name, target, options);
+    });
+    if (!committed.ok()) return committed.error();
+    const std::string generation = target.generation();
+    pool_->events.add(existed ? EventKind::kReplaced : EventKind::kRegistered, name, generation);
+    log_info("adapter {} name={} generation={} parts={}", existed ? "replaced" : "registered", json_quote(name),
+             short_id(generation), target.parts.size());
+    collect_files();
+    keep_active(name);
+    return committed;
+}
+
+Result<AdapterInfo> Registry::register_mix(std::string_view name, std::span<const AdapterTerm> terms,
+                                           const ChangeOptions& options) {
+    TRY(check_adapter_name(name, options_.base_name));
+    TRY(check_terms(terms));
+    Target target;
+    {
+        const std::lock_guard lock(pool_->mutex);
+        TRY_ASSIGN(target.parts, parts_of(terms, nullptr));
+    }
+    if (target.parts.empty()) {
+        return make_error(ErrorCode::kInvalidRequest, "adapters: all scales are 0; that is the base model", "adapters");
+    }
+    target.since_s = unix_time_s();
+    return set_name(std::string(name), std::move(target), nullptr, options);
+}
+
+Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions& options) {
     const std::string key(name);
-    const NameTurn turn(*this, key);
-    std::shared_ptr<ResidentAdapter> removed;
+    TRY_ASSIGN(AdapterInfo info, commit(key, [&](Catalogue& next) { return next.remove(key, options.expected_generation); }));
+    if (merge_ != nullptr) merge_->release(key);
+    const auto count = [&] {
+        uint32_t n = 0;
+        for (LeaseState* lease : pool_->leases) {
+            const bool uses = std::any_of(lease->names.begin(), lease->names.end(),
+                                          [&](const UsedName& used) { return used.name == key; });
+            n += uses;
+            if (uses && options.mode == RemoveMode::kNow) lease->revoked = true;
+        }
+        return n;
+    };
     {
-        const std::lock_guard lock(mutex_);
-        const auto found = ready_.find(key);
-        if (found == ready_.end()) return unknown_adapter(name);
-        removed = std::move(found->second);
-        ready_.erase(found);
+        std::unique_lock lock(pool_->mutex);
+        pool_->lease_ended.wait_for(lock, options.timeout, [&] { return (info.n_leases = count()) == 0; });
     }
-    const AdapterInfo info = let_drain(std::move(removed));
-    log_info("adapter unloaded name={} leases={}", json_quote(name), info.n_leases);
+    info.draining = true;
+    info.slot = info.n_leases > 0 ? info.slot : kNoAdapterSlot;
+    pool_->events.add(EventKind::kRemoved, key, info.generation);
+    log_info("adapter removed name={} generation={} leases={}", json_quote(name), short_id(info.generation), info.n_leases);
+    collect_files();
     return info;
 }
 
-AdapterInfo Registry::let_drain(std::shared_ptr<ResidentAdapter> resident) {
-    resident->draining = true;
-    {
-        const std::lock_guard lock(pool_->mutex);
-        std::erase_if(pool_->draining, [](const auto& gone) { return gone.expired(); });
-        pool_->draining.push_back(resident);
+Result<AdapterInfo> Registry::rollback(std::string_view name, std::string_view generation) {
+    const std::string key(name);
+    std::string now;
+    const Result<AdapterInfo> committed = commit(key, [&](Catalogue& next) -> Status {
+        TRY(next.rollback(key, generation, unix_time_s()));
+        now = next.aliases.find(key)->second.target.generation();
+        return ok_status();
+    });
+    if (!committed.ok()) return committed.error();
+    pool_->events.add(EventKind::kReplaced, key, now, "rollback");
+    log_info("adapter rolled back name={} generation={}", json_quote(name), short_id(now));
+    keep_active(key);
+    return committed;
+}
+
+// ------------------------------------------------------------------------------------------------------------ activation
+
+Result<AdapterInfo> Registry::activate(std::string_view name, const ActivateOptions& options) {
+    const std::string key(name);
+    const bool merging = options.mode == ActivationMode::kMerged || options.mode == ActivationMode::kAuto;
+    if (options.mode == ActivationMode::kNone) {
+        return make_error(ErrorCode::kInvalidLoadPolicy, "mode: expected unmerged, merged or auto", "mode");
     }
-    return resident->info_now();
+    if (merging && merge_ == nullptr) {
+        return make_error(ErrorCode::kInvalidLoadPolicy, "this server does not merge adapters", "mode");
+    }
+    TRY_ASSIGN(MixLease lease, acquire(key));
+    const std::string generation = lease.generation();
+    if (merge_ != nullptr && !merging) merge_->release(key);
+    if (options.mode == ActivationMode::kMerged) TRY(merge_->merge(key, lease));
+    if (options.mode == ActivationMode::kAuto) TRY(merge_->consider(key, lease));
+    const Result<AdapterInfo> committed = commit(key, [&](Catalogue& next) -> Status {
+        TRY(next.find(key));
+        Alias& alias = next.aliases.find(key)->second;
+        if (alias.target.generation() != generation) {
+            return make_error(ErrorCode::kGenerationConflict, format("{} was replaced by another call", json_quote(key)),
+                              "lora_name");
+        }
+        alias.mode = options.mode;
+        alias.pinned = options.pin;
+        return ok_status();
+    });
+    if (!committed.ok()) {
+        if (merging) merge_->release(key);
+        return committed.error();
+    }
+    pool_->events.add(EventKind::kActivated, key, generation, std::string(name_of(options.mode)));
+    return committed;
 }
 
-Result<AdapterLease> Registry::acquire(std::string_view name) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = ready_.find(std::string(name));
-    if (found == ready_.end()) return unknown_adapter(name);
-    return AdapterLease(found->second);
+Result<AdapterInfo> Registry::deactivate(std::string_view name) {
+    const std::string key(name);
+    std::string generation;
+    std::vector<Part> parts;
+    const Result<AdapterInfo> committed = commit(key, [&](Catalogue& next) -> Status {
+        TRY(next.find(key));
+        Alias& alias = next.aliases.find(key)->second;
+        alias.mode = ActivationMode::kNone;
+        alias.pinned = false;
+        generation = alias.target.generation();
+        parts = alias.target.parts;
+        return ok_status();
+    });
+    if (!committed.ok()) return committed.error();
+    if (merge_ != nullptr) merge_->release(key);
+    for (const Part& part : parts) {
+        GenerationPtr idle;
+        {
+            const std::lock_guard lock(pool_->mutex);
+            const auto found = pool_->generations.find(part.generation);
+            if (found != pool_->generations.end()) idle = found->second;
+        }
+        if (idle) pool_->evict_idle(idle);
+    }
+    pool_->events.add(EventKind::kDeactivated, key, generation);
+    return committed;
 }
 
-std::vector<AdapterInfo> Registry::list() const {
-    std::vector<AdapterInfo> infos;
-    {
-        const std::lock_guard lock(mutex_);
-        for (const auto& [name, resident] : ready_) infos.push_back(resident->info_now());
-        for (const auto& [name, loading] : loading_) {
-            if (!loading.takes_place) continue;  // its predecessor is listed
-            AdapterInfo info;
-            info.name = name;
-            info.path = loading.path;
-            infos.push_back(std::move(info));
+// After a name has got new content: what was asked for before holds for that, too.
+void Registry::keep_active(const std::string& name) {
+    const std::shared_ptr<const Catalogue> names = catalogue();
+    const auto alias = names->aliases.find(name);
+    if (alias == names->aliases.end()) return;
+    const ActivationMode mode = alias->second.mode;
+    if (mode == ActivationMode::kNone && !alias->second.pinned) return;
+    auto lease = acquire(name);
+    Status kept = lease.ok() ? ok_status() : Status(lease.error());
+    if (kept.ok() && merge_ != nullptr && mode == ActivationMode::kMerged) kept = merge_->merge(name, *lease);
+    if (kept.ok() && merge_ != nullptr && mode == ActivationMode::kAuto) kept = merge_->consider(name, *lease);
+    if (!kept.ok()) log_warn("adapter {} is not active: {}", json_quote(name), kept.error().message);
+}
+
+void Registry::restore_active() {
+    for (const auto& [name, alias] : catalogue()->aliases) keep_active(name);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- leases
+
+// Under Pool::mutex.
+Result<std::vector<Part>> Registry::parts_of(std::span<const AdapterTerm> terms, std::vector<UsedName>* names) const {
+    std::vector<Part> parts;
+    for (const AdapterTerm& term : terms) {
+        TRY_ASSIGN(const Alias* alias, catalogue_->find(term.name));
+        if (term.scale == 0.0f) continue;
+        if (names != nullptr) names->push_back({term.name, alias->target.generation()});
+        for (Part part : alias->target.parts) {
+            part.name = alias->target.is_mix() ? part.name : term.name;
+            part.scale *= term.scale;
+            parts.push_back(std::move(part));
         }
     }
-    const auto by_name = [](const AdapterInfo& a, const AdapterInfo& b) { return a.name < b.name; };
-    std::sort(infos.begin(), infos.end(), by_name);
-    // Held outside of the lock: dropping the last reference takes it.
-    std::vector<std::shared_ptr<ResidentAdapter>> held;
-    {
-        const std::lock_guard lock(pool_->mutex);
-        for (const auto& draining : pool_->draining) {
-            if (auto resident = draining.lock()) held.push_back(std::move(resident));
-        }
+    parts = simplified(std::move(parts));
+    if (parts.size() > kMixTermsMax) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("adapters: {} with the parts of mixes, at most {}", parts.size(), kMixTermsMax), "adapters");
     }
-    const auto n_named = static_cast<std::ptrdiff_t>(infos.size());
-    for (const auto& resident : held) {
-        // One without leases is only held by a call that is just freeing it.
-        if (resident->n_leases.load(std::memory_order_relaxed) > 0) infos.push_back(resident->info_now());
+    if (parts.size() == 1 && parts.front().scale == 1.0f) return parts;
+    for (const Part& part : parts) {
+        if (!catalogue_->generations.at(part.generation).replaces_parts) continue;
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("{} replaces parts of the base model; it cannot be mixed or scaled", json_quote(part.name)),
+                          "adapters");
     }
-    std::sort(infos.begin() + n_named, infos.end(), by_name);
-    return infos;
+    return parts;
 }
 
-std::optional<AdapterInfo> Registry::find(std::string_view name) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = ready_.find(std::string(name));
-    if (found == ready_.end()) return std::nullopt;
-    return found->second->info_now();
+Result<std::shared_ptr<LeaseState>> Registry::resolve(std::span<const AdapterTerm> terms) const {
+    auto lease = std::make_shared<LeaseState>(pool_);
+    const std::lock_guard lock(pool_->mutex);
+    TRY_ASSIGN(const std::vector<Part> parts, parts_of(terms, &lease->names));
+    if (parts.empty()) return std::shared_ptr<LeaseState>();
+    for (const Part& part : parts) {
+        lease->generations.push_back(pool_->generations.at(part.generation));
+        lease->uses.push_back({kNoAdapterSlot, part.scale});
+        lease->content.push_back({part.generation, part.scale});
+    }
+    for (const UsedName& used : lease->names) lease->name += (lease->name.empty() ? "" : "+") + used.name;
+    lease->generation = mix_generation(parts);
+    pool_->take(*lease);
+    return lease;
 }
 
-uint64_t Registry::device_bytes() const { return pool_->device_bytes; }
-uint32_t Registry::n_slots() const { return pool_->n_slots; }
+Status Registry::grant(LeaseState& lease, const AcquireOptions& options) {
+    const auto timeout = options.timeout.count() < 0 ? options_.wait_timeout : options.timeout;
+    return pool_->grant(lease, [this](const GenerationRecord& record) { return load_image(record); },
+                        {timeout, options.cancelled});
+}
+
+Result<MixLease> Registry::acquire(std::span<const AdapterTerm> terms, const AcquireOptions& options) {
+    if (terms.empty()) return MixLease();
+    TRY(check_terms(terms));
+    TRY_ASSIGN(std::shared_ptr<LeaseState> lease, resolve(terms));
+    if (!lease) return MixLease();
+    TRY(grant(*lease, options));
+    return MixLease(std::move(lease));
+}
+
+Result<MixLease> Registry::acquire(std::string_view name, const AcquireOptions& options) {
+    const AdapterTerm term{std::string(name), 1.0f};
+    return acquire(std::span(&term, 1), options);
+}
 
 }  // namespace lorad::adapters

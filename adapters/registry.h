@@ -1,71 +1,53 @@
-// The adapters of a running server: names, their weights on the device, and who still uses them.
+// The adapters of a running server: what names stand for, where the weights are, and who uses them.
 //
-//   load   HTTP thread: read, check, pack, upload, wait for the copies, take a slot, publish. Decoding goes on meanwhile.
-//   lease  what a request holds from admission until its last step has finished: a generation of weights and its slot.
-//   unload the name is gone at once; memory and slot are free when the last lease has ended.
+//   register  HTTP thread: the files go to the store, are read, checked, and the name stands for them once that is durable
+//   acquire   HTTP thread: pins what the names stand for now, and waits until that is on the device; decoding goes on
+//   lease     what a request holds until its last step has finished (lease.h)
+//   remove    the name is gone at once; content that no name needs goes when its last lease has ended
+//
+// adapter.h has the states, catalogue.h what is stored, pool.h who is on the device, store.h the files.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
+#include <thread>
 #include <vector>
 
+#include "adapters/adapter.h"
 #include "adapters/base_model.h"
+#include "adapters/catalogue.h"
+#include "adapters/events.h"
+#include "adapters/lease.h"
+#include "adapters/pool.h"
+#include "adapters/store.h"
 #include "adapters/weight_store.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
 
-enum class AdapterState : uint8_t {
-    kLoading,   // being read, checked or copied; not yet to be used
-    kReady,     // requests may name it
-    kDraining,  // unloaded or replaced; lives until its last lease ends
-};
-std::string_view name_of(AdapterState state);  // "loading", "ready", "draining"
-
-// One line of the list, one card of /v1/models.
-struct AdapterInfo {
-    std::string name;
-    std::string path;        // as it was given to load()
-    std::string generation;  // 64 hex digits: SHA-256 over the contents of its files; empty while loading
-    AdapterState state = AdapterState::kLoading;
-    uint32_t rank = 0;          // the largest of any module
-    uint32_t n_modules = 0;     // adapted matrices over all layers
-    uint64_t device_bytes = 0;
-    uint32_t slot = 0;
-    uint32_t n_leases = 0;
-    int64_t loaded_at_s = 0;    // Unix time
+struct RegistryOptions {
+    std::string base_name;         // no adapter may have it
+    uint32_t n_adapters_max = 0;   // on the device at a time; 0: as many as the table has slots
+    uint64_t device_bytes_max = 0; // of all adapters on the device; 0: what the device has
+    uint64_t ram_bytes_max = 0;    // of packed adapters in host memory, ready to be copied
+    uint32_t n_names_max = 50'000;
+    std::chrono::milliseconds wait_timeout{60'000};     // for a place on the device, where a call gives no other
+    std::chrono::milliseconds starvation_bound{1'000};  // pool.h
 };
 
-struct CheckedAdapter;
-struct ResidentAdapter;
-
-// Keeps one generation of an adapter's weights and its slot alive. Copied and moved freely, from any thread; the engine
-// lets go of it only after the last step that names the slot has finished. Empty for the base model.
-class AdapterLease {
-  public:
-    AdapterLease() = default;
-    ~AdapterLease();
-    AdapterLease(const AdapterLease& other);
-    AdapterLease(AdapterLease&& other) noexcept;
-    AdapterLease& operator=(AdapterLease other) noexcept;
-
-    explicit operator bool() const { return resident_ != nullptr; }
-    uint32_t slot() const;  // kNoAdapterSlot for an empty lease
-    const std::string& name() const;
-    const std::string& generation() const;
-
-  private:
-    friend class Registry;
-    explicit AdapterLease(std::shared_ptr<ResidentAdapter> resident);
-    std::shared_ptr<ResidentAdapter> resident_;
+struct AcquireOptions {
+    std::chrono::milliseconds timeout{-1};  // negative: RegistryOptions::wait_timeout
+    std::function<bool()> cancelled;        // asked every 50 ms or so while waiting; may be empty
 };
 
 struct LoadOptions {
@@ -73,61 +55,141 @@ struct LoadOptions {
     std::string expected_generation;  // with load_inplace: only if this is the present one; empty: whatever it is
 };
 
-struct RegistryOptions {
-    std::string base_name;           // no adapter may have it
-    uint32_t n_adapters_max = 0;     // names at a time; 0: as many as the store has slots
+enum class RemoveMode : uint8_t {
+    kDrain,  // running requests go on to their end
+    kNow,    // running requests end as soon as the engine sees it
+};
+struct RemoveOptions {
+    RemoveMode mode = RemoveMode::kDrain;
+    std::chrono::milliseconds timeout{0};  // how long the call waits for the last request to end
+    std::string expected_generation;
 };
 
-// Thread-safe. Loads of different names run beside each other; calls about one name take turns.
+struct ActivateOptions {
+    ActivationMode mode = ActivationMode::kUnmerged;
+    bool pin = false;  // stays on the device
+};
+
+// A file of an adapter to be registered: one that was uploaded.
+struct UploadedFile {
+    std::string name;    // "adapter_config.json"
+    std::string sha256;  // 64 hex digits, lower case
+};
+
+// Merging, which the server does (HTTP threads).
+class MergeControl {
+  public:
+    virtual ~MergeControl() = default;
+    // Computes merged weights of the lease's mix and keeps the lease; what was merged before is not any more.
+    // kInvalidLoadPolicy where the server does not merge, kOutOfMemory with the bytes.
+    virtual Status merge(const std::string& name, MixLease lease) = 0;
+    // Merged when it dominates the traffic, until release().
+    virtual Status consider(const std::string& name, MixLease lease) = 0;
+    // Undoes merge() and consider() of this name; nothing where there was none.
+    virtual void release(const std::string& name) = 0;
+};
+
+struct RegistryStats {
+    uint64_t n_names = 0, n_generations = 0, n_on_device = 0, n_in_ram = 0, n_pinned = 0, n_leases = 0, n_waiting = 0;
+    uint64_t device_bytes = 0, device_bytes_max = 0, ram_bytes = 0, stored_bytes = 0;
+    uint64_t n_loads = 0, n_loads_from_ram = 0, n_load_failures = 0, n_evictions = 0, n_waits = 0, n_wait_timeouts = 0;
+    uint64_t bytes_loaded = 0, bytes_evicted = 0;
+    double load_s = 0, wait_s = 0;  // sums
+};
+
+// Thread-safe. Changes take turns; none of them stops requests, and no lock is held over files or copies but that turn.
 class Registry {
   public:
-    // `store` outlives the registry and every lease.
-    Registry(BaseModel base, WeightStore& store, const RegistryOptions& options);
+    // Keeps nothing beyond its life. `weights` outlives the registry and every lease.
+    Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options);
+    // With what `files` has found. Names come back; weights come to the device when they are used, pinned ones with
+    // restore_active().
+    Registry(BaseModel base, WeightStore& weights, const RegistryOptions& options,
+             std::unique_ptr<Store> files);
     ~Registry();
     Registry(const Registry&) = delete;
     Registry& operator=(const Registry&) = delete;
 
-    // `folder` holds adapter_config.json and adapter_model.safetensors. On any error nothing has changed.
-    // kInvalidRequest (name), kAdapterExists, kAdapterNotFound (no such folder; generation mismatch is kInvalidRequest),
-    // kAdapterInvalid and kAdapterUnsupported (with all that does not fit), kOutOfMemory (bytes, or slots).
+    // Set before requests come, not owned; nullptr: merged and auto are refused.
+    void set_merge_control(MergeControl* merge) { merge_ = merge; }
+    // Brings back to the device what was pinned or activated when the server stopped. What fails is logged and stays stored.
+    void restore_active();
+
+    // Pins what the names stand for now, with mixes resolved and terms at scale 0 dropped; nothing left: an empty lease.
+    // Waits until all of it is on the device. kAdapterNotFound; kInvalidRequest (terms); kAdapterUnsupported (adapters that
+    // replace parts of the base, mixed or scaled); kOutOfMemory if it can never fit; kAdapterBusy after the timeout or when
+    // cancelled; what loading its files gave.
+    Result<MixLease> acquire(std::span<const AdapterTerm> terms, const AcquireOptions& options = {});
+    Result<MixLease> acquire(std::string_view name, const AcquireOptions& options = {});
+
+    // An upload, durable after finish(); see BlobUpload. Blobs that no adapter was made of go away after a day.
+    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes);
+    std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
+
+    // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
+    // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
+    // kAdapterUnsupported (with all that does not fit; the blobs are gone then), kAdapterLimit, kStorageFailed.
+    Result<AdapterInfo> register_adapter(std::string_view name, std::span<const UploadedFile> files,
+                                         const ChangeOptions& options = {});
+    // The name stands for this sum of what the terms' names stand for now; names that change later do not change it.
+    Result<AdapterInfo> register_mix(std::string_view name, std::span<const AdapterTerm> terms,
+                                     const ChangeOptions& options = {});
+    // Copies a folder's files into the store, checks them, brings them to the device, and makes the name stand for them.
+    // On any error nothing has changed. As register_adapter; kAdapterNotFound: no such folder; kOutOfMemory.
     Result<AdapterInfo> load(std::string_view name, const std::filesystem::path& folder, const LoadOptions& options = {});
 
-    // kAdapterNotFound if no adapter has the name.
-    Result<AdapterInfo> unload(std::string_view name);
+    // The name is gone when this returns, whatever the timeout; n_leases of the answer still run. kAdapterNotFound,
+    // kGenerationMismatch.
+    Result<AdapterInfo> remove(std::string_view name, const RemoveOptions& options = {});
 
-    // kAdapterNotFound if no ready adapter has the name. Never waits for a load.
-    Result<AdapterLease> acquire(std::string_view name) const;
+    // Brings it to the device and keeps to the mode until deactivate(), also over a restart. kInvalidLoadPolicy.
+    Result<AdapterInfo> activate(std::string_view name, const ActivateOptions& options);
+    // Unpins, unmerges, and lets it leave the device.
+    Result<AdapterInfo> deactivate(std::string_view name);
+    // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
+    Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
-    // Ready and loading ones by name, then draining ones.
+    // By name, then what only leases keep.
     std::vector<AdapterInfo> list() const;
-    std::optional<AdapterInfo> find(std::string_view name) const;  // the ready one
-    uint64_t device_bytes() const;                                 // of all, draining ones included
-    uint32_t n_slots() const;
-
-    struct Pool;  // slots and draining generations; outlives the registry while leases do
+    std::optional<AdapterInfo> find(std::string_view name) const;
+    RegistryStats stats() const;
+    const EventLog& events() const { return pool_->events; }
+    uint64_t device_bytes() const;
+    uint32_t n_slots() const { return pool_->options.n_slots; }
 
   private:
-    class NameTurn;
-    Result<std::shared_ptr<ResidentAdapter>> make_resident(const CheckedAdapter& checked);
-    AdapterInfo let_drain(std::shared_ptr<ResidentAdapter> resident);  // already without a name
+    struct Counts;
+    class BlobHold;
+    Result<std::shared_ptr<LeaseState>> resolve(std::span<const AdapterTerm> terms) const;
+    Status grant(LeaseState& lease, const AcquireOptions& options);
+    Result<PackedImage> load_image(const GenerationRecord& record);
+    Result<std::vector<Part>> parts_of(std::span<const AdapterTerm> terms, std::vector<UsedName>* names) const;
+    std::shared_ptr<LeaseState> lease_of(const GenerationRecord& record, std::string name);
+    Result<AdapterInfo> set_name(const std::string& name, Target target, const GenerationRecord* record,
+                                 const ChangeOptions& options);
+    // The name as it is afterwards; as it was where it is gone.
+    Result<AdapterInfo> commit(const std::string& name, const std::function<Status(Catalogue&)>& change);
+    void publish(Catalogue next);
+    void collect_files();
+    void discard_files(const std::vector<std::string>& blobs);
+    void keep_active(const std::string& name);
+    void store_again(const std::string& generation);
+    void housekeeping();
+    AdapterInfo info_of(const std::string& name, const Alias& alias, const Counts& counts) const;
+    Counts count_leases() const;
+    std::shared_ptr<const Catalogue> catalogue() const;
 
     const BaseModel base_;
     const RegistryOptions options_;
-    std::shared_ptr<Pool> pool_;
+    const std::unique_ptr<Store> files_;
+    std::shared_ptr<Pool> pool_;  // leases keep it alive
+    MergeControl* merge_ = nullptr;
 
-    mutable std::mutex mutex_;
-    std::condition_variable turn_ended_;
-    std::unordered_map<std::string, std::shared_ptr<ResidentAdapter>> ready_;
-    struct Loading {
-        std::string path;
-        bool takes_place = false;  // under n_adapters_max; a replacement has its predecessor's
-    };
-    std::unordered_map<std::string, Loading> loading_;
-    std::unordered_set<std::string> busy_;  // names that a call works on
+    std::mutex commit_mutex_;  // one change at a time; taken before Pool::mutex
+    std::multiset<std::string> held_blobs_;  // by calls under way; under commit_mutex_
+    std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
+    bool stopping_ = false;                       // under Pool::mutex
+    std::thread housekeeper_;
 };
-
-// 1 to 128 bytes of printable UTF-8: no control characters, no white space at either end, no '/' at the beginning, no
-// ".." part, and not the base model's name. kInvalidRequest, param "lora_name".
-Status check_adapter_name(std::string_view name, std::string_view base_name);
 
 }  // namespace lorad::adapters

@@ -189,7 +189,7 @@ int run_bench(const Options& options) {
     const double load_s = std::chrono::duration<double>(Clock::now() - start).count();
     std::printf("# %s, ready in %.2f s\n", loaded.device->capabilities().name.c_str(), load_s);
 
-    std::vector<adapters::AdapterLease> leases;
+    std::vector<adapters::MixLease> leases;
     std::vector<uint32_t> slots;
     for (size_t i = 0; i < options.adapters.size(); ++i) {
         const std::string name = lorad::format("a{}", i);

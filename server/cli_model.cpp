@@ -83,8 +83,8 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
 }
 
 // Empty if none was asked for; then its slot is kNoAdapterSlot.
-Result<adapters::AdapterLease> load_adapter(LoadedModel& loaded, const ModelArguments& arguments) {
-    if (arguments.adapters.empty()) return adapters::AdapterLease();
+Result<adapters::MixLease> load_adapter(LoadedModel& loaded, const ModelArguments& arguments) {
+    if (arguments.adapters.empty()) return adapters::MixLease();
     TRY(loaded.registry->load("adapter", arguments.adapters.front()));
     return loaded.registry->acquire("adapter");
 }
@@ -94,7 +94,7 @@ Result<adapters::AdapterLease> load_adapter(LoadedModel& loaded, const ModelArgu
 Status run_logits(const LogitsArguments& arguments) {
     TRY_ASSIGN(std::vector<TokenId> tokens, read_ids(arguments.tokens));
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, arguments.all_positions ? 64 : 1));
-    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
     model::Runner runner(*loaded.executor);
     TRY_ASSIGN(std::vector<float> logits,
                runner.logits(tokens, arguments.all_positions, lease.slot()));
@@ -117,7 +117,7 @@ Status run_generate(const GenerateArguments& arguments) {
         TRY_ASSIGN(prompt, read_ids(arguments.tokens));
     }
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, 1));
-    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
     std::unique_ptr<TextDecoder> decoder = text->make_decoder({});
     std::string answer;
     Status decoded = ok_status();
@@ -161,7 +161,7 @@ Status run_generate(const GenerateArguments& arguments) {
 
 Status run_profile(const ProfileArguments& arguments) {
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, std::min(arguments.n_rows, kRowsMax), 0));
-    TRY_ASSIGN(adapters::AdapterLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
     std::vector<uint32_t> slots;
     if (lease) slots.push_back(lease.slot());
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,

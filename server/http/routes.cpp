@@ -38,7 +38,7 @@ void write_adapter(JsonWriter& writer, const adapters::AdapterInfo& adapter) {
     writer.begin_object()
         .field("id", adapter.name)
         .field("object", "lora_adapter")
-        .field("state", adapters::name_of(adapter.state))
+        .field("state", adapter.draining ? "draining" : adapters::name_of(adapter.state))
         .field("generation", adapter.generation)
         .field("rank", adapter.rank)
         .field("modules", adapter.n_modules)
@@ -68,7 +68,7 @@ HttpReply list_models(ServerContext& context) {
     writer.begin_object().field("object", "list").key("data").begin_array();
     write_base_card(writer, context);
     for (const adapters::AdapterInfo& adapter : context.registry.list()) {
-        if (adapter.state == adapters::AdapterState::kReady)
+        if (!adapter.draining)
             write_adapter_card(writer, context, adapter);
     }
     writer.end_array().end_object();
@@ -108,7 +108,7 @@ HttpReply load_adapter(ServerContext& context, const HttpRequest& request) {
 HttpReply unload_adapter(ServerContext& context, const HttpRequest& request) {
     Result<proto::UnloadAdapterRequest> parsed = proto::parse_unload_adapter_request(request.body);
     if (!parsed.ok()) return error_reply(parsed.error());
-    Result<adapters::AdapterInfo> unloaded = context.registry.unload(parsed->name);
+    Result<adapters::AdapterInfo> unloaded = context.registry.remove(parsed->name);
     if (!unloaded.ok()) return error_reply(unloaded.error());
     JsonWriter writer;
     write_adapter(writer, *unloaded);
@@ -127,7 +127,7 @@ HttpReply list_adapters(ServerContext& context) {
 HttpReply show_metrics(ServerContext& context) {
     std::vector<Metrics::Resident> resident;
     for (const adapters::AdapterInfo& adapter : context.registry.list()) {
-        if (adapter.state == adapters::AdapterState::kReady)
+        if (adapter.state == adapters::AdapterState::kResident && !adapter.draining)
             resident.push_back({adapter.name, adapter.device_bytes});
     }
     HttpReply reply;

@@ -23,25 +23,31 @@ Result<AdapterUse> resolve_model(const ServerContext& context, const std::string
     std::string_view adapter_name = name;
     bool qualified =
         name.size() > context.base_name.size() && name.starts_with(context.base_name + ":");
-    Result<adapters::AdapterLease> lease = context.registry.acquire(name);
-    if (!lease.ok() && qualified) {
+    // Not found is one thing, no place on the device or files that do not fit another.
+    auto unknown = [](const Result<adapters::MixLease>& lease) {
+        return !lease.ok() && lease.error().code == ErrorCode::kAdapterNotFound;
+    };
+    Result<adapters::MixLease> lease = context.registry.acquire(name);
+    if (unknown(lease) && qualified) {
         adapter_name.remove_prefix(context.base_name.size() + 1);
         lease = context.registry.acquire(adapter_name);
-        if (!lease.ok()) {
+        if (unknown(lease)) {
             return make_error(ErrorCode::kAdapterNotFound,
                               format("the adapter {} is not loaded", json_quote(adapter_name)),
                               "model");
         }
     }
-    if (!lease.ok()) {
+    if (unknown(lease)) {
         return make_error(ErrorCode::kModelNotFound,
                           format("the model {} does not exist", json_quote(name)), "model");
     }
+    if (!lease.ok()) return lease.error();
     generation = lease->generation();
     AdapterUse use;
-    use.uses = {{lease->slot(), 1.0f}};
+    use.uses = lease->uses();
     use.name = lease->name();
-    use.lease = std::make_shared<const adapters::AdapterLease>(std::move(*lease));
+    use.revoked = [lease = *lease] { return lease.revoked(); };
+    use.lease = std::make_shared<const adapters::MixLease>(std::move(*lease));
     return use;
 }
 

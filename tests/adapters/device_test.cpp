@@ -55,7 +55,7 @@ class Served {
 
     Executor& executor() { return *executor_; }
     Registry& registry() { return registry_; }
-    uint32_t slot_of(const std::string& name) const { return registry_.acquire(name)->slot(); }
+    uint32_t slot_of(const std::string& name) { return registry_.acquire(name)->slot(); }
 
   private:
     explicit Served(std::unique_ptr<Executor> executor)
@@ -340,7 +340,7 @@ TEST_F(QwenAdapters, ARequestKeepsItsWeightsWhenTheNameIsReplaced) {
         if (n_steps == 5) {
             ASSERT_TRUE(registry.load("a", folder("r64"), {.load_inplace = true}).ok());
         } else if (n_steps == 10) {
-            ASSERT_TRUE(registry.unload("other").ok());
+            ASSERT_TRUE(registry.remove("other").ok());
         }
     });
     EXPECT_EQ(running[0].ids, with_first);
@@ -439,11 +439,11 @@ TEST_F(QwenAdapters, ARecycledSlotHasNothingOfTheAdapterBefore) {
     const auto ids = prompt(5, 17);
     ASSERT_TRUE(registry.load("subset", folder("layers-subset")).ok());
     const auto fresh = Runner(served->executor()).logits(ids, false, 0);
-    ASSERT_TRUE(registry.unload("subset").ok());
+    ASSERT_TRUE(registry.remove("subset").ok());
     ASSERT_TRUE(registry.load("all", folder("r64")).ok());
     const auto other = Runner(served->executor()).logits(ids, false, 0);
     EXPECT_NE(*fresh, *other);
-    ASSERT_TRUE(registry.unload("all").ok());
+    ASSERT_TRUE(registry.remove("all").ok());
     ASSERT_TRUE(registry.load("subset", folder("layers-subset")).ok());
     const auto again = Runner(served->executor()).logits(ids, false, 0);
     EXPECT_EQ(*fresh, *again);
@@ -459,7 +459,7 @@ TEST_F(QwenAdapters, LoadingAndUnloadingGivesAllDeviceMemoryBack) {
         const auto loaded = registry.load(name, folder(i % 2 ? "all-linear-r3" : "r64"), {.load_inplace = i % 5 == 0});
         ASSERT_TRUE(loaded.ok()) << i << ": " << loaded.error().message;
         ASSERT_GE(test_device().allocated_bytes(), before + loaded->device_bytes);
-        ASSERT_TRUE(registry.unload(name).ok());
+        ASSERT_TRUE(registry.remove(name).ok());
     }
     EXPECT_EQ(test_device().allocated_bytes(), before);
     EXPECT_EQ(registry.device_bytes(), 0u);
@@ -481,7 +481,7 @@ TEST_F(QwenAdapters, DecodingGoesOnUnchangedWhileOthersLoadAndUnload) {
     std::thread churn([&] {
         for (int i = 0; !stop; ++i) {
             const auto loaded = registry.load("churn", folder(i % 2 ? "r64" : "all-linear-r3"));
-            n_failures += !loaded.ok() || !registry.unload("churn").ok();
+            n_failures += !loaded.ok() || !registry.remove("churn").ok();
             n_loads++;
         }
     });

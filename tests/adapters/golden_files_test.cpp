@@ -106,7 +106,7 @@ TEST(BrokenAdapters, EachIsRefusedOrLoadedAsTheReferenceSaysAndNothingIsLeftBehi
             EXPECT_FALSE(loaded.ok()) << c.name;
         }
         if (loaded.ok()) {
-            EXPECT_TRUE(registry.unload(c.name).ok());
+            EXPECT_TRUE(registry.remove(c.name).ok());
         } else {
             const ErrorCode code = loaded.error().code;
             EXPECT_TRUE(code == ErrorCode::kAdapterInvalid || code == ErrorCode::kAdapterUnsupported)

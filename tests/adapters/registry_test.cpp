@@ -39,7 +39,7 @@ TEST_F(RegistryTest, LoadsListsLeasesAndUnloads) {
     ASSERT_TRUE(info.ok()) << info.error().message;
     EXPECT_EQ(info->name, "sql");
     EXPECT_EQ(info->path, one.path().string());
-    EXPECT_EQ(info->state, AdapterState::kReady);
+    EXPECT_EQ(info->state, AdapterState::kResident);
     EXPECT_EQ(info->generation.size(), 64u);
     EXPECT_EQ(info->rank, 4u);
     EXPECT_EQ(info->n_modules, 4u);
@@ -57,30 +57,30 @@ TEST_F(RegistryTest, LoadsListsLeasesAndUnloads) {
         EXPECT_EQ(registry.list()[0].n_leases, 1u);
     }
     EXPECT_EQ(registry.find("sql")->n_leases, 0u);
-    EXPECT_TRUE(registry.unload("sql").ok());
+    EXPECT_TRUE(registry.remove("sql").ok());
     EXPECT_TRUE(registry.list().empty());
     EXPECT_EQ(store.allocated_bytes, 0u);
     EXPECT_EQ(registry.acquire("sql").error().code, ErrorCode::kAdapterNotFound);
-    EXPECT_EQ(registry.unload("sql").error().code, ErrorCode::kAdapterNotFound);
-    EXPECT_EQ(AdapterLease().slot(), kNoAdapterSlot);
+    EXPECT_EQ(registry.remove("sql").error().code, ErrorCode::kAdapterNotFound);
+    EXPECT_EQ(MixLease().slot(), kNoAdapterSlot);
 }
 
 TEST_F(RegistryTest, AnUnloadedAdapterLivesUntilItsLastLeaseEnds) {
     const auto info = registry.load("a", one.path());
     auto lease = registry.acquire("a");
     ASSERT_TRUE(lease.ok());
-    AdapterLease copy = *lease;
-    const auto unloaded = registry.unload("a");
-    ASSERT_TRUE(unloaded.ok());
-    EXPECT_EQ(unloaded->n_leases, 2u);
-    EXPECT_EQ(unloaded->state, AdapterState::kDraining);
+    MixLease copy = *lease;
+    const auto removed = registry.remove("a");
+    ASSERT_TRUE(removed.ok());
+    EXPECT_EQ(removed->n_leases, 1u) << "copies are one hold";
+    EXPECT_TRUE(removed->draining);
     EXPECT_EQ(registry.acquire("a").error().code, ErrorCode::kAdapterNotFound);
     ASSERT_EQ(registry.list().size(), 1u);
-    EXPECT_EQ(registry.list()[0].state, AdapterState::kDraining);
-    *lease = AdapterLease();
+    EXPECT_TRUE(registry.list()[0].draining);
+    *lease = MixLease();
     EXPECT_EQ(store.allocated_bytes, info->device_bytes);
     EXPECT_EQ(fingerprint(copy.slot()), one_print);
-    copy = AdapterLease();
+    copy = MixLease();
     EXPECT_EQ(store.allocated_bytes, 0u);
     EXPECT_TRUE(registry.list().empty());
 }
@@ -101,8 +101,8 @@ TEST_F(RegistryTest, ANameInUseIsRefusedUnlessReplacedInPlace) {
     EXPECT_EQ(fingerprint(old_lease->slot()), one_print);
     EXPECT_EQ(fingerprint(new_lease->slot()), two_print);
     ASSERT_EQ(registry.list().size(), 2u);
-    EXPECT_EQ(registry.list()[1].state, AdapterState::kDraining);
-    *old_lease = AdapterLease();
+    EXPECT_TRUE(registry.list()[1].draining);
+    *old_lease = MixLease();
     EXPECT_EQ(registry.list().size(), 1u);
     EXPECT_EQ(store.allocated_bytes, replaced->device_bytes);
 }
@@ -119,7 +119,7 @@ TEST_F(RegistryTest, ReplacingByTheSameContentChangesNothing) {
 TEST_F(RegistryTest, ReplacingChecksTheExpectedGeneration) {
     const auto first = registry.load("a", one.path());
     LoadOptions options{.load_inplace = true, .expected_generation = std::string(64, '0')};
-    EXPECT_EQ(registry.load("a", two.path(), options).error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ(registry.load("a", two.path(), options).error().code, ErrorCode::kGenerationMismatch);
     EXPECT_EQ(registry.find("a")->generation, first->generation);
     options.expected_generation = first->generation;
     EXPECT_TRUE(registry.load("a", two.path(), options).ok());
@@ -134,10 +134,14 @@ TEST_F(RegistryTest, AFailedLoadLeavesNothingBehind) {
     EXPECT_EQ(registry.load("a", broken.path(), {.load_inplace = true}).error().code, ErrorCode::kAdapterInvalid);
     EXPECT_EQ(registry.load("b", "no/such/folder").error().code, ErrorCode::kAdapterNotFound);
     store.capacity_bytes = before + 100;
-    const auto full = registry.load("b", two.path());
-    ASSERT_FALSE(full.ok());
-    EXPECT_EQ(full.error().code, ErrorCode::kOutOfMemory);
-    EXPECT_THAT(full.error().message, HasSubstr("bytes asked for"));
+    const auto lease = registry.acquire("a");
+    ASSERT_TRUE(lease.ok());
+    Registry full(small_config(), store, {.base_name = "base"});
+    const auto too_large = full.load("b", two.path());
+    ASSERT_FALSE(too_large.ok());
+    EXPECT_EQ(too_large.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(too_large.error().message, HasSubstr("bytes asked for"));
+    EXPECT_TRUE(full.list().empty());
     store.capacity_bytes = uint64_t{1} << 40;
     store.n_uploads_until_failure = 1;
     EXPECT_EQ(registry.load("b", two.path()).error().code, ErrorCode::kDeviceLost);
@@ -147,36 +151,32 @@ TEST_F(RegistryTest, AFailedLoadLeavesNothingBehind) {
     for (const char* name : {"b", "c", "d"}) EXPECT_TRUE(registry.load(name, two.path()).ok()) << name;
 }
 
-TEST_F(RegistryTest, SlotsAreRecycledOnlyAfterTheLastLease) {
+TEST_F(RegistryTest, AnIdleAdapterMakesRoomAndALeasedOneDoesNot) {
     for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(registry.load(name, one.path()).ok());
-    const auto fifth = registry.load("e", one.path());
-    ASSERT_FALSE(fifth.ok());
-    EXPECT_EQ(fifth.error().code, ErrorCode::kOutOfMemory);
-    auto lease = registry.acquire("b");
-    const uint32_t slot = lease->slot();
-    ASSERT_TRUE(registry.unload("b").ok());
-    const auto still_full = registry.load("e", two.path());
-    ASSERT_FALSE(still_full.ok());
-    EXPECT_THAT(still_full.error().message, HasSubstr("all 4 adapter slots are in use"));
+    std::vector<MixLease> leases;
+    for (uint64_t seed = 3; seed < 7; ++seed) {
+        const AdapterFolder folder(kPlainConfig, plain_tensors(4, seed));
+        const std::string name = format("n{}", leases.size());
+        ASSERT_TRUE(registry.load(name, folder.path()).ok()) << "the idle ones leave";
+        leases.push_back(*registry.acquire(name));
+    }
+    const auto waits = registry.acquire("a", {.timeout = std::chrono::milliseconds(20)});
+    ASSERT_FALSE(waits.ok());
+    EXPECT_EQ(waits.error().code, ErrorCode::kAdapterBusy);
+    const uint32_t slot = leases[2].slot();
+    EXPECT_EQ(fingerprint(slot), test_value(5, 0, 0));
+    leases[2] = MixLease();
+    const auto granted = registry.acquire("a");
+    ASSERT_TRUE(granted.ok());
+    EXPECT_EQ(granted->slot(), slot);
     EXPECT_EQ(fingerprint(slot), one_print);
-    *lease = AdapterLease();
-    const auto loaded = registry.load("e", two.path());
-    ASSERT_TRUE(loaded.ok());
-    EXPECT_EQ(loaded->slot, slot);
-    EXPECT_EQ(fingerprint(slot), two_print);
-}
-
-TEST_F(RegistryTest, TheNumberOfAdaptersIsLimited) {
-    Registry limited(small_config(), store, {.base_name = "base", .n_adapters_max = 1});
-    ASSERT_TRUE(limited.load("a", one.path()).ok());
-    EXPECT_EQ(limited.load("b", one.path()).error().code, ErrorCode::kOutOfMemory);
-    EXPECT_TRUE(limited.load("a", two.path(), {.load_inplace = true}).ok());
+    EXPECT_EQ(registry.find("n2")->state, AdapterState::kStored);
 }
 
 TEST_F(RegistryTest, ASlotNeverKeepsModulesOfTheAdapterBefore) {
     ASSERT_TRUE(registry.load("a", one.path()).ok());
     const uint32_t slot = registry.find("a")->slot;
-    ASSERT_TRUE(registry.unload("a").ok());
+    ASSERT_TRUE(registry.remove("a").ok());
     TestTensors only_o;
     add_pair(only_o, 1, "self_attn.o_proj", 2, 40, 64);
     const AdapterFolder folder(R"({"peft_type":"LORA","r":2,"target_modules":["o_proj"],"layers_to_transform":[1]})", only_o);
@@ -185,7 +185,7 @@ TEST_F(RegistryTest, ASlotNeverKeepsModulesOfTheAdapterBefore) {
 }
 
 TEST_F(RegistryTest, LeasesOutliveTheRegistry) {
-    AdapterLease lease;
+    MixLease lease;
     {
         Registry short_lived(small_config(), store, {.base_name = "base"});
         ASSERT_TRUE(short_lived.load("a", one.path()).ok());
@@ -193,7 +193,7 @@ TEST_F(RegistryTest, LeasesOutliveTheRegistry) {
     }
     EXPECT_GT(store.allocated_bytes, 0u);
     EXPECT_EQ(fingerprint(lease.slot()), one_print);
-    lease = AdapterLease();
+    lease = MixLease();
     EXPECT_EQ(store.allocated_bytes, 0u);
 }
 
@@ -204,13 +204,13 @@ TEST_F(RegistryTest, NamesAreChecked) {
                                     std::string("base")}) {
         const auto loaded = registry.load(name, one.path());
         ASSERT_FALSE(loaded.ok()) << name;
-        EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidRequest) << name;
+        EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidAdapterName) << name;
         EXPECT_EQ(loaded.error().param, "lora_name");
     }
     for (const std::string& name : {std::string("a"), std::string(128, 'x'), std::string("org/name:v1@main"),
                                     std::string("sql lora"), std::string("caf\xc3\xa9"), std::string("a..b")}) {
         EXPECT_TRUE(registry.load(name, one.path()).ok()) << name;
-        EXPECT_TRUE(registry.unload(name).ok()) << name;
+        EXPECT_TRUE(registry.remove(name).ok()) << name;
     }
 }
 
@@ -235,7 +235,7 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
     FakeStore small_store(6);
     Registry busy(small_config(), small_store, {.base_name = "base"});
     const std::string one_generation = busy.load("x", one.path())->generation;
-    ASSERT_TRUE(busy.unload("x").ok());
+    ASSERT_TRUE(busy.remove("x").ok());
     std::atomic<bool> stop{false};
     std::atomic<uint64_t> n_leases{0}, n_wrong{0}, n_loads{0}, n_unexpected{0};
     std::vector<std::thread> threads;
@@ -246,7 +246,7 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
                 const std::string name(1, static_cast<char>('a' + random() % 3));
                 const AdapterFolder& folder = random() % 2 ? one : two;
                 if (random() % 4 == 0) {
-                    (void)busy.unload(name).ok();
+                    (void)busy.remove(name).ok();
                 } else {
                     const auto loaded = busy.load(name, folder.path(), {.load_inplace = random() % 2 == 0});
                     n_loads += loaded.ok();
@@ -283,12 +283,18 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
     EXPECT_EQ(n_unexpected, 0u);
     EXPECT_GT(n_leases, 0u);
     EXPECT_GT(n_loads, 0u);
-    for (const AdapterInfo& info : busy.list()) EXPECT_TRUE(busy.unload(info.name).ok());
+    for (const AdapterInfo& info : busy.list()) EXPECT_TRUE(busy.remove(info.name).ok());
     EXPECT_EQ(small_store.allocated_bytes, 0u);
     EXPECT_EQ(small_store.n_freed_while_pending, 0u);
     EXPECT_EQ(busy.device_bytes(), 0u);
     // No slot was lost.
-    for (const char* name : {"1", "2", "3", "4", "5", "6"}) EXPECT_TRUE(busy.load(name, one.path()).ok()) << name;
+    std::vector<MixLease> all;
+    for (uint64_t i = 0; i < 6; ++i) {
+        const AdapterFolder folder(kPlainConfig, plain_tensors(4, 10 + i));
+        const std::string name = std::to_string(i);
+        ASSERT_TRUE(busy.load(name, folder.path()).ok());
+        all.push_back(*busy.acquire(name));
+    }
 }
 
 }  // namespace

@@ -1,0 +1,138 @@
+#include "adapters/adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+struct Transition {
+    AdapterState from;
+    StateChange change;
+    AdapterState to;
+};
+
+using enum AdapterState;
+using enum StateChange;
+constexpr std::array kTransitions = {
+    Transition{kStored, kLoadBegins, kLoading},      //
+    Transition{kStored, kFoundDamaged, kDamaged},    //
+    Transition{kStored, kDropped, kGone},            //
+    Transition{kLoading, kLoadEnds, kResident},      //
+    Transition{kLoading, kLoadFails, kStored},       //
+    Transition{kLoading, kFoundDamaged, kDamaged},   //
+    Transition{kResident, kEvicted, kStored},        //
+    Transition{kResident, kDropped, kGone},          //
+    Transition{kDamaged, kStoredAgain, kStored},     //
+    Transition{kDamaged, kDropped, kGone},           //
+};
+
+constexpr std::array kModes = {ActivationMode::kNone, ActivationMode::kUnmerged, ActivationMode::kMerged,
+                               ActivationMode::kAuto};
+
+}  // namespace
+
+std::string_view name_of(AdapterState state) {
+    switch (state) {
+        case kStored: return "stored";
+        case kLoading: return "loading";
+        case kResident: return "resident";
+        case kDamaged: return "damaged";
+        case kGone: return "gone";
+    }
+    return "";
+}
+
+std::string_view name_of(StateChange change) {
+    switch (change) {
+        case kLoadBegins: return "load_begins";
+        case kLoadEnds: return "load_ends";
+        case kLoadFails: return "load_fails";
+        case kEvicted: return "evicted";
+        case kFoundDamaged: return "found_damaged";
+        case kStoredAgain: return "stored_again";
+        case kDropped: return "dropped";
+    }
+    return "";
+}
+
+std::optional<AdapterState> next_state(AdapterState state, StateChange change) {
+    for (const Transition& transition : kTransitions) {
+        if (transition.from == state && transition.change == change) return transition.to;
+    }
+    return std::nullopt;
+}
+
+std::string_view name_of(Tier tier) {
+    switch (tier) {
+        case Tier::kDisk: return "disk";
+        case Tier::kRam: return "ram";
+        case Tier::kGpu: return "gpu";
+    }
+    return "";
+}
+
+std::string_view name_of(ActivationMode mode) {
+    switch (mode) {
+        case ActivationMode::kNone: return "none";
+        case ActivationMode::kUnmerged: return "unmerged";
+        case ActivationMode::kMerged: return "merged";
+        case ActivationMode::kAuto: return "auto";
+    }
+    return "";
+}
+
+std::optional<ActivationMode> activation_mode_of(std::string_view name) {
+    for (const ActivationMode mode : kModes) {
+        if (name_of(mode) == name) return mode;
+    }
+    return std::nullopt;
+}
+
+Status check_adapter_name(std::string_view name, std::string_view base_name) {
+    const auto refuse = [](std::string_view what) {
+        return make_error(ErrorCode::kInvalidAdapterName, format("lora_name: {}", what), "lora_name");
+    };
+    if (name.empty() || name.size() > kAdapterNameBytesMax) {
+        return refuse(format("expected 1 to {} bytes, found {}", kAdapterNameBytesMax, name.size()));
+    }
+    if (replace_invalid_utf8(name) != name) return refuse("expected UTF-8");
+    for (size_t i = 0; i < name.size(); ++i) {
+        const auto byte = static_cast<uint8_t>(name[i]);
+        // C0, DEL, and C1 (U+0080 to U+009F, C2 80 to C2 9F).
+        const bool c1 = byte == 0xc2 && static_cast<uint8_t>(name[i + 1]) < 0xa0;
+        if (byte < 0x20 || byte == 0x7f || c1) return refuse("expected no control characters");
+    }
+    if (name.front() == ' ' || name.back() == ' ') return refuse("expected no space at either end");
+    if (name.front() == '/') return refuse("expected no / at the beginning");
+    for (size_t begin = 0; begin <= name.size();) {
+        const size_t end = std::min(name.find('/', begin), name.size());
+        if (name.substr(begin, end - begin) == "..") return refuse("expected no part \"..\"");
+        begin = end + 1;
+    }
+    if (name == base_name) return refuse(format("{} is the base model", json_quote(name)));
+    return ok_status();
+}
+
+Status check_terms(std::span<const AdapterTerm> terms) {
+    const auto refuse = [](std::string what) {
+        return make_error(ErrorCode::kInvalidRequest, format("adapters: {}", what), "adapters");
+    };
+    if (terms.empty() || terms.size() > kMixTermsMax) {
+        return refuse(format("expected 1 to {} adapters, found {}", kMixTermsMax, terms.size()));
+    }
+    for (const AdapterTerm& term : terms) {
+        if (!std::isfinite(term.scale) || std::abs(term.scale) > kMixScaleMax) {
+            return refuse(format("the scale of {} is {}, expected -{} to {}", json_quote(term.name), term.scale,
+                                 kMixScaleMax, kMixScaleMax));
+        }
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::adapters

@@ -1,0 +1,48 @@
+#include "adapters/events.h"
+
+namespace lorad::adapters {
+
+std::string_view name_of(EventKind kind) {
+    switch (kind) {
+        case EventKind::kRegistered: return "registered";
+        case EventKind::kReplaced: return "replaced";
+        case EventKind::kRemoved: return "removed";
+        case EventKind::kLoading: return "loading";
+        case EventKind::kResident: return "resident";
+        case EventKind::kLoadFailed: return "load_failed";
+        case EventKind::kEvicted: return "evicted";
+        case EventKind::kActivated: return "activated";
+        case EventKind::kDeactivated: return "deactivated";
+        case EventKind::kDamaged: return "damaged";
+        case EventKind::kFreed: return "freed";
+    }
+    return "";
+}
+
+void EventLog::add(EventKind kind, std::string name, std::string generation, std::string detail) {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    {
+        const std::lock_guard lock(mutex_);
+        events_.push_back({++last_, std::chrono::duration_cast<std::chrono::milliseconds>(now).count(), kind,
+                           std::move(name), std::move(generation), std::move(detail)});
+        if (events_.size() > kKept) events_.pop_front();
+    }
+    added_.notify_all();
+}
+
+std::vector<AdapterEvent> EventLog::next(uint64_t after, std::chrono::milliseconds timeout) const {
+    std::unique_lock lock(mutex_);
+    added_.wait_for(lock, timeout, [&] { return last_ > after; });
+    std::vector<AdapterEvent> found;
+    for (const AdapterEvent& event : events_) {
+        if (event.number > after) found.push_back(event);
+    }
+    return found;
+}
+
+uint64_t EventLog::last_number() const {
+    const std::lock_guard lock(mutex_);
+    return last_;
+}
+
+}  // namespace lorad::adapters

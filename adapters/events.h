@@ -1,0 +1,56 @@
+// What happened to adapters, for those who watch: a ring of the last events, each with a number.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lorad::adapters {
+
+enum class EventKind : uint8_t {
+    kRegistered,   // a name stands for new content
+    kReplaced,     // a name stands for other content than before, also by rollback
+    kRemoved,      // a name is gone
+    kLoading,      // on its way to the device
+    kResident,     // in a slot
+    kLoadFailed,   // `detail` says why
+    kEvicted,      // left its slot
+    kActivated,    // `detail` is the mode
+    kDeactivated,  //
+    kDamaged,      // its files are not what they were
+    kFreed,        // nothing of the generation is left
+};
+std::string_view name_of(EventKind kind);  // "registered", ...
+
+struct AdapterEvent {
+    uint64_t number = 0;  // from 1, without gaps
+    int64_t at_ms = 0;    // Unix time
+    EventKind kind = EventKind::kRegistered;
+    std::string name;        // empty where a generation without a name is meant
+    std::string generation;  // 64 hex digits
+    std::string detail;
+};
+
+// Any thread. A reader that is more than kKept events behind misses some and sees it from the numbers.
+class EventLog {
+  public:
+    static constexpr size_t kKept = 1024;
+
+    void add(EventKind kind, std::string name, std::string generation, std::string detail = {});
+    // Events after number `after`, the oldest first; waits up to `timeout` while there are none.
+    std::vector<AdapterEvent> next(uint64_t after, std::chrono::milliseconds timeout) const;
+    uint64_t last_number() const;
+
+  private:
+    mutable std::mutex mutex_;
+    mutable std::condition_variable added_;
+    std::deque<AdapterEvent> events_;
+    uint64_t last_ = 0;
+};
+
+}  // namespace lorad::adapters

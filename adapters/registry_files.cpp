@@ -1,0 +1,195 @@
+// The registry's calls that read an adapter's files: from a folder, from uploads, and again when it comes to the device.
+#include <algorithm>
+
+#include "adapters/check.h"
+#include "adapters/pack.h"
+#include "adapters/registry.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+int64_t unix_time_s() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Status put(Store& store, const FileRecord& file, const FileBytes& bytes) {
+    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, store.begin(file.sha256, file.bytes));
+    TRY(upload->write(bytes.span()));
+    return upload->finish();
+}
+
+// What the checks found out.
+GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord> files) {
+    GenerationRecord record;
+    record.id = checked.generation();
+    record.files = std::move(files);
+    record.rank = checked.rank_max;
+    record.n_modules = checked.n_modules;
+    record.device_bytes = packed_bytes(checked);
+    return record;
+}
+
+// The stored files of an adapter, whole and with the right digests.
+Result<AdapterSource> read_stored(Store& store, std::span<const FileRecord> records) {
+    std::vector<SourceFile> files;
+    for (const FileRecord& record : records) {
+        TRY_ASSIGN(FileBytes bytes, store.read(record.sha256));
+        files.push_back({record.name, std::move(bytes)});
+    }
+    return make_adapter_source(std::move(files));
+}
+
+bool refuses_content(const Error& error) {
+    return error.code == ErrorCode::kAdapterInvalid || error.code == ErrorCode::kAdapterUnsupported;
+}
+
+}  // namespace
+
+// Keeps blobs that a call works with from being collected.
+class Registry::BlobHold {
+  public:
+    BlobHold(Registry& registry, std::vector<std::string> blobs) : registry_(registry), blobs_(std::move(blobs)) {
+        const std::lock_guard lock(registry_.commit_mutex_);
+        registry_.held_blobs_.insert(blobs_.begin(), blobs_.end());
+    }
+    ~BlobHold() { release(); }
+    BlobHold(const BlobHold&) = delete;
+    BlobHold& operator=(const BlobHold&) = delete;
+
+    void release() {
+        const std::lock_guard lock(registry_.commit_mutex_);
+        for (const std::string& blob : std::exchange(blobs_, {})) registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
+    }
+
+  private:
+    Registry& registry_;
+    std::vector<std::string> blobs_;
+};
+
+Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes) {
+    return files_->begin(sha256, bytes);
+}
+
+std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }
+
+Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<const UploadedFile> files,
+                                               const ChangeOptions& options) {
+    const std::string key(name);
+    TRY(check_adapter_name(name, options_.base_name));
+    TRY(catalogue()->may_set(name, options));
+    std::vector<FileRecord> records;
+    std::vector<std::string> blobs;
+    for (const UploadedFile& file : files) {
+        const std::optional<uint64_t> bytes = files_->blob_bytes(file.sha256);
+        if (!bytes) {
+            return make_error(ErrorCode::kAdapterFileNotFound,
+                              format("files: {}: no blob {} was uploaded", json_quote(file.name), json_quote(file.sha256)),
+                              "files");
+        }
+        records.push_back({file.name, file.sha256, *bytes});
+        blobs.push_back(file.sha256);
+    }
+    BlobHold hold(*this, blobs);
+    auto checked = [&]() -> Result<std::unique_ptr<CheckedAdapter>> {
+        TRY_ASSIGN(AdapterSource source, read_stored(*files_, records));
+        return check_adapter(std::move(source), base_);
+    }();
+    if (!checked.ok()) {
+        hold.release();
+        if (refuses_content(checked.error())) discard_files(blobs);
+        return checked.error();
+    }
+    const GenerationRecord record = record_of(**checked, std::move(records));
+    store_again(record.id);
+    Target target;
+    target.parts = {{key, record.id, 1.0f}};
+    target.since_s = unix_time_s();
+    return set_name(key, std::move(target), &record, options);
+}
+
+// Its files are sound, whatever they were before.
+void Registry::store_again(const std::string& generation) {
+    const std::lock_guard lock(pool_->mutex);
+    const auto known = pool_->generations.find(generation);
+    if (known == pool_->generations.end() || known->second->state != AdapterState::kDamaged) return;
+    known->second->change(StateChange::kStoredAgain);
+    known->second->load_error.reset();
+}
+
+Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem::path& folder, const LoadOptions& options) {
+    const std::string key(name);
+    const ChangeOptions change{options.load_inplace, options.expected_generation};
+    TRY(check_adapter_name(name, options_.base_name));
+    TRY(catalogue()->may_set(name, change));
+    TRY_ASSIGN(std::unique_ptr<CheckedAdapter> checked, check_adapter(folder, base_));
+    std::vector<FileRecord> records;
+    std::vector<std::string> blobs;
+    for (const SourceFile& file : checked->source.files) {
+        blobs.push_back(sha256_hex(file.bytes.span()));
+        records.push_back({file.name, blobs.back(), file.bytes.size});
+    }
+    BlobHold hold(*this, blobs);
+    std::vector<std::string> added;
+    std::shared_ptr<LeaseState> lease;
+    const auto refuse = [&](Error error) {
+        lease.reset();
+        hold.release();
+        discard_files(added);
+        return error;
+    };
+    for (size_t i = 0; i < records.size(); ++i) {
+        if (files_->blob_bytes(records[i].sha256)) continue;
+        const Status stored = put(*files_, records[i], checked->source.files[i].bytes);
+        if (!stored.ok()) return refuse(stored.error());
+        added.push_back(records[i].sha256);
+    }
+    const GenerationRecord record = record_of(*checked, records);
+    checked.reset();
+    store_again(record.id);
+
+    // On the device before the name stands for it; where there is no place in time, it is there when it is used.
+    lease = lease_of(record, key);
+    const Status granted = grant(*lease, {});
+    if (!granted.ok() && granted.error().code != ErrorCode::kAdapterBusy) return refuse(granted.error());
+    Target target;
+    target.parts = {{key, record.id, 1.0f}};
+    target.path = folder.string();
+    target.since_s = unix_time_s();
+    auto info = set_name(key, std::move(target), &record, change);
+    if (!info.ok()) return refuse(info.error());
+    return info;
+}
+
+// Content that has no name yet, held by the call that brings it in.
+std::shared_ptr<LeaseState> Registry::lease_of(const GenerationRecord& record, std::string name) {
+    auto lease = std::make_shared<LeaseState>(pool_);
+    const std::lock_guard lock(pool_->mutex);
+    auto& generation = pool_->generations[record.id];
+    if (!generation) generation = std::make_shared<Generation>(record);
+    lease->generations = {generation};
+    lease->uses = {{kNoAdapterSlot, 1.0f}};
+    lease->content = {{record.id, 1.0f}};
+    lease->name = std::move(name);
+    lease->generation = record.id;
+    pool_->take(*lease);
+    return lease;
+}
+
+// Without a lock, on the thread that brings the generation to the device.
+Result<PackedImage> Registry::load_image(const GenerationRecord& record) {
+    auto source = read_stored(*files_, record.files);
+    if (!source.ok()) {
+        Error error = std::move(source).error();
+        // A file that has gone is as bad as one that has changed.
+        if (error.code == ErrorCode::kAdapterFileNotFound) error.code = ErrorCode::kStorageFailed;
+        return error;
+    }
+    TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(std::move(source).value(), base_));
+    return pack(*checked);
+}
+
+}  // namespace lorad::adapters

@@ -1,0 +1,61 @@
+// Where registered adapters are kept: blobs by their digest, and the catalogue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "adapters/catalogue.h"
+#include "adapters/source.h"
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+struct StoreLimits {
+    uint64_t bytes_max = 0;               // of all blobs; 0: no limit
+    uint64_t blob_bytes_max = kWeightsBytesMax;
+    uint32_t n_blobs_max = 100'000;
+};
+
+// One blob on its way in. On one thread. Dropped before finish() it leaves nothing.
+class BlobUpload {
+  public:
+    virtual ~BlobUpload() = default;
+    // kAdapterFileTooLarge beyond the announced or largest size, kStorageFailed.
+    virtual Status write(std::span<const std::byte> bytes) = 0;
+    // Durable when this returns. kDigestMismatch: not the bytes that the digest names.
+    virtual Status finish() = 0;
+};
+
+// Any thread, but save() from one at a time.
+class Store {
+  public:
+    virtual ~Store() = default;
+
+    // The catalogue as it was saved last.
+    virtual const Catalogue& found() const = 0;
+    // Durable when this returns; on an error the one before is still there.
+    virtual Status save(const Catalogue& catalogue) = 0;
+
+    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFailed where the store is full.
+    virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) = 0;
+    virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;
+    // The whole blob, compared with its digest: kStorageFailed, and the blob is put aside, where it differs.
+    // kAdapterFileNotFound.
+    virtual Result<FileBytes> read(std::string_view sha256) = 0;
+    virtual void remove(std::string_view sha256) = 0;
+    virtual uint64_t bytes() const = 0;  // of all blobs
+};
+
+// Keeps everything in memory, for as long as it lives.
+std::unique_ptr<Store> memory_store(const StoreLimits& limits);
+
+bool is_sha256_hex(std::string_view text);  // 64 digits, lower case
+
+}  // namespace lorad::adapters

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "adapters/store.h"
+#include "proto/base/format.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+bool is_sha256_hex(std::string_view text) {
+    return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
+               return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+           });
+}
+
+namespace {
+
+class MemoryStore final : public Store {
+  public:
+    explicit MemoryStore(const StoreLimits& limits) : limits_(limits) {}
+
+    const Catalogue& found() const override { return empty_; }
+    Status save(const Catalogue&) override { return ok_status(); }
+
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
+        if (!is_sha256_hex(sha256)) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
+        }
+        if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
+        return std::unique_ptr<BlobUpload>(std::make_unique<Upload>(*this, std::string(sha256), bytes));
+    }
+
+    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found == blobs_.end()) return std::nullopt;
+        return found->second->size();
+    }
+
+    Result<FileBytes> read(std::string_view sha256) override {
+        std::shared_ptr<const std::string> blob;
+        {
+            const std::lock_guard lock(mutex_);
+            const auto found = blobs_.find(sha256);
+            if (found != blobs_.end()) blob = found->second;
+        }
+        if (!blob) return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
+        FileBytes bytes;
+        bytes.bytes.reset(new (std::nothrow) std::byte[std::max<size_t>(blob->size(), 1)]);
+        if (!bytes.bytes) {
+            return make_error(ErrorCode::kOutOfMemory, format("{} bytes of host memory are not there", blob->size()));
+        }
+        bytes.size = blob->size();
+        std::memcpy(bytes.bytes.get(), blob->data(), blob->size());
+        return bytes;
+    }
+
+    void remove(std::string_view sha256) override {
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found == blobs_.end()) return;
+        bytes_ -= found->second->size();
+        blobs_.erase(found);
+    }
+
+    uint64_t bytes() const override {
+        const std::lock_guard lock(mutex_);
+        return bytes_;
+    }
+
+  private:
+    static Error too_large(uint64_t max) {
+        return make_error(ErrorCode::kAdapterFileTooLarge, format("more than {} bytes", max));
+    }
+
+    class Upload final : public BlobUpload {
+      public:
+        Upload(MemoryStore& store, std::string sha256, std::optional<uint64_t> bytes)
+            : store_(store), sha256_(std::move(sha256)), bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
+
+        Status write(std::span<const std::byte> bytes) override {
+            if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);
+            text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            return ok_status();
+        }
+        Status finish() override {
+            if (sha256_hex(std::as_bytes(std::span(text_))) != sha256_) {
+                return make_error(ErrorCode::kDigestMismatch,
+                                  format("the {} bytes do not have the SHA-256 {}", text_.size(), sha256_));
+            }
+            return store_.keep(sha256_, std::move(text_));
+        }
+
+      private:
+        MemoryStore& store_;
+        const std::string sha256_;
+        const uint64_t bytes_max_;
+        std::string text_;
+    };
+
+    Status keep(const std::string& sha256, std::string text) {
+        const std::lock_guard lock(mutex_);
+        if (blobs_.contains(sha256)) return ok_status();
+        if ((limits_.bytes_max != 0 && bytes_ + text.size() > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
+            return make_error(ErrorCode::kStorageFailed,
+                              format("{} bytes more than the {} that adapters may take", text.size(), limits_.bytes_max));
+        }
+        bytes_ += text.size();
+        blobs_.emplace(sha256, std::make_shared<const std::string>(std::move(text)));
+        return ok_status();
+    }
+
+    const StoreLimits limits_;
+    const Catalogue empty_;
+    mutable std::mutex mutex_;
+    std::map<std::string, std::shared_ptr<const std::string>, std::less<>> blobs_;
+    uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> memory_store(const StoreLimits& limits) { return std::make_unique<MemoryStore>(limits); }
+
+}  // namespace lorad::adapters

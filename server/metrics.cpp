@@ -143,7 +143,8 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
               "Sequences put back because KV blocks ran out.");
     write_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
-                                FinishReason::kCancelled, FinishReason::kError}) {
+                                FinishReason::kCancelled, FinishReason::kError,
+                                FinishReason::kAdapterRemoved}) {
         out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model,
                       to_string(reason), load(n_finished_[size_t(reason)]));
     }

@@ -184,6 +184,8 @@ void Engine::drop_cancelled() {
         for (auto& sequence : sequences) {
             if (auto reason = sequence->request.stream->cancelled())
                 end_sequence(*sequence, {*reason, std::nullopt});
+            else if (sequence->request.adapter.revoked && sequence->request.adapter.revoked())
+                end_sequence(*sequence, {FinishReason::kAdapterRemoved, std::nullopt});
         }
     };
     drop(running_);

@@ -118,7 +118,7 @@ class Engine {
     void run_tasks();
     std::span<const LoraUse> common_uses() const;
     void take_arrivals();
-    void drop_cancelled();
+    void drop_cancelled();  // and those whose adapter was revoked
     bool may_plan() const;
     bool plan_and_apply();
     Status submit_step();

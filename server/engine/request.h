@@ -14,6 +14,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct AdapterUse {
 
     model::RowAdapters rows() const { return {uses, from_position}; }
 };
+
+// From which position on an activated LoRA acts: where the invocation tokens last begin in the
+// prompt; behind every position if they are not in it, so that the base answers.
+uint32_t activation_position(std::span<const TokenId> prompt, std::span<const TokenId> invocation);
 
 struct Request {
     RequestId id = 0;

@@ -23,6 +23,7 @@ enum class FinishReason : uint8_t {
     kLength,     // max_tokens
     kCancelled,  // the client went away or the HTTP worker has seen enough
     kError,
+    kAdapterRemoved,  // an adapter of the request was deleted with mode=now
 };
 const char* to_string(FinishReason reason);
 

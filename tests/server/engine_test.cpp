@@ -21,11 +21,17 @@ struct Fixture {
     // Hands a request over and returns its stream.
     std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
                                         uint32_t slot = kNoAdapterSlot, float temperature = 0.0f) {
+        AdapterUse adapter;
+        if (slot != kNoAdapterSlot) adapter.uses = {{slot, 1.0f}};
+        return submit(std::move(prompt), n_max, std::move(adapter), temperature);
+    }
+    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
+                                        AdapterUse adapter, float temperature = 0.0f) {
         Request request;
         request.prompt = std::move(prompt);
         request.n_tokens_max = n_max;
         request.sampling.temperature = temperature;
-        if (slot != kNoAdapterSlot) request.adapter.uses = {{slot, 1.0f}};
+        request.adapter = std::move(adapter);
         request.stream = std::make_shared<TokenStream>(n_max);
         auto stream = request.stream;
         Status status = engine.submit(std::move(request));
@@ -154,6 +160,77 @@ TEST(Engine, LetsGoOfTheAdapterWhenTheRequestEnds) {
     EXPECT_EQ(lease.use_count(), 1);
 }
 
+TEST(Engine, AnActivatedAdapterLeavesTheTokensBeforeItsInvocationToTheBase) {
+    for (uint32_t n_rows_max : {16u, 128u}) {
+        Fixture f(64, {n_rows_max, 8, model::kBlockTokens});
+        auto prompt = prompt_of(90, 14);
+        AdapterUse adapter;
+        adapter.uses = {{3, 1.0f}};
+        adapter.from_position = 53;
+        auto stream = f.submit(prompt, 12, adapter);
+        auto plain = f.submit(prompt, 12, 3);
+        f.run_until_idle();
+        auto expected = fake_continuation(prompt, adapter.rows(), 12);
+        EXPECT_EQ(stream->pop(milliseconds(0)).tokens, expected);
+        EXPECT_NE(plain->pop(milliseconds(0)).tokens, expected);
+    }
+}
+
+TEST(Engine, AnAdapterThatIsNotInvokedLeavesTheRequestToTheBase) {
+    Fixture f;
+    auto prompt = prompt_of(20, 15);
+    AdapterUse adapter;
+    adapter.uses = {{3, 1.0f}};
+    adapter.from_position = activation_position(prompt, std::vector<TokenId>{1, 2, 3});
+    auto stream = f.submit(prompt, 8, adapter);
+    f.run_until_idle();
+    EXPECT_EQ(stream->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 8));
+}
+
+TEST(ActivationPosition, IsTheLastPlaceWhereTheInvocationBegins) {
+    const std::vector<TokenId> prompt = {7, 8, 9, 7, 8, 7, 8, 8};
+    auto at = [&](std::vector<TokenId> invocation) {
+        return activation_position(prompt, invocation);
+    };
+    EXPECT_EQ(at({7, 8}), 5u);
+    EXPECT_EQ(at({7, 8, 9}), 0u);
+    EXPECT_EQ(at({8}), 7u);
+    EXPECT_EQ(at({7, 8, 9, 7, 8, 7, 8, 8}), 0u);
+    EXPECT_EQ(at({9, 9}), 0xffffffffu);
+    EXPECT_EQ(at({8, 9}), 1u);
+    EXPECT_EQ(at({}), 0xffffffffu);
+    EXPECT_EQ(activation_position({}, prompt), 0xffffffffu);
+}
+
+TEST(Engine, ARevokedAdapterEndsItsRequestsWithinAStep) {
+    Fixture f;
+    auto lease = std::make_shared<const int>(1);
+    auto revoked = std::make_shared<bool>(false);
+    AdapterUse adapter;
+    adapter.uses = {{2, 1.0f}};
+    adapter.lease = lease;
+    adapter.revoked = [revoked] { return *revoked; };
+    auto prompt = prompt_of(9, 16), other = prompt_of(9, 17);
+    auto running = f.submit(prompt, 1000, adapter);
+    auto unaffected = f.submit(other, 20, 2);
+    for (int i = 0; i < 6; ++i) ASSERT_TRUE(f.engine.step());
+    auto waiting = f.submit(prompt, 1000, std::move(adapter));
+    *revoked = true;
+    ASSERT_TRUE(f.engine.step());
+    for (auto& stream : {running, waiting}) {
+        TokenStream::Batch batch = stream->pop(milliseconds(0));
+        ASSERT_TRUE(batch.end);
+        EXPECT_EQ(batch.end->reason, FinishReason::kAdapterRemoved);
+        EXPECT_STREQ(to_string(batch.end->reason), "adapter_removed");
+        // What came before stands.
+        EXPECT_EQ(batch.tokens, fake_continuation(prompt, 2, batch.tokens.size()));
+        EXPECT_EQ(batch.tokens.empty(), stream == waiting);
+    }
+    f.run_until_idle();
+    EXPECT_EQ(lease.use_count(), 1);
+    EXPECT_EQ(unaffected->pop(milliseconds(0)).tokens, fake_continuation(other, 2, 20));
+}
+
 TEST(Engine, RefusesWhatCanNeverFitTheCache) {
     Fixture f(2);
     Request request;
@@ -256,7 +333,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
     Fixture f(n_blocks, limits, 1000);
     struct Sent {
         std::vector<TokenId> prompt;
-        uint32_t slot;
+        AdapterUse adapter;
         uint32_t n_max;
         std::shared_ptr<TokenStream> stream;
         bool cancelled = false;
@@ -275,11 +352,23 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
             uint32_t n_prompt = 1 + random() % (n_positions_max - 1);
             if (random() % 2) n_prompt = 1 + n_prompt % 70;
             uint32_t n_max = 1 + random() % std::min(n_positions_max - n_prompt, 150u);
-            uint32_t slot = random() % 3 == 0 ? kNoAdapterSlot : uint32_t(random() % 5);
+            AdapterUse adapter;
+            constexpr uint32_t kNumbers[] = {0, 1, 1, 2, 3, kLoraUsesMax};
+            for (uint32_t n = kNumbers[random() % 6]; n > 0; --n) {
+                constexpr float kScales[] = {1.0f, 1.0f, 0.5f, -1.0f};
+                adapter.uses.push_back({uint32_t(random() % 5), kScales[random() % 4]});
+            }
+            // Some activated within the prompt, some never.
+            if (random() % 3 == 0) adapter.from_position = uint32_t(random() % (n_prompt * 2));
             auto prompt = prompt_of(n_prompt, random());
-            auto stream = f.submit(prompt, n_max, slot, random() % 4 == 0 ? 0.5f : 0.0f);
-            all.push_back(
-                {std::move(prompt), slot, n_max, std::move(stream), false, {}, std::nullopt});
+            auto stream = f.submit(prompt, n_max, adapter, random() % 4 == 0 ? 0.5f : 0.0f);
+            all.push_back({std::move(prompt),
+                           std::move(adapter),
+                           n_max,
+                           std::move(stream),
+                           false,
+                           {},
+                           std::nullopt});
         }
         if (!all.empty() && random() % 10 == 0) {
             Sent& sent = all[random() % all.size()];
@@ -292,7 +381,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
     for (Sent& sent : all) {
         collect(sent);
         ASSERT_TRUE(sent.end);
-        auto expected = fake_continuation(sent.prompt, sent.slot, sent.n_max);
+        auto expected = fake_continuation(sent.prompt, sent.adapter.rows(), sent.n_max);
         if (!sent.cancelled) {
             EXPECT_EQ(sent.end->reason, FinishReason::kLength);
             EXPECT_EQ(sent.tokens, expected);

@@ -1,11 +1,13 @@
-// A device made of arithmetic: it keeps a KV cache of tokens, and the next token is a hash of what
-// the row can see through its block table and of its adapter. A wrong block, position, order or
-// slot changes the tokens.
+// A device made of arithmetic: it keeps a KV cache of tokens and of what the adapters did to them,
+// and the next token is a hash of what the row can see through its block table. A wrong block,
+// position, order, slot, scale or content of a slot changes the tokens.
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -18,21 +20,57 @@ namespace lorad::server {
 
 inline constexpr uint32_t kFakeVocab = 997;
 
-// What a sequence of tokens is continued with under an adapter.
-inline TokenId fake_next_token(std::span<const TokenId> tokens, uint32_t adapter_slot) {
-    uint64_t hash = 1469598103934665603ull ^ adapter_slot;
-    for (TokenId token : tokens) hash = (hash ^ uint64_t(token)) * 1099511628211ull;
-    return TokenId((hash >> 20) % kFakeVocab);
+// What lies in a slot; stands for the adapter's weights.
+using SlotDigest = std::function<uint64_t(uint32_t slot)>;
+
+inline uint64_t fake_mix(uint64_t hash, uint64_t value) {
+    return (hash ^ value) * 1099511628211ull;
 }
 
-inline std::vector<TokenId> fake_continuation(std::vector<TokenId> tokens, uint32_t adapter_slot,
-                                              size_t n) {
+// What the adapters of a row do to it; 0: nothing.
+inline uint64_t fake_delta(std::span<const LoraUse> uses, const SlotDigest& digest) {
+    uint64_t hash = 0;
+    for (const LoraUse& use : uses) {
+        hash = fake_mix(fake_mix(hash + 1, digest ? digest(use.slot) : use.slot),
+                        std::bit_cast<uint32_t>(use.scale));
+    }
+    return hash;
+}
+
+// The model: tokens, and what the adapters did at each of them.
+class FakeState {
+  public:
+    void add(TokenId token, uint64_t delta) {
+        hash_ = fake_mix(fake_mix(hash_, uint64_t(token)), delta);
+    }
+    TokenId next_token() const { return TokenId((hash_ >> 20) % kFakeVocab); }
+
+  private:
+    uint64_t hash_ = 1469598103934665603ull;
+};
+
+// What a prompt is continued with under adapters that act from a position on.
+inline std::vector<TokenId> fake_continuation(std::span<const TokenId> prompt,
+                                              const model::RowAdapters& adapters, size_t n,
+                                              const SlotDigest& digest = {}) {
+    uint64_t delta = fake_delta(adapters.uses, digest);
+    FakeState state;
+    for (size_t i = 0; i < prompt.size(); ++i)
+        state.add(prompt[i], i < adapters.from_position ? 0 : delta);
     std::vector<TokenId> out;
-    for (size_t i = 0; i < n; ++i) {
-        out.push_back(fake_next_token(tokens, adapter_slot));
-        tokens.push_back(out.back());
+    while (out.size() < n) {
+        out.push_back(state.next_token());
+        state.add(out.back(),
+                  prompt.size() + out.size() <= adapters.from_position ? 0 : delta);
     }
     return out;
+}
+
+inline std::vector<TokenId> fake_continuation(const std::vector<TokenId>& prompt,
+                                              uint32_t adapter_slot, size_t n) {
+    LoraUse use{adapter_slot, 1.0f};
+    return fake_continuation(
+        prompt, model::RowAdapters{{&use, adapter_slot == kNoAdapterSlot ? 0u : 1u}}, n);
 }
 
 class FakeRunner final : public StepRunner {
@@ -54,22 +92,25 @@ class FakeRunner final : public StepRunner {
         // As on the device: all rows are stored before any is looked at.
         for (const model::BatchRow& row : batch.rows()) {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
-            cache_[place(batch, row, row.position)] = {token, row.position, row.adapter_slot};
+            auto uses = batch.lora_uses().subspan(row.use_begin, row.n_uses);
+            cache_[place(batch, row, row.position)] = {token, row.position,
+                                                       fake_delta(uses, slot_digest_)};
         }
         StepResult result;
         for (const model::OutputRow& output : batch.outputs()) {
             const model::BatchRow& row = batch.rows()[output.row];
-            std::vector<TokenId> seen;
+            FakeState state;
             bool whole = true;
+            TokenId last = -1;
             for (uint32_t position = 0; position <= row.position; ++position) {
                 const Entry& entry = cache_[place(batch, row, position)];
-                whole =
-                    whole && entry.position == position && entry.adapter_slot == row.adapter_slot;
-                seen.push_back(entry.token);
+                whole = whole && entry.position == position;
+                state.add(entry.token, entry.delta);
+                last = entry.token;
             }
             if (!whole) n_broken_.fetch_add(1);
-            TokenId next = fake_next_token(seen, row.adapter_slot);
-            if (not_finite_token_ && seen.back() == *not_finite_token_) next = -1;
+            TokenId next = state.next_token();
+            if (not_finite_token_ && last == *not_finite_token_) next = -1;
             result.argmax.push_back(next);
             if (output.want_logits) {
                 auto row_logits = std::make_shared<std::vector<float>>(kFakeVocab, 0.0f);
@@ -81,14 +122,18 @@ class FakeRunner final : public StepRunner {
             }
         }
         last_argmax_ = result.argmax;
-        pending_.push_back(std::move(result));
+        pending_.push_back({std::move(result), slots_of(batch)});
         return ok_status();
     }
 
     Result<StepResult> finish() override {
         CHECK(!pending_.empty());
         if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
-        StepResult result = std::move(pending_.front());
+        // The device reads the slots until the step is done.
+        for (const SlotSeen& seen : pending_.front().slots) {
+            if (slot_digest_(seen.slot) != seen.digest) n_broken_.fetch_add(1);
+        }
+        StepResult result = std::move(pending_.front().result);
         pending_.pop_front();
         while (logits_.size() > 64) logits_.pop_front();
         return result;
@@ -101,7 +146,8 @@ class FakeRunner final : public StepRunner {
 
     uint32_t n_broken() const {
         return n_broken_.load();
-    }  // outputs that saw a KV entry not their own
+    }  // outputs that saw a KV entry not their own, slots written under a step
+    uint64_t n_steps() const { return n_steps_; }
     uint32_t n_rows_max() const { return n_rows_max_; }
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
 
@@ -113,13 +159,29 @@ class FakeRunner final : public StepRunner {
     std::chrono::microseconds step_time_{0};
     std::optional<uint64_t> fail_at_step_;
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite
+    SlotDigest slot_digest_;  // without it a slot's number stands for its content
 
   private:
     struct Entry {
         TokenId token = -1;
         uint32_t position = 0xffffffffu;
-        uint32_t adapter_slot = 0;
+        uint64_t delta = 0;
     };
+    struct SlotSeen {
+        uint32_t slot;
+        uint64_t digest;
+    };
+    struct Pending {
+        StepResult result;
+        std::vector<SlotSeen> slots;
+    };
+    std::vector<SlotSeen> slots_of(const model::StepBatch& batch) const {
+        std::vector<SlotSeen> slots;
+        if (!slot_digest_) return slots;
+        for (const LoraUse& use : batch.lora_uses())
+            slots.push_back({use.slot, slot_digest_(use.slot)});
+        return slots;
+    }
     size_t place(const model::StepBatch& batch, const model::BatchRow& row,
                  uint32_t position) const {
         uint32_t index = position / model::kBlockTokens;
@@ -130,9 +192,9 @@ class FakeRunner final : public StepRunner {
 
     std::vector<Entry> cache_;
     std::deque<std::shared_ptr<std::vector<float>>> logits_;  // of the last steps
-    std::deque<StepResult> pending_;                          // oldest first
+    std::deque<Pending> pending_;                             // oldest first
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
-    uint64_t n_steps_ = 0;
+    std::atomic<uint64_t> n_steps_{0};
     uint64_t n_merged_rows_ = 0, n_unmerged_rows_ = 0;
     std::shared_ptr<const model::MergedWeights> merged_;
     uint32_t n_rows_max_ = 0;

@@ -20,6 +20,17 @@ std::vector<float> as_floats(const model::Tensor& tensor) {
     return values;
 }
 
+// Also of different types: adapters are often saved in f32.
+bool has_same_numbers(const model::Tensor& a, const model::Tensor& b) {
+    if (a.dtype == b.dtype) return std::ranges::equal(a.data, b.data);
+    if (!model::is_weight_type(a.dtype) || !model::is_weight_type(b.dtype)) return false;
+    const uint32_t a_bytes = model::bytes_of(a.dtype), b_bytes = model::bytes_of(b.dtype);
+    for (size_t i = 0; i < a.n_elements(); ++i) {
+        if (model::widen(a.dtype, a.data.data() + i * a_bytes) != model::widen(b.dtype, b.data.data() + i * b_bytes)) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files) {
@@ -61,8 +72,8 @@ bool BaseModel::has_same_tensor(std::string_view name, const model::Tensor& tens
     const auto files = model::TensorFiles::map_folder(folder);
     if (!files.ok()) return false;
     const model::Tensor* ours = files->find(name);
-    return ours != nullptr && ours->dtype == tensor.dtype && ours->shape == tensor.shape &&
-           std::ranges::equal(ours->data, tensor.data) && base_fingerprint(config, *files) == fingerprint;
+    return ours != nullptr && ours->shape == tensor.shape && has_same_numbers(*ours, tensor) &&
+           base_fingerprint(config, *files) == fingerprint;
 }
 
 }  // namespace lorad::adapters

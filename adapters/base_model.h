@@ -24,8 +24,8 @@ struct BaseModel {
     // Reads the headers of the weights, the biases and a few bytes of each tensor. kInvalidModel.
     static Result<BaseModel> load(const std::filesystem::path& folder);
 
-    // Whether the base has a tensor of this name, type, shape and bytes. Reads the folder's file; false if in doubt, such as
-    // when the folder has changed since load().
+    // Whether the base has a tensor of this name, shape and numbers. Reads the folder's files; false if in doubt, such as when
+    // the folder has changed since load().
     bool has_same_tensor(std::string_view name, const model::Tensor& tensor) const;
 
     model::ModelConfig config;

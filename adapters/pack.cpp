@@ -20,87 +20,203 @@ static_assert(PackedImage::kBase % kAlignment == 0);
 
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The matrices of one name in the file; several modules share it where the name is fused.
-struct MatrixPair {
-    const Tensor* a = nullptr;
-    const Tensor* b = nullptr;
-    uint32_t rank = 0, k = 0, n = 0;
-    DType type = DType::kF32;
-    uint64_t a_offset = 0, b_offset = 0;  // in the image
+// Where an image's pieces lie, and what fills them: addresses are known before anything is written.
+class Layout {
+  public:
+    explicit Layout(const CheckedAdapter& adapter) : plan_(adapter.plan) {
+        for (const LayerPlan& layer : plan_.layers) {
+            for (const ModulePlan& module : layer) view.modules.push_back(view_of(module));
+        }
+        if (!plan_.extras.is_used()) return;
+        view.has_extras = true;
+        lay_out_embedding();
+        lay_out_head();
+        lay_out_norms();
+    }
 
-    uint32_t k_stride() const { return gpu::padded(k); }
-    uint32_t b_stride() const { return gpu::round_up(rank, 8); }
-    uint64_t a_bytes() const { return uint64_t{rank} * k_stride() * model::bytes_of(type); }
-    uint64_t b_bytes() const { return uint64_t{n} * b_stride() * model::bytes_of(type); }
-};
+    void fill(std::byte* image) const {
+        for (const Piece& piece : pieces) piece.write(image + piece.offset);
+    }
 
-struct Layout {
-    std::vector<MatrixPair> pairs;
-    std::vector<uint64_t> pieces;
+    struct Piece {
+        uint64_t offset = 0;  // in the image
+        std::function<void(std::byte*)> write;
+    };
+    std::vector<Piece> pieces;
     uint64_t n_bytes = 0;
-    std::map<const Tensor*, size_t> pair_of_a;
+    model::AdapterView view;
 
-    uint64_t add_piece(uint64_t bytes) {
-        pieces.push_back(n_bytes);
+  private:
+    gpu::DeviceAddress add(uint64_t bytes, std::function<void(std::byte*)> write) {
+        pieces.push_back({n_bytes, std::move(write)});
         n_bytes += aligned(bytes);
-        return pieces.back();
+        return PackedImage::kBase + pieces.back().offset;
     }
+
+    // [n_rows][stride]; the tensor's rows, in its type or widened.
+    gpu::DeviceAddress add_matrix(const Tensor& tensor, uint64_t n_rows, uint32_t stride, DType type) {
+        return once(&tensor, [&] {
+            return add(n_rows * stride * model::bytes_of(type),
+                       [&tensor, stride, type](std::byte* to) { write_matrix(to, tensor, stride, type); });
+        });
+    }
+    gpu::DeviceAddress add_table(const Tensor& tensor) {
+        return add_matrix(tensor, gpu::padded(static_cast<uint32_t>(tensor.shape[0])),
+                          gpu::padded(static_cast<uint32_t>(tensor.shape[1])), tensor.dtype);
+    }
+    // f32 [n rounded up to 64]
+    gpu::DeviceAddress add_vector(const Tensor& tensor) {
+        return once(&tensor, [&] {
+            return add(gpu::padded(static_cast<uint32_t>(tensor.shape[0])) * sizeof(float), [&tensor](std::byte* to) {
+                for (uint64_t i = 0; i < tensor.shape[0]; ++i) write_widened(to + i * sizeof(float), tensor, i);
+            });
+        });
+    }
+    gpu::DeviceAddress add_values(const std::vector<float>& values) {
+        return add(gpu::padded(static_cast<uint32_t>(values.size())) * sizeof(float),
+                   [&values](std::byte* to) { std::memcpy(to, values.data(), values.size() * sizeof(float)); });
+    }
+    // Tensors that several modules share are laid out once.
+    gpu::DeviceAddress once(const Tensor* tensor, const auto& lay_out) {
+        const auto known = addresses_.find(tensor);
+        if (known != addresses_.end()) return known->second;
+        const gpu::DeviceAddress address = lay_out();
+        addresses_.emplace(tensor, address);
+        return address;
+    }
+
+    model::LoraModuleView view_of(const ModulePlan& module) {
+        model::LoraModuleView made;
+        if (module.a != nullptr) {
+            const DType type = common_type(*module.a, *module.b);
+            const uint32_t b_stride = gpu::round_up(module.rank, 8);
+            made.a = add_matrix(*module.a, module.rank, gpu::padded(module.k), type);
+            made.b = add_matrix(*module.b, module.b->shape[0], b_stride, type) +
+                     uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
+            made.rank = module.rank;
+            made.scale = module.scale;
+            made.weight_type = model::weight_type_of(type);
+        }
+        if (module.magnitude != nullptr) made.gain = add_vector(*module.magnitude) + module.row_begin * sizeof(float);
+        if (!module.bias.empty()) made.bias = add_values(module.bias);
+        return made;
+    }
+
+    void lay_out_embedding() {
+        const ExtrasPlan& plan = plan_.extras;
+        model::AdapterExtrasView& extras = view.extras;
+        if (plan.embed_table != nullptr) {
+            extras.embed_table = add_table(*plan.embed_table);
+            extras.embed_type = model::weight_type_of(plan.embed_table->dtype);
+        }
+        if (plan.embed.a != nullptr) {
+            const Tensor& a = *plan.embed.a;
+            const DType type = common_type(a, *plan.embed.b);
+            const uint32_t stride = gpu::round_up(plan.embed.rank, 8);
+            extras.embed_a = add(a.shape[1] * stride * model::bytes_of(type),
+                                 [&a, stride, type](std::byte* to) { write_transposed(to, a, stride, type); });
+            extras.embed_b = add_matrix(*plan.embed.b, plan.embed.b->shape[0], stride, type);
+            extras.embed_rank = plan.embed.rank;
+            extras.embed_scale = plan.embed.scale;
+            extras.embed_lora_type = model::weight_type_of(type);
+        }
+        if (plan.token_rows != nullptr) {
+            const uint32_t stride = gpu::padded(static_cast<uint32_t>(plan.token_rows->shape[1]));
+            extras.token_ids = add(plan.token_ids.size() * sizeof(uint32_t), [&plan](std::byte* to) {
+                std::memcpy(to, plan.token_ids.data(), plan.token_ids.size() * sizeof(uint32_t));
+            });
+            extras.token_rows = add(plan.token_ids.size() * stride * sizeof(float),
+                                    [&plan, stride](std::byte* to) { write_token_rows(to, plan, stride); });
+            extras.n_tokens = static_cast<uint32_t>(plan.token_ids.size());
+            extras.tokens_in_head = plan.tokens_in_head;
+        }
+    }
+
+    void lay_out_head() {
+        const ExtrasPlan& plan = plan_.extras;
+        model::AdapterExtrasView& extras = view.extras;
+        if (plan.head_table != nullptr) {
+            extras.head_table = add_table(*plan.head_table);
+            extras.head_type = model::weight_type_of(plan.head_table->dtype);
+        }
+        if (plan.head.a != nullptr) {
+            const DType type = common_type(*plan.head.a, *plan.head.b);
+            const auto hidden = static_cast<uint32_t>(plan.head.a->shape[1]);
+            extras.head_a = add_matrix(*plan.head.a, plan.head.rank, gpu::padded(hidden), type);
+            extras.head_b = add_matrix(*plan.head.b, plan.head.b->shape[0], gpu::round_up(plan.head.rank, 8), type);
+            extras.head_rank = plan.head.rank;
+            extras.head_scale = plan.head.scale;
+            extras.head_lora_type = model::weight_type_of(type);
+        }
+        if (!plan.head_bias.empty()) extras.head_bias = add_values(plan.head_bias);
+    }
+
+    void lay_out_norms() {
+        const auto vector = [&](const Tensor* tensor) { return tensor ? add_vector(*tensor) : 0; };
+        for (const ExtrasPlan::LayerNorms& norms : plan_.extras.norms) {
+            view.extras.norms.push_back(
+                {vector(norms.input), vector(norms.post_attention), vector(norms.q), vector(norms.k)});
+        }
+        view.extras.final_norm = vector(plan_.extras.final_norm);
+    }
+
+    static DType common_type(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype ? a.dtype : DType::kF32; }
+
+    static void write_widened(std::byte* to, const Tensor& tensor, uint64_t element) {
+        const float wide = model::widen(tensor.dtype, tensor.data.data() + element * model::bytes_of(tensor.dtype));
+        std::memcpy(to, &wide, sizeof(wide));
+    }
+
+    // The tensor as [rows][stride] of `type`; what lies behind each row is zero already.
+    static void write_matrix(std::byte* to, const Tensor& tensor, uint32_t stride, DType type) {
+        const size_t to_bytes = model::bytes_of(type);
+        const uint64_t columns = tensor.shape[1];
+        if (tensor.dtype == type && columns == stride) {
+            std::memcpy(to, tensor.data.data(), tensor.data.size());
+            return;
+        }
+        for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
+            std::byte* row_to = to + row * stride * to_bytes;
+            if (tensor.dtype == type) {
+                std::memcpy(row_to, tensor.data.data() + row * columns * to_bytes, columns * to_bytes);
+                continue;
+            }
+            for (uint64_t column = 0; column < columns; ++column) {
+                write_widened(row_to + column * to_bytes, tensor, row * columns + column);
+            }
+        }
+    }
+
+    // [columns][stride]
+    static void write_transposed(std::byte* to, const Tensor& tensor, uint32_t stride, DType type) {
+        const size_t bytes = model::bytes_of(type);
+        const uint64_t columns = tensor.shape[1];
+        for (uint64_t column = 0; column < columns; ++column) {
+            for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
+                std::byte* at = to + (column * stride + row) * bytes;
+                const uint64_t element = row * columns + column;
+                if (tensor.dtype == type) {
+                    std::memcpy(at, tensor.data.data() + element * bytes, bytes);
+                } else {
+                    write_widened(at, tensor, element);
+                }
+            }
+        }
+    }
+
+    static void write_token_rows(std::byte* to, const ExtrasPlan& plan, uint32_t stride) {
+        const uint64_t columns = plan.token_rows->shape[1];
+        for (size_t i = 0; i < plan.token_order.size(); ++i) {
+            for (uint64_t column = 0; column < columns; ++column) {
+                write_widened(to + (i * stride + column) * sizeof(float), *plan.token_rows,
+                              plan.token_order[i] * columns + column);
+            }
+        }
+    }
+
+    const AdapterPlan& plan_;
+    std::map<const Tensor*, gpu::DeviceAddress> addresses_;
 };
-
-Layout lay_out(const CheckedAdapter& adapter) {
-    Layout layout;
-    for (const LayerPlan& layer : adapter.layers) {
-        for (const ModulePlan& module : layer) {
-            if (module.a == nullptr || layout.pair_of_a.contains(module.a)) continue;
-            MatrixPair pair;
-            pair.a = module.a;
-            pair.b = module.b;
-            pair.rank = module.rank;
-            pair.k = module.k;
-            pair.n = static_cast<uint32_t>(module.b->shape[0]);
-            pair.type = module.a->dtype == module.b->dtype ? module.a->dtype : DType::kF32;
-            pair.a_offset = layout.add_piece(pair.a_bytes());
-            pair.b_offset = layout.add_piece(pair.b_bytes());
-            layout.pair_of_a.emplace(module.a, layout.pairs.size());
-            layout.pairs.push_back(pair);
-        }
-    }
-    return layout;
-}
-
-// The tensor as [rows][stride] of `type`; what lies behind each row is zero already.
-void write_matrix(std::byte* to, const Tensor& tensor, uint32_t columns, uint32_t stride, DType type) {
-    const size_t to_bytes = model::bytes_of(type), from_bytes = model::bytes_of(tensor.dtype);
-    if (tensor.dtype == type && columns == stride) {
-        std::memcpy(to, tensor.data.data(), tensor.data.size());
-        return;
-    }
-    for (uint64_t row = 0; row < tensor.shape[0]; ++row) {
-        std::byte* row_to = to + row * stride * to_bytes;
-        const std::byte* from = tensor.data.data() + row * columns * from_bytes;
-        if (tensor.dtype == type) {
-            std::memcpy(row_to, from, columns * to_bytes);
-            continue;
-        }
-        for (uint32_t column = 0; column < columns; ++column) {
-            const float wide = model::widen(tensor.dtype, from + column * from_bytes);
-            std::memcpy(row_to + column * sizeof(wide), &wide, sizeof(wide));
-        }
-    }
-}
-
-model::LoraModuleView view_of(const ModulePlan& module, const Layout& layout) {
-    model::LoraModuleView view;
-    if (module.a == nullptr) return view;
-    const MatrixPair& pair = layout.pairs[layout.pair_of_a.at(module.a)];
-    const uint64_t row_bytes = uint64_t{pair.b_stride()} * model::bytes_of(pair.type);
-    view.a = PackedImage::kBase + pair.a_offset;
-    view.b = PackedImage::kBase + pair.b_offset + module.b_row_begin * row_bytes;
-    view.rank = module.rank;
-    view.scale = module.scale;
-    view.weight_type = model::weight_type_of(pair.type);
-    return view;
-}
 
 void for_each_address(model::AdapterView& view, const std::function<void(gpu::DeviceAddress&)>& change) {
     for (model::LoraModuleView& module : view.modules) {
@@ -130,10 +246,10 @@ std::vector<uint64_t> block_begins(const PackedImage& image, uint64_t block_byte
 
 }  // namespace
 
-uint64_t packed_bytes(const CheckedAdapter& adapter) { return lay_out(adapter).n_bytes; }
+uint64_t packed_bytes(const CheckedAdapter& adapter) { return Layout(adapter).n_bytes; }
 
 Result<PackedImage> pack(const CheckedAdapter& adapter) {
-    const Layout layout = lay_out(adapter);
+    Layout layout(adapter);
     PackedImage image;
     // Zero, and so without touching pages that are only padding.
     image.bytes.reset(static_cast<std::byte*>(std::calloc(std::max<uint64_t>(layout.n_bytes, 1), 1)));
@@ -142,14 +258,9 @@ Result<PackedImage> pack(const CheckedAdapter& adapter) {
                           format("the packed adapter: {} bytes of host memory are not there", layout.n_bytes));
     }
     image.n_bytes = layout.n_bytes;
-    image.pieces = layout.pieces;
-    for (const MatrixPair& pair : layout.pairs) {
-        write_matrix(image.bytes.get() + pair.a_offset, *pair.a, pair.k, pair.k_stride(), pair.type);
-        write_matrix(image.bytes.get() + pair.b_offset, *pair.b, pair.rank, pair.b_stride(), pair.type);
-    }
-    for (const LayerPlan& layer : adapter.layers) {
-        for (const ModulePlan& module : layer) image.view.modules.push_back(view_of(module, layout));
-    }
+    for (const Layout::Piece& piece : layout.pieces) image.pieces.push_back(piece.offset);
+    layout.fill(image.bytes.get());
+    image.view = std::move(layout.view);
     return image;
 }
 

@@ -15,31 +15,33 @@ namespace {
 constexpr std::string_view kFileName = "adapter_config.json";
 constexpr size_t kConfigBytesMax = 4 << 20;
 
-// Fields that leave the result of a trained plain LoRA as it is, whatever they hold. *_config of initialisations
-// are here because init_lora_weights says whether they were used.
-constexpr std::array<std::string_view, 17> kWithoutEffect = {
-    "auto_mapping",   "base_model_name_or_path", "corda_config",      "ensure_weight_tying", "eva_config",
-    "fan_in_fan_out", "inference_mode",          "loftq_config",      "lora_dropout",        "lora_ga_config",
-    "megatron_core",  "peft_version",            "qalora_group_size", "revision",            "runtime_config",
-    "task_type",      "merge_weights"};
+// Fields that leave the result of a trained LoRA as it is, whatever they hold. *_config of initialisations are here because
+// init_lora_weights says whether they were used; fan_in_fan_out because PEFT resets it for the linear layers of these models.
+constexpr std::array<std::string_view, 16> kWithoutEffect = {
+    "auto_mapping",      "base_model_name_or_path", "corda_config", "eva_config",   "fan_in_fan_out", "inference_mode",
+    "loftq_config",      "lora_dropout",            "lora_ga_config", "megatron_core", "merge_weights",  "peft_version",
+    "qalora_group_size", "revision",                "runtime_config", "task_type"};
 
 // Fields that are read below.
-constexpr std::array<std::string_view, 12> kRead = {
-    "peft_type",     "r",              "lora_alpha",      "use_rslora",          "bias",           "rank_pattern",
-    "alpha_pattern", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "init_lora_weights"};
+constexpr std::array<std::string_view, 19> kRead = {
+    "peft_type",           "r",
+    "lora_alpha",          "use_rslora",
+    "bias",                "rank_pattern",
+    "alpha_pattern",       "target_modules",
+    "exclude_modules",     "layers_to_transform",
+    "layers_pattern",      "init_lora_weights",
+    "use_dora",            "lora_bias",
+    "modules_to_save",     "ensure_weight_tying",
+    "trainable_token_indices", "alora_invocation_tokens",
+    "invocation_string"};
 
 // What a field means to the user, for the refusal.
 struct Variant {
     std::string_view field, meaning;
 };
-constexpr std::array<Variant, 14> kVariants = {{
-    {"use_dora", "DoRA"},
+constexpr std::array<Variant, 9> kVariants = {{
     {"use_qalora", "QALoRA"},
     {"use_bdlora", "BD-LoRA"},
-    {"lora_bias", "biases on lora_B"},
-    {"modules_to_save", "fully trained modules"},
-    {"trainable_token_indices", "trained token embeddings"},
-    {"alora_invocation_tokens", "activated LoRA (aLoRA)"},
     {"arrow_config", "Arrow routing"},
     {"layer_replication", "repeated layers"},
     {"megatron_config", "Megatron layers"},
@@ -47,6 +49,24 @@ constexpr std::array<Variant, 14> kVariants = {{
     {"kasa_config", "KaSA"},
     {"velora_config", "VeLoRA"},
     {"monteclora_config", "MonteCLoRA"},
+}};
+
+// Other methods by peft_type, as people call them.
+constexpr std::array<Variant, 14> kOtherMethods = {{
+    {"IA3", "IA3, which scales activations"},
+    {"VERA", "VeRA, which shares random matrices"},
+    {"LOHA", "LoHa, a Hadamard product"},
+    {"LOKR", "LoKr, a Kronecker product"},
+    {"OFT", "OFT, an orthogonal transform"},
+    {"BOFT", "BOFT, an orthogonal transform"},
+    {"ADALORA", "AdaLoRA"},
+    {"PROMPT_TUNING", "prompt tuning"},
+    {"P_TUNING", "p-tuning"},
+    {"PREFIX_TUNING", "prefix tuning"},
+    {"TRAINABLE_TOKENS", "trained tokens without LoRA"},
+    {"XLORA", "X-LoRA"},
+    {"VBLORA", "VB-LoRA"},
+    {"FOURIERFT", "FourierFT"},
 }};
 
 template <size_t N>
@@ -83,9 +103,8 @@ Status check_supported(const JsonValue& root) {
                               ? format("{} = {} (a field that lorad does not know)", member.key, member.value.describe())
                               : format("{} ({})", member.key, variant->meaning));
     }
-    if (const auto bias = root.find("bias")) {
-        TRY_ASSIGN(const std::string_view kind, bias->as_string());
-        if (kind != "none") refused.push_back(format("bias = {}", json_quote(kind)));
+    if (!root.has("alora_invocation_tokens") && root.find("invocation_string")) {
+        refused.push_back("invocation_string (an activated LoRA of an old form; alora_invocation_tokens say it)");
     }
     if (const auto init = root.find("init_lora_weights"); init && init->is_string()) {
         const std::string_view kind = *init->as_string();
@@ -106,6 +125,54 @@ Error at_field(const JsonValue& value, const Error& error) {
     Error placed = value.error(error.message);
     placed.code = error.code;
     return placed;
+}
+
+Result<std::vector<int64_t>> read_integers(const JsonValue& value) {
+    std::vector<int64_t> integers;
+    TRY_ASSIGN(const std::vector<JsonValue> items, value.as_array());
+    for (const JsonValue& item : items) {
+        TRY_ASSIGN(const int64_t integer, item.as_int());
+        integers.push_back(integer);
+    }
+    return integers;
+}
+
+// Everything beyond A and B on linear layers.
+Status parse_variants(const JsonValue& root, PeftConfig& config) {
+    TRY_ASSIGN(config.use_dora, root.bool_or("use_dora", false));
+    TRY_ASSIGN(config.lora_bias, root.bool_or("lora_bias", false));
+    TRY_ASSIGN(config.ensure_weight_tying, root.bool_or("ensure_weight_tying", false));
+    if (config.use_dora && config.lora_bias) {
+        return root.error("use_dora and lora_bias exclude each other");
+    }
+    TRY_ASSIGN(const std::string_view bias, root.string_or("bias", "none"));
+    if (bias != "none" && bias != "all" && bias != "lora_only") {
+        return root.require("bias")->error(format("expected none, all or lora_only, found {}", json_quote(bias)));
+    }
+    config.bias = bias == "none" ? BiasKind::kNone : bias == "all" ? BiasKind::kAll : BiasKind::kLoraOnly;
+    if (const auto modules = root.find("modules_to_save")) {
+        TRY_ASSIGN(const std::vector<JsonValue> items, modules->as_array());
+        for (const JsonValue& item : items) {
+            TRY_ASSIGN(const std::string_view name, item.as_string());
+            if (name.empty()) return item.error("expected the name of a module, found an empty string");
+            config.modules_to_save.emplace_back(name);
+        }
+    }
+    if (const auto tokens = root.find("trainable_token_indices")) {
+        if (tokens->is_object()) {
+            for (const JsonMember& member : *tokens->as_object()) {
+                TRY_ASSIGN(std::vector<int64_t> indices, read_integers(member.value));
+                if (!indices.empty()) config.token_indices.push_back({std::string(member.key), std::move(indices)});
+            }
+        } else {
+            TRY_ASSIGN(std::vector<int64_t> indices, read_integers(*tokens));
+            if (!indices.empty()) config.token_indices.push_back({"embed_tokens", std::move(indices)});
+        }
+    }
+    if (const auto tokens = root.find("alora_invocation_tokens")) {
+        TRY_ASSIGN(config.invocation_tokens, read_integers(*tokens));
+    }
+    return ok_status();
 }
 
 Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view key) {
@@ -239,6 +306,7 @@ bool names_module(const std::vector<std::string>& names, std::string_view module
 }  // namespace
 
 Result<uint32_t> PeftConfig::rank_of(std::string_view module, RegexBudget& budget) const {
+    if (const auto exact = exact_ranks.find(module); exact != exact_ranks.end()) return exact->second;
     for (const auto& entry : rank_pattern.entries) {
         TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
         if (matches) return entry.value;
@@ -247,6 +315,7 @@ Result<uint32_t> PeftConfig::rank_of(std::string_view module, RegexBudget& budge
 }
 
 Result<double> PeftConfig::scale_of(std::string_view module, uint32_t module_rank, RegexBudget& budget) const {
+    if (exact_scale) return *exact_scale;
     double module_alpha = alpha;
     for (const auto& entry : alpha_pattern.entries) {
         TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
@@ -271,7 +340,8 @@ Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBu
     switch (target_modules.kind) {
         case Kind::kUnset:
         case Kind::kUnreadableRegex: return std::optional<bool>();
-        case Kind::kAllLinear: return std::optional(true);
+        // All but the output layer.
+        case Kind::kAllLinear: return std::optional(module != "lm_head" && !module.ends_with("embed_tokens"));
         case Kind::kRegex: {
             TRY_ASSIGN(const bool matches, target_modules.regex->full_match(module, budget));
             return std::optional(matches);
@@ -304,8 +374,11 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
     TRY_ASSIGN(const JsonValue type, root.require("peft_type"));
     TRY_ASSIGN(const std::string_view type_name, type.as_string());
     if (type_name != "LORA") {
+        const auto method =
+            std::find_if(kOtherMethods.begin(), kOtherMethods.end(), [&](const Variant& known) { return known.field == type_name; });
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: not supported: peft_type = {}; only LORA is", kFileName, json_quote(type_name)));
+                          format("{}: not supported: peft_type = {}{}; only LORA is", kFileName, json_quote(type_name),
+                                 method == kOtherMethods.end() ? "" : format(" ({})", method->meaning)));
     }
 
     PeftConfig config;
@@ -323,6 +396,7 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
     TRY_ASSIGN(config.target_modules, parse_selector(root, "target_modules"));
     TRY_ASSIGN(config.exclude_modules, parse_selector(root, "exclude_modules"));
     TRY(parse_layers(root, config));
+    TRY(parse_variants(root, config));
     if (const auto base = root.find("base_model_name_or_path"); base && base->is_string()) {
         config.base_model_name = *base->as_string();
     }

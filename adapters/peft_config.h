@@ -1,8 +1,10 @@
-// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale, and names
-// whatever would change the mathematics beyond plain LoRA.
+// adapter_config.json as PEFT writes it. The tensors decide what is applied; this decides the scale and what has to be there,
+// and names whatever would change the mathematics beyond what lorad applies.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +35,14 @@ struct ModulePattern {
     std::vector<Entry> entries;
 };
 
+enum class BiasKind : uint8_t { kNone, kLoraOnly, kAll };
+
+// Rows of trained tokens of one embedding.
+struct TokenIndices {
+    std::string module;           // "embed_tokens"
+    std::vector<int64_t> tokens;  // in the order of the tensor's rows
+};
+
 struct PeftConfig {
     uint32_t rank = 8;
     double alpha = 8.0;
@@ -44,6 +54,17 @@ struct PeftConfig {
     std::optional<std::vector<int64_t>> layers_to_transform;
     std::vector<Regex> layers_patterns;  // each ".*\.PATTERN\.\d+\..*"
     std::string base_model_name;
+    bool use_dora = false;
+    bool lora_bias = false;           // a bias on lora_B
+    BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained
+    std::vector<std::string> modules_to_save;
+    bool ensure_weight_tying = false;
+    std::vector<TokenIndices> token_indices;
+    std::vector<int64_t> invocation_tokens;  // aLoRA
+
+    // Of files without such a config, which say it otherwise: ranks by module, and a scale that is not alpha / rank.
+    std::map<std::string, uint32_t, std::less<>> exact_ranks;
+    std::optional<double> exact_scale;
 
     // Of one module of the base, by its full name ("model.layers.0.self_attn.q_proj").
     // An error only where an expression costs more steps than `budget` has left.

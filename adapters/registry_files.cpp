@@ -30,6 +30,8 @@ GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord
     record.rank = checked.rank_max;
     record.n_modules = checked.n_modules;
     record.device_bytes = packed_bytes(checked);
+    record.replaces_parts = checked.has_replaced_parts();
+    record.invocation_tokens = checked.plan.invocation_tokens;
     return record;
 }
 

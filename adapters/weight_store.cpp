@@ -42,11 +42,17 @@ Status DeviceWeightStore::finish() {
     return arrived;
 }
 
-uint32_t DeviceWeightStore::n_slots() const { return table_.n_slots(); }
+Status DeviceWeightStore::finish_gains(const model::AdapterView& adapter) { return executor_.finish_gains(adapter); }
+
+uint32_t DeviceWeightStore::n_slots() const { return executor_.lora_table().n_slots(); }
 
 Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
+    if (adapter.has_extras) {
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          "a trained embedding, output layer or norm is not supported on this device");
+    }
     const std::lock_guard lock(table_mutex_);
-    TRY(table_.set(slot, adapter));
+    TRY(executor_.lora_table().set(slot, adapter));
     // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.
     return finish();
 }

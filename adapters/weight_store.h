@@ -9,6 +9,7 @@
 #include <span>
 
 #include "gpu/device.h"
+#include "model/executor.h"
 #include "model/lora_table.h"
 #include "proto/base/result.h"
 
@@ -43,21 +44,22 @@ class WeightStore {
     virtual Status set_slot(uint32_t slot, const model::AdapterView& adapter) = 0;
 };
 
-// The real one. Outlived by the device and the table.
+// The real one. Outlived by the device and the executor.
 class DeviceWeightStore final : public WeightStore {
   public:
-    DeviceWeightStore(gpu::Device& device, model::LoraTable& table) : device_(device), table_(table) {}
+    DeviceWeightStore(gpu::Device& device, model::Executor& executor) : device_(device), executor_(executor) {}
 
     Result<std::unique_ptr<WeightBlock>> allocate(uint64_t size_bytes) override;
     uint64_t block_bytes_max() const override;
     Status upload(WeightBlock& to, uint64_t to_offset, std::span<const std::byte> bytes) override;
     Status finish() override;
+    Status finish_gains(const model::AdapterView& adapter) override;
     uint32_t n_slots() const override;
     Status set_slot(uint32_t slot, const model::AdapterView& adapter) override;
 
   private:
     gpu::Device& device_;
-    model::LoraTable& table_;
+    model::Executor& executor_;
     std::mutex table_mutex_;  // LoraTable::set is for one thread at a time
 };
 

@@ -96,8 +96,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
         model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
                               [&](uint64_t done, uint64_t all) { progress(done, all); }));
     log_info("memory plan:\n{}", loaded.executor->memory_plan().table());
-    loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device,
-                                                                 loaded.executor->lora_table());
+    loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device, *loaded.executor);
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;
     registry_options.n_adapters_max = arguments.n_adapters_max;

@@ -97,9 +97,14 @@ inline TestTensors plain_tensors(uint64_t rank = 4, uint64_t seed = 1) {
     return tensors;
 }
 
-inline std::string safetensors_bytes(const TestTensors& tensors) {
+inline std::string safetensors_bytes(const TestTensors& tensors, const std::map<std::string, std::string>& metadata = {}) {
     JsonWriter header;
     header.begin_object();
+    if (!metadata.empty()) {
+        header.key("__metadata__").begin_object();
+        for (const auto& [key, value] : metadata) header.field(key, value);
+        header.end_object();
+    }
     std::string data;
     for (const auto& [name, tensor] : tensors) {
         header.key(name).begin_object().field("dtype", tensor.dtype).key("shape").begin_array();

@@ -60,7 +60,7 @@ class Served {
   private:
     explicit Served(std::unique_ptr<Executor> executor)
         : executor_(std::move(executor)),
-          store_(test_device(), executor_->lora_table()),
+          store_(test_device(), *executor_),
           registry_(executor_->config(), store_, {.base_name = "base"}) {}
 
     std::unique_ptr<Executor> executor_;

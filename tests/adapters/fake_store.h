@@ -14,7 +14,7 @@
 
 namespace lorad::testing {
 
-class FakeStore final : public adapters::WeightStore {
+class FakeStore : public adapters::WeightStore {
   public:
     explicit FakeStore(uint32_t n_slots) : slots(n_slots) {}
 

@@ -101,13 +101,7 @@ TEST(PeftConfig, AnExpressionBeyondOursLeavesTheTensorsToDecide) {
 
 TEST(PeftConfig, EveryVariantThatChangesTheMathematicsIsRefusedByName) {
     const std::pair<const char*, const char*> cases[] = {
-        {R"("use_dora":true)", "DoRA"},
-        {R"("bias":"all")", "bias"},
-        {R"("lora_bias":true)", "lora_bias"},
-        {R"("modules_to_save":["lm_head"])", "modules_to_save"},
-        {R"("trainable_token_indices":[1,2])", "trainable_token_indices"},
-        {R"("trainable_token_indices":{"embed_tokens":[1]})", "trainable_token_indices"},
-        {R"("alora_invocation_tokens":[3])", "aLoRA"},
+        {R"("invocation_string":"<|x|>")", "invocation_string"},
         {R"("use_qalora":true)", "QALoRA"},
         {R"("use_bdlora":{"x":1})", "BD-LoRA"},
         {R"("arrow_config":{"top_k":1})", "Arrow"},
@@ -132,9 +126,27 @@ TEST(PeftConfig, EveryVariantThatChangesTheMathematicsIsRefusedByName) {
         EXPECT_EQ(error.code, ErrorCode::kAdapterUnsupported) << fields;
         EXPECT_THAT(error.message, HasSubstr(name)) << fields;
     }
-    const Error both = refused(config_text(R"("use_dora":true,"bias":"lora_only")"));
-    EXPECT_THAT(both.message, HasSubstr("DoRA"));
-    EXPECT_THAT(both.message, HasSubstr("lora_only"));
+    const Error both = refused(config_text(R"("use_qalora":true,"init_lora_weights":"olora")"));
+    EXPECT_THAT(both.message, HasSubstr("QALoRA"));
+    EXPECT_THAT(both.message, HasSubstr("olora"));
+}
+
+TEST(PeftConfig, VariantsThatAreAppliedAreRead) {
+    const PeftConfig config = parsed(R"("use_dora":true,"bias":"lora_only","modules_to_save":["lm_head","norm"],
+        "trainable_token_indices":[5,3],"alora_invocation_tokens":[3,4],"invocation_string":"x","ensure_weight_tying":true)");
+    EXPECT_TRUE(config.use_dora);
+    EXPECT_EQ(config.bias, BiasKind::kLoraOnly);
+    EXPECT_THAT(config.modules_to_save, ::testing::ElementsAre("lm_head", "norm"));
+    ASSERT_EQ(config.token_indices.size(), 1u);
+    EXPECT_EQ(config.token_indices[0].module, "embed_tokens");
+    EXPECT_THAT(config.token_indices[0].tokens, ::testing::ElementsAre(5, 3));
+    EXPECT_THAT(config.invocation_tokens, ::testing::ElementsAre(3, 4));
+    EXPECT_TRUE(config.ensure_weight_tying);
+    const PeftConfig other = parsed(R"("lora_bias":true,"bias":"all","trainable_token_indices":{"lm_head":[1],"embed_tokens":[]})");
+    EXPECT_TRUE(other.lora_bias);
+    EXPECT_EQ(other.bias, BiasKind::kAll);
+    ASSERT_EQ(other.token_indices.size(), 1u);
+    EXPECT_EQ(other.token_indices[0].module, "lm_head");
 }
 
 TEST(PeftConfig, OtherKindsOfAdapterAreRefusedByTheirType) {
@@ -173,6 +185,14 @@ TEST(PeftConfig, WrongTypesAndRangesNameTheField) {
         {R"("target_modules":"q_(")", "target_modules: not a regular expression"},
         {R"("layers_to_transform":"1")", "layers_to_transform: expected integer"},
         {R"("bias":1)", "bias: expected string"},
+        {R"("bias":"some")", "bias: expected none, all or lora_only"},
+        {R"("use_dora":1)", "use_dora: expected true or false"},
+        {R"("use_dora":true,"lora_bias":true)", "exclude each other"},
+        {R"("modules_to_save":"lm_head")", "modules_to_save: expected array"},
+        {R"("modules_to_save":[""])", "modules_to_save[0]: expected the name of a module"},
+        {R"("trainable_token_indices":7)", "trainable_token_indices: expected array"},
+        {R"("trainable_token_indices":{"embed_tokens":["a"]})", "trainable_token_indices.embed_tokens[0]: expected integer"},
+        {R"("alora_invocation_tokens":[1.5])", "alora_invocation_tokens[0]: expected integer"},
         {R"("init_lora_weights":3)", "init_lora_weights: expected true, false or a name"},
         {R"("r":4,"r":8)", "r: the key occurs twice"},
     };

@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const model::ModelConfig base = [] {
         model::ModelConfig config;
         config.architecture = "LlamaForCausalLM";
+        config.vocab_size = 16;
         config.hidden_size = 8;
         config.intermediate_size = 16;
         config.n_layers = 2;
@@ -30,6 +31,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (rank.ok()) CHECK(*rank >= 1 && *rank <= 512);
     if (!tensors.ok()) return 0;
     const auto plan = adapters::plan_adapter(*peft, *tensors, base);
-    if (plan.ok()) CHECK(plan->size() == base.n_layers);
+    if (plan.ok()) CHECK(plan->layers.size() == base.n_layers);
     return 0;
 }

@@ -1,0 +1,27 @@
+// What of an adapter does not fit, tensor by tensor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace lorad::adapters {
+
+// One thing that does not fit.
+struct Misfit {
+    std::string tensor;  // as the file names it; or the field of the config, or the tensor that is missing
+    std::string expected;
+    std::string found;
+    bool unsupported = false;  // well formed, but of a variant that is not applied
+};
+
+// "2 problems: TENSOR: expected X, found Y; ...", at most 20 of them: kAdapterInvalid, or kAdapterUnsupported if that is all
+// there is. What is broken comes before what is merely not supported.
+Error misfit_error(std::vector<Misfit> misfits);
+
+// Names come from the files: a message stays one line of valid UTF-8 and bounded length whatever they hold.
+std::string one_line(std::string text);
+Error one_line(Error error);
+
+}  // namespace lorad::adapters

@@ -1,0 +1,97 @@
+#include "adapters/plan_checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "proto/base/format.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+using model::Tensor;
+
+// Where a value that is not finite sits, as element index.
+std::optional<uint64_t> first_non_finite(const Tensor& tensor) {
+    const auto scan = [&]<typename Word>(Word exponent) -> std::optional<uint64_t> {
+        for (uint64_t begin = 0; begin < tensor.data.size(); begin += 4096) {
+            Word words[4096 / sizeof(Word)] = {};
+            const size_t bytes = std::min<size_t>(4096, tensor.data.size() - begin);
+            std::memcpy(words, tensor.data.data() + begin, bytes);
+            bool any = false;
+            for (const Word word : words) any |= (word & exponent) == exponent;
+            if (!any) continue;
+            for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
+                if ((words[i] & exponent) == exponent) return begin / sizeof(Word) + i;
+            }
+        }
+        return std::nullopt;
+    };
+    switch (tensor.dtype) {
+        case model::DType::kF32: return scan(uint32_t{0x7f800000});
+        case model::DType::kF16: return scan(uint16_t{0x7c00});
+        case model::DType::kBF16: return scan(uint16_t{0x7f80});
+        default: return std::nullopt;
+    }
+}
+
+}  // namespace
+
+void PlanChecks::misfit(std::string tensor, std::string expected, std::string what, bool unsupported) {
+    misfits.push_back({std::move(tensor), std::move(expected), std::move(what), unsupported});
+}
+
+void PlanChecks::sort_in(const Tensor& tensor) {
+    const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
+    if (!parsed.expected.empty()) return misfit(tensor.name, parsed.expected, parsed.found, parsed.unsupported);
+    const Tensor*& place = found[parsed.place][static_cast<size_t>(parsed.role)];
+    if (place != nullptr) return misfit(tensor.name, "one tensor for this matrix", format("also {}", place->name));
+    place = &tensor;
+}
+
+const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
+    const auto entry = found.find(place);
+    return entry == found.end() ? nullptr : entry->second[static_cast<size_t>(role)];
+}
+
+bool PlanChecks::has_low_rank(const Place& place) const {
+    for (const TensorRole role : {TensorRole::kA, TensorRole::kB, TensorRole::kEmbeddingA, TensorRole::kEmbeddingB}) {
+        if (find(place, role) != nullptr) return true;
+    }
+    return false;
+}
+
+const Tensor* PlanChecks::fitting(const Place& place, TensorRole role, std::initializer_list<uint64_t> shape) {
+    const std::vector<uint64_t> expected(shape);
+    const Tensor* tensor = find(place, role);
+    if (tensor == nullptr) {
+        misfit(tensor_name(place, role), model::shape_text(expected), "none");
+        return nullptr;
+    }
+    if (!model::is_weight_type(tensor->dtype)) {
+        misfit(tensor->name, "type F32, F16 or BF16", std::string(model::name_of(tensor->dtype)));
+        return nullptr;
+    }
+    if (tensor->shape != expected) {
+        misfit(tensor->name, model::shape_text(expected), model::shape_text(tensor->shape));
+        return nullptr;
+    }
+    if (const std::optional<uint64_t> bad = first_non_finite(*tensor)) {
+        const uint64_t columns = expected.size() == 2 ? expected[1] : 1;
+        misfit(tensor->name, "finite numbers",
+               expected.size() == 2 ? format("infinity or NaN at [{}, {}]", *bad / columns, *bad % columns)
+                                    : format("infinity or NaN at [{}]", *bad));
+        return nullptr;
+    }
+    return tensor;
+}
+
+std::vector<float> vector_values(const Tensor& tensor) {
+    std::vector<float> values(tensor.n_elements());
+    const uint32_t n_bytes = model::bytes_of(tensor.dtype);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = model::widen(tensor.dtype, tensor.data.data() + i * n_bytes);
+    return values;
+}
+
+}  // namespace lorad::adapters

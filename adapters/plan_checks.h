@@ -1,0 +1,45 @@
+// What the parts of planning share: the tensors by place and role, and the list of what does not fit.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "adapters/plan.h"
+#include "adapters/tensor_names.h"
+
+namespace lorad::adapters {
+
+// For one thread and one adapter.
+class PlanChecks {
+  public:
+    PlanChecks(const PeftConfig& peft_config, const BaseModel& base_model) : peft(peft_config), base(base_model) {}
+
+    // Puts a tensor to its place, or says why it has none.
+    void sort_in(const model::Tensor& tensor);
+
+    const model::Tensor* find(const Place& place, TensorRole role) const;
+    bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
+
+    void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
+    // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit if not.
+    const model::Tensor* fitting(const Place& place, TensorRole role, std::initializer_list<uint64_t> shape);
+
+    const PeftConfig& peft;
+    const BaseModel& base;
+    RegexBudget budget;
+    using Found = std::array<const model::Tensor*, kTensorRoles>;  // by role
+    std::map<Place, Found> found;
+    std::vector<Misfit> misfits;
+    std::vector<std::string> warnings;
+};
+
+// [n] of a tensor that fits, as f32.
+std::vector<float> vector_values(const model::Tensor& tensor);
+
+// Embedding, output layer, norms, tokens.
+Status plan_extras(PlanChecks& checks, ExtrasPlan& plan);
+
+}  // namespace lorad::adapters

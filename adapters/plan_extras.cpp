@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <numeric>
+
+#include "adapters/plan_checks.h"
+#include "proto/base/format.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+using model::Tensor;
+
+constexpr Place kEmbedding{PlaceKind::kEmbedding}, kHead{PlaceKind::kHead};
+
+bool is_same(const Tensor& a, const Tensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.data, b.data);
+}
+
+class ExtrasPlanner {
+  public:
+    ExtrasPlanner(PlanChecks& checks, ExtrasPlan& plan) : checks_(checks), config_(checks.base.config), plan_(plan) {}
+
+    Status plan() {
+        TRY(plan_embedding_lora());
+        TRY(plan_head_lora());
+        plan_tables();
+        plan_norms();
+        plan_tokens();
+        check_modules_to_save();
+        return ok_status();
+    }
+
+  private:
+    Status plan_embedding_lora() {
+        if (!checks_.has_low_rank(kEmbedding)) return ok_status();
+        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(name_of(kEmbedding), checks_.budget));
+        TRY_ASSIGN(const double scale, checks_.peft.scale_of(name_of(kEmbedding), rank, checks_.budget));
+        const Tensor* a = checks_.fitting(kEmbedding, TensorRole::kEmbeddingA, {rank, config_.vocab_size});
+        const Tensor* b = checks_.fitting(kEmbedding, TensorRole::kEmbeddingB, {config_.hidden_size, rank});
+        if (a == nullptr || b == nullptr) return ok_status();
+        plan_.embed = {a, b, rank, static_cast<float>(scale)};
+        refuse_dora(kEmbedding);
+        if (checks_.peft.ensure_weight_tying && config_.tied_embeddings) {
+            checks_.misfit(a->name, "LoRA on the embedding alone", "ensure_weight_tying, which is not supported with it", true);
+        }
+        return ok_status();
+    }
+
+    Status plan_head_lora() {
+        if (!checks_.has_low_rank(kHead)) {
+            if (const Tensor* bias = checks_.find(kHead, TensorRole::kBBias)) {
+                checks_.misfit(bias->name, "lora_A and lora_B beside it", "none");
+            }
+            return ok_status();
+        }
+        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(name_of(kHead), checks_.budget));
+        TRY_ASSIGN(const double scale, checks_.peft.scale_of(name_of(kHead), rank, checks_.budget));
+        const Tensor* a = checks_.fitting(kHead, TensorRole::kA, {rank, config_.hidden_size});
+        const Tensor* b = checks_.fitting(kHead, TensorRole::kB, {config_.vocab_size, rank});
+        const Tensor* bias = checks_.find(kHead, TensorRole::kBBias);
+        if (bias != nullptr && !checks_.peft.lora_bias) {
+            checks_.misfit(bias->name, "lora_bias = true in the config", "false");
+        } else if (checks_.peft.lora_bias) {
+            bias = checks_.fitting(kHead, TensorRole::kBBias, {config_.vocab_size});
+            if (bias != nullptr) {
+                plan_.head_bias = vector_values(*bias);
+                for (float& value : plan_.head_bias) value = static_cast<float>(scale * value);
+            }
+        }
+        if (a == nullptr || b == nullptr) return ok_status();
+        plan_.head = {a, b, rank, static_cast<float>(scale)};
+        refuse_dora(kHead);
+        return ok_status();
+    }
+
+    // A magnitude there would have been refused by its name; without one PEFT would use a fresh one.
+    void refuse_dora(const Place& place) {
+        if (!checks_.peft.use_dora) return;
+        checks_.misfit(name_of(place), "DoRA on linear layers of the decoder", "DoRA on the embedding or output layer, which is not supported",
+                       true);
+    }
+
+    bool is_saved(const Place& place) const {
+        const std::string name = name_of(place);
+        return std::ranges::any_of(checks_.peft.modules_to_save, [&](const std::string& end) { return name.ends_with(end); });
+    }
+
+    // The table of a place: one that modules_to_save put beside the base's, or one that PEFT loads into the base's own weights.
+    // nullptr: the base's, also where a table was saved along that is the base's.
+    const Tensor* table(const Place& place, bool& replaces_base) {
+        const Tensor* weight = checks_.find(place, TensorRole::kWeight);
+        const Tensor* base_weight = checks_.find(place, TensorRole::kBaseWeight);
+        if (weight != nullptr && base_weight != nullptr) {
+            checks_.misfit(weight->name, "one table", format("also {}", base_weight->name));
+            return nullptr;
+        }
+        if (weight == nullptr && base_weight == nullptr) return nullptr;
+        replaces_base = base_weight != nullptr || !is_saved(place);
+        const Tensor* tensor = checks_.fitting(place, weight != nullptr ? TensorRole::kWeight : TensorRole::kBaseWeight,
+                                               {config_.vocab_size, config_.hidden_size});
+        if (tensor == nullptr) return nullptr;
+        if (weight != nullptr && checks_.has_low_rank(place)) {
+            // Beside LoRA on it PEFT saves the base's table as base_layer.weight.
+            checks_.misfit(weight->name, "either LoRA or a fully trained module", "both");
+            return nullptr;
+        }
+        const bool tied_head = place.kind == PlaceKind::kHead && config_.tied_embeddings;
+        return checks_.base.has_same_tensor(name_of(tied_head ? kEmbedding : place) + ".weight", *tensor) ? nullptr : tensor;
+    }
+
+    void plan_tables() {
+        bool embed_is_bases = false, head_is_bases = false;
+        plan_.embed_table = table(kEmbedding, embed_is_bases);
+        plan_.head_table = table(kHead, head_is_bases);
+        if (!config_.tied_embeddings) return;
+        // What replaces the base's own table shows in the output layer too: they are one.
+        const Tensor* embed = plan_.embed_table;
+        const Tensor* head = plan_.head_table;
+        const bool from_embed = embed != nullptr && (embed_is_bases || checks_.peft.ensure_weight_tying);
+        const bool from_head = head != nullptr && head_is_bases;
+        if (embed != nullptr && head != nullptr && (from_embed || from_head) && !is_same(*embed, *head)) {
+            checks_.misfit(head->name, format("the same as {}, as the base ties them", embed->name), "other numbers");
+        } else if (from_embed && head == nullptr) {
+            plan_.head_table = embed;
+        } else if (from_head && embed == nullptr) {
+            plan_.embed_table = head;
+        }
+    }
+
+    void plan_norms() {
+        const auto norm = [&](const Place& place, uint64_t n) {
+            return checks_.find(place, TensorRole::kWeight) ? checks_.fitting(place, TensorRole::kWeight, {n}) : nullptr;
+        };
+        std::vector<ExtrasPlan::LayerNorms> norms(config_.n_layers);
+        bool has_any = false;
+        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+            ExtrasPlan::LayerNorms& of = norms[layer];
+            of.input = norm({PlaceKind::kInputNorm, layer}, config_.hidden_size);
+            of.post_attention = norm({PlaceKind::kPostAttentionNorm, layer}, config_.hidden_size);
+            of.q = norm({PlaceKind::kQNorm, layer}, config_.head_dim);
+            of.k = norm({PlaceKind::kKNorm, layer}, config_.head_dim);
+            has_any |= of.input || of.post_attention || of.q || of.k;
+        }
+        if (has_any) plan_.norms = std::move(norms);
+        plan_.final_norm = norm({PlaceKind::kFinalNorm}, config_.hidden_size);
+    }
+
+    // Rows of the embedding by token. PEFT calls them a delta, but they stand in for the base's rows.
+    void plan_tokens() {
+        const TokenIndices* of_embedding = nullptr;
+        const TokenIndices* of_head = nullptr;
+        for (const TokenIndices& entry : checks_.peft.token_indices) {
+            const auto names = [&](const Place& place) {
+                const std::string name = name_of(place);
+                return name == entry.module || name.ends_with("." + entry.module);
+            };
+            if (names(kEmbedding)) {
+                of_embedding = &entry;
+            } else if (names(kHead)) {
+                of_head = &entry;
+            } else {
+                checks_.misfit(format("trainable_token_indices: {}", entry.module), "embed_tokens or lm_head", "another module");
+            }
+        }
+        const bool head_follows = of_head && of_embedding && config_.tied_embeddings && of_head->tokens == of_embedding->tokens;
+        if (of_head != nullptr && !head_follows) {
+            checks_.misfit("trainable_token_indices: lm_head", "tokens of the embedding, or the same of a tied output layer",
+                           "tokens of the output layer alone, which is not supported", true);
+        }
+        for (const Place& place : {kEmbedding, kHead}) {
+            const Tensor* rows = checks_.find(place, TensorRole::kTokenRows);
+            const bool is_known = place.kind == PlaceKind::kEmbedding ? of_embedding != nullptr : of_head != nullptr;
+            if (rows != nullptr && !is_known) checks_.misfit(rows->name, "trainable_token_indices in the config", "none");
+        }
+        if (of_embedding == nullptr) return;
+        plan_token_rows(*of_embedding);
+        const Tensor* head_rows = checks_.find(kHead, TensorRole::kTokenRows);
+        if (head_follows && head_rows && plan_.token_rows && !is_same(*head_rows, *plan_.token_rows)) {
+            checks_.misfit(head_rows->name, format("the same as {}, as the base ties them", plan_.token_rows->name), "other numbers");
+        }
+    }
+
+    void plan_token_rows(const TokenIndices& entry) {
+        std::vector<uint32_t> order(entry.tokens.size());
+        std::iota(order.begin(), order.end(), 0u);
+        std::ranges::sort(order, {}, [&](uint32_t i) { return entry.tokens[i]; });
+        for (size_t i = 0; i < order.size(); ++i) {
+            const int64_t token = entry.tokens[order[i]];
+            if (token < 0 || token >= int64_t{config_.vocab_size}) {
+                return checks_.misfit("trainable_token_indices", format("tokens 0 to {}", config_.vocab_size - 1), std::to_string(token));
+            }
+            if (i > 0 && entry.tokens[order[i - 1]] == token) {
+                return checks_.misfit("trainable_token_indices", "each token once", format("{} twice", token));
+            }
+        }
+        const Tensor* rows = checks_.fitting(kEmbedding, TensorRole::kTokenRows, {entry.tokens.size(), config_.hidden_size});
+        if (rows == nullptr) return;
+        if (is_saved(kEmbedding) || checks_.has_low_rank(kEmbedding)) {
+            return checks_.misfit(rows->name, "either token rows or another change of the embedding", "both");
+        }
+        plan_.token_rows = rows;
+        plan_.token_order = std::move(order);
+        for (const uint32_t i : plan_.token_order) plan_.token_ids.push_back(static_cast<uint32_t>(entry.tokens[i]));
+        plan_.tokens_in_head = config_.tied_embeddings;
+        if (plan_.tokens_in_head && (is_saved(kHead) || checks_.has_low_rank(kHead))) {
+            checks_.misfit(rows->name, "either token rows or another change of the output layer, as the base ties them", "both");
+        }
+    }
+
+    // Every module of the base whose name ends so must be in the file, and there must be one.
+    void check_modules_to_save() {
+        std::vector<Place> places{kEmbedding, kHead, {PlaceKind::kFinalNorm}};
+        std::vector<std::string> containers{"model", "model.layers"};
+        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+            places.push_back({PlaceKind::kInputNorm, layer});
+            places.push_back({PlaceKind::kPostAttentionNorm, layer});
+            if (config_.qk_norm) {
+                places.push_back({PlaceKind::kQNorm, layer});
+                places.push_back({PlaceKind::kKNorm, layer});
+            }
+            const std::string prefix = format("model.layers.{}", layer);
+            for (const char* part : {"", ".self_attn", ".mlp", ".mlp.act_fn"}) containers.push_back(prefix + part);
+            for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) {
+                const bool is_gate_up = kFileModules[linear].name.starts_with("mlp.gate") || kFileModules[linear].name == "mlp.up_proj";
+                const bool is_whole = kFileModules[linear].first == model::LinearModule::kO || kFileModules[linear].first == model::LinearModule::kDown;
+                const bool base_is_fused = is_gate_up ? config_.fused_gate_up : config_.fused_qkv;
+                if (is_whole || kFileModules[linear].fused == base_is_fused) places.push_back({PlaceKind::kLinear, layer, linear});
+            }
+        }
+        for (const std::string& end : checks_.peft.modules_to_save) check_saved(end, places, containers);
+    }
+
+    void check_saved(const std::string& end, const std::vector<Place>& places, const std::vector<std::string>& containers) {
+        bool is_known = false;
+        for (const Place& place : places) {
+            if (!name_of(place).ends_with(end)) continue;
+            is_known = true;
+            if (place.kind == PlaceKind::kLinear) {
+                checks_.misfit(format("modules_to_save: {}", name_of(place)), "the embedding, the output layer or norms",
+                               "a fully trained linear layer, which is not supported", true);
+            } else if (checks_.find(place, TensorRole::kWeight) == nullptr) {
+                checks_.misfit(tensor_name(place, TensorRole::kWeight), "a tensor, as modules_to_save names the module", "none");
+            }
+        }
+        if (is_known) return;
+        const bool is_container = std::ranges::any_of(containers, [&](const std::string& name) { return name.ends_with(end); });
+        checks_.misfit(format("modules_to_save: {}", end), "the embedding, the output layer or norms",
+                       is_container ? "a part with linear layers, which is not supported" : "a module that the base does not have",
+                       is_container);
+    }
+
+    PlanChecks& checks_;
+    const model::ModelConfig& config_;
+    ExtrasPlan& plan_;
+};
+
+}  // namespace
+
+Status plan_extras(PlanChecks& checks, ExtrasPlan& plan) { return ExtrasPlanner(checks, plan).plan(); }
+
+}  // namespace lorad::adapters

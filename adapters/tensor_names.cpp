@@ -1,0 +1,244 @@
+#include "adapters/tensor_names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "proto/base/format.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kLayers = "model.layers.";
+
+// Parts of names that belong to something other than LoRA.
+struct NamePart {
+    std::string_view part, meaning;
+};
+constexpr std::array<NamePart, 10> kUnsupportedParts = {{
+    {".ia3_l", "IA3"},
+    {".vera_lambda_", "VeRA"},
+    {".hada_w", "LoHa"},
+    {".lokr_w", "LoKr"},
+    {".oft_", "OFT"},
+    {".boft_", "BOFT"},
+    {".lora_E", "AdaLoRA"},
+    {".lora_a_scales", "a quantized adapter"},
+    {".lora_b_scales", "a quantized adapter"},
+    {"prompt_embeddings", "prompt tuning"},
+}};
+
+// Ends of names, longest first where one ends another. Between the parts may be the adapter's name, ".default".
+struct Suffix {
+    std::string_view before, after;
+    TensorRole role;
+};
+constexpr std::array<Suffix, 15> kSuffixes = {{
+    {".lora_A", ".weight", TensorRole::kA},
+    {".lora_B", ".weight", TensorRole::kB},
+    {".lora_B", ".bias", TensorRole::kBBias},
+    {".lora_magnitude_vector", ".weight", TensorRole::kMagnitude},
+    {".lora_magnitude_vector", "", TensorRole::kMagnitude},
+    {".lora_embedding_A", "", TensorRole::kEmbeddingA},
+    {".lora_embedding_B", "", TensorRole::kEmbeddingB},
+    {".token_adapter.trainable_tokens_delta", "", TensorRole::kTokenRows},
+    {".modules_to_save", ".weight", TensorRole::kWeight},
+    {".modules_to_save", ".bias", TensorRole::kBias},
+    {".token_adapter.base_layer", ".weight", TensorRole::kBaseWeight},
+    {".base_layer", ".weight", TensorRole::kBaseWeight},
+    {".base_layer", ".bias", TensorRole::kBias},
+    {"", ".weight", TensorRole::kWeight},
+    {"", ".bias", TensorRole::kBias},
+}};
+
+struct NormName {
+    std::string_view name;
+    PlaceKind kind;
+};
+constexpr std::array<NormName, 4> kNorms = {{
+    {"input_layernorm", PlaceKind::kInputNorm},
+    {"post_attention_layernorm", PlaceKind::kPostAttentionNorm},
+    {"self_attn.q_norm", PlaceKind::kQNorm},
+    {"self_attn.k_norm", PlaceKind::kKNorm},
+}};
+
+std::optional<TensorRole> take_suffix(std::string_view& name) {
+    for (const Suffix& suffix : kSuffixes) {
+        for (const std::string_view adapter : {"", ".default"}) {
+            if (suffix.before.empty() && !adapter.empty()) continue;
+            std::string_view rest = name;
+            bool ends = true;
+            for (const std::string_view part : {suffix.after, adapter, suffix.before}) {
+                ends = ends && rest.ends_with(part);
+                if (ends) rest.remove_suffix(part.size());
+            }
+            if (!ends) continue;
+            name = rest;
+            return suffix.role;
+        }
+    }
+    return std::nullopt;
+}
+
+// The layer's number; nothing if the text is none. Too large ones give UINT32_MAX.
+std::optional<uint32_t> read_layer(std::string_view digits) {
+    uint32_t layer = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
+    if (digits.empty() || end != digits.data() + digits.size()) return std::nullopt;
+    return error == std::errc() ? layer : UINT32_MAX;
+}
+
+// The place of a module's path, or what is wrong with it.
+void find_place(std::string_view path, const model::ModelConfig& config, ParsedName& parsed) {
+    if (path == "lm_head") {
+        parsed.place.kind = PlaceKind::kHead;
+        return;
+    }
+    if (path == "model.embed_tokens") {
+        parsed.place.kind = PlaceKind::kEmbedding;
+        return;
+    }
+    if (path == "model.norm") {
+        parsed.place.kind = PlaceKind::kFinalNorm;
+        return;
+    }
+    const bool in_layers = path.starts_with(kLayers);
+    if (in_layers) path.remove_prefix(kLayers.size());
+    const size_t dot = path.find('.');
+    const auto layer = in_layers && dot != std::string_view::npos ? read_layer(path.substr(0, dot)) : std::nullopt;
+    if (!layer) {
+        parsed.expected = format("a linear layer under {}N, the embedding, the output layer or a norm", kLayers);
+        parsed.found = "a module the base does not have there";
+        return;
+    }
+    if (*layer >= config.n_layers) {
+        parsed.expected = format("layers 0 to {}", config.n_layers - 1);
+        parsed.found = format("layer {}", path.substr(0, dot));
+        return;
+    }
+    parsed.place.layer = *layer;
+    const std::string_view module = path.substr(dot + 1);
+    if (const auto* linear = std::ranges::find(kFileModules, module, &FileModule::name); linear != kFileModules.end()) {
+        parsed.place.linear = static_cast<uint32_t>(linear - kFileModules.begin());
+        return;
+    }
+    const auto* norm = std::ranges::find(kNorms, module, &NormName::name);
+    if (norm != kNorms.end() && (config.qk_norm || !norm->name.starts_with("self_attn."))) {
+        parsed.place.kind = norm->kind;
+        return;
+    }
+    parsed.expected = format("a linear layer of {}", config.architecture);
+    parsed.found = format("{}, which the base does not have", module);
+}
+
+// Which roles a part of the model can have.
+std::string_view refused_role(PlaceKind kind, TensorRole role) {
+    switch (kind) {
+        case PlaceKind::kLinear:
+            switch (role) {
+                case TensorRole::kWeight:
+                case TensorRole::kBaseWeight: return "a fully trained linear layer";
+                case TensorRole::kEmbeddingA:
+                case TensorRole::kEmbeddingB:
+                case TensorRole::kTokenRows: return "a part of an embedding on a linear layer";
+                default: return "";
+            }
+        case PlaceKind::kEmbedding:
+            switch (role) {
+                case TensorRole::kEmbeddingA:
+                case TensorRole::kEmbeddingB:
+                case TensorRole::kTokenRows:
+                case TensorRole::kWeight:
+                case TensorRole::kBaseWeight: return "";
+                case TensorRole::kMagnitude: return "DoRA on the embedding";
+                default: return "a part of a linear layer on the embedding";
+            }
+        case PlaceKind::kHead:
+            switch (role) {
+                case TensorRole::kA:
+                case TensorRole::kB:
+                case TensorRole::kBBias:
+                case TensorRole::kTokenRows:
+                case TensorRole::kWeight:
+                case TensorRole::kBaseWeight: return "";
+                case TensorRole::kMagnitude: return "DoRA on the output layer";
+                case TensorRole::kBias: return "a bias of the output layer";
+                default: return "a part of an embedding on the output layer";
+            }
+        default: return role == TensorRole::kWeight ? "" : "something other than the weights of a norm";
+    }
+}
+
+std::string_view suffix_of(TensorRole role) {
+    switch (role) {
+        case TensorRole::kA: return ".lora_A.weight";
+        case TensorRole::kB: return ".lora_B.weight";
+        case TensorRole::kBBias: return ".lora_B.bias";
+        case TensorRole::kMagnitude: return ".lora_magnitude_vector";
+        case TensorRole::kBias: return ".bias";
+        case TensorRole::kEmbeddingA: return ".lora_embedding_A";
+        case TensorRole::kEmbeddingB: return ".lora_embedding_B";
+        case TensorRole::kTokenRows: return ".token_adapter.trainable_tokens_delta";
+        case TensorRole::kWeight: return ".weight";
+        case TensorRole::kBaseWeight: return ".base_layer.weight";
+    }
+    return "";
+}
+
+}  // namespace
+
+bool is_norm(PlaceKind kind) { return kind >= PlaceKind::kInputNorm; }
+
+std::string name_of(const Place& place) {
+    switch (place.kind) {
+        case PlaceKind::kEmbedding: return "model.embed_tokens";
+        case PlaceKind::kHead: return "lm_head";
+        case PlaceKind::kFinalNorm: return "model.norm";
+        case PlaceKind::kLinear: return format("{}{}.{}", kLayers, place.layer, kFileModules[place.linear].name);
+        default: break;
+    }
+    return format("{}{}.{}", kLayers, place.layer, std::ranges::find(kNorms, place.kind, &NormName::kind)->name);
+}
+
+std::string tensor_name(const Place& place, TensorRole role) {
+    return format("{}{}{}", kPrefix, name_of(place), suffix_of(role));
+}
+
+ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& config) {
+    ParsedName parsed;
+    for (const NamePart& known : kUnsupportedParts) {
+        if (name.find(known.part) == std::string_view::npos) continue;
+        parsed.expected = "LoRA";
+        parsed.found = format("{}, which is not supported", known.meaning);
+        parsed.unsupported = true;
+        return parsed;
+    }
+    if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+    const std::optional<TensorRole> role = take_suffix(name);
+    if (!role) {
+        parsed.expected = "a name ending in .lora_A.weight or .lora_B.weight, or another that PEFT writes";
+        parsed.found = "another name";
+        return parsed;
+    }
+    parsed.role = *role;
+    find_place(name, config, parsed);
+    if (!parsed.expected.empty()) return parsed;
+    if (const std::string_view refused = refused_role(parsed.place.kind, *role); !refused.empty()) {
+        parsed.expected = "LoRA, or a fully trained embedding, output layer or norm";
+        parsed.found = format("{}, which is not supported", refused);
+        parsed.unsupported = true;
+    }
+    return parsed;
+}
+
+model::LinearShape shape_of(const model::ModelConfig& config, const FileModule& module) {
+    model::LinearShape shape = config.shape(module.first);
+    for (auto part = static_cast<uint8_t>(module.first) + 1; part <= static_cast<uint8_t>(module.last); ++part) {
+        shape.n += config.shape(static_cast<model::LinearModule>(part)).n;
+    }
+    return shape;
+}
+
+}  // namespace lorad::adapters

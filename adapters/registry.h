@@ -125,6 +125,8 @@ class Registry {
     // An upload, durable after finish(); see BlobUpload. Blobs that no adapter was made of go away after a day.
     Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes);
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
+    // Deletes uploads of which nothing became, unless an adapter or a call under way needs them.
+    void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and

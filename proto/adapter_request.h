@@ -86,7 +86,6 @@ Result<ActivateRequest> parse_activate_request(std::string_view body);
 // POST /v1/adapters/{name}/rollback: the generation to go back to; empty: the one before.
 struct RollbackRequest {
     std::string generation;
-    std::string expected_generation;  // only if this is the present one
 };
 Result<RollbackRequest> parse_rollback_request(std::string_view body);
 

@@ -236,10 +236,9 @@ Result<ActivateRequest> parse_activate_request(std::string_view body) {
 Result<RollbackRequest> parse_rollback_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_optional(body));
     JsonValue root = document.root();
-    TRY(check_keys(root, {"generation", "expected_generation"}));
+    TRY(check_keys(root, {"generation"}));
     RollbackRequest request;
     TRY_ASSIGN(request.generation, parse_generation(root, "generation"));
-    TRY_ASSIGN(request.expected_generation, parse_generation(root, "expected_generation"));
     return request;
 }
 

@@ -31,6 +31,7 @@ struct HttpRequest {
     std::string method;
     std::string target;  // as sent: percent-encoded, with the query
     std::string content_type;
+    std::string accept;
     std::string last_event_id;  // of an event stream that is taken up again
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none

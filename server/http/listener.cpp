@@ -262,6 +262,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     ours.method = request.method;
     ours.target = request.target;
     ours.content_type = std::move(content_type);
+    ours.accept = request.get_header_value("Accept");
     ours.last_event_id = request.get_header_value("Last-Event-ID");
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;

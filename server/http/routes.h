@@ -2,17 +2,27 @@
 #pragma once
 
 #include <atomic>
+#include <span>
 #include <string>
 
 #include "adapters/registry.h"
 #include "model/config.h"
 #include "proto/generate_request.h"
 #include "server/engine/engine.h"
+#include "server/http/adapter_choice.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
 #include "server/text_codec.h"
 
 namespace lorad::server {
+
+// Bounds on what clients send to be kept.
+struct UploadLimits {
+    uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
+    uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
+    uint32_t n_uploads_max = 16;                           // at a time; more are answered 429
+    uint32_t n_watchers_max = 16;                          // readers of events at a time
+};
 
 // All that the routes reach. The references outlive the listener.
 struct ServerContext {
@@ -25,6 +35,11 @@ struct ServerContext {
     uint32_t n_positions_max = 0;  // prompt and answer together
     model::GenerationDefaults defaults;
     int64_t started_at_s = 0;  // Unix time
+    UploadLimits uploads = {};
+
+    LoraScales lora_scales = {};
+    std::atomic<uint32_t> n_uploads = 0;
+    std::atomic<uint32_t> n_watchers = 0;
 };
 
 // Set once the model is there; until then routes that need it answer 503.
@@ -33,13 +48,24 @@ using ContextGate = std::atomic<ServerContext*>;
 // Every route of the server. `gate` outlives the router.
 void add_routes(Router& router, const ContextGate& gate);
 
+// Handlers of routes that need the model.
+using ContextHandler = HttpReply (*)(ServerContext&, const HttpRequest&);
+struct ContextRoute {
+    const char* method;
+    const char* path;
+    ContextHandler handler;
+    BodyUse body = BodyUse::kBuffered;
+};
+
 HttpReply generate(ServerContext& context, const HttpRequest& request, proto::ApiKind kind);
 
-HttpReply list_models(ServerContext& context);
-HttpReply show_model(ServerContext& context, const std::string& id);
-HttpReply load_adapter(ServerContext& context, const HttpRequest& request);
-HttpReply unload_adapter(ServerContext& context, const HttpRequest& request);
-HttpReply list_adapters(ServerContext& context);
-HttpReply show_metrics(ServerContext& context);
+std::span<const ContextRoute> adapter_routes();  // /v1/adapters
+std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
+std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
+
+// POST /v1/adapters with a form.
+HttpReply register_form(ServerContext& context, const HttpRequest& request);
+// GET /v1/adapters/events
+HttpReply watch_adapters(ServerContext& context, const HttpRequest& request);
 
 }  // namespace lorad::server

@@ -16,41 +16,6 @@ using proto::GenerateRequest;
 // How often a waiting worker looks whether its client is still there.
 constexpr std::chrono::milliseconds kDisconnectPoll{50};
 
-// The name in `model`: the base, an adapter, or BASE:ADAPTER.
-Result<AdapterUse> resolve_model(const ServerContext& context, const std::string& name,
-                                 std::string& generation) {
-    if (name.empty() || name == context.base_name) return AdapterUse{};
-    std::string_view adapter_name = name;
-    bool qualified =
-        name.size() > context.base_name.size() && name.starts_with(context.base_name + ":");
-    // Not found is one thing, no place on the device or files that do not fit another.
-    auto unknown = [](const Result<adapters::MixLease>& lease) {
-        return !lease.ok() && lease.error().code == ErrorCode::kAdapterNotFound;
-    };
-    Result<adapters::MixLease> lease = context.registry.acquire(name);
-    if (unknown(lease) && qualified) {
-        adapter_name.remove_prefix(context.base_name.size() + 1);
-        lease = context.registry.acquire(adapter_name);
-        if (unknown(lease)) {
-            return make_error(ErrorCode::kAdapterNotFound,
-                              format("the adapter {} is not loaded", json_quote(adapter_name)),
-                              "model");
-        }
-    }
-    if (unknown(lease)) {
-        return make_error(ErrorCode::kModelNotFound,
-                          format("the model {} does not exist", json_quote(name)), "model");
-    }
-    if (!lease.ok()) return lease.error();
-    generation = lease->generation();
-    AdapterUse use;
-    use.uses = lease->uses();
-    use.name = lease->name();
-    use.revoked = [lease = *lease] { return lease.revoked(); };
-    use.lease = std::make_shared<const adapters::MixLease>(std::move(*lease));
-    return use;
-}
-
 Result<std::vector<TokenId>> prompt_tokens(const ServerContext& context, GenerateRequest& parsed) {
     if (parsed.kind == ApiKind::kChat) {
         TRY_ASSIGN(std::string text, context.text.render_chat(parsed.messages_json));
@@ -238,10 +203,6 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
     TRY_ASSIGN(GenerateRequest parsed,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
     stream = parsed.stream;
-    if (parsed.adapters || parsed.lora) {
-        return make_error(ErrorCode::kUnsupportedParameter,
-                          "adapters: name the adapter in \"model\"", "adapters");
-    }
     proto::ResponseHead head;
     head.kind = kind;
     head.id = format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_seed());
@@ -251,7 +212,6 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
     head.model = parsed.model.empty() ? context.base_name : parsed.model;
 
     Request request;
-    TRY_ASSIGN(request.adapter, resolve_model(context, parsed.model, head.adapter_generation));
     TRY_ASSIGN(request.prompt, prompt_tokens(context, parsed));
     if (request.prompt.empty()) {
         return make_error(ErrorCode::kInvalidRequest, "the prompt has no tokens",
@@ -265,6 +225,10 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
         const std::vector<TokenId>& eos = context.defaults.eos_token_ids;
         request.stop_tokens.insert(request.stop_tokens.end(), eos.begin(), eos.end());
     }
+    // Last: what is refused anyway brings no adapter to the device.
+    TRY_ASSIGN(adapters::MixLease lease, choose_adapters(context, parsed, http));
+    if (lease) head.adapter_generation = lease.generation();
+    request.adapter = use_of(lease, request.prompt);
     request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
     auto generation = std::make_shared<Generation>(
         std::move(head), parsed, request, context.text.make_decoder(std::move(parsed.stop)));

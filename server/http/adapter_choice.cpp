@@ -1,0 +1,175 @@
+#include "server/http/adapter_choice.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "proto/base/format.h"
+#include "proto/json.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+using adapters::AdapterTerm;
+using adapters::MixLease;
+
+adapters::AcquireOptions waiting_for(ServerContext& context, const HttpRequest& http) {
+    adapters::AcquireOptions options;
+    options.cancelled = [&context, &http] {
+        return !context.engine.accepting() || (http.client_gone && http.client_gone());
+    };
+    return options;
+}
+
+// NAME of BASE:NAME and BASE::NAME; empty for anything else.
+std::string_view qualified_name(std::string_view model, std::string_view base) {
+    if (model.size() <= base.size() + 1 || !model.starts_with(base) || model[base.size()] != ':')
+        return {};
+    model.remove_prefix(base.size() + 1);
+    if (model.starts_with(':')) model.remove_prefix(1);
+    return model;
+}
+
+Result<MixLease> lease_of_model(ServerContext& context, const std::string& model,
+                                const adapters::AcquireOptions& options) {
+    Result<MixLease> lease = context.registry.acquire(model, options);
+    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+    std::string_view name = qualified_name(model, context.base_name);
+    if (name.empty()) {
+        return make_error(ErrorCode::kModelNotFound,
+                          format("the model {} does not exist", json_quote(model)), "model");
+    }
+    lease = context.registry.acquire(name, options);
+    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+    return make_error(ErrorCode::kAdapterNotFound,
+                      format("no adapter is called {}", json_quote(name)), "model");
+}
+
+Result<MixLease> lease_of_terms(ServerContext& context, const std::vector<AdapterTerm>& terms,
+                                std::string_view field, const adapters::AcquireOptions& options) {
+    Result<MixLease> lease = context.registry.acquire(terms, options);
+    if (lease.ok()) return lease;
+    Error error = lease.error();
+    if (error.code == ErrorCode::kAdapterNotFound) error.param = std::string(field);
+    return error;
+}
+
+}  // namespace
+
+void LoraScales::add(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    if (ids_.emplace(name, uint32_t(names_.size())).second) names_.push_back(name);
+}
+
+void LoraScales::add_all(const std::vector<adapters::AdapterInfo>& registered) {
+    std::vector<const adapters::AdapterInfo*> fresh;
+    for (const adapters::AdapterInfo& adapter : registered) {
+        if (!adapter.draining && !ids_.contains(adapter.name)) fresh.push_back(&adapter);
+    }
+    std::sort(fresh.begin(), fresh.end(), [](const auto* a, const auto* b) {
+        return std::tie(a->loaded_at_s, a->name) < std::tie(b->loaded_at_s, b->name);
+    });
+    for (const adapters::AdapterInfo* adapter : fresh) {
+        ids_.emplace(adapter->name, uint32_t(names_.size()));
+        names_.push_back(adapter->name);
+    }
+}
+
+std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& registry) {
+    const std::vector<adapters::AdapterInfo> registered = registry.list();
+    std::lock_guard lock(mutex_);
+    add_all(registered);
+    std::vector<Entry> entries;
+    for (const adapters::AdapterInfo& adapter : registered) {
+        if (adapter.draining) continue;
+        uint32_t id = ids_.at(adapter.name);
+        auto scale = scales_.find(id);
+        entries.push_back({id, adapter.name, scale == scales_.end() ? 0.0f : scale->second});
+    }
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.id < b.id; });
+    return entries;
+}
+
+Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& registry,
+                                                   const std::vector<proto::IdScale>& scales) {
+    if (scales.empty()) return std::vector<AdapterTerm>();
+    const std::vector<Entry> known = entries(registry);
+    std::vector<AdapterTerm> terms;
+    for (size_t i = 0; i < scales.size(); ++i) {
+        auto entry = std::lower_bound(known.begin(), known.end(), scales[i].id,
+                                      [](const Entry& e, uint32_t id) { return e.id < id; });
+        if (entry == known.end() || entry->id != scales[i].id) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("lora[{}].id: no adapter has the number {}", i, scales[i].id),
+                              format("lora[{}].id", i));
+        }
+        if (scales[i].scale != 0.0f) terms.push_back({entry->name, scales[i].scale});
+    }
+    return terms;
+}
+
+Status LoraScales::set(const adapters::Registry& registry,
+                       const std::vector<proto::IdScale>& scales) {
+    TRY(terms(registry, scales));
+    std::lock_guard lock(mutex_);
+    scales_.clear();
+    for (const proto::IdScale& entry : scales) {
+        if (entry.scale != 0.0f) scales_[entry.id] = entry.scale;
+    }
+    return ok_status();
+}
+
+std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry) const {
+    std::vector<AdapterTerm> terms;
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& [id, scale] : scales_) terms.push_back({names_[id], scale});
+    }
+    std::erase_if(terms, [&](const AdapterTerm& term) { return !registry.find(term.name); });
+    return terms;
+}
+
+Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
+                                 const HttpRequest& http) {
+    const adapters::AcquireOptions options = waiting_for(context, http);
+    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    if (!request.model.empty() && request.model != context.base_name) {
+        TRY_ASSIGN(MixLease lease, lease_of_model(context, request.model, options));
+        if (listed == nullptr) return lease;
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}: the model {} is an adapter already; with a list of adapters, "
+                                 "model is the base, {}",
+                                 listed, json_quote(request.model), json_quote(context.base_name)),
+                          listed);
+    }
+    std::vector<AdapterTerm> terms;
+    if (request.adapters) {
+        for (const proto::NamedScale& term : *request.adapters)
+            terms.push_back({term.name, term.scale});
+    } else if (request.lora) {
+        TRY_ASSIGN(terms, context.lora_scales.terms(context.registry, *request.lora));
+    } else {
+        // One that has gone since counts as 0.
+        for (;;) {
+            terms = context.lora_scales.defaults(context.registry);
+            Result<MixLease> lease = context.registry.acquire(terms, options);
+            if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+        }
+    }
+    return lease_of_terms(context, terms, listed, options);
+}
+
+AdapterUse use_of(const MixLease& lease, std::span<const TokenId> prompt) {
+    AdapterUse use;
+    if (!lease) return use;
+    use.uses = lease.uses();
+    std::span<const TokenId> invocation = lease.invocation_tokens();
+    if (!invocation.empty()) use.from_position = activation_position(prompt, invocation);
+    use.name = lease.name();
+    use.lease = std::make_shared<const MixLease>(lease);
+    use.revoked = [lease] { return lease.revoked(); };
+    return use;
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,68 @@
+// Which adapters a request runs with: from its `model`, its `adapters` or `lora`, and the global
+// scales of llama-server's interface to a lease.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapters/registry.h"
+#include "proto/generate_request.h"
+#include "server/engine/request.h"
+
+namespace lorad::server {
+
+struct HttpRequest;
+struct ServerContext;
+
+// llama-server knows adapters by number and gives each a scale that holds for all requests which
+// name none. A name keeps its number for as long as the server runs, also when it goes and comes
+// back; new names get the next numbers. All scales begin at 0. Any thread.
+class LoraScales {
+  public:
+    struct Entry {
+        uint32_t id = 0;
+        std::string name;
+        float scale = 0.0f;
+    };
+
+    // The registered adapters with their numbers, in their order. Names without one get it, the
+    // oldest first.
+    std::vector<Entry> entries(const adapters::Registry& registry);
+    // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
+    Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
+    // The names of a request's list. kInvalidRequest, param "lora[i].id".
+    Result<std::vector<adapters::AdapterTerm>> terms(const adapters::Registry& registry,
+                                                     const std::vector<proto::IdScale>& scales);
+    // Adapters with a scale other than 0 that are still there.
+    std::vector<adapters::AdapterTerm> defaults(const adapters::Registry& registry) const;
+
+    // Gives the name the next number.
+    void add(const std::string& name);
+
+  private:
+    void add_all(const std::vector<adapters::AdapterInfo>& registered);  // under mutex_
+
+    mutable std::mutex mutex_;
+    std::vector<std::string> names_;  // by number
+    std::map<std::string, uint32_t, std::less<>> ids_;
+    std::map<uint32_t, float> scales_;  // those other than 0
+};
+
+// Waits, within the registry's bound, until everything is on the device; a client that leaves ends
+// the wait. Empty lease: the base. kModelNotFound and kAdapterNotFound with the field that named it,
+// kInvalidRequest where `model` names an adapter and the request lists others, and what
+// Registry::acquire gives.
+Result<adapters::MixLease> choose_adapters(ServerContext& context,
+                                           const proto::GenerateRequest& request,
+                                           const HttpRequest& http);
+
+// What the engine needs of a lease. An activated adapter counts from the last occurrence of its
+// invocation tokens in the prompt on, and not at all where they do not occur.
+AdapterUse use_of(const adapters::MixLease& lease, std::span<const TokenId> prompt);
+
+}  // namespace lorad::server

@@ -1,0 +1,143 @@
+// The faces of other servers on the same registry: vLLM and mistral.rs (/v1/load_lora_adapter),
+// SGLang (/load_lora_adapter), llama-server (/lora-adapters).
+#include "proto/adapter_request.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/json.h"
+#include "server/http/adapter_json.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+using adapters::AdapterInfo;
+
+HttpReply plain_text(std::string text) {
+    HttpReply reply;
+    reply.content_type = "text/plain; charset=utf-8";
+    reply.body = std::move(text);
+    return reply;
+}
+bool wants_text(const HttpRequest& request) { return request.accept.starts_with("text/plain"); }
+
+Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
+    TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
+    Result<AdapterInfo> loaded = context.registry.load(
+        parsed.name, parsed.path, {parsed.load_inplace, parsed.expected_generation});
+    if (!loaded.ok()) {
+        log_warn("adapter {} was not loaded: {}", json_quote(parsed.name), loaded.error().message);
+        return loaded;
+    }
+    if (!parsed.pin) return loaded;
+    return context.registry.activate(parsed.name, {adapters::ActivationMode::kUnmerged, true});
+}
+
+Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request) {
+    TRY_ASSIGN(proto::UnloadAdapterRequest parsed,
+               proto::parse_unload_adapter_request(request.body));
+    adapters::RemoveOptions options;
+    options.expected_generation = parsed.expected_generation;
+    return context.registry.remove(parsed.name, options);
+}
+
+HttpReply vllm_load(ServerContext& context, const HttpRequest& request) {
+    Result<AdapterInfo> loaded = load(context, request);
+    if (!loaded.ok()) return error_reply(loaded.error());
+    if (wants_text(request))
+        return plain_text(format("Success: LoRA adapter '{}' added successfully.", loaded->name));
+    return adapter_reply(*loaded);
+}
+
+HttpReply vllm_unload(ServerContext& context, const HttpRequest& request) {
+    Result<AdapterInfo> unloaded = unload(context, request);
+    if (!unloaded.ok()) return error_reply(unloaded.error());
+    if (wants_text(request)) {
+        return plain_text(
+            format("Success: LoRA adapter '{}' removed successfully.", unloaded->name));
+    }
+    return removed_reply(*unloaded);
+}
+
+HttpReply vllm_list(ServerContext& context, const HttpRequest&) {
+    JsonWriter writer;
+    writer.begin_object().field("object", "list").key("data").begin_array();
+    for (const AdapterInfo& adapter : context.registry.list()) write_adapter(writer, adapter);
+    writer.end_array().end_object();
+    return json_reply(writer.take());
+}
+
+// SGLang's answer in both cases; an error also carries our envelope.
+HttpReply sglang_reply(ServerContext& context, const Result<AdapterInfo>& result) {
+    JsonWriter writer;
+    writer.begin_object().field("success", result.ok());
+    HttpReply reply;
+    if (!result.ok()) {
+        reply = error_reply(result.error());
+        std::string envelope = reply.body;
+        writer.field("error_message", result.error().message);
+        Result<JsonDocument> document = parse_json(envelope);
+        CHECK(document.ok());
+        writer.key("error").raw(document->root().find("error")->dump());
+    }
+    writer.key("loaded_adapters").begin_object();
+    for (const AdapterInfo& adapter : context.registry.list()) {
+        if (adapter.draining) continue;
+        writer.key(adapter.name)
+            .begin_object()
+            .field("lora_id", adapter.generation)
+            .field("pinned", adapter.pinned)
+            .end_object();
+    }
+    writer.end_object().end_object();
+    reply.body = writer.take();
+    return reply;
+}
+
+HttpReply sglang_load(ServerContext& context, const HttpRequest& request) {
+    return sglang_reply(context, load(context, request));
+}
+HttpReply sglang_unload(ServerContext& context, const HttpRequest& request) {
+    return sglang_reply(context, unload(context, request));
+}
+
+HttpReply llama_list(ServerContext& context, const HttpRequest&) {
+    JsonWriter writer;
+    writer.begin_array();
+    for (const LoraScales::Entry& entry : context.lora_scales.entries(context.registry)) {
+        writer.begin_object()
+            .field("id", entry.id)
+            .field("path", entry.name)
+            .field("scale", entry.scale)
+            .field("task_name", "")
+            .field("prompt_prefix", "")
+            .end_object();
+    }
+    writer.end_array();
+    return json_reply(writer.take());
+}
+
+HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
+    Result<std::vector<proto::IdScale>> scales = proto::parse_lora_scales_request(request.body);
+    if (!scales.ok()) return error_reply(scales.error());
+    Status set = context.lora_scales.set(context.registry, *scales);
+    if (!set.ok()) return error_reply(set.error());
+    JsonWriter writer;
+    writer.begin_object().field("success", true).end_object();
+    return json_reply(writer.take());
+}
+
+constexpr ContextRoute kRoutes[] = {
+    {"POST", "/v1/load_lora_adapter", vllm_load},
+    {"POST", "/v1/unload_lora_adapter", vllm_unload},
+    {"GET", "/v1/lora_adapters", vllm_list},
+    {"POST", "/load_lora_adapter", sglang_load},
+    {"POST", "/unload_lora_adapter", sglang_unload},
+    {"GET", "/lora-adapters", llama_list},
+    {"POST", "/lora-adapters", llama_set},
+};
+
+}  // namespace
+
+std::span<const ContextRoute> compat_routes() { return kRoutes; }
+
+}  // namespace lorad::server

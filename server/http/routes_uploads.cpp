@@ -1,0 +1,202 @@
+// Files that clients send: blobs by their digest, and small adapters whole in one form.
+#include <algorithm>
+
+#include "adapters/files.h"
+#include "proto/adapter_request.h"
+#include "proto/base/format.h"
+#include "proto/json.h"
+#include "proto/multipart.h"
+#include "server/http/adapter_json.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+// A place among those that may be taken at a time; given back when this ends.
+class Place {
+  public:
+    Place(std::atomic<uint32_t>& n_taken, uint32_t n_max)
+        : n_taken_(n_taken), taken_(n_taken.fetch_add(1) < n_max) {
+        if (!taken_) n_taken_.fetch_sub(1);
+    }
+    ~Place() {
+        if (taken_) n_taken_.fetch_sub(1);
+    }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    bool taken() const { return taken_; }
+
+  private:
+    std::atomic<uint32_t>& n_taken_;
+    const bool taken_;
+};
+
+Error too_many_uploads(const ServerContext& context) {
+    return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be",
+                                                      context.uploads.n_uploads_max));
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+Status store_blob(ServerContext& context, const std::string& sha256, std::string_view content) {
+    if (content.size() > context.uploads.file_bytes_max) {
+        return make_error(ErrorCode::kAdapterFileTooLarge,
+                          format("{} bytes, at most {} are taken", content.size(),
+                                 context.uploads.file_bytes_max));
+    }
+    TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
+               context.registry.put_blob(sha256, content.size()));
+    TRY(upload->write(bytes_of(content)));
+    return upload->finish();
+}
+
+HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
+    Result<std::string> sha256 = proto::parse_digest(request.params.at(0), "digest");
+    if (!sha256.ok()) return error_reply(sha256.error());
+    Place place(context.n_uploads, context.uploads.n_uploads_max);
+    if (!place.taken()) return error_reply(too_many_uploads(context));
+    uint64_t n_bytes = 0;
+    Status stored = [&]() -> Status {
+        std::optional<uint64_t> length = request.stream ? request.stream->length() : 0;
+        if (length && *length > context.uploads.file_bytes_max) {
+            return make_error(ErrorCode::kAdapterFileTooLarge,
+                              format("{} bytes, at most {} are taken", *length,
+                                     context.uploads.file_bytes_max));
+        }
+        // Dropped on any error, and with it what has come so far.
+        TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
+                   context.registry.put_blob(*sha256, length));
+        if (request.stream != nullptr) {
+            TRY(request.stream->read(context.uploads.file_bytes_max, [&](std::string_view piece) {
+                n_bytes += piece.size();
+                return upload->write(bytes_of(piece));
+            }));
+        }
+        return upload->finish();
+    }();
+    if (!stored.ok()) {
+        Error error = stored.error();
+        if (error.code == ErrorCode::kPayloadTooLarge) error.code = ErrorCode::kAdapterFileTooLarge;
+        return error_reply(error);
+    }
+    JsonWriter writer;
+    writer.begin_object()
+        .field("object", "blob")
+        .field("digest", "sha256:" + *sha256)
+        .field("bytes", n_bytes)
+        .end_object();
+    return json_reply(writer.take(), 201);
+}
+
+HttpReply head_blob(ServerContext& context, const HttpRequest& request) {
+    Result<std::string> sha256 = proto::parse_digest(request.params.at(0), "digest");
+    if (!sha256.ok()) return error_reply(sha256.error());
+    std::optional<uint64_t> bytes = context.registry.blob_bytes(*sha256);
+    if (!bytes) {
+        return error_reply(
+            make_error(ErrorCode::kAdapterFileNotFound, "no such blob was uploaded", "digest"));
+    }
+    HttpReply reply;
+    reply.headers.emplace_back("X-Blob-Bytes", format("{}", *bytes));
+    return reply;
+}
+
+// The fields and files of a form, by what it says.
+struct Form {
+    proto::RegisterAdapterRequest request;
+    std::vector<std::pair<std::string, std::string_view>> files;
+};
+
+Error bad_form(std::string_view param, std::string_view what) {
+    return make_error(ErrorCode::kInvalidRequest, format("{}: {}", param, what), std::string(param));
+}
+
+// Fields become the JSON that a registration without a form has, so that there is one set of rules.
+Result<Form> read_form(std::string_view body, std::string_view boundary) {
+    TRY_ASSIGN(std::vector<proto::FormPart> parts, proto::parse_multipart(body, boundary));
+    Form form;
+    JsonWriter writer;
+    writer.begin_object();
+    std::vector<std::string> seen;
+    for (const proto::FormPart& part : parts) {
+        const std::string& key = part.has_filename ? part.filename : part.name;
+        if (std::find(seen.begin(), seen.end(), key) != seen.end())
+            return bad_form(json_quote(key), "it is there twice");
+        seen.push_back(key);
+        if (part.has_filename) {
+            TRY(proto::check_file_name(key, "files"));
+            form.files.emplace_back(key, part.content);
+        } else if (key == "replace") {
+            if (part.content != "true" && part.content != "false")
+                return bad_form(key, "expected true or false");
+            writer.field(key, part.content == "true");
+        } else if (key == "name" || key == "expected_generation") {
+            writer.field(key, part.content);
+        } else {
+            return bad_form(json_quote(key),
+                            "expected name, replace, expected_generation or a file");
+        }
+    }
+    writer.key("files").begin_object();
+    for (const auto& [name, content] : form.files)
+        writer.field(name, "sha256:" + adapters::sha256_hex(bytes_of(content)));
+    writer.end_object().end_object();
+    TRY_ASSIGN(form.request, proto::parse_register_request(writer.take()));
+    return form;
+}
+
+// What this call has stored goes again if nothing comes of it.
+Result<adapters::AdapterInfo> register_files(ServerContext& context, const Form& form) {
+    const proto::RegisterAdapterRequest& wanted = form.request;
+    TRY(adapters::check_adapter_name(wanted.name, context.base_name));
+    std::vector<adapters::UploadedFile> files;
+    std::vector<std::string> added;
+    auto registered = [&]() -> Result<adapters::AdapterInfo> {
+        for (size_t i = 0; i < form.files.size(); ++i) {
+            const std::string& sha256 = wanted.files[i].sha256;
+            if (!context.registry.blob_bytes(sha256)) {
+                TRY(store_blob(context, sha256, form.files[i].second));
+                added.push_back(sha256);
+            }
+            files.push_back({wanted.files[i].file, sha256});
+        }
+        return context.registry.register_adapter(wanted.name, files,
+                                                 {wanted.replace, wanted.expected_generation});
+    }();
+    if (!registered.ok()) context.registry.discard_blobs(added);
+    return registered;
+}
+
+constexpr ContextRoute kRoutes[] = {
+    {"PUT", "/v1/adapters/blobs/{}", put_blob, BodyUse::kStreamed},
+    {"HEAD", "/v1/adapters/blobs/{}", head_blob},
+};
+
+}  // namespace
+
+HttpReply register_form(ServerContext& context, const HttpRequest& request) {
+    Place place(context.n_uploads, context.uploads.n_uploads_max);
+    if (!place.taken()) return error_reply(too_many_uploads(context));
+    Result<adapters::AdapterInfo> registered = [&]() -> Result<adapters::AdapterInfo> {
+        TRY_ASSIGN(std::string boundary, proto::multipart_boundary(request.content_type));
+        std::string body;
+        if (request.stream != nullptr) {
+            TRY(request.stream->read(context.uploads.form_bytes_max, [&](std::string_view piece) {
+                body.append(piece);
+                return ok_status();
+            }));
+        }
+        TRY_ASSIGN(Form form, read_form(body, boundary));
+        return register_files(context, form);
+    }();
+    if (registered.ok()) return adapter_reply(*registered, 201);
+    Error error = registered.error();
+    if (error.param == "lora_name") error.param = "name";
+    return error_reply(error);
+}
+
+std::span<const ContextRoute> upload_routes() { return kRoutes; }
+
+}  // namespace lorad::server

@@ -1,0 +1,233 @@
+// The whole server but for device and tokenizer: real sockets, routes, engine thread and registry;
+// a fake runner computes.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "adapters/files.h"
+#include "model/config.h"
+#include "proto/json.h"
+#include "server/http/listener.h"
+#include "server/http/routes.h"
+#include "tests/server/fake_runner.h"
+#include "tests/server/host_weight_store.h"
+
+namespace lorad::server {
+
+inline constexpr uint32_t kPositionsMax = 512;
+inline constexpr TokenId kEos = 996;
+
+// Token t is the text "<t>"; a text is its bytes.
+class FakeDecoder final : public TextDecoder {
+  public:
+    explicit FakeDecoder(std::vector<std::string> stop) : stop_(std::move(stop)) {}
+    Result<std::string> push(TokenId token) override {
+        std::string piece = "<" + std::to_string(token) + ">";
+        for (const std::string& stop : stop_) found_ = found_ || piece == stop;
+        return found_ ? std::string() : piece;
+    }
+    bool found_stop() const override { return found_; }
+    Result<std::string> finish() override { return std::string(); }
+
+  private:
+    std::vector<std::string> stop_;
+    bool found_ = false;
+};
+
+class FakeCodec final : public TextCodec {
+  public:
+    Result<std::vector<TokenId>> encode(std::string_view text, bool) const override {
+        return std::vector<TokenId>(text.begin(), text.end());
+    }
+    Result<std::string> render_chat(const std::string& messages_json) const override {
+        Result<JsonDocument> document = parse_json(messages_json);
+        if (!document.ok()) return document.error();
+        std::string text;
+        for (const JsonValue& message : *document->root().as_array())
+            text += *message.string_or("content", "");
+        return text;
+    }
+    std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const override {
+        return std::make_unique<FakeDecoder>(std::move(stop));
+    }
+};
+
+inline std::string text_of(const std::vector<TokenId>& tokens) {
+    std::string out;
+    for (TokenId token : tokens) out += "<" + std::to_string(token) + ">";
+    return out;
+}
+inline std::vector<TokenId> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// A request over a bare socket that closes without reading the answer.
+inline void send_and_close(uint32_t port, const std::string& body, int wait_ms) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(uint16_t(port));
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    std::string request =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+        "application/json\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body;
+    ASSERT_EQ(send(fd, request.data(), request.size(), 0), ssize_t(request.size()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    close(fd);
+}
+
+class HttpTest : public testing::Test {
+  protected:
+    explicit HttpTest(uint32_t n_slots = 8)
+        : runner(64),
+          metrics({"base", model::kBlockTokens, 64, 8, "fake", "none", true}),
+          engine(runner, metrics, {{128, 8, model::kBlockTokens}, 64, 16}),
+          config(
+              *model::load_model_config(std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/base")),
+          store(n_slots),
+          registry(config, store, {"base", n_slots}),
+          context{engine,     metrics,       registry,   codec,     "base",
+                  kFakeVocab, kPositionsMax, defaults(), 1700000000} {
+        add_routes(router, gate);
+        auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router,
+                                        [this](int status) { metrics.on_http_response(status); });
+        EXPECT_TRUE(created.ok());
+        listener = std::move(*created);
+        listener->start();
+        engine.start();
+        gate = &context;
+    }
+    ~HttpTest() override {
+        engine.drain(std::chrono::milliseconds(0));
+        listener->stop();
+    }
+    static model::GenerationDefaults defaults() {
+        model::GenerationDefaults out;
+        out.eos_token_ids = {kEos};
+        out.temperature = 0.0f;
+        return out;
+    }
+
+    struct Answer {
+        int status = 0;
+        std::string body;
+        std::string code;  // of an error
+        std::string param;
+        std::string message;
+        std::string type;
+        std::string generation;  // of an adapter
+    };
+    Answer read(const httplib::Result& result) {
+        Answer answer;
+        EXPECT_TRUE(bool(result)) << "no answer";
+        if (!result) return answer;
+        answer.status = result->status;
+        answer.body = result->body;
+        answer.type = result->get_header_value("Content-Type");
+        Result<JsonDocument> document = parse_json(answer.body);
+        if (!document.ok()) return answer;
+        answer.generation = std::string(*document->root().string_or("generation", ""));
+        if (auto error = document->root().find("error")) {
+            answer.code = std::string(*error->string_or("code", ""));
+            answer.param = std::string(*error->string_or("param", ""));
+            answer.message = std::string(*error->string_or("message", ""));
+        }
+        return answer;
+    }
+    httplib::Client client() {
+        httplib::Client out("127.0.0.1", int(listener->port()));
+        out.set_read_timeout(30);
+        return out;
+    }
+    Answer post(const std::string& path, const std::string& body) {
+        return read(client().Post(path, body, "application/json"));
+    }
+    Answer get(const std::string& path) { return read(client().Get(path)); }
+    std::string completion_text(const std::string& body) {
+        Answer answer = post("/v1/completions", body);
+        EXPECT_EQ(answer.status, 200) << answer.body;
+        Result<JsonDocument> document = parse_json(answer.body);
+        if (!document.ok() || answer.status != 200) return {};
+        return std::string(
+            *document->root().find("choices")->as_array()->at(0).string_or("text", ""));
+    }
+    // The answer's text and the generation that it names.
+    std::pair<std::string, std::string> completed(const std::string& fields) {
+        Answer answer = post("/v1/completions", "{\"max_tokens\":4,\"ignore_eos\":true,\"prompt\":[5,6]," + fields + "}");
+        EXPECT_EQ(answer.status, 200) << fields << answer.body;
+        Result<JsonDocument> document = parse_json(answer.body);
+        if (!document.ok() || answer.status != 200) return {};
+        JsonValue root = document->root();
+        return {std::string(*root.find("choices")->as_array()->at(0).string_or("text", "")),
+                std::string(*root.string_or("adapter_generation", ""))};
+    }
+    static std::string continued(const std::vector<LoraUse>& uses) {
+        const std::vector<TokenId> prompt{5, 6};
+        return text_of(fake_continuation(prompt, model::RowAdapters{uses}, 4));
+    }
+    uint32_t slot_of(const std::string& name) { return registry.acquire(name)->slot(); }
+
+    static std::string demo_folder(const std::string& name) {
+        return std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/adapters/" + name;
+    }
+    static std::string file_text(const std::string& path) {
+        std::ifstream file(path, std::ios::binary);
+        return {std::istreambuf_iterator<char>(file), {}};
+    }
+    static std::string sha256_of(std::string_view text) {
+        return adapters::sha256_hex(std::as_bytes(std::span(text.data(), text.size())));
+    }
+    // Uploads a file; its digest as "sha256:...".
+    std::string put_blob(const std::string& content, int expected_status = 201) {
+        std::string digest = "sha256:" + sha256_of(content);
+        Answer answer = read(client().Put("/v1/adapters/blobs/" + digest, content, "application/octet-stream"));
+        EXPECT_EQ(answer.status, expected_status) << answer.body;
+        return digest;
+    }
+    // The "files" of a demo adapter, uploaded.
+    std::string uploaded_files(const std::string& demo) {
+        std::string out;
+        for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
+            out += (out.empty() ? "\"" : ",\"") + std::string(file) + "\":\"" +
+                   put_blob(file_text(demo_folder(demo) + "/" + file)) + "\"";
+        }
+        return "\"files\":{" + out + "}";
+    }
+    Answer register_demo(const std::string& name, const std::string& demo, const std::string& more = {}) {
+        return post("/v1/adapters", "{\"name\":\"" + name + "\"," + uploaded_files(demo) + more + "}");
+    }
+    Answer del(const std::string& path) { return read(client().Delete(path)); }
+    int head(const std::string& path) { return client().Head(path)->status; }
+    double metric(const std::string& line_start) {
+        std::string text = get("/metrics").body;
+        size_t at = text.find("\n" + line_start);
+        return at == std::string::npos ? -1.0 : std::stod(text.substr(at + 1 + line_start.size()));
+    }
+    void load_pirate() {
+        Answer answer =
+            post("/v1/load_lora_adapter", R"({"lora_name":"pirate","lora_path":")" +
+                                              demo_folder("pirate") + "\"}");
+        ASSERT_EQ(answer.status, 200) << answer.body;
+    }
+
+    FakeRunner runner;
+    Metrics metrics;
+    Engine engine;
+    model::ModelConfig config;
+    HostWeightStore store;
+    adapters::Registry registry;
+    FakeCodec codec;
+    ServerContext context;
+    ContextGate gate{nullptr};
+    Router router;
+    std::unique_ptr<Listener> listener;
+};
+
+}  // namespace lorad::server

@@ -162,6 +162,7 @@ class Registry {
   private:
     struct Counts;
     class BlobHold;
+    class HeldUpload;
     Result<std::shared_ptr<LeaseState>> resolve(std::span<const AdapterTerm> terms) const;
     Status grant(LeaseState& lease, const AcquireOptions& options);
     Result<PackedImage> load_image(const GenerationRecord& record);

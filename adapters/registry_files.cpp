@@ -72,8 +72,32 @@ class Registry::BlobHold {
     std::vector<std::string> blobs_;
 };
 
+// An upload of a blob that is about to be deleted, with the adapter that it belonged to, saves it.
+class Registry::HeldUpload final : public BlobUpload {
+  public:
+    HeldUpload(Registry& registry, std::string sha256, std::unique_ptr<BlobUpload> upload)
+        : registry_(registry), sha256_(std::move(sha256)), hold_(registry, {sha256_}), upload_(std::move(upload)) {}
+    Status write(std::span<const std::byte> bytes) override { return upload_->write(bytes); }
+    Status finish() override {
+        if (registry_.catalogue()->trash.contains(sha256_)) {
+            TRY(registry_.commit({}, [&](Catalogue& next) {
+                next.trash.erase(sha256_);
+                return ok_status();
+            }));
+        }
+        return upload_->finish();
+    }
+
+  private:
+    Registry& registry_;
+    const std::string sha256_;
+    BlobHold hold_;
+    std::unique_ptr<BlobUpload> upload_;
+};
+
 Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes) {
-    return files_->begin(sha256, bytes);
+    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes));
+    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), std::move(upload)));
 }
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "adapters/catalogue.h"
+#include "adapters/file_system.h"
 #include "adapters/source.h"
 #include "proto/base/result.h"
 
@@ -21,6 +22,7 @@ struct StoreLimits {
     uint64_t bytes_max = 0;               // of all blobs; 0: no limit
     uint64_t blob_bytes_max = kWeightsBytesMax;
     uint32_t n_blobs_max = 100'000;
+    uint32_t n_uploads_max = 64;  // at a time
 };
 
 // One blob on its way in. On one thread. Dropped before finish() it leaves nothing.
@@ -43,15 +45,28 @@ class Store {
     // Durable when this returns; on an error the one before is still there.
     virtual Status save(const Catalogue& catalogue) = 0;
 
-    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFailed where the store is full.
+    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFailed where the store is full,
+    // kAdapterBusy with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) = 0;
     virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;
     // The whole blob, compared with its digest: kStorageFailed, and the blob is put aside, where it differs.
-    // kAdapterFileNotFound.
+    // kAdapterFileNotFound; kIo where the disk fails.
     virtual Result<FileBytes> read(std::string_view sha256) = 0;
     virtual void remove(std::string_view sha256) = 0;
     virtual uint64_t bytes() const = 0;  // of all blobs
 };
+
+// Keeps everything below a folder, which belongs to this store alone while it lives:
+//
+//   registry.json, registry.copy.json   the catalogue, twice; each with its digest
+//   blobs/<sha256>                      files; those that no adapter was made of go away a day after they came
+//   incoming/                           uploads under way; emptied at the start
+//   damaged/<sha256>                    blobs that were not what their name says any more
+//   lock
+//
+// What was acknowledged is there after a crash at any moment: a new file is synced, renamed, and its folder synced first.
+// kStorageFailed: the folder cannot be used, or another process has it. kIo: both copies of the catalogue are damaged.
+Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, const StoreLimits& limits);
 
 // Keeps everything in memory, for as long as it lives.
 std::unique_ptr<Store> memory_store(const StoreLimits& limits);

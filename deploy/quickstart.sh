@@ -80,7 +80,7 @@ fi
 
 loras=()
 for folder in deploy/demo-model/adapters/*/; do loras+=(--lora "$(basename "$folder")=${folder%/}"); done
-command=("$binary" serve --model deploy/demo-model/base "${loras[@]}" --host "$host" --port "$port")
+command=("$binary" serve --model deploy/demo-model/base "${loras[@]}" --host "$host" --port "$port" --state-dir none)
 say "starting: ${command[*]#"$repo/"}"
 setsid nohup "${command[@]}" >"$log" 2>&1 </dev/null &
 echo $! >"$pid_file"

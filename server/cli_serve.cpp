@@ -56,6 +56,14 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.kernel_path = config.kernel_path;
     load.n_adapters_max = config.max_loras;
     load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
+    if (config.state_dir != "none")
+        load.state_dir = config.state_dir.empty() ? default_state_dir() : config.state_dir;
+    load.adapter_ram_bytes =
+        config.adapter_ram_mib != 0
+            ? uint64_t(config.adapter_ram_mib) << 20
+            : uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)) / 4;
+    load.adapter_store_bytes = uint64_t(config.adapter_store_mib) << 20;
+    load.adapter_wait_s = config.adapter_wait_s;
     load.executor.n_rows_max = config.max_num_batched_tokens;
     load.executor.n_sequences_max = config.max_num_seqs;
     load.executor.n_positions_max = config.max_model_len;
@@ -77,7 +85,7 @@ std::string folder_name(const std::string& folder) {
 
 Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& arguments) {
     for (const LoraArgument& argument : arguments) {
-        Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir);
+        Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir, {.load_inplace = true});
         if (!info.ok()) {
             return make_error(info.error().code, format("adapter {} from {}: {}", argument.name,
                                                         argument.dir, info.error().message));
@@ -140,6 +148,7 @@ Status run_serve(const Config& config) {
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
+    loaded.registry->restore_active();
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor);
     EngineOptions engine_options;

@@ -65,6 +65,17 @@ void describe(Config& c, Visit&& visit) {
           Range{0, 1u << 20});
     visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429",
           Range{1, 1u << 20});
+    visit("state-dir", c.state_dir, "DIR|none",
+          "where registered adapters are kept over restarts (default: STATE_DIRECTORY, or the user's "
+          "state folder, by base model); none: nowhere");
+    visit("adapter-ram-mib", c.adapter_ram_mib, "MIB",
+          "host memory for adapters that are not on the device; 0: a quarter of the host's",
+          Range{0, 1u << 24});
+    visit("adapter-store-mib", c.adapter_store_mib, "MIB",
+          "largest size of all stored adapter files; 0: no limit", Range{0, 1u << 24});
+    visit("adapter-wait-s", c.adapter_wait_s, "SECONDS",
+          "how long a request waits for its adapter's place on the device; then it is answered 429",
+          Range{1, 86400});
     visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error",
           std::vector<std::string>{"debug", "info", "warn", "error"});
 }
@@ -311,6 +322,20 @@ std::string default_pipeline_cache() {
     const char* home = std::getenv("HOME");
     if (cache != nullptr && *cache != '\0') return std::string(cache) + "/lorad/pipelines.bin";
     if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/lorad/pipelines.bin";
+    return {};
+}
+
+std::string default_state_dir() {
+    // systemd gives one absolute path for each StateDirectory=, between colons; the first is ours.
+    const char* service = std::getenv("STATE_DIRECTORY");
+    if (service != nullptr && *service != '\0') {
+        std::string_view folders(service);
+        return std::string(folders.substr(0, folders.find(':')));
+    }
+    const char* state = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    if (state != nullptr && *state != '\0') return std::string(state) + "/lorad";
+    if (home != nullptr && *home != '\0') return std::string(home) + "/.local/state/lorad";
     return {};
 }
 

@@ -43,6 +43,11 @@ struct Config {
     uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB
     uint32_t max_queue = 256;
 
+    std::string state_dir;           // empty: default_state_dir(); "none": nothing is kept
+    uint32_t adapter_ram_mib = 0;    // 0: a quarter of the host's memory
+    uint32_t adapter_store_mib = 0;  // 0: no limit
+    uint32_t adapter_wait_s = 60;
+
     std::string log_level = "info";
 };
 
@@ -80,6 +85,9 @@ Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 // Where compiled pipelines are kept between runs when nothing else is asked for; empty without a
 // home folder.
 std::string default_pipeline_cache();
+// Where registered adapters are kept when nothing else is asked for: systemd's STATE_DIRECTORY, or a
+// folder of the user; empty without a home folder.
+std::string default_state_dir();
 // The file that LORAD_CONFIG names; empty if it is not set.
 std::string config_file_of_environment();
 

@@ -71,11 +71,39 @@ Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
                       "device");
 }
 
+namespace {
+
+// The store of adapters for this base: a folder below `state_dir`, named by the base's fingerprint.
+Result<std::unique_ptr<adapters::Store>> open_store(const LoadArguments& arguments,
+                                                    const adapters::BaseModel& base) {
+    adapters::StoreLimits limits;
+    limits.bytes_max = arguments.adapter_store_bytes;
+    if (arguments.state_dir.empty()) return adapters::memory_store(limits);
+    const std::filesystem::path folder =
+        std::filesystem::path(arguments.state_dir) / base.fingerprint.substr(0, 16);
+    auto opened = [&]() -> Result<std::unique_ptr<adapters::Store>> {
+        TRY_ASSIGN(auto files, adapters::open_file_system(folder));
+        return adapters::disk_store(std::move(files), limits);
+    }();
+    if (!opened.ok()) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("state-dir {}: {}", folder.string(), opened.error().message),
+                          "state-dir");
+    }
+    log_info("adapter store: {} ({} adapters, {} MiB)", folder.string(),
+             (*opened)->found().aliases.size(), (*opened)->bytes() >> 20);
+    return opened;
+}
+
+}  // namespace
+
 Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     auto begin = std::chrono::steady_clock::now();
     LoadedModel loaded;
     // The cheap checks first: a wrong folder is told at once.
     TRY_ASSIGN(loaded.config, model::load_model_config(arguments.folder));
+    TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
+    TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
@@ -100,9 +128,11 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;
     registry_options.n_adapters_max = arguments.n_adapters_max;
-    TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
-    loaded.registry =
-        std::make_unique<adapters::Registry>(std::move(base), *loaded.store, registry_options);
+    registry_options.device_bytes_max = executor_options.adapter_bytes;
+    registry_options.ram_bytes_max = arguments.adapter_ram_bytes;
+    registry_options.wait_timeout = std::chrono::seconds(arguments.adapter_wait_s);
+    loaded.registry = std::make_unique<adapters::Registry>(std::move(base), *loaded.store,
+                                                           registry_options, std::move(files));
     double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     log_info("model {} loaded in {:.2f} s: {}, {} layers, {} KV blocks of {} tokens",

@@ -29,6 +29,10 @@ struct LoadArguments {
     std::string kernel_path = "auto";
     uint32_t n_adapters_max = 64;
     uint64_t adapter_bytes = 0;       // 0: a tenth of the device's memory, at most 8 GiB
+    std::string state_dir;            // parent of the adapter stores, one for each base; empty: in memory
+    uint64_t adapter_ram_bytes = 0;   // packed adapters that are kept in host memory
+    uint64_t adapter_store_bytes = 0; // of all stored files; 0: no limit
+    uint32_t adapter_wait_s = 60;
     model::ExecutorOptions executor;  // kernel_path and adapter_bytes are taken from above
 };
 

@@ -1,0 +1,320 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <set>
+
+#include "adapters/store.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/json.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+const std::string kManifest = "registry.json", kCopy = "registry.copy.json";
+const std::string kManifestNew = "registry.json.new", kCopyNew = "registry.copy.json.new";
+constexpr uint64_t kManifestBytesMax = uint64_t{1} << 30;
+constexpr int64_t kLooseBlobSeconds = 24 * 60 * 60;
+constexpr int64_t kLooseBlobSecondsWhenFull = 10 * 60;
+
+int64_t unix_time_s() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha256); }
+
+class DiskStore final : public Store {
+  public:
+    DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits) {}
+
+    Status open() {
+        for (const char* folder : {"blobs", "incoming", "damaged"}) TRY(files_->make_folder(folder));
+        TRY(files_->lock("lock"));
+        TRY(files_->sync_folder(""));
+        for (const std::string& name : {kManifestNew, kCopyNew}) (void)files_->remove(name).ok();
+        TRY_ASSIGN(const std::vector<FileSystem::Entry> stray, files_->list("incoming"));
+        for (const FileSystem::Entry& entry : stray) (void)files_->remove("incoming/" + entry.name).ok();
+        TRY(read_catalogue());
+        return read_blobs();
+    }
+
+    const Catalogue& found() const override { return found_; }
+
+    Status save(const Catalogue& catalogue) override {
+        TRY(check_writable());
+        const std::string text = manifest_text(catalogue);
+        for (const auto& [fresh, name] : {std::pair(kManifestNew, kManifest), std::pair(kCopyNew, kCopy)}) {
+            const Status written = write_file(fresh, text);
+            if (written.ok()) continue;
+            for (const std::string& unused : {kManifestNew, kCopyNew}) (void)files_->remove(unused).ok();
+            return written;
+        }
+        Status renamed = files_->rename(kManifestNew, kManifest);
+        if (renamed.ok()) renamed = files_->rename(kCopyNew, kCopy);
+        if (renamed.ok()) renamed = files_->sync_folder("");
+        if (!renamed.ok()) {
+            // Nobody knows any more what is on the disk; only a restart finds out.
+            read_only_ = true;
+            log_error("the adapter store is read-only from here on: {}", renamed.error().message);
+            return renamed;
+        }
+        const std::lock_guard lock(mutex_);
+        set_used(catalogue);
+        return ok_status();
+    }
+
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
+        TRY(check_writable());
+        if (!is_sha256_hex(sha256)) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
+        }
+        if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
+        std::string path;
+        {
+            const std::lock_guard lock(mutex_);
+            if (n_uploads_ >= limits_.n_uploads_max) {
+                return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be", n_uploads_));
+            }
+            // An early answer; what is written counts.
+            TRY(make_room(bytes.value_or(0)));
+            ++n_uploads_;
+            path = format("incoming/{}", next_upload_++);
+        }
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, std::move(path));
+        TRY(upload->open());
+        return std::unique_ptr<BlobUpload>(std::move(upload));
+    }
+
+    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found == blobs_.end()) return std::nullopt;
+        return found->second.bytes;
+    }
+
+    Result<FileBytes> read(std::string_view sha256) override {
+        if (!blob_bytes(sha256)) {
+            return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
+        }
+        auto contents = files_->read(blob_path(sha256), limits_.blob_bytes_max);
+        if (contents.ok() && sha256_hex(contents->span()) == sha256) return contents;
+        const bool passing = !contents.ok() && (contents.error().code == ErrorCode::kOutOfMemory ||
+                                                contents.error().code == ErrorCode::kIo);
+        if (passing) return contents;
+        const std::string why = contents.ok() ? "its bytes have changed on the disk" : contents.error().message;
+        log_error("blob {} is damaged and put aside: {}", sha256, why);
+        (void)files_->rename(blob_path(sha256), format("damaged/{}", sha256)).ok();
+        forget(sha256);
+        return make_error(ErrorCode::kStorageFailed,
+                          format("a stored file of the adapter is damaged (sha256:{}); upload it again", sha256));
+    }
+
+    void remove(std::string_view sha256) override {
+        // What the disk's catalogue needs is not known then.
+        if (read_only_ || !blob_bytes(sha256)) return;
+        const Status removed = files_->remove(blob_path(sha256));
+        if (!removed.ok()) log_warn("{}", removed.error().message);
+        forget(sha256);
+    }
+
+    uint64_t bytes() const override {
+        const std::lock_guard lock(mutex_);
+        return bytes_;
+    }
+
+  private:
+    struct Blob {
+        uint64_t bytes = 0;
+        int64_t since_s = 0;
+    };
+
+    class Upload final : public BlobUpload {
+      public:
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, std::string path)
+            : store_(store),
+              sha256_(std::move(sha256)),
+              path_(std::move(path)),
+              bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
+        ~Upload() override {
+            file_.reset();
+            if (!kept_) (void)store_.files_->remove(path_).ok();
+            const std::lock_guard lock(store_.mutex_);
+            --store_.n_uploads_;
+            store_.incoming_bytes_ -= n_bytes_;
+        }
+
+        Status open() {
+            TRY_ASSIGN(file_, store_.files_->create(path_));
+            return ok_status();
+        }
+
+        Status write(std::span<const std::byte> bytes) override {
+            if (bytes.size() > bytes_max_ - n_bytes_) return too_large(bytes_max_);
+            {
+                const std::lock_guard lock(store_.mutex_);
+                TRY(store_.make_room(bytes.size()));
+                store_.incoming_bytes_ += bytes.size();
+                n_bytes_ += bytes.size();
+            }
+            digest_.add(bytes);
+            return file_->write(bytes);
+        }
+
+        Status finish() override {
+            const std::string found = digest_.hex();
+            if (found != sha256_) {
+                return make_error(ErrorCode::kDigestMismatch,
+                                  format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, n_bytes_));
+            }
+            TRY(file_->sync());
+            file_.reset();
+            TRY(store_.files_->rename(path_, blob_path(sha256_)));
+            kept_ = true;
+            const Status synced = store_.files_->sync_folder("blobs");
+            if (!synced.ok()) {
+                store_.read_only_ = true;
+                log_error("the adapter store is read-only from here on: {}", synced.error().message);
+                return synced;
+            }
+            const std::lock_guard lock(store_.mutex_);
+            Blob& blob = store_.blobs_[sha256_];
+            store_.bytes_ += n_bytes_ - blob.bytes;
+            blob = {n_bytes_, unix_time_s()};
+            return ok_status();
+        }
+
+      private:
+        DiskStore& store_;
+        const std::string sha256_, path_;
+        const uint64_t bytes_max_;
+        std::unique_ptr<NewFile> file_;
+        Sha256 digest_;
+        uint64_t n_bytes_ = 0;
+        bool kept_ = false;
+    };
+
+    static Error too_large(uint64_t max) {
+        return make_error(ErrorCode::kAdapterFileTooLarge, format("more than the {} bytes that were announced or are taken", max));
+    }
+
+    Status check_writable() const {
+        if (!read_only_) return ok_status();
+        return make_error(ErrorCode::kStorageFailed, "the adapter store is read-only after a failure of its disk; see the log");
+    }
+
+    Status write_file(const std::string& path, std::string_view text) {
+        TRY_ASSIGN(const std::unique_ptr<NewFile> file, files_->create(path));
+        TRY(file->write(std::as_bytes(std::span(text))));
+        return file->sync();
+    }
+
+    // Whichever copy is sound and newer.
+    Status read_catalogue() {
+        bool any = false, sound = false;
+        std::optional<Error> problem;
+        for (const std::string& name : {kManifest, kCopy}) {
+            auto text = files_->read(name, kManifestBytesMax);
+            if (!text.ok() && text.error().code == ErrorCode::kAdapterFileNotFound) continue;
+            any = true;
+            auto catalogue = text.ok() ? parse_manifest(text->text()) : Result<Catalogue>(text.error());
+            if (!catalogue.ok()) {
+                log_error("the adapter store: {} is not used: {}", name, catalogue.error().message);
+                problem = catalogue.error();
+                continue;
+            }
+            if (!sound || catalogue->sequence > found_.sequence) found_ = std::move(catalogue).value();
+            sound = true;
+        }
+        if (any && !sound) {
+            return make_error(ErrorCode::kIo, format("{}; no copy of it is sound. Put both files aside to begin with no adapters",
+                                                     problem->message));
+        }
+        set_used(found_);
+        return ok_status();
+    }
+
+    Status read_blobs() {
+        TRY_ASSIGN(const std::vector<FileSystem::Entry> entries, files_->list("blobs"));
+        const int64_t now_s = unix_time_s();
+        for (const FileSystem::Entry& entry : entries) {
+            if (!entry.is_file || !is_sha256_hex(entry.name)) {
+                log_warn("the adapter store: blobs/{} is no blob and is not used", json_quote(entry.name));
+                continue;
+            }
+            const bool loose = !used_.contains(entry.name);
+            if (loose && (found_.trash.contains(entry.name) || now_s - entry.modified_s > kLooseBlobSeconds)) {
+                (void)files_->remove("blobs/" + entry.name).ok();
+                continue;
+            }
+            blobs_[entry.name] = {entry.bytes, entry.modified_s};
+            bytes_ += entry.bytes;
+        }
+        for (const std::string& sha256 : used_) {
+            if (!blobs_.contains(sha256)) log_error("the adapter store: blob {} is missing; its adapters cannot be used", sha256);
+        }
+        return ok_status();
+    }
+
+    // Under mutex_. Blobs that no adapter was made of leave, the oldest first, before an upload is refused.
+    Status make_room(uint64_t bytes) {
+        const auto full = [&] {
+            return (limits_.bytes_max != 0 && bytes_ + incoming_bytes_ + bytes > limits_.bytes_max) ||
+                   blobs_.size() + n_uploads_ > limits_.n_blobs_max;
+        };
+        while (full()) {
+            auto oldest = blobs_.end();
+            for (auto it = blobs_.begin(); it != blobs_.end(); ++it) {
+                const bool loose = !used_.contains(it->first) && unix_time_s() - it->second.since_s > kLooseBlobSecondsWhenFull;
+                if (loose && (oldest == blobs_.end() || it->second.since_s < oldest->second.since_s)) oldest = it;
+            }
+            if (oldest == blobs_.end()) {
+                return make_error(ErrorCode::kStorageFailed,
+                                  format("no room for {} bytes more: {} of {} bytes and {} of {} files are in use; remove adapters "
+                                         "first",
+                                         bytes, bytes_ + incoming_bytes_, limits_.bytes_max, blobs_.size(), limits_.n_blobs_max));
+            }
+            (void)files_->remove(blob_path(oldest->first)).ok();
+            bytes_ -= oldest->second.bytes;
+            blobs_.erase(oldest);
+        }
+        return ok_status();
+    }
+
+    void set_used(const Catalogue& catalogue) {
+        used_.clear();
+        for (const auto& [id, record] : catalogue.generations) {
+            for (const FileRecord& file : record.files) used_.insert(file.sha256);
+        }
+    }
+
+    void forget(std::string_view sha256) {
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found == blobs_.end()) return;
+        bytes_ -= found->second.bytes;
+        blobs_.erase(found);
+    }
+
+    const std::unique_ptr<FileSystem> files_;
+    const StoreLimits limits_;
+    Catalogue found_;
+    std::atomic<bool> read_only_{false};
+    mutable std::mutex mutex_;
+    std::map<std::string, Blob, std::less<>> blobs_;
+    std::set<std::string, std::less<>> used_;  // blobs of the catalogue
+    uint64_t bytes_ = 0, incoming_bytes_ = 0;
+    uint32_t n_uploads_ = 0;
+    uint64_t next_upload_ = 1;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, const StoreLimits& limits) {
+    auto store = std::make_unique<DiskStore>(std::move(files), limits);
+    TRY(store->open());
+    return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace lorad::adapters

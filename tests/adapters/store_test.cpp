@@ -1,0 +1,285 @@
+#include "adapters/store.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "adapters/registry.h"
+#include "proto/base/log.h"
+#include "tests/adapters/adapter_folder.h"
+#include "tests/adapters/crash_file_system.h"
+#include "tests/adapters/fake_store.h"
+
+namespace lorad::adapters {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace lorad::testing;
+
+std::string digest_of(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text))); }
+
+Status put(Store& store, std::string_view text) {
+    TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, store.begin(digest_of(text), text.size()));
+    // In two pieces, as they come from the network.
+    const auto bytes = std::as_bytes(std::span(text));
+    TRY(upload->write(bytes.first(bytes.size() / 2)));
+    TRY(upload->write(bytes.subspan(bytes.size() / 2)));
+    return upload->finish();
+}
+
+Catalogue catalogue_of(const std::string& name, std::string_view text, uint64_t sequence) {
+    Catalogue catalogue;
+    GenerationRecord record;
+    record.id = digest_of(text);
+    record.files = {{"adapter_config.json", digest_of(text), text.size()}};
+    catalogue.generations[record.id] = record;
+    catalogue.aliases[name].target.parts = {{name, record.id, 1.0f}};
+    catalogue.sequence = sequence;
+    return catalogue;
+}
+
+// A folder that goes away with its contents.
+struct Folder {
+    Folder() {
+        char path[] = "/tmp/lorad_store_XXXXXX";
+        CHECK(::mkdtemp(path) != nullptr);
+        root = path;
+    }
+    ~Folder() { std::filesystem::remove_all(root); }
+    Result<std::unique_ptr<Store>> open(const StoreLimits& limits = {}) const {
+        TRY_ASSIGN(std::unique_ptr<FileSystem> files, open_file_system(root / "store"));
+        return disk_store(std::move(files), limits);
+    }
+    std::filesystem::path blob(std::string_view text) const { return root / "store/blobs" / digest_of(text); }
+    std::filesystem::path root;
+};
+
+struct StoreTest : ::testing::Test {
+    StoreTest() { set_log_level(LogLevel::kError); }
+    ~StoreTest() override { set_log_level(LogLevel::kInfo); }
+};
+
+TEST_F(StoreTest, BlobsAndTheCatalogueComeBack) {
+    const Folder folder;
+    {
+        auto store = *folder.open();
+        EXPECT_TRUE(store->found().aliases.empty());
+        ASSERT_TRUE(put(*store, "first").ok());
+        ASSERT_TRUE(put(*store, "second").ok());
+        ASSERT_TRUE(put(*store, "second").ok()) << "again";
+        EXPECT_EQ(store->bytes(), 11u);
+        ASSERT_TRUE(store->save(catalogue_of("a", "first", 7)).ok());
+    }
+    auto store = *folder.open();
+    EXPECT_EQ(store->found(), catalogue_of("a", "first", 7));
+    EXPECT_EQ(store->read(digest_of("first"))->text(), "first");
+    EXPECT_EQ(store->read(digest_of("second"))->text(), "second") << "acknowledged, so kept";
+    EXPECT_EQ(store->bytes(), 11u);
+    EXPECT_EQ(store->read(digest_of("third")).error().code, ErrorCode::kAdapterFileNotFound);
+    store->remove(digest_of("second"));
+    EXPECT_FALSE(std::filesystem::exists(folder.blob("second")));
+}
+
+TEST_F(StoreTest, TheFolderBelongsToOneProcess) {
+    const Folder folder;
+    const auto store = folder.open();
+    ASSERT_TRUE(store.ok());
+    const auto second = folder.open();
+    ASSERT_FALSE(second.ok());
+    EXPECT_THAT(second.error().message, HasSubstr("another process uses this folder"));
+}
+
+TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
+    const Folder folder;
+    auto store = *folder.open({.bytes_max = 100, .blob_bytes_max = 50});
+    const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+    for (const std::string& name : {std::string(), std::string("../../etc/passwd"), std::string(64, 'g'), std::string(64, 'A'),
+                                    std::string(63, 'a'), std::string(65, 'a'), std::string("a\0b", 3)}) {
+        EXPECT_EQ(store->begin(name, 3).error().code, ErrorCode::kInvalidRequest) << name;
+    }
+    EXPECT_EQ(store->begin(digest_of("x"), 51).error().code, ErrorCode::kAdapterFileTooLarge);
+    {
+        auto upload = *store->begin(digest_of("x"), std::nullopt);
+        EXPECT_EQ(upload->write(bytes(std::string(51, 'x'))).error().code, ErrorCode::kAdapterFileTooLarge);
+    }
+    {
+        auto upload = *store->begin(digest_of("hello"), 5);
+        ASSERT_TRUE(upload->write(bytes("hello")).ok());
+        EXPECT_EQ(upload->write(bytes("!")).error().code, ErrorCode::kAdapterFileTooLarge) << "beyond what was announced";
+    }
+    {
+        auto upload = *store->begin(digest_of("hello"), 5);
+        ASSERT_TRUE(upload->write(bytes("hellO")).ok());
+        EXPECT_EQ(upload->finish().error().code, ErrorCode::kDigestMismatch);
+    }
+    {
+        auto upload = *store->begin(digest_of("hello"), 5);  // cut off
+        ASSERT_TRUE(upload->write(bytes("hel")).ok());
+    }
+    EXPECT_EQ(store->bytes(), 0u);
+    ASSERT_TRUE(put(*store, std::string(50, 'a')).ok());
+    ASSERT_TRUE(put(*store, std::string(40, 'b')).ok());
+    EXPECT_EQ(put(*store, std::string(11, 'c')).error().code, ErrorCode::kStorageFailed);
+    {
+        auto upload = *store->begin(digest_of(std::string(11, 'c')), std::nullopt);
+        EXPECT_EQ(upload->write(bytes(std::string(11, 'c'))).error().code, ErrorCode::kStorageFailed);
+    }
+    EXPECT_TRUE(put(*store, std::string(10, 'd')).ok());
+    EXPECT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));
+    size_t n_blobs = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.root / "store/blobs")) n_blobs += entry.exists();
+    EXPECT_EQ(n_blobs, 3u);
+}
+
+TEST_F(StoreTest, LinksAreNotFollowed) {
+    const Folder folder;
+    { auto made = folder.open(); }
+    std::ofstream(folder.root / "secret") << "secret";
+    std::filesystem::create_symlink(folder.root / "secret", folder.blob("secret"));
+    std::filesystem::create_directory(folder.blob("folder"));
+    ::mkfifo(folder.blob("fifo").c_str(), 0600);
+    {
+        auto store = *folder.open();
+        for (const char* name : {"secret", "folder", "fifo"}) {
+            EXPECT_FALSE(store->blob_bytes(digest_of(name))) << name;
+            EXPECT_FALSE(store->read(digest_of(name)).ok()) << name;
+        }
+        ASSERT_TRUE(put(*store, "other").ok());
+        std::filesystem::remove(folder.blob("other"));
+        std::filesystem::create_symlink(folder.root / "secret", folder.blob("other"));
+        EXPECT_EQ(store->read(digest_of("other")).error().code, ErrorCode::kStorageFailed) << "planted while it runs";
+        ASSERT_TRUE(put(*store, "secret").ok()) << "an upload takes the link's place";
+        EXPECT_EQ(store->read(digest_of("secret"))->text(), "secret");
+        EXPECT_FALSE(std::filesystem::is_symlink(folder.blob("secret")));
+    }
+    // A store that is a link, or has one for a folder, is not opened at all.
+    std::filesystem::rename(folder.root / "store/blobs", folder.root / "elsewhere");
+    std::filesystem::create_symlink(folder.root / "elsewhere", folder.root / "store/blobs");
+    EXPECT_FALSE(folder.open().ok());
+    std::filesystem::rename(folder.root / "store", folder.root / "moved");
+    std::filesystem::create_symlink(folder.root / "moved", folder.root / "store");
+    EXPECT_FALSE(folder.open().ok());
+}
+
+// One flipped bit or a cut anywhere is found when the file is used.
+TEST_F(StoreTest, ChangedBlobsAreFoundAndPutAside) {
+    const Folder folder;
+    auto store = *folder.open();
+    std::mt19937_64 random(20);
+    for (int i = 0; i < 60; ++i) {
+        std::string text = format("blob {} ", i) + std::string(random() % 300, 'x');
+        ASSERT_TRUE(put(*store, text).ok());
+        std::string changed = text;
+        if (i % 4 == 0) {
+            changed.resize(random() % changed.size());
+        } else {
+            changed[random() % changed.size()] ^= char(1 << random() % 8);
+        }
+        std::ofstream(folder.blob(text), std::ios::binary) << changed;
+        const auto read = store->read(digest_of(text));
+        ASSERT_FALSE(read.ok()) << i;
+        EXPECT_EQ(read.error().code, ErrorCode::kStorageFailed);
+        EXPECT_FALSE(store->blob_bytes(digest_of(text)));
+        EXPECT_TRUE(std::filesystem::exists(folder.root / "store/damaged" / digest_of(text)));
+        ASSERT_TRUE(put(*store, text).ok());
+        EXPECT_TRUE(store->read(digest_of(text)).ok()) << "uploaded again";
+    }
+}
+
+TEST_F(StoreTest, OneDamagedCatalogueIsReplacedByItsCopyAndTwoAreAnError) {
+    const Folder folder;
+    {
+        auto made = *folder.open();
+        ASSERT_TRUE(put(*made, "text").ok());
+        ASSERT_TRUE(made->save(catalogue_of("a", "text", 3)).ok());
+    }
+    const auto main = folder.root / "store/registry.json", copy = folder.root / "store/registry.copy.json";
+    std::string sound(std::istreambuf_iterator<char>(std::ifstream(main).rdbuf()), {});
+    std::mt19937_64 random(21);
+    for (size_t at = 0; at < sound.size(); at += 5 + random() % 7) {
+        std::string changed = sound;
+        changed[at] ^= char(1 << random() % 8);
+        std::ofstream(main, std::ios::binary) << changed;
+        std::ofstream(copy, std::ios::binary) << sound;
+        const auto store = folder.open();
+        ASSERT_TRUE(store.ok()) << at;
+        ASSERT_EQ((*store)->found(), catalogue_of("a", "text", 3)) << at;
+    }
+    std::ofstream(main, std::ios::binary) << sound.substr(0, sound.size() / 2);
+    std::ofstream(copy, std::ios::binary) << "";
+    const auto store = folder.open();
+    ASSERT_FALSE(store.ok());
+    EXPECT_EQ(store.error().code, ErrorCode::kIo);
+    EXPECT_THAT(store.error().message, HasSubstr("Put both files aside"));
+}
+
+TEST_F(StoreTest, OldBlobsThatNoAdapterWasMadeOfGoAway) {
+    const Folder folder;
+    {
+        auto store = *folder.open();
+        for (const char* text : {"old", "new", "used", "trash"}) ASSERT_TRUE(put(*store, text).ok());
+        Catalogue catalogue = catalogue_of("a", "used", 1);
+        catalogue.trash.insert(digest_of("trash"));
+        ASSERT_TRUE(store->save(catalogue).ok());
+    }
+    const auto two_days_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(48);
+    for (const char* text : {"old", "used"}) std::filesystem::last_write_time(folder.blob(text), two_days_ago);
+    auto store = *folder.open();
+    EXPECT_FALSE(store->blob_bytes(digest_of("old")));
+    EXPECT_FALSE(store->blob_bytes(digest_of("trash"))) << "deleted ones do not come back";
+    EXPECT_TRUE(store->blob_bytes(digest_of("new")));
+    EXPECT_TRUE(store->blob_bytes(digest_of("used")));
+}
+
+// A child that stores what it can, killed at any moment: all that it has acknowledged is there.
+TEST_F(StoreTest, NothingAcknowledgedIsLostWhenTheProcessIsKilled) {
+    const Folder folder;
+    std::mt19937_64 random(22);
+    int next = 0;
+    for (int round = 0; round < 12; ++round) {
+        int pipe[2];
+        ASSERT_EQ(::pipe(pipe), 0);
+        const pid_t child = ::fork();
+        ASSERT_GE(child, 0);
+        if (child == 0) {
+            auto store = folder.open();
+            if (!store.ok()) ::_exit(3);
+            for (int i = next;; ++i) {
+                const std::string text = format("adapter {}", i);
+                if (!put(**store, text).ok()) ::_exit(4);
+                if (!(*store)->save(catalogue_of("a", text, uint64_t(i) + 1)).ok()) ::_exit(5);
+                if (::write(pipe[1], &i, sizeof(i)) != sizeof(i)) ::_exit(6);
+            }
+        }
+        ::close(pipe[1]);
+        int acknowledged = -1;
+        const int n_wanted = 1 + static_cast<int>(random() % 20);
+        for (int n = 0; n < n_wanted && ::read(pipe[0], &acknowledged, sizeof(acknowledged)) > 0; ++n) {}
+        ::usleep(static_cast<useconds_t>(random() % 2000));
+        ::kill(child, SIGKILL);
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        ASSERT_TRUE(WIFSIGNALED(status)) << "exit " << WEXITSTATUS(status);
+        for (int more = 0; ::read(pipe[0], &more, sizeof(more)) == sizeof(more);) acknowledged = more;
+        ::close(pipe[0]);
+        const auto store = folder.open();
+        ASSERT_TRUE(store.ok()) << store.error().message;
+        ASSERT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));
+        const uint64_t sequence = (*store)->found().sequence;
+        ASSERT_GE(sequence, uint64_t(acknowledged) + 1);
+        ASSERT_LE(sequence, uint64_t(acknowledged) + 2) << "at most the one under way";
+        for (int i = next; i <= acknowledged; ++i) ASSERT_TRUE((*store)->read(digest_of(format("adapter {}", i))).ok()) << i;
+        next = static_cast<int>(sequence);
+    }
+}
+
+}  // namespace
+}  // namespace lorad::adapters

@@ -189,6 +189,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.weight_set = batch.is_merged() ? 1 : 0;
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
+    // The kernels of the extras read the rows' uses, which the plain level does not write.
+    if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
     return shape;
 }
 

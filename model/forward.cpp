@@ -31,16 +31,15 @@ class Pass {
             qkv_post(layer, w, qkv);
             attention(layer, w.o);
             const gpu::MatmulPlan o = linear(layer, kO, w.o, scratch_.attention);
-            add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias, w.post_attention_norm.address(), w.gate_up.type);
+            add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
+                     {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type});
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
             const gpu::MatmulPlan gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn);
             gated_act(layer, w, gate_up);
             const gpu::MatmulPlan down = linear(layer, kDown, w.down, scratch_.act);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
-            const DeviceAddress gamma = is_last ? 0 : weights_.layers[layer + 1].input_norm.address();
-            const ScalarType next = is_last ? ScalarType::kF32 : weights_.layers[layer + 1].qkv.type;
-            add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, gamma, next);
+            add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1));
         }
         if (shape_.output_bucket > 0) sample();
     }
@@ -51,6 +50,17 @@ class Pass {
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
     static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
     static constexpr uint32_t kShrinkFirstRowsMax = 8;
+
+    // The norm that comes with the sum of a residual; without gamma there is none.
+    struct NextNorm {
+        DeviceAddress gamma = 0;
+        DeviceAddress slot_norms = 0;
+        ScalarType weight_type = ScalarType::kF32;  // of the matrix that reads its result
+    };
+    NextNorm input_norm(uint32_t layer) const {
+        const LayerWeights& w = weights_.layers[layer];
+        return {w.input_norm.address(), slot_norms(layer, LoraTable::Norm::kInput), w.qkv.type};
+    }
 
     uint32_t hidden_stride() const { return gpu::padded(config_.hidden_size); }
     uint32_t q_stride() const { return gpu::padded(config_.q_size()); }
@@ -71,6 +81,10 @@ class Pass {
     }
 
     void embed() {
+        if (shape_.extras) {
+            embed_extras();
+            return;
+        }
         kernels_.embed(recorder_,
                        {.step = step_,
                         .table = weights_.embedding.buffer.address(),
@@ -85,19 +99,44 @@ class Pass {
         recorder_.barrier();
     }
 
+    void embed_extras() {
+        kernels_.embed_extras(recorder_,
+                              {.step = step_,
+                               .uses = step_ + layout_.uses,
+                               .extras = context_.lora_table.extras_address(),
+                               .table = weights_.embedding.buffer.address(),
+                               .sampled = scratch_.sampled.address(),
+                               .x = scratch_.x.address(),
+                               .hidden = config_.hidden_size,
+                               .table_stride = weights_.embedding.k_stride,
+                               .x_stride = hidden_stride(),
+                               .vocab = config_.vocab_size,
+                               .scale = 1.0f,
+                               .pad = 0},
+                              weights_.embedding.type, shape_.row_bucket);
+        recorder_.barrier();
+    }
+
+    // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
+    DeviceAddress slot_norms(uint32_t layer, LoraTable::Norm norm) const {
+        return shape_.extras ? context_.lora_table.norms_address(layer, norm) : 0;
+    }
+
     void norm_first() {
-        const LayerWeights& first = weights_.layers[0];
+        const NextNorm first = input_norm(0);
         kernels_.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
                            .x = scratch_.x.address(),
-                           .gamma = first.input_norm.address(),
+                           .gamma = first.gamma,
                            .y = scratch_.xn.address(),
                            .logit_rows = 0,
+                           .step = step_,
+                           .slot_norms = first.slot_norms,
                            .hidden = config_.hidden_size,
                            .x_stride = hidden_stride(),
                            .y_stride = hidden_stride(),
                            .eps = config_.rms_norm_eps},
-                          act_type(first.qkv.type), shape_.row_bucket);
+                          act_type(first.weight_type), shape_.row_bucket);
         recorder_.barrier();
     }
 
@@ -157,13 +196,15 @@ class Pass {
                            .rope = context_.rope_table,
                            .q_gamma = w.q_norm.address(),
                            .k_gamma = w.k_norm.address(),
+                           .q_slot_norms = slot_norms(layer, LoraTable::Norm::kQ),
                            .q = scratch_.q.address(),
                            .kv = context_.kv_cache.layers[layer].address(),
                            .lora_slot_stride = lora_slot_stride(),
                            .y_stride = w.qkv.n_padded,
                            .split_stride = split_stride(w.qkv, plan),
                            .q_stride = q_stride(),
-                           .eps = config_.rms_norm_eps},
+                           .eps = config_.rms_norm_eps,
+                           .n_slots = context_.lora_table.n_slots()},
                           {.base = consumer(plan),
                            .n_q_heads = config_.n_heads,
                            .n_kv_heads = config_.n_kv_heads,
@@ -191,7 +232,7 @@ class Pass {
     }
 
     void add_norm(uint32_t layer, uint32_t module, const gpu::MatmulPlan& plan, const Matrix& w, const Vector& bias,
-                  DeviceAddress gamma, ScalarType next_weight_type) {
+                  const NextNorm& norm) {
         kernels_.add_norm(recorder_,
                           {.step = step_,
                            .y = scratch_.y.address(),
@@ -200,7 +241,8 @@ class Pass {
                            .lora_layer = lora_layer(layer),
                            .uses = step_ + layout_.uses,
                            .x = scratch_.x.address(),
-                           .gamma = gamma,
+                           .gamma = norm.gamma,
+                           .slot_norms = norm.slot_norms,
                            .xn = scratch_.xn.address(),
                            .lora_slot_stride = lora_slot_stride(),
                            .lora_module = module,
@@ -210,7 +252,7 @@ class Pass {
                            .x_stride = hidden_stride(),
                            .xn_stride = hidden_stride(),
                            .eps = config_.rms_norm_eps},
-                          consumer(plan), act_type(next_weight_type));
+                          consumer(plan), act_type(norm.weight_type));
         recorder_.barrier();
     }
 
@@ -241,6 +283,8 @@ class Pass {
                            .gamma = weights_.final_norm.address(),
                            .y = scratch_.output_xn.address(),
                            .logit_rows = step_ + layout_.logit_rows,
+                           .step = step_,
+                           .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
                            .hidden = config_.hidden_size,
                            .x_stride = hidden_stride(),
                            .y_stride = head.k_stride,
@@ -251,6 +295,7 @@ class Pass {
                       kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1),
                       offsetof(gpu::StepHeader, n_logit_rows));
         recorder_.barrier();
+        if (shape_.extras) head_extras(head);
         kernels_.sample_argmax(recorder_,
                                {.n_logit_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
                                 .logits = scratch_.logits.address(),
@@ -262,6 +307,23 @@ class Pass {
                                 .vocab = config_.vocab_size,
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
+    }
+
+    void head_extras(const Matrix& head) {
+        kernels_.head_extras(recorder_,
+                             {.step = step_,
+                              .logit_rows = step_ + layout_.logit_rows,
+                              .uses = step_ + layout_.uses,
+                              .extras = context_.lora_table.extras_address(),
+                              .x = scratch_.output_xn.address(),
+                              .logits = scratch_.logits.address(),
+                              .low = scratch_.low.address(),
+                              .k = head.k,
+                              .x_stride = head.k_stride,
+                              .logits_stride = head.n_padded,
+                              .vocab = config_.vocab_size},
+                             act_type(head.type), shape_.output_bucket);
+        recorder_.barrier();
     }
 
   public:
@@ -310,11 +372,15 @@ StepLayout::StepLayout(const StepShape& shape)
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
       segments(gpu::round_up(static_cast<uint32_t>(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
-      block_tables(uses + (shape.lora == gpu::LoraLevel::kFull ? uint64_t{segments_max(shape)} * sizeof(gpu::StepUse) : 0)) {}
+      block_tables(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)) {}
 
 uint32_t StepLayout::segments_max(const StepShape& shape) {
     if (shape.lora == gpu::LoraLevel::kNone) return 0;
     return shape.row_bucket * (shape.lora == gpu::LoraLevel::kFull ? kLoraUsesMax : 1);
+}
+
+uint32_t StepLayout::uses_max(const StepShape& shape) {
+    return shape.lora == gpu::LoraLevel::kFull || shape.extras ? shape.row_bucket * kLoraUsesMax : 0;
 }
 
 uint64_t ScratchBytes::sum() const {
@@ -337,7 +403,8 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
     bytes.attention = bytes.q;
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
-    bytes.low = gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows);
+    bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
+                         gpu::KernelSet::head_low_bytes(output_bucket));
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
     bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);

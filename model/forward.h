@@ -41,6 +41,7 @@ struct StepLayout {
 
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);
+    static uint32_t uses_max(const StepShape& shape);
 };
 
 struct ForwardLimits {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/kernels/extras.params.h"
 #include "gpu/upload.h"
 #include "proto/base/check.h"
 
@@ -15,17 +16,64 @@ constexpr uint32_t kGroupOf[kLinearModules] = {0, 0, 0, 1, 2, 2, 3};
 
 Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const ModelConfig& config, uint32_t n_slots) {
     CHECK(n_slots > 0);
-    const uint64_t n_bytes = uint64_t{n_slots} * config.n_layers * kLinearModules * sizeof(gpu::LoraModule);
-    TRY_ASSIGN(gpu::Buffer table, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "lora table"));
-    TRY(device.uploader().fill_zero(table, 0, n_bytes));
+    std::unique_ptr<LoraTable> made(new LoraTable(device, n_slots, config.n_layers));
+    struct Wanted {
+        gpu::Buffer& buffer;
+        uint64_t n_bytes;
+        const char* name;
+    };
+    const Wanted all[] = {
+        {made->table_, uint64_t{n_slots} * config.n_layers * kLinearModules * sizeof(gpu::LoraModule), "lora table"},
+        {made->extras_, n_slots * sizeof(gpu::SlotExtras), "lora extras"},
+        {made->norms_, (uint64_t{config.n_layers} * kLayerNorms + 1) * made->norm_row_bytes(), "lora norms"},
+    };
+    for (const Wanted& wanted : all) {
+        TRY_ASSIGN(wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
+        TRY(device.uploader().fill_zero(wanted.buffer, 0, wanted.n_bytes));
+    }
     TRY_ASSIGN(const uint64_t value, device.uploader().flush());
-    std::unique_ptr<LoraTable> made(new LoraTable(device, std::move(table), n_slots, config.n_layers));
     made->upload_value_.store(value, std::memory_order_release);
     return made;
 }
 
-LoraTable::LoraTable(gpu::Device& device, gpu::Buffer table, uint32_t n_slots, uint32_t n_layers)
-    : device_(device), table_(std::move(table)), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), adapters_(n_slots) {}
+LoraTable::LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers)
+    : device_(device), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), adapters_(n_slots) {}
+
+Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
+    CHECK(from.embed_rank <= kLoraRankMax && from.head_rank <= kLoraRankMax);
+    CHECK(from.norms.empty() || from.norms.size() == n_layers_);
+    gpu::SlotExtras entry{};
+    entry.embed_table = from.embed_table;
+    entry.embed_a = from.embed_a;
+    entry.embed_b = from.embed_b;
+    entry.token_ids = from.token_ids;
+    entry.token_rows = from.token_rows;
+    entry.head_table = from.head_table;
+    entry.head_a = from.head_a;
+    entry.head_b = from.head_b;
+    entry.head_bias = from.head_bias;
+    entry.embed_type = from.embed_type;
+    entry.embed_rank = from.embed_rank;
+    entry.embed_lora_type = from.embed_lora_type;
+    entry.embed_scale = from.embed_scale;
+    entry.head_type = from.head_type;
+    entry.head_rank = from.head_rank;
+    entry.head_lora_type = from.head_lora_type;
+    entry.head_scale = from.head_scale;
+    entry.n_tokens = from.n_tokens;
+    entry.tokens_in_head = from.tokens_in_head ? 1 : 0;
+    std::vector<gpu::DeviceAddress> norms(size_t{n_layers_} * kLayerNorms + 1);
+    for (size_t layer = 0; layer < from.norms.size(); ++layer) {
+        const AdapterExtrasView::LayerNorms& own = from.norms[layer];
+        const gpu::DeviceAddress in_order[kLayerNorms] = {own.input, own.post_attention, own.q, own.k};
+        std::ranges::copy(in_order, norms.begin() + static_cast<ptrdiff_t>(layer * kLayerNorms));
+    }
+    norms.back() = from.final_norm;
+    gpu::Uploader& uploader = device_.uploader();
+    TRY(uploader.upload(extras_, slot * sizeof(entry), std::as_bytes(std::span(&entry, 1))));
+    return uploader.upload_rows(norms_, slot * sizeof(gpu::DeviceAddress), norm_row_bytes(), std::as_bytes(std::span(norms)),
+                                sizeof(gpu::DeviceAddress), norms.size());
+}
 
 Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     const std::vector<LoraModuleView>& modules = adapter.modules;
@@ -43,6 +91,8 @@ Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     }
     gpu::Uploader& uploader = device_.uploader();
     TRY(uploader.upload(table_, slot * entries.size() * sizeof(gpu::LoraModule), std::as_bytes(std::span(entries))));
+    // The one before may have had some.
+    if (adapter.has_extras || traits_[slot].has_extras) TRY(upload_extras(slot, adapter.has_extras ? adapter.extras : AdapterExtrasView()));
     TRY_ASSIGN(const uint64_t value, uploader.flush());
     traits_[slot] = traits;
     adapters_[slot] = adapter;

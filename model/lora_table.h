@@ -95,13 +95,28 @@ class LoraTable {
     const SlotTraits& traits(uint32_t slot) const { return traits_[slot]; }
     const AdapterView& adapter(uint32_t slot) const { return adapters_[slot]; }
     gpu::DeviceAddress address() const { return table_.address(); }
+    // gpu::SlotExtras[slot]; zeros for slots without.
+    gpu::DeviceAddress extras_address() const { return extras_.address(); }
+    // Addresses [slot] of the norm weights that adapters have instead of the base's.
+    enum class Norm : uint32_t { kInput, kPostAttention, kQ, kK };
+    gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const {
+        return norms_.address() + (uint64_t{layer} * kLayerNorms + static_cast<uint32_t>(norm)) * norm_row_bytes();
+    }
+    gpu::DeviceAddress final_norm_address() const { return norms_.address() + uint64_t{n_layers_} * kLayerNorms * norm_row_bytes(); }
     // The uploader's timeline value that the next step has to wait for.
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
 
   private:
-    LoraTable(gpu::Device& device, gpu::Buffer table, uint32_t n_slots, uint32_t n_layers);
+    static constexpr uint32_t kLayerNorms = 4;
+
+    LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers);
+    uint64_t norm_row_bytes() const { return uint64_t{n_slots_} * sizeof(gpu::DeviceAddress); }
+    Status upload_extras(uint32_t slot, const AdapterExtrasView& extras);
+
     gpu::Device& device_;
     gpu::Buffer table_;
+    gpu::Buffer extras_;
+    gpu::Buffer norms_;  // addresses [n_layers * kLayerNorms + 1][n_slots]
     uint32_t n_slots_;
     uint32_t n_layers_;
     std::vector<SlotTraits> traits_;     // [slot]

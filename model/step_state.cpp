@@ -9,6 +9,8 @@
 namespace lorad::model {
 namespace {
 
+static_assert(gpu::kStepUsesMax == kLoraUsesMax);
+
 template <typename T>
 void put(std::span<std::byte> to, uint64_t offset, const T* from, size_t n) {
     CHECK(offset + n * sizeof(T) <= to.size());
@@ -131,7 +133,15 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
         const gpu::LogitRow row{output.row, output.want_logits ? readback_begin + i : gpu::kNoReadback};
         put(to, layout.logit_rows + i * sizeof(row), &row, 1);
     }
-    if (shape.lora != gpu::LoraLevel::kNone) LoraWriter(batch, shape, slots, to).write(header);
+    if (shape.lora != gpu::LoraLevel::kNone) {
+        LoraWriter(batch, shape, slots, to).write(header);
+    } else if (shape.extras) {
+        // The linear modules are merged; embedding and output layer still ask for the uses.
+        for (uint32_t i = 0; i < batch.lora_uses().size(); ++i) {
+            const gpu::StepUse entry{batch.lora_uses()[i].slot, batch.lora_uses()[i].scale, 0, 0};
+            put(to, layout.uses + i * sizeof(entry), &entry, 1);
+        }
+    }
     put(to, layout.block_tables, batch.block_tables().data(), batch.block_tables().size());
     put(to, 0, &header, 1);
 }

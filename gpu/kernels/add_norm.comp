@@ -8,6 +8,7 @@
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
 #include "gpu/kernels/add_norm.params.h"
+#include "gpu/kernels/slot_norms.glsl"
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
@@ -15,6 +16,7 @@ layout(constant_id = 3) const uint kSplits = 1;
 layout(constant_id = 4) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kHasNorm = 1;
+layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
 
 const uint kRankSteps = 1;  // large workgroups have few registers
@@ -34,6 +36,8 @@ void main() {
     uint t = gl_WorkGroupID.x;
     if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
     uint thread = gl_LocalInvocationIndex;
+    uint64_t row_gamma = p.gamma;
+    if (kSlotNorms != 0) row_gamma = slot_gamma(p.slot_norms, step_row(p.step, t).v.extras_slot, row_gamma);
     StepRow row;
     LoraModule module;
     if (kLora == 1) {
@@ -52,7 +56,7 @@ void main() {
         v[i] = vec4(0.0);
         if (chunk >= kChunks) continue;
         vec4 old = load4(x, chunk, 0);
-        if (kHasNorm != 0) gamma[i] = load4(p.gamma, chunk, 0);
+        if (kHasNorm != 0) gamma[i] = load4(row_gamma, chunk, 0);
         vec4 acc = load4(y, chunk, 0);
         for (uint s = 1; s < kSplits; s++) acc += load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
         vec4 base = acc;

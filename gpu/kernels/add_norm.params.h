@@ -14,6 +14,7 @@ struct AddNormParams {
     uint64_t uses;        // StepUse[]; read at level kFull only
     uint64_t x;           // [t][x_stride] f32, updated in place
     uint64_t gamma;       // [hidden] f32, or 0: only the residual, xn is not touched
+    uint64_t slot_norms;  // as in RmsNormParams
     uint64_t xn;          // [t][xn_stride] of the activation type; hidden..xn_stride-1 are written with zeros
     uint32_t lora_slot_stride;
     uint32_t lora_module;  // kLoraO or kLoraDown
@@ -24,7 +25,7 @@ struct AddNormParams {
     uint32_t xn_stride;
     float eps;
 };
-INTEROP_SIZE(AddNormParams, 104);
+INTEROP_SIZE(AddNormParams, 112);
 
 INTEROP_END
 

@@ -22,6 +22,7 @@
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/attention.params.h"
 #include "gpu/kernels/embed.params.h"
+#include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/lora_shrink.params.h"
@@ -127,6 +128,13 @@ class KernelSet {
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
+
+    // As embed, for steps with adapters that change the embedding.
+    void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, ScalarType table_type, uint32_t rows);
+    // After the base's output layer: what adapters put in the place of its logits, and what they add to them. Several dispatches
+    // with a barrier between them. Moves an adapter's own output layer once per 4 neighbouring rows.
+    void head_extras(Recorder& recorder, const HeadExtrasParams& params, ScalarType act_type, uint32_t logit_rows);
+    static uint64_t head_low_bytes(uint32_t logit_rows) { return uint64_t{logit_rows} * kStepUsesMax * kMaxRank * sizeof(float); }
 
     // to = W with up to kMergeParts adapters in it; W is only read. Moves W once in, once out. For loading threads.
     void merge_weights(Recorder& recorder, const MergeWeightsParams& params, ScalarType weight_type);

@@ -9,6 +9,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/qkv_post.params.h"
+#include "gpu/kernels/slot_norms.glsl"
 
 layout(constant_id = 1) const uint kQHeads = 1;
 layout(constant_id = 2) const uint kKvHeads = 1;
@@ -18,6 +19,7 @@ layout(constant_id = 5) const uint kSplits = 1;
 layout(constant_id = 6) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 7) const uint kHasBias = 0;
 layout(constant_id = 8) const uint kHasNorm = 0;
+layout(constant_id = 9) const uint kSlotNorms = 0;
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 
 const uint kRankSteps = 2;
@@ -79,6 +81,9 @@ void main() {
     if (!active_thread) return;
 
     uint64_t gamma = kHasNorm == 0 || is_v ? 0 : is_q ? p.q_gamma : p.k_gamma;
+    if (kSlotNorms != 0 && gamma != 0) {
+        gamma = slot_gamma(p.q_slot_norms + (is_q ? 0 : uint64_t(p.n_slots) * 8), row.extras_slot, gamma);
+    }
     vec4 value = acc;
     float inverse = 1.0;
     if (gamma != 0) {

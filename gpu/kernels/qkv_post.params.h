@@ -15,6 +15,7 @@ struct QkvPostParams {
     uint64_t rope;        // [max_pos][rotary_dim / 2][2] f32: cos, sin
     uint64_t q_gamma;     // [D] f32, or 0: no norm on q
     uint64_t k_gamma;     // [D] f32, or 0
+    uint64_t q_slot_norms;  // as in RmsNormParams; those of k lie n_slots addresses further
     uint64_t q;           // [t][q_stride] f32
     uint64_t kv;          // this layer's cache: f16 [block][K|V][kv_head][kBlockTokens][D]
     uint32_t lora_slot_stride;
@@ -22,9 +23,9 @@ struct QkvPostParams {
     uint32_t split_stride;
     uint32_t q_stride;
     float eps;            // of the q and k norms
-    uint32_t pad;
+    uint32_t n_slots;     // of the LoRA table
 };
-INTEROP_SIZE(QkvPostParams, 112);
+INTEROP_SIZE(QkvPostParams, 120);
 
 INTEROP_END
 

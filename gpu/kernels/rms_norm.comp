@@ -8,9 +8,11 @@
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
 #include "gpu/kernels/rms_norm.params.h"
+#include "gpu/kernels/slot_norms.glsl"
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
+layout(constant_id = 3) const uint kSlotNorms = 0;
 layout(push_constant, scalar) uniform Push { RmsNormParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -27,6 +29,8 @@ void main() {
     if ((gl_NumWorkGroups.x > 1 || p.logit_rows != 0) && t >= UintRef(p.n_rows).v) return;
     uint row = p.logit_rows == 0 ? t : LogitRowRef(p.logit_rows + uint64_t(t) * 8).v.row;
     uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
+    uint64_t row_gamma = p.gamma;
+    if (kSlotNorms != 0) row_gamma = slot_gamma(p.slot_norms, step_row(p.step, row).v.extras_slot, row_gamma);
     uint thread = gl_LocalInvocationIndex;
 
     vec4 v[kPerThread];
@@ -35,7 +39,7 @@ void main() {
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
         v[i] = chunk < kChunks ? masked(load4(x, chunk, 0), chunk) : vec4(0.0);
-        if (chunk < kChunks) gamma[i] = load4(p.gamma, chunk, 0);
+        if (chunk < kChunks) gamma[i] = load4(row_gamma, chunk, 0);
         squares = sum_squares4(v[i], squares);
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);

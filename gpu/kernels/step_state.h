@@ -19,6 +19,7 @@ INTEROP_CONST kNoSlot = 0xffffffffu;    // StepRow.adapter_slot: no adapter
 INTEROP_CONST kNoReadback = 0xffffffffu;
 INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
+INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks that one workgroup of lora_shrink computes
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.

@@ -9,7 +9,6 @@ Standard library only; the official openai client is exercised too where it is i
 import argparse
 import ast
 import concurrent.futures
-import http.client
 import json
 import os
 import pathlib
@@ -23,106 +22,11 @@ import tempfile
 import time
 import traceback
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-MODEL = ROOT / "deploy/demo-model"
-ADAPTERS = ("pirate", "shout", "json", "formal")
-SAMPLES = json.loads((MODEL / "samples.json").read_text())["samples"]
+import adapter_checks
+from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error
+
 # A near-tie may be broken otherwise by other arithmetic; what follows it then says nothing.
 CLEAR_MARGIN = 0.05
-
-
-class Server:
-    """One daemon on a free port; ends with the with-block."""
-
-    def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None):
-        command = [lorad, "serve", "--model", str(MODEL / "base"), "--port", "0", *flags]
-        if "--state-dir" not in flags:
-            command += ["--state-dir", "none"]
-        for name in adapters:
-            command += ["--lora", f"{name}={MODEL / 'adapters' / name}"]
-        self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log", delete=False)
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
-                                        env=dict(os.environ, **(env or {})))
-        line = self.process.stdout.readline()
-        match = re.search(r"http://([\d.]+):(\d+)", line)
-        if not match:
-            self.process.wait(30)
-            raise AssertionError(f"no ready line, exit {self.process.returncode}: {self.log_text()}")
-        self.host, self.port = match.group(1), int(match.group(2))
-
-    def log_text(self):
-        return pathlib.Path(self.log.name).read_text()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                raise
-        os.unlink(self.log.name)
-
-    def request(self, method, path, body=None, raw=None):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
-        try:
-            data = raw if raw is not None else None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            text = response.read().decode()
-            if "json" in (response.getheader("Content-Type") or ""):
-                return response.status, json.loads(text)
-            return response.status, text
-        finally:
-            connection.close()
-
-    def post(self, path, **body):
-        return self.request("POST", path, body)
-
-    def events(self, path, **body):
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
-        connection.request("POST", path, json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        check(response.status == 200, f"status {response.status}")
-        check(response.getheader("Content-Type") == "text/event-stream", "content type")
-        for line in response:
-            if line.startswith(b"data: "):
-                data = line[6:].strip()
-                if data == b"[DONE]":
-                    connection.close()
-                    return
-                yield json.loads(data)
-        raise AssertionError("the stream ended without [DONE]")
-
-    def metric(self, name):
-        _, text = self.request("GET", "/metrics")
-        match = re.search(rf"(?m)^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", text)
-        check(match, f"no metric {name}")
-        return float(match.group(1))
-
-
-def check(condition, message):
-    if not condition:
-        raise AssertionError(message)
-
-
-def check_equal(found, expected, what):
-    check(found == expected, f"{what}: expected {expected!r}, found {found!r}")
-
-
-def check_error(answer, status, code, param=None, contains=()):
-    found, body = answer
-    check_equal(found, status, f"status of {body}")
-    error = body["error"]
-    check_equal(set(error), {"message", "type", "param", "code"}, "fields of an error")
-    check_equal(error["code"], code, f"code of {body}")
-    if param is not None:
-        check_equal(error["param"], param, f"param of {body}")
-    for text in contains:
-        check(text in error["message"], f"{text!r} is not in {error['message']!r}")
 
 
 def clear_prefix(output):
@@ -301,12 +205,12 @@ def check_broken_adapter_is_refused(server):
         (broken / "adapter_config.json").write_text(json.dumps(config))
         check_error(server.post("/v1/load_lora_adapter", lora_name="broken", lora_path=str(broken)), 422, "adapter_invalid",
                     contains=["lora_A", "expected", "found"])
-        config["r"], config["use_dora"] = 8, True
+        config["r"], config["peft_type"] = 8, "IA3"
         (broken / "adapter_config.json").write_text(json.dumps(config))
         check_error(server.post("/v1/load_lora_adapter", lora_name="broken", lora_path=str(broken)), 422,
-                    "adapter_unsupported", contains=["use_dora"])
+                    "adapter_unsupported", contains=["IA3"])
         (broken / "adapter_model.safetensors").write_bytes(b"\xff" * 100)
-        config["use_dora"] = False
+        config["peft_type"] = "LORA"
         (broken / "adapter_config.json").write_text(json.dumps(config))
         check_error(server.post("/v1/load_lora_adapter", lora_name="broken", lora_path=str(broken)), 422, "adapter_invalid")
     check("broken" not in str(server.request("GET", "/v1/models")[1]), "a refused adapter is not listed")
@@ -452,7 +356,7 @@ def check_start_up_errors(lorad):
     base = str(MODEL / "base")
 
     def fails(arguments, *contains, env=None):
-        result = subprocess.run([lorad, *arguments], capture_output=True, text=True, timeout=60, env=dict(os.environ, **(env or {})))
+        result = subprocess.run([lorad, *arguments], capture_output=True, text=True, timeout=60, env=dict(os.environ, LORAD_STATE_DIR="none", **(env or {})))
         errors = [line for line in result.stderr.splitlines() if line.startswith("lorad: error: ")]
         check_equal(result.returncode, 1, f"exit status of {arguments}: {result.stderr}")
         check_equal(len(errors), 1, f"error lines of {arguments}: {result.stderr}")
@@ -513,10 +417,10 @@ def check_command_line(lorad):
 
 SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, check_completions_as_text_and_ids,
           check_limits_and_stops, check_seeds, check_refusals, check_adapters_come_and_go, check_broken_adapter_is_refused,
-          check_disconnect_cancels, check_metrics, check_openai_client]
+          check_disconnect_cancels, *adapter_checks.SHARED, check_metrics, check_openai_client]
 OWN = [check_sigterm_drains, check_second_signal_ends_at_once, check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
-       check_command_line]
+       check_command_line, *adapter_checks.OWN]
 
 
 def main():

@@ -6,7 +6,7 @@ namespace {
 struct QkvCase {
     uint32_t n_q_heads, n_kv_heads, head_dim, rotary_dim, n_rows, bucket;
     uint32_t n_splits = 1;
-    bool with_bias = false, with_norm = false, with_lora = false;
+    bool with_bias = false, with_norm = false, with_lora = false, with_slot_norms = false;
 };
 
 class QkvPost : public KernelTest {
@@ -39,6 +39,7 @@ class QkvPost : public KernelTest {
             rows[t].position = (t * 37 + 61) % kMaxPos;
             rows[t].kv_slot = kv_slots[t];
             rows[t].adapter_slot = t % 4 == 3 ? kNoSlot : t / 2 % kSlots;
+            rows[t].extras_slot = t % 3 == 2 ? kNoSlot : t % 3;
         }
         auto low = reference::random_values(size_t{c.bucket} * 3 * kMaxRank, Type::kF32, random_);
         auto y = reference::random_values(size_t{c.n_splits} * capacity * width, Type::kF32, random_);
@@ -54,6 +55,18 @@ class QkvPost : public KernelTest {
         Buffer y_buffer = input(reference::encode(y, width, stride, Type::kF32));
         Buffer bias_buffer = input(bias), low_buffer = input(low), table_buffer = input(table), rope_buffer = input(turns);
         Buffer q_gamma_buffer = input(q_gamma), k_gamma_buffer = input(k_gamma);
+        // Slot 0 has a norm for q alone, slot 1 one for k alone.
+        auto own_q_gamma = reference::random_values(c.head_dim, Type::kF32, random_);
+        auto own_k_gamma = reference::random_values(c.head_dim, Type::kF32, random_);
+        Buffer own_q_buffer = input(own_q_gamma), own_k_buffer = input(own_k_gamma);
+        std::vector<uint64_t> addresses(2 * kSlots);
+        addresses[0] = own_q_buffer.address();
+        addresses[kSlots + 1] = own_k_buffer.address();
+        Buffer slot_norms = input(addresses);
+        auto gamma_of = [&](uint32_t t, uint32_t part) {
+            bool is_own = c.with_slot_norms && rows[t].extras_slot == part;
+            return part == 0 ? (is_own ? own_q_gamma : q_gamma) : (is_own ? own_k_gamma : k_gamma);
+        };
         Buffer q = poisoned(uint64_t{c.bucket} * q_width * 4);
         size_t n_halves = size_t{kBlocks} * 2 * c.n_kv_heads * kBlockTokens * c.head_dim;
         Buffer kv = poisoned(n_halves * 2);
@@ -66,6 +79,8 @@ class QkvPost : public KernelTest {
         params.rope = rope_buffer.address();
         params.q_gamma = c.with_norm ? q_gamma_buffer.address() : 0;
         params.k_gamma = c.with_norm ? k_gamma_buffer.address() : 0;
+        params.q_slot_norms = c.with_slot_norms ? slot_norms.address() : 0;
+        params.n_slots = kSlots;
         params.q = q.address();
         params.kv = kv.address();
         params.lora_slot_stride = kLoraModules;
@@ -96,7 +111,7 @@ class QkvPost : public KernelTest {
                 }
                 for (uint32_t h = 0; h < heads[m]; h++) {
                     Vector head(all.begin() + h * c.head_dim, all.begin() + (h + 1) * c.head_dim);
-                    if (c.with_norm && m < 2) head = reference::rms_norm(head, m == 0 ? q_gamma : k_gamma, 1e-6);
+                    if (c.with_norm && m < 2) head = reference::rms_norm(head, gamma_of(t, m), 1e-6);
                     if (m < 2) {
                         reference::rope(head, c.rotary_dim, {&turns[rows[t].position * c.rotary_dim], c.rotary_dim});
                     }
@@ -130,6 +145,11 @@ TEST_F(QkvPost, TurnsOnlyTheRotaryPart) {
 TEST_F(QkvPost, NormalisesHeadsBeforeTurningThem) {
     check({4, 2, 128, 128, 5, 6, 2, false, true});
     check({2, 1, 32, 16, 1, 1, 1, true, true, true});
+}
+
+TEST_F(QkvPost, NormalisesWithTheAdaptersOwnWeights) {
+    check({4, 2, 128, 128, 5, 6, 2, false, true, false, true});
+    check({2, 1, 32, 16, 7, 8, 1, true, true, true, true});
 }
 
 TEST_F(QkvPost, AddsTheRowsOwnAdapterToEachPart) {

@@ -133,7 +133,9 @@ Status run_serve(const Config& config) {
     listener_options.port = config.port;
     listener_options.n_workers = config.http_threads != 0
                                      ? config.http_threads
-                                     : config.max_num_seqs + config.max_queue + 16;
+                                     : config.max_num_seqs + config.max_queue + 16 +
+                                           UploadLimits().n_uploads_max +
+                                           UploadLimits().n_watchers_max;
     listener_options.body_bytes_max = config.body_bytes_max;
     TRY_ASSIGN(std::unique_ptr<Listener> listener,
                Listener::create(listener_options, router, [&](int status) {
@@ -171,6 +173,9 @@ Status run_serve(const Config& config) {
                           std::chrono::duration_cast<std::chrono::seconds>(
                               std::chrono::system_clock::now().time_since_epoch())
                               .count()};
+    context.adapter_root = config.adapter_root;
+    context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
+    for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);
     metrics_of_responses = &metrics;
     gate = &context;
     g_serving = 1;

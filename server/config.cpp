@@ -63,6 +63,10 @@ void describe(Config& c, Visit&& visit) {
     visit("adapter-memory-mib", c.adapter_memory_mib, "MIB",
           "device memory kept for adapters; 0: a tenth of the device's, at most 8 GiB",
           Range{0, 1u << 20});
+    visit("adapter-root", c.adapter_root, "DIR",
+          "folder that adapters may be loaded from at run time (default: any path)");
+    visit("adapter-file-mib", c.adapter_file_mib, "MIB", "largest file of an adapter that is uploaded",
+          Range{1, 8192});
     visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429",
           Range{1, 1u << 20});
     visit("state-dir", c.state_dir, "DIR|none",

@@ -6,6 +6,10 @@ namespace {
 
 HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body) {
     if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
+    if (request.content_type.starts_with("multipart/")) {
+        return error_reply(
+            make_error(ErrorCode::kUnsupportedMedia, "expected a JSON body, found a form"));
+    }
     Status read = request.stream->read(request.body_bytes_max, [&](std::string_view piece) {
         request.body.append(piece);
         return ok_status();

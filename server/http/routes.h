@@ -36,6 +36,7 @@ struct ServerContext {
     model::GenerationDefaults defaults;
     int64_t started_at_s = 0;  // Unix time
     UploadLimits uploads = {};
+    std::string adapter_root = {};  // folder that loads may read from; empty: any
 
     LoraScales lora_scales = {};
     std::atomic<uint32_t> n_uploads = 0;

@@ -316,6 +316,23 @@ TEST_F(HttpAdapters, VllmsAndSglangsRoutesWorkOnTheSameNames) {
     EXPECT_EQ(post("/unload_lora_adapter", R"({"lora_name":"s"})").body, R"({"success":true,"loaded_adapters":{}})");
 }
 
+TEST_F(HttpAdapters, LoadsReadOnlyBelowTheRootWhereThereIsOne) {
+    context.adapter_root = std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/adapters";
+    const auto load = [&](const std::string& path) {
+        return post("/v1/load_lora_adapter", R"({"lora_name":"x","lora_path":")" + path + "\"}");
+    };
+    for (const std::string& path : {std::string("/etc"), demo_folder("../base"), demo_folder("pirate/../.."),
+                                    context.adapter_root + "-other/x"}) {
+        expect_error(load(path), 403, "adapter_path_forbidden", "lora_path");
+    }
+    EXPECT_EQ(load(demo_folder("nothing")).status, 404);
+    EXPECT_EQ(load(demo_folder("shout/../pirate")).status, 200);
+}
+
+TEST_F(HttpAdapters, AFormIsNoJson) {
+    expect_error(read(client().Post("/v1/completions", "x", "multipart/form-data; boundary=b")), 415, "unsupported_media_type", "");
+}
+
 TEST_F(HttpAdapters, RollbackGoesBackAndSaysSo) {
     const std::string first = register_demo("a", "pirate").generation;
     const std::string second = register_demo("a", "shout", R"(,"replace":true)").generation;

@@ -47,10 +47,6 @@ Status DeviceWeightStore::finish_gains(const model::AdapterView& adapter) { retu
 uint32_t DeviceWeightStore::n_slots() const { return executor_.lora_table().n_slots(); }
 
 Status DeviceWeightStore::set_slot(uint32_t slot, const model::AdapterView& adapter) {
-    if (adapter.has_extras) {
-        return make_error(ErrorCode::kAdapterUnsupported,
-                          "a trained embedding, output layer or norm is not supported on this device");
-    }
     const std::lock_guard lock(table_mutex_);
     TRY(executor_.lora_table().set(slot, adapter));
     // Not for the steps, which wait by themselves: so that no copy is pending when the table is destroyed.

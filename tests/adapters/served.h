@@ -1,0 +1,58 @@
+// A base model on the device with a registry of adapters, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "adapters/registry.h"
+#include "adapters/weight_store.h"
+#include "model/executor.h"
+#include "proto/base/log.h"
+#include "tests/support/test_device.h"
+
+namespace lorad::adapters {
+
+class Served {
+  public:
+    static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
+                                        uint32_t n_slots = 24,
+                                        gpu::KernelPath path = gpu::KernelPath::kPortable) {
+        set_log_level(LogLevel::kWarn);
+        auto config = model::load_model_config(folder);
+        EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
+        model::ExecutorOptions options;
+        options.n_rows_max = 256;
+        options.n_sequences_max = 24;
+        options.n_positions_max = 256;
+        options.n_adapter_slots = n_slots;
+        options.n_kv_blocks = 96;
+        options.kernel_path = path;
+        options.batch_invariant = batch_invariant;
+        auto executor = model::Executor::load(testing::test_device(), folder, *config, options);
+        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
+        if (!executor.ok()) return nullptr;
+        auto base = BaseModel::load(folder);
+        EXPECT_TRUE(base.ok()) << (base.ok() ? "" : base.error().message);
+        if (!base.ok()) return nullptr;
+        return std::unique_ptr<Served>(new Served(std::move(executor).value(), std::move(base).value()));
+    }
+
+    model::Executor& executor() { return *executor_; }
+    Registry& registry() { return registry_; }
+    uint32_t slot_of(const std::string& name) { return registry_.acquire(name)->slot(); }
+
+  private:
+    Served(std::unique_ptr<model::Executor> executor, BaseModel base)
+        : executor_(std::move(executor)),
+          store_(testing::test_device(), *executor_),
+          registry_(std::move(base), store_, {.base_name = "base"}) {}
+
+    std::unique_ptr<model::Executor> executor_;
+    DeviceWeightStore store_;
+    Registry registry_;
+};
+
+}  // namespace lorad::adapters

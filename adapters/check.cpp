@@ -33,17 +33,17 @@ Status read_tensors(CheckedAdapter& adapter) {
     return ok_status();
 }
 
-Status check_tensors(CheckedAdapter& adapter, const BaseModel& base) {
+Status check_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector<Misfit>& misfits) {
     TRY_ASSIGN(PlanOutcome outcome, compare_with_base(adapter.peft, adapter.tensors.tensors, base));
+    misfits = std::move(outcome.misfits);
     const std::string& recorded = adapter.tensors.base_fingerprint;
     if (!recorded.empty() && !base.fingerprint.empty() && recorded != base.fingerprint) {
-        outcome.misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
+        misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
     }
-    for (Misfit& misfit : outcome.misfits) {
+    for (Misfit& misfit : misfits) {
         const auto name = adapter.tensors.file_names.find(misfit.tensor);
         if (name != adapter.tensors.file_names.end()) misfit.tensor = name->second;
     }
-    if (!outcome.misfits.empty()) return misfit_error(std::move(outcome.misfits));
     adapter.plan = std::move(outcome.plan);
     adapter.warnings = std::move(outcome.warnings);
     const auto count = [&](uint32_t rank, bool is_used) {
@@ -61,13 +61,24 @@ Status check_tensors(CheckedAdapter& adapter, const BaseModel& base) {
 
 }  // namespace
 
+Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
+    Inspection inspection;
+    inspection.adapter = std::make_unique<CheckedAdapter>();
+    inspection.adapter->source = std::move(source);
+    Status status = read_tensors(*inspection.adapter);
+    if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
+    if (!status.ok()) {
+        inspection.error = one_line(std::move(status).error());
+    } else if (!inspection.misfits.empty()) {
+        inspection.error = one_line(misfit_error(inspection.misfits));
+    }
+    return inspection;
+}
+
 Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, const BaseModel& base) {
-    auto adapter = std::make_unique<CheckedAdapter>();
-    adapter->source = std::move(source);
-    Status status = read_tensors(*adapter);
-    if (status.ok()) status = check_tensors(*adapter, base);
-    if (!status.ok()) return one_line(std::move(status).error());
-    return adapter;
+    Inspection inspection = compare_adapter(std::move(source), base);
+    if (inspection.error) return std::move(*inspection.error);
+    return std::move(inspection.adapter);
 }
 
 Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base) {

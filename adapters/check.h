@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,15 @@ struct CheckedAdapter {
 // What is checked is what was hashed and what is uploaded, whatever happens to files meanwhile. Messages are one line.
 Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, const BaseModel& base);
 
-// read_adapter_source() and the above.
+// The same with everything that was found out on the way, for reports.
+struct Inspection {
+    std::unique_ptr<CheckedAdapter> adapter;  // never null; its plan holds what fits
+    std::vector<Misfit> misfits;
+    std::optional<Error> error;  // what check_adapter() answers; none: it fits
+};
+Inspection compare_adapter(AdapterSource source, const BaseModel& base);
+
+// read_adapter_source() and check_adapter().
 Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base);
 
 }  // namespace lorad::adapters

@@ -46,6 +46,14 @@ struct GenerateArguments {
 };
 Status run_generate(const GenerateArguments& arguments);
 
+struct CheckArguments {
+    std::string model;
+    std::string adapter;  // folder or file
+    bool as_json = false;
+};
+// Says what the adapter is and what of it does not fit, without a device. True if it fits.
+Result<bool> run_check(const CheckArguments& arguments);
+
 struct ProfileArguments {
     ModelArguments model;
     uint32_t n_rows = 1;

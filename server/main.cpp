@@ -1,4 +1,4 @@
-// lorad: serve | devices | logits | generate | profile. Every flag is declared here or, for serve,
+// lorad: serve | check | devices | logits | generate | profile. Every flag is declared here or, for serve,
 // in config.cpp.
 #include <cstdio>
 
@@ -113,6 +113,20 @@ int run(int argc, char** argv) {
     CLI::App* serve = app.add_subcommand("serve", "serve a model and its adapters over HTTP");
     ServeCommand serve_command(*serve);
 
+    CLI::App* check = app.add_subcommand(
+        "check", "say what an adapter is and whether it fits a model; needs no GPU");
+    CheckArguments check_arguments;
+    check->add_option("--model", check_arguments.model, "folder of the base model")
+        ->type_name("DIR")
+        ->required();
+    check
+        ->add_option("--adapter", check_arguments.adapter,
+                     "adapter: a PEFT or MLX folder, or a GGUF file")
+        ->type_name("PATH")
+        ->required();
+    check->add_flag("--json", check_arguments.as_json, "JSON instead of text");
+    check->footer("Exit status 0: it fits; 1: it is refused, with every reason.");
+
     CLI::App* devices = app.add_subcommand(
         "devices", "list the Vulkan devices and what speaks for or against each");
     DeviceArguments device;
@@ -189,6 +203,11 @@ int run(int argc, char** argv) {
     }
     if (serve->parsed()) return report(serve_command.run());
     set_log_level(LogLevel::kWarn);
+    if (check->parsed()) {
+        Result<bool> fits = run_check(check_arguments);
+        if (!fits.ok()) return report(fits.error());
+        return *fits ? 0 : kExitError;
+    }
     if (devices->parsed()) return report(run_devices(device, devices_as_json));
     if (logits->parsed()) return report(run_logits(logits_arguments));
     if (profile->parsed()) return report(run_profile(profile_arguments));

@@ -2,7 +2,8 @@
 // costs, wall clock, host work included. Prints one line per case, JSON lines with --json.
 //
 //   engine_bench --model DIR [--decode 1,8,32,64] [--prefill 512,2048] [--context 200] [--steps 64]
-//                [--adapter DIR ...] [--kernel-path auto|portable|coopmat|coopmat2] [--device D] [--fed-back] [--json]
+//                [--adapter DIR ...] [--kernel-path auto|portable|coopmat|coopmat2] [--vector-shrink] [--expand-rows 8]
+//                [--device D] [--fed-back] [--json]
 //
 // Sequences are filled with random tokens by real prefill steps; rows take turns in the adapters. --fed-back keeps two
 // steps in flight, the sampled token going straight into the next step on the device.
@@ -34,6 +35,8 @@ struct Options {
     uint32_t context = 200;
     uint32_t steps = 64;
     std::string kernel_path = "auto";
+    bool vector_shrink = false;
+    uint32_t expand_rows = 8;
     uint32_t positions_max = 4096;
     std::string device;
     bool fed_back = false;
@@ -183,6 +186,8 @@ int run_bench(const Options& options) {
     arguments.kernel_path = options.kernel_path;
     arguments.executor.n_positions_max = options.positions_max;
     arguments.executor.n_rows_max = 2048;
+    arguments.executor.matrix_shrink = !options.vector_shrink;
+    arguments.executor.expand_rows = options.expand_rows;
     arguments.executor.n_sequences_max = std::max(64u, *std::max_element(options.decode.begin(), options.decode.end()));
     const auto start = Clock::now();
     auto loaded = must(server::LoadedModel::load(arguments));
@@ -214,6 +219,9 @@ int main(int argc, char** argv) {
     app.add_option("--context", options.context, "tokens in each sequence before the first timed step");
     app.add_option("--steps", options.steps, "timed steps, after as many untimed ones");
     app.add_option("--kernel-path", options.kernel_path, "auto, portable, coopmat, coopmat2");
+    app.add_flag("--vector-shrink", options.vector_shrink, "shrink without cooperative matrices, to compare");
+    app.add_option("--expand-rows", options.expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
+        ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));
     app.add_option("--device", options.device, "index or part of the name, as `lorad devices` prints it");
     app.add_option("--positions", options.positions_max, "context the KV cache is made for");
     app.add_flag("--fed-back", options.fed_back, "two steps in flight, tokens fed back on the device");

@@ -291,7 +291,10 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     TRY(fill_in(config, impl->options));
     TRY_ASSIGN(const TensorFiles files, TensorFiles::map_folder(folder));
     TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, impl->weights));
-    TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path, .batch_invariant = options.batch_invariant}));
+    TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
+                                                              .batch_invariant = options.batch_invariant,
+                                                              .matrix_shrink = options.matrix_shrink,
+                                                              .expand_rows = options.expand_rows}));
     impl->options.kernel_path = impl->kernels->options().path;
     ScratchBytes scratch_sizes{};
     TRY(impl->plan_memory_for(loader->device_bytes(), scratch_sizes));

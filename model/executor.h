@@ -32,6 +32,8 @@ struct ExecutorOptions {
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
+    bool matrix_shrink = true;        // this and the next: KernelSetOptions, to compare in benchmarks
+    uint32_t expand_rows = 8;
     bool batch_invariant = false;     // a row's bits never depend on what else is in its step
     bool warm_up = false;             // record the usual steps while the weights are loaded, so that no pipeline is compiled
                                       // while a request waits

@@ -154,7 +154,7 @@ class Pass {
                               .n_modules = kGroupModules[group],
                               .k = base.k,
                               .x_stride = base.k_stride},
-                             act_type(base.type), scratch_.step_state, grid);
+                             act_type(base.type), shape_.row_bucket, scratch_.step_state, grid);
     }
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink.

@@ -1,7 +1,9 @@
 // gated_act: act[t][f] = activation(gate) * up, with gate and up each = sum_s y[s][t] + bias + LoRA
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
 //   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed
-// grid (ceil(act_stride / 4 / workgroup), T); four outputs per thread; moves 8 S F bytes in and 2-4 F out, per row.
+// A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
+// grid (ceil(act_stride / 4 / (workgroup / kRows)), ceil(T / kRows)); four outputs per thread; moves 8 S F bytes in and 2-4 F
+// out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
@@ -14,6 +16,7 @@ layout(constant_id = 4) const uint kLora = 0;        // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kAligned = 1;     // F is a multiple of 4
 layout(constant_id = 7) const uint kExchange = 0;    // F is a multiple of 16
+layout(constant_id = 8) const uint kRows = 1;
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -68,9 +71,11 @@ vec4 gated(uint t, uint f) {
 }
 
 void main() {
-    uint t = gl_WorkGroupID.y;
-    uint f = gl_GlobalInvocationID.x * 4;
-    if ((gl_NumWorkGroups.y > 1 && t >= step_n_rows(p.step)) || f >= p.act_stride) return;
+    const uint width = gl_WorkGroupSize.x / kRows;
+    uint t = gl_WorkGroupID.y * kRows + gl_LocalInvocationIndex / width;
+    uint f = (gl_WorkGroupID.x * width + gl_LocalInvocationIndex % width) * 4;
+    bool one_row = kRows == 1 && gl_NumWorkGroups.y == 1;
+    if ((!one_row && t >= step_n_rows(p.step)) || f >= p.act_stride) return;
     vec4 value = f < p.ffn ? gated(t, f) : vec4(0.0);
     store4(p.act + uint64_t(t) * p.act_stride * bytes_of(kActType), f / 4, value, kActType);
 }

@@ -1,17 +1,29 @@
+#include <algorithm>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
 namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kRowsForSideBySide = 128;  // of the recording; fewer rows seldom share an adapter
+constexpr uint32_t kThreadsOfARow = 64;       // then
+
+}  // namespace
 
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
                           Activation activation, ScalarType act_type) {
-    uint32_t size = threads(128, 32);
+    // Rows of one adapter side by side read its B once from beyond the multiprocessor.
+    uint32_t side_by_side = shape.lora != LoraLevel::kNone && shape.rows >= kRowsForSideBySide ? options_.expand_rows : 1;
+    uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kThreadsOfARow * side_by_side, 8 * side_by_side);
+    side_by_side = std::min(side_by_side, size / 8);
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
-                                           params.ffn % 16 == 0});
+                                           params.ffn % 16 == 0, side_by_side});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
-    recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size), shape.rows, 1,
+    recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size / side_by_side),
+                      ceil_div(shape.rows, side_by_side), 1,
                       {"gated_act", shape.rows * row_bytes, 0});
 }
 

@@ -26,6 +26,27 @@ const char* path_name(KernelPath path) {
     return "?";
 }
 
+// Any exponent of one eighth to just below four, any sign and mantissa.
+void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random) {
+    constexpr uint32_t kMantissaBits[] = {23, 10, 7}, kExponents[] = {124, 12, 124};
+    const uint32_t mantissa_bits = kMantissaBits[static_cast<uint32_t>(type)], n_bytes = bytes_of(type);
+    const uint32_t sign = type == ScalarType::kF32 ? 31 : 15;
+    for (size_t i = 0; i + n_bytes <= bytes.size(); i += n_bytes) {
+        const auto bits = static_cast<uint32_t>(random());
+        const uint32_t exponent = kExponents[static_cast<uint32_t>(type)] + (bits >> 24) % 4;
+        const uint32_t value = (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
+        std::memcpy(bytes.data() + i, &value, n_bytes);
+    }
+}
+
+Status submit_and_wait(Device& device, Recorder recorder) {
+    recorder.barrier();
+    TRY_ASSIGN(const CommandBuffer recording, std::move(recorder).end());
+    const CommandBuffer* const list[] = {&recording};
+    TRY_ASSIGN(const uint64_t done, device.compute_queue().submit(list));
+    return device.compute_queue().wait(done);
+}
+
 // One small product, run by several plans over the same random data.
 struct TestProduct {
     static constexpr uint32_t kN = 512, kK = 512, kRows = 20;
@@ -41,20 +62,8 @@ struct TestProduct {
         TRY_ASSIGN(test.y, device.create_buffer(uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback,
                                                 "self-test result"));
         std::mt19937 random(20);
-        const auto fill = [&](const Buffer& buffer) {
-            const std::span<std::byte> bytes = buffer.mapped();
-            // Any exponent of one eighth to just below four, any sign and mantissa.
-            for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
-                const auto bits = static_cast<uint32_t>(random());
-                const uint32_t exponent = type == ScalarType::kF16 ? 12 + (bits >> 16) % 4 : 124 + (bits >> 16) % 4;
-                const uint32_t mantissa_bits = type == ScalarType::kF16 ? 10 : 7;
-                const auto value = static_cast<uint16_t>((bits & 0x8000u) | (exponent << mantissa_bits) |
-                                                         (bits & ((1u << mantissa_bits) - 1)));
-                std::memcpy(bytes.data() + i, &value, 2);
-            }
-        };
-        fill(test.w);
-        fill(test.x);
+        fill_random(test.w.mapped(), type, random);
+        fill_random(test.x.mapped(), type, random);
         std::memcpy(test.count.mapped().data(), &kRows, 4);
         return test;
     }
@@ -75,17 +84,75 @@ struct TestProduct {
         params.split_stride = split_stride;
         kernels.matmul(recorder, params, plan);
         TRY(kernels.status());
-        recorder.barrier();
-        TRY_ASSIGN(const CommandBuffer recording, std::move(recorder).end());
-        const CommandBuffer* const list[] = {&recording};
-        TRY_ASSIGN(const uint64_t done, device.compute_queue().submit(list));
-        TRY(device.compute_queue().wait(done));
+        TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         for (uint32_t split = 0; split < plan.n_splits; split++) {
             for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * split_stride + i];
         }
         return sum;
+    }
+};
+
+// One segment and the three modules of one group, their matrices in all three types.
+struct ShrinkTest {
+    static constexpr uint32_t kRows = 11, kRank = 21, kK = 640, kModules = 3, kManyRows = 4096;
+
+    Buffer step, segments, table, a, x, low;
+
+    static Result<ShrinkTest> create(Device& device, ScalarType type) {
+        ShrinkTest test;
+        const ShrinkGrid grid = shrink_grid(kRank, 1, kModules);
+        const auto make = [&](Buffer& buffer, uint64_t n_bytes, MemoryKind kind) -> Status {
+            TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "shrink self-test"));
+            return ok_status();
+        };
+        TRY(make(test.step, sizeof(grid), MemoryKind::kHostUpload));
+        TRY(make(test.segments, sizeof(LoraSegment), MemoryKind::kHostUpload));
+        TRY(make(test.table, kLoraModules * sizeof(LoraModule), MemoryKind::kHostUpload));
+        TRY(make(test.a, kModules * kRank * kK * 4, MemoryKind::kHostUpload));
+        TRY(make(test.x, kRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostReadback));
+        std::memcpy(test.step.mapped().data(), &grid, sizeof(grid));
+        const LoraSegment segment{0, kRows, 0, 0};
+        std::memcpy(test.segments.mapped().data(), &segment, sizeof(segment));
+        std::mt19937 random(21);
+        LoraModule entries[kLoraModules] = {};
+        for (uint32_t m = 0; m < kModules; m++) {
+            const uint64_t offset = uint64_t{m} * kRank * kK * 4;
+            const auto a_type = static_cast<ScalarType>(m);
+            entries[m].a = entries[m].b = test.a.address() + offset;
+            entries[m].rank = kRank;
+            entries[m].type = m;
+            fill_random(test.a.mapped().subspan(offset, kRank * kK * bytes_of(a_type)), a_type, random);
+        }
+        std::memcpy(test.table.mapped().data(), entries, sizeof(entries));
+        fill_random(test.x.mapped(), type, random);
+        return test;
+    }
+
+    // All ranks of all rows and modules. `rows` says which kernel.
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, ScalarType type, uint32_t rows) {
+        std::memset(low.mapped().data(), 0xff, low.size());
+        LoraShrinkParams params{};
+        params.lora_layer = table.address();
+        params.segments = segments.address();
+        params.x = x.address();
+        params.low = low.address();
+        params.lora_slot_stride = kLoraModules;
+        params.first_module = kLoraQ;
+        params.n_modules = kModules;
+        params.k = params.x_stride = kK;
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        kernels.lora_shrink(recorder, params, type, rows, step, 0);
+        TRY(kernels.status());
+        TRY(submit_and_wait(device, std::move(recorder)));
+        std::vector<float> all;
+        const auto* values = reinterpret_cast<const float*>(low.mapped().data());
+        for (uint32_t i = 0; i < kRows * kModules; i++) {
+            all.insert(all.end(), values + i * kMaxRank, values + i * kMaxRank + round_up(kRank, 8));
+        }
+        return all;
     }
 };
 
@@ -102,6 +169,8 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
 
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
+// Two parts of bf16 hold 16 bits of f32.
+constexpr double kShrinkTolerance = 3e-5;
 
 }  // namespace
 
@@ -118,11 +187,30 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
                       capabilities.max_workgroup_invocations >= 4 * capabilities.subgroup_size;
     ladder.coopmat[1] = fits && capabilities.coopmat_f16 && has_kernel_module("matmul_coopmat_f16");
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
+    ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
+    ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
     ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && has_kernel_module("matmul_coopmat2_bf16");
     return ladder;
+}
+
+// The adapter's matrices in both 16-bit types and in f32 against the portable kernel.
+Status KernelSet::test_shrink(ScalarType type) {
+    bool& works = ladder_.shrink[static_cast<uint32_t>(type)];
+    if (!ladder_.has(type)) works = false;
+    if (!works) return ok_status();
+    TRY_ASSIGN(ShrinkTest test, ShrinkTest::create(device_, type));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, type, 1));
+    Result<std::vector<float>> got = test.run(device_, *this, type, ShrinkTest::kManyRows);
+    const double error = got.ok() ? relative_error(got.value(), want) : INFINITY;
+    if (error <= kShrinkTolerance) return ok_status();
+    forget_error();
+    works = false;
+    log_warn("kernels: lora_shrink on matrices on {} fails its self-test ({}); it is not used", device_.capabilities().name,
+             got.ok() ? lorad::format("relative error {:.1e}", error) : got.error().message);
+    return ok_status();
 }
 
 Status KernelSet::climb_ladder() {
@@ -156,6 +244,7 @@ Status KernelSet::climb_ladder() {
             if (variant != MatmulVariant::kCoopmat2) ladder_.coopmat[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) break;
         }
+        TRY(test_shrink(type));
     }
     options_.path = ladder_.path();
     if (wanted != KernelPath::kAuto && options_.path != wanted) {

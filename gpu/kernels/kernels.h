@@ -48,7 +48,10 @@ enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
 
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
-    bool batch_invariant = false;  // one matmul variant and one attention variant for all row counts
+    bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
+    // To compare, in benchmarks and tests.
+    bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
+    uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
 };
 
 // How much of LoRA a recording can do.
@@ -107,8 +110,10 @@ class KernelSet {
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
-    void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, const Buffer& step_state,
-                     uint64_t grid_offset);
+    void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, uint32_t rows,
+                     const Buffer& step_state, uint64_t grid_offset);
+    // Whether that runs on cooperative matrices; sums are added in another order then.
+    bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
 
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
     // q -> f32, k and v -> f16 at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
@@ -157,6 +162,7 @@ class KernelSet {
     uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
 
     Status climb_ladder();  // sets ladder_ and options_.path
+    Status test_shrink(ScalarType type);
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);

@@ -2,9 +2,39 @@
 #include "gpu/kernels/launch.h"
 
 namespace lorad::gpu {
+namespace {
 
-void KernelSet::lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type,
+constexpr uint32_t kMatrixRows = 128;  // recordings of fewer rows have short segments
+
+// Subgroups of lora_shrink_matrix that fit the shared memory: tiles of x and A, 9 words of 16 bytes for each of 32 rows, and sums.
+uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
+    constexpr uint32_t kSharedBytes = 32 * 9 * 16 + 16 * 16 * 4;
+    for (const uint32_t subgroups : {8u, 4u, 2u, 1u}) {
+        if (subgroups * kSharedBytes <= caps.shared_memory_bytes &&
+            subgroups * caps.subgroup_size <= caps.max_workgroup_invocations) {
+            return subgroups;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+bool KernelSet::shrinks_by_matrix(ScalarType act_type, uint32_t rows) const {
+    return options_.matrix_shrink && !options_.batch_invariant && rows >= kMatrixRows && ladder_.has_shrink(act_type);
+}
+
+void KernelSet::lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, uint32_t rows,
                             const Buffer& step_state, uint64_t grid_offset) {
+    const DeviceCapabilities& caps = device_.capabilities();
+    if (shrinks_by_matrix(act_type, rows)) {
+        const char* name = act_type == ScalarType::kBf16 ? "lora_shrink_bf16" : "lora_shrink_f16";
+        const uint32_t size = matrix_subgroups(caps) * caps.subgroup_size;
+        const Kernel* k = kernel(name, {size, caps.subgroup_size, params.x_stride}, caps.subgroup_size);
+        if (k == nullptr) return;
+        recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, 0, 0});
+        return;
+    }
     uint32_t size = threads(threads_for(ceil_div(params.k, 8), 64, 512), 32);
     const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type)});
     if (k == nullptr) return;

@@ -1,0 +1,164 @@
+// lora_shrink on KHR cooperative matrices, for steps of many rows: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k], as in
+// lora_shrink.comp, with the same segments, results and grid; the sums are added in another order.
+//   x    [T][STRIDE]     16-bit, the matrices' own type (macro BF16, else f16)
+//   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both added:
+//                        exact for f16 beside bf16, 16 bits and more otherwise
+// Workgroup: 16 ranks of one module for one segment, at every fourth x of the grid. Each subgroup takes every kSubgroups-th piece
+// of 64 k through its own part of the shared memory, the next piece's 16-byte loads in flight; their sums are added in order.
+// Moves one segment's x and 16 rows of A for each workgroup, mostly from the cache.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/lora_shrink.params.h"
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#ifdef BF16
+#extension GL_EXT_bfloat16 : require
+#define ELEMENT bfloat16_t
+const uint kType = 2;
+#else
+#define ELEMENT float16_t
+const uint kType = 1;
+#endif
+
+layout(constant_id = 1) const uint SUBGROUP = 32;
+layout(constant_id = 2) const uint STRIDE = 64;  // x_stride: literal, so that one base address serves all loads
+layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
+
+const uint kRows = kMaxSegmentRows;  // 16
+const uint kRanks = 16;
+const uint kStepK = 64;
+const uint kWords = kStepK / 8;   // 16-byte words of one row in one step
+const uint kPitch = kWords + 1;   // of a row in shared memory: eight rows of a matrix load fall into different banks
+const uint kSubgroups = gl_WorkGroupSize.x / SUBGROUP;
+const uint kLoads = kRows * kWords / SUBGROUP;  // words of x, and pieces of 8 elements of A, for each lane
+const uint kLoadRows = SUBGROUP / kWords;
+const float kRestScale = 2048.0;                // of the second part of A, so that it is no subnormal f16
+const uint kPart = (kRows + kRanks) * kPitch;   // a subgroup's shared words: x, then A
+
+shared uvec4 stage[kSubgroups * kPart];
+shared float sums[kSubgroups * kRows * kRanks];
+
+uvec4 held_x[kLoads], held_a[kLoads], held_a_hi[kLoads];  // the next step; a_hi: elements 4..7 of f32
+uint64_t a_row[kLoads], x_row[kLoads];                      // this lane's rows
+bool has_x[kLoads];
+
+// The step at k into registers.
+void fetch(uint k, const uint type) {
+    uint chunk = k / 8 + gl_SubgroupInvocationID % kWords;
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        held_x[i] = uvec4(0);
+        if (has_x[i]) held_x[i] = Uvec4Ref(x_row[i] + uint64_t(chunk) * 16).v;
+        if (type == 0) {
+            held_a[i] = Uvec4Ref(a_row[i] + uint64_t(chunk) * 32).v;
+            held_a_hi[i] = Uvec4Ref(a_row[i] + uint64_t(chunk) * 32 + 16).v;
+        } else {
+            held_a[i] = Uvec4Ref(a_row[i] + uint64_t(chunk) * 16).v;
+        }
+    }
+}
+
+// Eight elements of A as they are.
+Eight unpacked(uvec4 lo, uvec4 hi, const uint type) {
+    return type == 0 ? Eight(uintBitsToFloat(lo), uintBitsToFloat(hi)) : unpack8(lo, type);
+}
+
+uvec4 packed(Eight e) {
+    return uvec4(pack_pair(e.lo.xy, kType), pack_pair(e.lo.zw, kType), pack_pair(e.hi.xy, kType), pack_pair(e.hi.zw, kType));
+}
+
+// The leading bits of v, which kType holds exactly; 0 where v would be a subnormal f16. By integers, because what a compiler may
+// do to a conversion there and back is not said.
+vec4 leading(vec4 v) {
+    vec4 bits = uintBitsToFloat(floatBitsToUint(v) & (kType == 1 ? 0xffffe000u : 0xffff0000u));
+    return kType == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
+}
+
+// What f16 can hold; bf16 holds all.
+vec4 bounded(vec4 v) { return kType == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
+
+// A x over this subgroup's steps, into its part of `sums` as [row][rank]; type is a literal, so that no load waits behind a branch.
+void multiply(const uint type) {
+    coopmat<float, gl_ScopeSubgroup, kRanks, kRows, gl_MatrixUseAccumulator> acc =
+        coopmat<float, gl_ScopeSubgroup, kRanks, kRows, gl_MatrixUseAccumulator>(0.0);
+    coopmat<float, gl_ScopeSubgroup, kRanks, kRows, gl_MatrixUseAccumulator> acc_rest = acc;
+    const uint part = gl_SubgroupID * kPart;
+    const uint at = part + gl_SubgroupInvocationID / kWords * kPitch + gl_SubgroupInvocationID % kWords;
+    const uint parts = type == kType ? 1 : 2;
+    uint k = gl_SubgroupID * kStepK;
+    if (k < STRIDE) fetch(k, type);
+    // As many turns for every subgroup: some devices make one barrier of those of all subgroups.
+    for (uint begin = 0; begin < STRIDE; begin += kSubgroups * kStepK, k += kSubgroups * kStepK) {
+        const bool inside = k < STRIDE;
+        uvec4 rest[kLoads];
+        subgroupBarrier();  // the step before has been read
+        [[unroll]] for (uint i = 0; i < kLoads; i++) {
+            stage[at + i * kLoadRows * kPitch] = held_x[i];
+            uvec4 words = held_a[i];
+            if (parts == 2) {
+                Eight whole = unpacked(held_a[i], held_a_hi[i], type);
+                whole = Eight(bounded(whole.lo), bounded(whole.hi));
+                Eight first = Eight(leading(whole.lo), leading(whole.hi));
+                words = packed(first);
+                rest[i] = packed(Eight((whole.lo - first.lo) * kRestScale, (whole.hi - first.hi) * kRestScale));
+            }
+            stage[at + (kRows + i * kLoadRows) * kPitch] = words;
+        }
+        if (k + kSubgroups * kStepK < STRIDE) fetch(k + kSubgroups * kStepK, type);
+        [[unroll]] for (uint pass = 0; pass < parts; pass++) {
+            if (pass == 1) {
+                subgroupBarrier();
+                [[unroll]] for (uint i = 0; i < kLoads; i++) stage[at + (kRows + i * kLoadRows) * kPitch] = rest[i];
+            }
+            subgroupBarrier();
+            if (!inside) continue;
+            [[unroll]] for (uint j = 0; j < kStepK / 16; j++) {
+                coopmat<ELEMENT, gl_ScopeSubgroup, kRanks, 16, gl_MatrixUseA> a;
+                coopmat<ELEMENT, gl_ScopeSubgroup, 16, kRows, gl_MatrixUseB> b;
+                coopMatLoad(a, stage, part + kRows * kPitch + j * 2, kPitch, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(b, stage, part + j * 2, kPitch, gl_CooperativeMatrixLayoutColumnMajor);
+                if (pass == 0) {
+                    acc = coopMatMulAdd(a, b, acc);
+                } else {
+                    acc_rest = coopMatMulAdd(a, b, acc_rest);
+                }
+            }
+        }
+    }
+    if (parts == 2) acc = acc + acc_rest * (1.0 / kRestScale);
+    coopMatStore(acc, sums, gl_SubgroupID * kRows * kRanks, kRanks, gl_CooperativeMatrixLayoutColumnMajor);
+}
+
+void main() {
+    if (gl_WorkGroupID.x * kShrinkRanks % kRanks != 0) return;
+    uint r0 = gl_WorkGroupID.x * kShrinkRanks;
+    LoraSegment segment = SegmentRef(p.segments + uint64_t(gl_WorkGroupID.y) * 16).v;
+    uint m_idx = gl_WorkGroupID.z;
+    LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
+    uint rank8 = (m.rank + 7) / 8 * 8;
+    if (r0 >= rank8) return;
+
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint row = gl_SubgroupInvocationID / kWords + i * kLoadRows;
+        has_x[i] = row < segment.n_rows;
+        x_row[i] = p.x + uint64_t(segment.row_begin + row) * STRIDE * 2;
+        a_row[i] = m.a + uint64_t(min(r0 + row, m.rank - 1)) * STRIDE * bytes_of(m.type);
+    }
+    if (m.type == 0) {
+        multiply(0);
+    } else if (m.type == 1) {
+        multiply(1);
+    } else {
+        multiply(2);
+    }
+    barrier();
+    for (uint i = gl_LocalInvocationIndex; i < segment.n_rows * kRanks; i += gl_WorkGroupSize.x) {
+        float sum = 0.0;
+        for (uint s = 0; s < kSubgroups; s++) sum += sums[s * kRows * kRanks + i];
+        uint row = segment.low_begin + i / kRanks;
+        uint r = r0 + i % kRanks;
+        if (r < rank8) FloatRef(p.low + (uint64_t(row * p.n_modules + m_idx) * kMaxRank + r) * 4).v = r < m.rank ? sum : 0.0;
+    }
+}

@@ -320,8 +320,50 @@ def check_adapters_take_turns_in_too_little_room(lorad):
         check_equal(sum(a["active_requests"] for a in server.request("GET", "/v1/adapters")[1]["data"]), 0, "leases that are left")
 
 
+def check_a_restart_brings_names_back(lorad):
+    """Killed, not stopped: names, mixes, history and pins are as they were acknowledged."""
+    with tempfile.TemporaryDirectory() as state:
+        with Server(lorad, "--state-dir", state, adapters=()) as server:
+            first = registered(server, "sql", files_of("pirate"))["generation"]
+            second = registered(server, "sql", files_of("json"), replace=True)["generation"]
+            registered(server, "loud", files_of("shout"))
+            mix = server.post("/v1/adapters", name="mix", adapters=[{"name": "sql", "scale": 0.5}, {"name": "loud", "scale": 0.5}])[1]
+            check_equal(server.post("/v1/adapters/loud/activate", mode="unmerged", pin=True)[0], 200, "pin")
+            registered(server, "gone", files_of("formal"))
+            delete(server, "gone")
+            before = {name: ids(server, model=name) for name in ("sql", "loud", "mix")}
+            server.process.kill()
+            server.process.wait(30)
+        with Server(lorad, "--state-dir", state, adapters=()) as server:
+            listed = {a["id"]: a for a in server.request("GET", "/v1/adapters")[1]["data"]}
+            check_equal(set(listed), {"sql", "loud", "mix"}, "names")
+            check_equal(listed["sql"]["generation"], second, "generation")
+            check_equal([past["generation"] for past in listed["sql"]["history"]], [first], "history")
+            check_equal(listed["mix"]["generation"], mix["generation"], "digest of the mix")
+            check_equal((listed["loud"]["pinned"], listed["loud"]["tier"]), (True, "gpu"), "what was pinned is on the device")
+            check_equal({name: ids(server, model=name) for name in before}, before, "answers")
+            check_equal(server.request("POST", "/v1/adapters/sql/rollback")[1]["generation"], first, "rollback")
+            check_equal(ids(server, model="mix"), before["mix"], "a mix stands for what it was made of")
+        stored = [path for path in pathlib.Path(state).rglob("*") if path.is_file() and digest_of(files_of("formal")[FILES[1]]) in path.name]
+        check_equal(stored, [], "files of a removed adapter")
+
+
+def check_limits_of_uploads(lorad):
+    with tempfile.TemporaryDirectory() as state:
+        with Server(lorad, "--state-dir", state, "--adapter-file-mib", "1", "--adapter-root", str(MODEL / "adapters"), adapters=()) as server:
+            content = b"x" * ((1 << 20) + 1)
+            path = f"/v1/adapters/blobs/sha256:{digest_of(content)}"
+            check_error(server.request("PUT", path, raw=content), 413, "lora_adapter_file_too_large")
+            check_error(server.request("PUT", path, raw=content[:100]), 400, "digest_mismatch")
+            check_error(server.post("/v1/load_lora_adapter", lora_name="x", lora_path="/etc"), 403, "adapter_path_forbidden", "lora_path")
+            check_equal(server.post("/v1/load_lora_adapter", lora_name="x", lora_path=str(MODEL / "adapters/json"))[0], 200, "below the root")
+            delete(server, "x")
+        left = [str(f) for f in pathlib.Path(state).rglob("*") if f.is_file() and f.stat().st_size > 10000]
+        check_equal(left, [], "files in the store")
+
+
 SHARED = [check_an_adapter_is_uploaded_with_curl_and_used, check_a_form_registers_in_one_call, check_bad_uploads_change_nothing,
           check_a_b_a_is_each_adapters_own, check_scale_zero_and_no_adapters_are_the_base, check_mixes_are_sums_in_mixed_batches,
           check_names_change_under_streaming_traffic, check_the_faces_of_other_servers, check_events_are_told,
           check_uploads_that_break_off_leave_nothing]
-OWN = [check_adapters_take_turns_in_too_little_room]
+OWN = [check_adapters_take_turns_in_too_little_room, check_a_restart_brings_names_back, check_limits_of_uploads]

@@ -27,5 +27,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     (void)proto::parse_load_adapter_request(body).ok();
     (void)proto::parse_unload_adapter_request(body).ok();
+    Result<proto::RegisterAdapterRequest> registration = proto::parse_register_request(body);
+    if (registration.ok()) {
+        CHECK(registration->files.empty() != registration->mix.empty());
+        CHECK(registration->files.size() <= proto::kAdapterFilesMax);
+        CHECK(registration->mix.size() <= proto::kAdapterTermsMax);
+        for (const proto::FileDigest& file : registration->files) {
+            CHECK(file.sha256.size() == 64 && !file.file.empty());
+            CHECK(file.file.find('/') == std::string::npos && file.file.front() != '.');
+        }
+    }
+    (void)proto::parse_validate_request(body).ok();
+    (void)proto::parse_activate_request(body).ok();
+    (void)proto::parse_rollback_request(body).ok();
+    (void)proto::parse_lora_scales_request(body).ok();
     return 0;
 }

@@ -29,6 +29,7 @@
 #include "adapters/events.h"
 #include "adapters/lease.h"
 #include "adapters/pool.h"
+#include "adapters/report.h"
 #include "adapters/store.h"
 #include "adapters/weight_store.h"
 #include "proto/base/result.h"
@@ -128,6 +129,12 @@ class Registry {
     // Deletes uploads of which nothing became, unless an adapter or a call under way needs them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
+    // Dry runs: what the files are, and all that does not fit. Nothing changes and no device memory is taken.
+    // kAdapterFileNotFound; kAdapterNotFound, and kInvalidRequest for the name of a mix.
+    Result<AdapterReport> inspect(std::span<const UploadedFile> files);
+    Result<AdapterReport> inspect(std::string_view name);
+    AdapterReport inspect(const std::filesystem::path& path) const { return inspect_adapter(path, base_); }
+
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
     // kAdapterUnsupported (with all that does not fit; the blobs are gone then), kAdapterLimit, kStorageFailed.
@@ -163,6 +170,8 @@ class Registry {
     struct Counts;
     class BlobHold;
     class HeldUpload;
+    Result<std::vector<FileRecord>> uploaded(std::span<const UploadedFile> files) const;
+    Result<AdapterReport> inspect_records(const std::vector<FileRecord>& records);
     Result<std::shared_ptr<LeaseState>> resolve(std::span<const AdapterTerm> terms) const;
     Status grant(LeaseState& lease, const AcquireOptions& options);
     Result<PackedImage> load_image(const GenerationRecord& record);

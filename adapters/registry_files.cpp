@@ -102,13 +102,8 @@ Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, 
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }
 
-Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<const UploadedFile> files,
-                                               const ChangeOptions& options) {
-    const std::string key(name);
-    TRY(check_adapter_name(name, options_.base_name));
-    TRY(catalogue()->may_set(name, options));
+Result<std::vector<FileRecord>> Registry::uploaded(std::span<const UploadedFile> files) const {
     std::vector<FileRecord> records;
-    std::vector<std::string> blobs;
     for (const UploadedFile& file : files) {
         const std::optional<uint64_t> bytes = files_->blob_bytes(file.sha256);
         if (!bytes) {
@@ -117,8 +112,45 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
                               "files");
         }
         records.push_back({file.name, file.sha256, *bytes});
-        blobs.push_back(file.sha256);
     }
+    return records;
+}
+
+Result<AdapterReport> Registry::inspect(std::span<const UploadedFile> files) {
+    TRY_ASSIGN(const std::vector<FileRecord> records, uploaded(files));
+    return inspect_records(records);
+}
+
+Result<AdapterReport> Registry::inspect(std::string_view name) {
+    const std::shared_ptr<const Catalogue> now = catalogue();
+    TRY_ASSIGN(const Alias* alias, now->find(name));
+    if (alias->target.parts.size() != 1) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{} is a mix; its parts are adapters that can be looked at", json_quote(name)), "lora_name");
+    }
+    return inspect_records(now->generations.at(alias->target.parts.front().generation).files);
+}
+
+Result<AdapterReport> Registry::inspect_records(const std::vector<FileRecord>& records) {
+    std::vector<std::string> blobs;
+    for (const FileRecord& record : records) blobs.push_back(record.sha256);
+    const BlobHold hold(*this, blobs);
+    Result<AdapterSource> source = read_stored(*files_, records);
+    if (source.ok()) return inspect_adapter(std::move(source).value(), base_);
+    if (!refuses_content(source.error())) return source.error();
+    AdapterReport report;
+    report.error = source.error();
+    return report;
+}
+
+Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<const UploadedFile> files,
+                                               const ChangeOptions& options) {
+    const std::string key(name);
+    TRY(check_adapter_name(name, options_.base_name));
+    TRY(catalogue()->may_set(name, options));
+    TRY_ASSIGN(std::vector<FileRecord> records, uploaded(files));
+    std::vector<std::string> blobs;
+    for (const FileRecord& record : records) blobs.push_back(record.sha256);
     BlobHold hold(*this, blobs);
     auto checked = [&]() -> Result<std::unique_ptr<CheckedAdapter>> {
         TRY_ASSIGN(AdapterSource source, read_stored(*files_, records));

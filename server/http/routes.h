@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -63,6 +64,11 @@ HttpReply generate(ServerContext& context, const HttpRequest& request, proto::Ap
 std::span<const ContextRoute> adapter_routes();  // /v1/adapters
 std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
+
+// A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,
+// outside of the root.
+Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path,
+                                           std::string_view param);
 
 // POST /v1/adapters with a form.
 HttpReply register_form(ServerContext& context, const HttpRequest& request);

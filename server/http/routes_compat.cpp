@@ -1,8 +1,5 @@
 // The faces of other servers on the same registry: vLLM and mistral.rs (/v1/load_lora_adapter),
 // SGLang (/load_lora_adapter), llama-server (/lora-adapters).
-#include <algorithm>
-#include <filesystem>
-
 #include "proto/adapter_request.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -23,25 +20,9 @@ HttpReply plain_text(std::string text) {
 }
 bool wants_text(const HttpRequest& request) { return request.accept.starts_with("text/plain"); }
 
-// The path without links, which is what is read then. kAdapterPathForbidden outside of the root.
-Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path) {
-    if (context.adapter_root.empty()) return std::filesystem::path(path);
-    std::error_code error;
-    std::filesystem::path root = std::filesystem::canonical(context.adapter_root, error);
-    std::filesystem::path real;
-    if (!error) real = std::filesystem::weakly_canonical(path, error);
-    auto [root_end, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-    if (error || root_end != root.end()) {
-        return make_error(ErrorCode::kAdapterPathForbidden,
-                          "lora_path: adapters are loaded from one folder only, and this is outside",
-                          "lora_path");
-    }
-    return real;
-}
-
 Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
     TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
-    TRY_ASSIGN(std::filesystem::path path, allowed_path(context, parsed.path));
+    TRY_ASSIGN(std::filesystem::path path, allowed_path(context, parsed.path, "lora_path"));
     Result<AdapterInfo> loaded = context.registry.load(
         parsed.name, path, {parsed.load_inplace, parsed.expected_generation});
     if (!loaded.ok()) {

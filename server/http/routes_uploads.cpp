@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "adapters/files.h"
+#include "adapters/report.h"
 #include "proto/adapter_request.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -32,7 +33,7 @@ class Place {
 };
 
 Error too_many_uploads(const ServerContext& context) {
-    return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be",
+    return make_error(ErrorCode::kAdapterBusy, format("{} uploads or validations are under way, as many as there may be",
                                                       context.uploads.n_uploads_max));
 }
 
@@ -169,12 +170,61 @@ Result<adapters::AdapterInfo> register_files(ServerContext& context, const Form&
     return registered;
 }
 
+HttpReply report_reply(const Result<adapters::AdapterReport>& report) {
+    if (report.ok()) return json_reply(adapters::report_json(*report));
+    Error error = report.error();
+    if (error.param == "lora_name") error.param = "name";
+    return error_reply(error);
+}
+
+// A dry run; nothing is registered, whatever it says.
+HttpReply validate(ServerContext& context, const HttpRequest& request) {
+    Result<proto::ValidateAdapterRequest> parsed = proto::parse_validate_request(request.body);
+    if (!parsed.ok()) return error_reply(parsed.error());
+    Place place(context.n_uploads, context.uploads.n_uploads_max);
+    if (!place.taken()) return error_reply(too_many_uploads(context));
+    if (parsed->files.empty()) {
+        Result<std::filesystem::path> path = allowed_path(context, parsed->path, "path");
+        if (!path.ok()) return error_reply(path.error());
+        return report_reply(context.registry.inspect(*path));
+    }
+    std::vector<adapters::UploadedFile> files;
+    for (const proto::FileDigest& file : parsed->files) files.push_back({file.file, file.sha256});
+    return report_reply(context.registry.inspect(files));
+}
+
+HttpReply validate_name(ServerContext& context, const HttpRequest& request) {
+    Status empty = proto::parse_empty_request(request.body);
+    if (!empty.ok()) return error_reply(empty.error());
+    Place place(context.n_uploads, context.uploads.n_uploads_max);
+    if (!place.taken()) return error_reply(too_many_uploads(context));
+    return report_reply(context.registry.inspect(std::string_view(request.params.at(0))));
+}
+
 constexpr ContextRoute kRoutes[] = {
     {"PUT", "/v1/adapters/blobs/{}", put_blob, BodyUse::kStreamed},
     {"HEAD", "/v1/adapters/blobs/{}", head_blob},
+    {"POST", "/v1/adapters/validate", validate},
+    {"POST", "/v1/adapters/{}/validate", validate_name},
 };
 
 }  // namespace
+
+Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path,
+                                           std::string_view param) {
+    if (context.adapter_root.empty()) return std::filesystem::path(path);
+    std::error_code error;
+    std::filesystem::path root = std::filesystem::canonical(context.adapter_root, error);
+    std::filesystem::path real;
+    if (!error) real = std::filesystem::weakly_canonical(path, error);
+    auto [root_end, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
+    if (error || root_end != root.end()) {
+        return make_error(ErrorCode::kAdapterPathForbidden,
+                          format("{}: adapters are read from one folder only, this is outside", param),
+                          std::string(param));
+    }
+    return real;
+}
 
 HttpReply register_form(ServerContext& context, const HttpRequest& request) {
     Place place(context.n_uploads, context.uploads.n_uploads_max);

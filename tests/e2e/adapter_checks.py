@@ -149,6 +149,30 @@ def check_bad_uploads_change_nothing(server):
     check_equal(server.request("GET", "/v1/adapters")[1], before, "adapters")
 
 
+def check_validation_is_the_same_report_as_on_the_command_line(server):
+    lorad, base = server.process.args[0], str(MODEL / "base")
+    files = files_of("formal")
+    zero = dict(files)
+    header = 8 + int.from_bytes(files[FILES[1]][:8], "little")
+    zero[FILES[1]] = files[FILES[1]][:header] + bytes(len(files[FILES[1]]) - header)
+    wrong = dict(files, **{FILES[1]: files[FILES[1]].replace(b"base_model.model.model.", b"base_model.model.mudel.")})
+    for what, content, fits in (("good", files, True), ("zero", zero, True), ("wrong", wrong, False)):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in content.items():
+                pathlib.Path(folder, name).write_bytes(data)
+            run = subprocess.run([lorad, "check", "--model", base, "--adapter", folder, "--json"], capture_output=True, text=True, timeout=60)
+        offline = json.loads(run.stdout)
+        check_equal((run.returncode, offline["fits"]), (0 if fits else 1, fits), f"{what}: {run.stderr}")
+        status, online = server.post("/v1/adapters/validate", files={f: put_blob(server, c) for f, c in content.items()})
+        check_equal((status, online), (200, offline), what)
+        check_equal(online["generation"], generation_of(content), "generation")
+    check_equal(offline["refused"] != [], True, "reasons")
+    registered(server, "zero", zero)
+    check_equal(server.post("/v1/adapters/zero/validate")[1]["changes_something"], False, "an adapter that changes nothing is told so")
+    check_equal(ids(server, model="zero"), ids(server, model="base"), "and answers as the base")
+    delete(server, "zero")
+
+
 def check_a_b_a_is_each_adapters_own(server):
     """No state of one adapter reaches another, also where a name gets other weights."""
     alone = {name: ids(server, model=name) for name in ("pirate", "shout")}
@@ -363,6 +387,7 @@ def check_limits_of_uploads(lorad):
 
 
 SHARED = [check_an_adapter_is_uploaded_with_curl_and_used, check_a_form_registers_in_one_call, check_bad_uploads_change_nothing,
+          check_validation_is_the_same_report_as_on_the_command_line,
           check_a_b_a_is_each_adapters_own, check_scale_zero_and_no_adapters_are_the_base, check_mixes_are_sums_in_mixed_batches,
           check_names_change_under_streaming_traffic, check_the_faces_of_other_servers, check_events_are_told,
           check_uploads_that_break_off_leave_nothing]

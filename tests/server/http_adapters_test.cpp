@@ -329,6 +329,27 @@ TEST_F(HttpAdapters, LoadsReadOnlyBelowTheRootWhereThereIsOne) {
     EXPECT_EQ(load(demo_folder("shout/../pirate")).status, 200);
 }
 
+TEST_F(HttpAdapters, ValidationReportsWithoutChangingAnything) {
+    const std::string generation = register_demo("a", "pirate").generation;
+    const std::string files = uploaded_files("shout");
+    const State before = state();
+    const std::string of_files = post("/v1/adapters/validate", "{" + files + "}").body;
+    EXPECT_EQ(of_files, post("/v1/adapters/validate", R"({"path":")" + demo_folder("shout") + "\"}").body);
+    EXPECT_THAT(of_files, HasSubstr(R"("fits":true)"));
+    EXPECT_THAT(post("/v1/adapters/a/validate", "").body, HasSubstr(generation));
+    const std::string pickle = put_blob("\x80\x02" "cos\nsystem\n");
+    Answer refused = post("/v1/adapters/validate", R"({"files":{"adapter_model.bin":")" + pickle + "\"}}");
+    EXPECT_EQ(refused.status, 200);
+    EXPECT_THAT(refused.body, HasSubstr(R"("fits":false)"));
+    expect_error(post("/v1/adapters/nobody/validate", ""), 404, "adapter_not_found", "name");
+    expect_error(post("/v1/adapters/validate", R"({"files":{"f":"sha256:)" + kHex + "\"}}"), 404, "adapter_file_not_found", "files");
+    EXPECT_EQ(post("/v1/adapters/validate", R"({"path":"/nonexistent"})").status, 200);
+    context.adapter_root = demo_folder("pirate");
+    expect_error(post("/v1/adapters/validate", R"({"path":"/etc"})"), 403, "adapter_path_forbidden", "path");
+    EXPECT_EQ(state().names, before.names);
+    EXPECT_EQ(state().device_bytes, before.device_bytes);
+}
+
 TEST_F(HttpAdapters, AFormIsNoJson) {
     expect_error(read(client().Post("/v1/completions", "x", "multipart/form-data; boundary=b")), 415, "unsupported_media_type", "");
 }

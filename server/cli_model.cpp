@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <memory>
 
 #include "model/npy.h"
 #include "model/runner.h"
@@ -16,6 +15,7 @@ namespace lorad::server {
 namespace {
 
 constexpr uint32_t kRowsMax = 2048;
+constexpr size_t kTokensFileBytesMax = size_t(64) << 20;
 
 Result<std::vector<TokenId>> parse_ids(std::string_view text, const std::string& place) {
     std::vector<TokenId> ids;
@@ -49,15 +49,26 @@ Result<std::vector<TokenId>> read_ids(const std::string& argument) {
     bool is_list =
         !argument.empty() && argument.find_first_not_of("0123456789, ") == std::string::npos;
     if (is_list) return parse_ids(argument, "--tokens");
-    std::ifstream file(argument, std::ios::binary);
-    if (!file) {
+    // stdio, whose reads of a folder fail without an exception; a pipe will do as well.
+    struct Closer {
+        void operator()(std::FILE* f) const { std::fclose(f); }
+    };
+    std::unique_ptr<std::FILE, Closer> file(std::fopen(argument.c_str(), "rb"));
+    std::string text(kTokensFileBytesMax + 1, '\0');
+    if (file) text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+    if (!file || std::ferror(file.get()) != 0) {
         return make_error(
             ErrorCode::kInvalidConfig,
             format("--tokens: \"{}\" is neither a list such as 1,2,3 nor a file that can be read",
                    argument),
             "tokens");
     }
-    std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (text.size() > kTokensFileBytesMax) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("--tokens: \"{}\" is larger than {} bytes", argument,
+                                 kTokensFileBytesMax),
+                          "tokens");
+    }
     return parse_ids(text, argument);
 }
 
@@ -109,6 +120,12 @@ Status run_generate(const GenerateArguments& arguments) {
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(arguments.model.model));
     std::vector<TokenId> prompt;
     if (arguments.tokens.empty()) {
+        if (!text->has_tokenizer()) {
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("{} has no tokenizer.json: give --tokens instead of --prompt",
+                                     arguments.model.model),
+                              "prompt");
+        }
         TRY_ASSIGN(prompt, text->encode(arguments.prompt, true));
         if (prompt.empty())
             return make_error(ErrorCode::kInvalidConfig, "--prompt: the text has no tokens",

@@ -38,6 +38,10 @@ void install_signal_handlers() {
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, nullptr);
     sigaction(SIGINT, &action, nullptr);
+    // A closed terminal, but not under nohup.
+    struct sigaction inherited {};
+    if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
 }
 
@@ -133,9 +137,10 @@ Status run_serve(const Config& config) {
     listener_options.port = config.port;
     listener_options.n_workers = config.http_threads != 0
                                      ? config.http_threads
-                                     : config.max_num_seqs + config.max_queue + 16 +
-                                           UploadLimits().n_uploads_max +
-                                           UploadLimits().n_watchers_max;
+                                     : std::min(config.max_num_seqs + config.max_queue + 16 +
+                                                    UploadLimits().n_uploads_max +
+                                                    UploadLimits().n_watchers_max,
+                                                kHttpThreadsMax);
     listener_options.body_bytes_max = config.body_bytes_max;
     TRY_ASSIGN(std::unique_ptr<Listener> listener,
                Listener::create(listener_options, router, [&](int status) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -31,8 +32,9 @@ void describe(Config& c, Visit&& visit) {
     visit("host", c.host, "ADDRESS", "address to listen on");
     visit("port", c.port, "N", "TCP port; 0 takes a free one", Range{0, 65535});
     visit("http-threads", c.http_threads, "N",
-          "HTTP workers, one for each open request; 0: enough for all that may run or wait",
-          Range{0, 4096});
+          "HTTP workers, one for each open request; 0: enough for all that may run or wait, up to "
+          "4096",
+          Range{0, kHttpThreadsMax});
     visit("body-bytes-max", c.body_bytes_max, "BYTES", "largest request body",
           Range{1024, 1u << 30});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
@@ -197,6 +199,23 @@ std::optional<std::string> scalar_text(const toml::node& node) {
     return std::nullopt;
 }
 
+Status check_texts(const Config& config) {
+    // The system would take it for every address of this machine.
+    if (config.host.empty()) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          "host: expected an address such as 127.0.0.1, found nothing; 0.0.0.0 "
+                          "stands for all of this machine",
+                          "host");
+    }
+    for (char c : config.served_model_name) {
+        if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) continue;
+        return make_error(ErrorCode::kInvalidConfig,
+                          "served-model-name: expected no control characters",
+                          "served-model-name");
+    }
+    return ok_status();
+}
+
 }  // namespace
 
 std::vector<ConfigOption> config_options() {
@@ -226,6 +245,7 @@ Result<Config> build_config(const std::vector<ConfigSource>& sources) {
                                  config.max_num_batched_tokens, config.max_num_seqs),
                           "max-num-batched-tokens");
     }
+    TRY(check_texts(config));
     TRY(lora_arguments(config));
     return config;
 }
@@ -263,6 +283,13 @@ Result<ConfigSource> config_from_environment() {
 }
 
 Result<ConfigSource> config_from_file(const std::string& path) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored) || std::filesystem::is_directory(path, ignored)) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{}: expected a TOML file, found {}", path,
+                                 std::filesystem::exists(path, ignored) ? "a folder" : "nothing"),
+                          "config");
+    }
     toml::table table;
     try {
         table = toml::parse_file(path);

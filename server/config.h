@@ -17,6 +17,8 @@ struct LoraArgument {
     std::string dir;
 };
 
+inline constexpr uint32_t kHttpThreadsMax = 4096;
+
 struct Config {
     std::string model;
     std::vector<std::string> lora;  // NAME=DIR, as given; see lora_arguments()

@@ -1,6 +1,10 @@
 // lorad: serve | check | devices | logits | generate | profile. Every flag is declared here or, for serve,
 // in config.cpp.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+
+#include <fcntl.h>
 
 #include <CLI/CLI.hpp>
 
@@ -96,6 +100,27 @@ class ServeCommand {
     std::string config_file_;
 };
 
+// Comparisons let "nan" pass.
+CLI::Validator in_range(double min, double max) {
+    return CLI::Validator(
+        [min, max](std::string& text) {
+            char* end = nullptr;
+            double number = std::strtod(text.c_str(), &end);
+            bool is_number = end != text.c_str() && *end == '\0';
+            if (is_number && number >= min && number <= max) return std::string();
+            return format("expected a number from {} to {}, found {}", min, max, text);
+        },
+        format("{} - {}", min, max));
+}
+
+// Descriptors 0, 1 and 2 belong to nobody else: a connection that got one of them would receive
+// what is printed.
+void occupy_standard_streams() {
+    for (int fd = 0; fd <= 2; ++fd) {
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
+    }
+}
+
 int report(const Status& status) {
     if (status.ok()) return 0;
     std::fprintf(stderr, "lorad: error: %s\n", status.error().message.c_str());
@@ -166,14 +191,14 @@ int run(int argc, char** argv) {
                        "go on after an end-of-sequence token");
     generate->add_option("--temperature", sampling.temperature, "0: the most probable token")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 2.0));
+        ->check(in_range(0.0, 2.0));
     generate->add_option("--top-k", sampling.top_k, "0: off")->capture_default_str();
     generate->add_option("--top-p", sampling.top_p, "1: off")
         ->capture_default_str()
-        ->check(CLI::Range(1e-6, 1.0));
+        ->check(in_range(1e-6, 1.0));
     generate->add_option("--min-p", sampling.min_p, "0: off")
         ->capture_default_str()
-        ->check(CLI::Range(0.0, 1.0));
+        ->check(in_range(0.0, 1.0));
     generate->add_option("--seed", sampling.seed, "the same seed gives the same text")
         ->capture_default_str();
     generate->add_flag("--json", generate_arguments.as_json,
@@ -194,6 +219,14 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(1u, 10000u));
     profile->add_flag("--json", profile_arguments.as_json, "JSON instead of a table");
 
+    const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+    if (argc > 1 && argv[1][0] != '-' &&
+        std::none_of(commands.begin(), commands.end(),
+                     [&](const CLI::App* command) { return command->get_name() == argv[1]; })) {
+        return report(make_error(
+            ErrorCode::kInvalidConfig,
+            format("there is no command \"{}\"; `lorad --help` lists those there are", argv[1])));
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -211,7 +244,7 @@ int run(int argc, char** argv) {
     if (devices->parsed()) return report(run_devices(device, devices_as_json));
     if (logits->parsed()) return report(run_logits(logits_arguments));
     if (profile->parsed()) return report(run_profile(profile_arguments));
-    if (generate_arguments.prompt.empty() && generate_arguments.tokens.empty()) {
+    if (prompt->count() == 0 && generate_arguments.tokens.empty()) {
         return report(make_error(ErrorCode::kInvalidConfig, "generate needs --prompt or --tokens"));
     }
     return report(run_generate(generate_arguments));
@@ -220,4 +253,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace lorad::server
 
-int main(int argc, char** argv) { return lorad::server::run(argc, argv); }
+int main(int argc, char** argv) {
+    lorad::server::occupy_standard_streams();
+    return lorad::server::run(argc, argv);
+}

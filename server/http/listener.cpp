@@ -1,10 +1,16 @@
 #include "server/http/listener.h"
 
+#include <atomic>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <limits>
+#include <mutex>
+#include <optional>
+#include <system_error>
 #include <thread>
 
 #include <arpa/inet.h>
@@ -16,12 +22,16 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/json.h"
 
 namespace lorad::server {
 namespace {
 
 constexpr int kBacklog = 1024;  // connections that wait to be accepted
 constexpr std::chrono::seconds kReadTimeout{30};  // for each read of a connection
+// How long stop() waits before it ends the reading: of idle connections, and of requests on their way.
+constexpr std::chrono::milliseconds kLastAnswers{500};
+constexpr std::chrono::milliseconds kLastHandlers{5000};
 
 // The peer's port of a connected TCP socket and, in `host`, its address; -1 for anything else.
 int peer_of(int fd, std::string& host) {
@@ -41,15 +51,18 @@ int peer_of(int fd, std::string& host) {
 
 // Older releases of the library do not say which socket a request came on. Its peer's address and
 // port do: among the sockets of this process only one has them.
+constexpr int kNoSuchPeer = -1;
+constexpr int kCannotLook = -2;
+
 int find_socket(const httplib::Request& request) {
     DIR* folder = opendir("/proc/self/fd");
-    if (folder == nullptr) return -1;
-    int found = -1;
+    if (folder == nullptr) return kCannotLook;
+    int found = kNoSuchPeer;
     std::string host;
     while (dirent* entry = readdir(folder)) {
         int fd = std::atoi(entry->d_name);
-        if (entry->d_name[0] != '.' && peer_of(fd, host) == request.remote_port &&
-            host == request.remote_addr) {
+        int port = entry->d_name[0] == '.' ? -1 : peer_of(fd, host);
+        if (port >= 0 && port == request.remote_port && host == request.remote_addr) {
             found = fd;
             break;
         }
@@ -73,10 +86,11 @@ std::function<bool()> client_gone_of(const LibraryRequest& request) {
     if constexpr (requires { request.is_connection_closed(); }) {
         return [&request] { return request.is_connection_closed(); };
     } else {
-        // Looked up at the first question: most requests never wait.
-        return [&request, fd = -2]() mutable {
-            if (fd == -2) fd = find_socket(request);
-            return fd >= 0 && socket_closed_by_peer(fd);
+        // Looked up at the first question: most requests never wait. A client that has reset the
+        // connection by then has left no peer to find.
+        return [&request, socket = std::optional<int>()]() mutable {
+            if (!socket) socket = find_socket(request);
+            return *socket == kNoSuchPeer || (*socket >= 0 && socket_closed_by_peer(*socket));
         };
     }
 }
@@ -198,6 +212,78 @@ class LibraryBody final : public HttpBody {
     bool ended_ = false;  // the connection stands behind the body
 };
 
+// Ends the wait for requests on connections of this port that nobody answers just now.
+void hang_up(int port) {
+    DIR* folder = opendir("/proc/self/fd");
+    if (folder == nullptr) return;
+    while (dirent* entry = readdir(folder)) {
+        int fd = std::atoi(entry->d_name);
+        sockaddr_storage address{};
+        socklen_t size = sizeof address;
+        if (entry->d_name[0] == '.' ||
+            getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+            continue;
+        in_port_t own_port = 0;
+        if (address.ss_family == AF_INET)
+            own_port = reinterpret_cast<sockaddr_in*>(&address)->sin_port;
+        if (address.ss_family == AF_INET6)
+            own_port = reinterpret_cast<sockaddr_in6*>(&address)->sin6_port;
+        if (own_port != 0 && ntohs(own_port) == port) ::shutdown(fd, SHUT_RD);
+    }
+    closedir(folder);
+}
+
+// The library's own pool ends the process where the system gives no more threads.
+class Workers final : public httplib::TaskQueue {
+  public:
+    explicit Workers(uint32_t n_workers) {
+        try {
+            while (threads_.size() < n_workers) threads_.emplace_back([this] { run(); });
+        } catch (const std::system_error& error) {
+            log_warn("only {} of {} HTTP workers could be started: {}", threads_.size(), n_workers,
+                     error.what());
+        }
+    }
+    ~Workers() override { shutdown(); }
+
+    void enqueue(std::function<void()> task) override {
+        {
+            std::lock_guard lock(mutex_);
+            tasks_.push_back(std::move(task));
+        }
+        changed_.notify_one();
+    }
+    // Lets what was enqueued run.
+    void shutdown() override {
+        {
+            std::lock_guard lock(mutex_);
+            ended_ = true;
+        }
+        changed_.notify_all();
+        for (std::thread& thread : threads_) thread.join();
+        threads_.clear();
+    }
+
+  private:
+    void run() {
+        for (;;) {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] { return ended_ || !tasks_.empty(); });
+            if (tasks_.empty()) return;
+            std::function<void()> task = std::move(tasks_.front());
+            tasks_.pop_front();
+            lock.unlock();
+            task();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> tasks_;
+    bool ended_ = false;
+    std::vector<std::thread> threads_;
+};
+
 HttpReply internal_error(const char* what) {
     log_error("a request handler threw: {}", what);
     return error_reply(make_error(ErrorCode::kInternal, "internal error"));
@@ -222,6 +308,21 @@ bool framing_is_clear(const httplib::Request& request) {
            (n_encodings == 0 && LibraryBody::declared_length(request).value_or(0) == 0);
 }
 
+// The library does not tell a name that cannot be looked up from a port that is taken.
+Status check_host(const std::string& host) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+    if (error != 0) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("cannot listen on {}: expected an address of this machine: {}",
+                                 json_quote(host), gai_strerror(error)));
+    }
+    freeaddrinfo(found);
+    return ok_status();
+}
+
 // The whole answer, then the end of the connection: what follows on it cannot be trusted to be the
 // next request.
 void answer_and_close(const HttpReply& reply, httplib::Response& response) {
@@ -238,12 +339,29 @@ void answer_and_close(const HttpReply& reply, httplib::Response& response) {
 
 }  // namespace
 
+namespace {
+
+class Busy {
+  public:
+    explicit Busy(std::atomic<uint32_t>& n_busy) : n_busy_(n_busy) { ++n_busy_; }
+    ~Busy() { --n_busy_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+  private:
+    std::atomic<uint32_t>& n_busy_;
+};
+
+}  // namespace
+
 struct Listener::Impl {
     ListenerOptions options;
     const Router* router = nullptr;
     std::function<void(int)> on_response;
     httplib::Server server;
     std::thread thread;
+    std::atomic<bool> ended{false};           // `thread` has joined all workers
+    mutable std::atomic<uint32_t> n_busy{0};  // requests between their handler's begin and their end
     int port = 0;
     int listening_socket = -1;
 
@@ -267,6 +385,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
     ours.client_gone = client_gone_of(request);
+    Busy busy(n_busy);
     try {
         return router->handle(std::move(ours));
     } catch (const std::exception& exception) {
@@ -284,8 +403,9 @@ void Listener::Impl::answer(HttpReply reply, httplib::Response& response) const 
         return;
     }
     response.set_chunked_content_provider(
-        reply.content_type, [stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
+        reply.content_type, [this, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
             LibrarySink ours(sink);
+            Busy busy(n_busy);
             try {
                 stream(ours);
             } catch (const std::exception& exception) {
@@ -328,7 +448,7 @@ void Listener::Impl::set_up() {
     server.set_write_timeout(30);
     server.set_keep_alive_timeout(5);
     server.set_keep_alive_max_count(1000);
-    server.new_task_queue = [n = options.n_workers] { return new httplib::ThreadPool(n); };
+    server.new_task_queue = [n = options.n_workers] { return new Workers(n); };
 
     set_up_routing();
     server.set_exception_handler(
@@ -351,6 +471,9 @@ void Listener::Impl::set_up() {
 void Listener::Impl::set_up_routing() {
     server.set_pre_routing_handler(
         [](const httplib::Request& request, httplib::Response& response) {
+            // The library would cut answers into what Range asks for, in as many parts as it names.
+            // The object is its own and not const there.
+            const_cast<httplib::Request&>(request).ranges.clear();
             if (framing_is_clear(request)) return httplib::Server::HandlerResponse::Unhandled;
             answer_and_close(error_reply(make_error(ErrorCode::kInvalidRequest,
                                                     "malformed HTTP request: it is not clear "
@@ -386,6 +509,7 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& option
     impl->router = &router;
     impl->on_response = std::move(on_response);
     impl->set_up();
+    TRY(check_host(options.host));
     bool bound = false;
     if (options.port == 0) {
         impl->port = impl->server.bind_to_any_port(options.host);
@@ -407,7 +531,10 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& option
 
 void Listener::start() {
     CHECK(!impl_->thread.joinable());
-    impl_->thread = std::thread([impl = impl_.get()] { impl->server.listen_after_bind(); });
+    impl_->thread = std::thread([impl = impl_.get()] {
+        impl->server.listen_after_bind();
+        impl->ended = true;
+    });
     // stop() before the library has begun to accept would go unheard.
     while (!impl_->server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
@@ -415,6 +542,15 @@ void Listener::start() {
 void Listener::stop() {
     if (!impl_->thread.joinable()) return;
     impl_->server.stop();
+    // Answers get a moment to leave. Then a client that keeps a connection for later, or sends its
+    // request in drops, holds up nobody.
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point begin = Clock::now();
+    while (!impl_->ended) {
+        auto patience = impl_->n_busy == 0 ? kLastAnswers : kLastHandlers;
+        if (Clock::now() - begin > patience) hang_up(impl_->port);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     impl_->thread.join();
 }
 

@@ -298,6 +298,40 @@ def check_sigterm_drains(lorad):
         check_equal(server.process.wait(30), 0, "exit status")
 
 
+def check_sighup_drains_unless_ignored(lorad):
+    with Server(lorad, adapters=()) as server:
+        server.process.send_signal(signal.SIGHUP)
+        check_equal(server.process.wait(30), 0, "exit status")
+
+
+def check_closed_standard_streams(lorad):
+    """Connections must not get the descriptors to which the log is written."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(["sh", "-c", f"exec '{lorad}' serve --model '{MODEL / 'base'}' --port {port} --log-level debug <&- >&- 2>&-"])
+    try:
+        for _ in range(600):
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                    connection.sendall(b"GET /health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    answer = b""
+                    while piece := connection.recv(4096):
+                        answer += piece
+                check(answer.startswith(b"HTTP/1.1 "), f"answer {answer!r}")
+                check(answer.endswith(b"}"), f"answer {answer!r}")
+                if b" 200 OK" in answer:
+                    break
+            except ConnectionRefusedError:
+                pass
+            time.sleep(0.1)
+        for fd in range(3):
+            check_equal(os.readlink(f"/proc/{process.pid}/fd/{fd}"), "/dev/null", f"descriptor {fd}")
+    finally:
+        process.terminate()
+        check_equal(process.wait(30), 0, "exit status")
+
+
 def check_second_signal_ends_at_once(lorad):
     with Server(lorad, adapters=()) as server:
         stream = server.events("/v1/completions", prompt=[1, 2, 3], max_tokens=2000, ignore_eos=True)
@@ -372,6 +406,14 @@ def check_start_up_errors(lorad):
     fails(["serve", "--model", base, "--port", "0"], "Vulkan", env={"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"})
     fails(["logits", "--model", base, "--tokens", "1,99999", "--out", "/dev/null"], "99999", "4096")
     fails(["generate", "--model", base, "--tokens", "nothing.txt"], "nothing.txt")
+    fails(["generate", "--model", base, "--tokens", "/"], "\"/\"")
+    fails(["generate", "--model", base, "--tokens", "/dev/zero"], "larger than")
+    fails(["generate", "--model", base, "--prompt", "hi", "--temperature", "nan"], "--temperature", "nan")
+    fails(["generate", "--model", base, "--prompt", ""], "no tokens")
+    fails(["sevre", "--model", base], "no command", "sevre")
+    fails(["serve", "--config", "/"], "a folder")
+    fails(["serve", "--model", base, "--host", ""], "host")
+    fails(["serve", "--model", base, "--port", "0", "--num-kv-blocks", "1"], "1 KV cache blocks are too few")
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "model"
         shutil.copytree(base, copy)
@@ -418,7 +460,8 @@ def check_command_line(lorad):
 SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, check_completions_as_text_and_ids,
           check_limits_and_stops, check_seeds, check_refusals, check_adapters_come_and_go, check_broken_adapter_is_refused,
           check_disconnect_cancels, *adapter_checks.SHARED, check_metrics, check_openai_client]
-OWN = [check_sigterm_drains, check_second_signal_ends_at_once, check_small_cache_preempts_and_still_answers,
+OWN = [check_sigterm_drains, check_sighup_drains_unless_ignored, check_closed_standard_streams, check_second_signal_ends_at_once,
+       check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
        check_command_line, *adapter_checks.OWN]
 

@@ -66,6 +66,20 @@ TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
     EXPECT_FALSE(config_from_file("/nonexistent/lorad.toml").ok());
 }
 
+TEST(Config, AFolderOrNothingIsNoFile) {
+    for (const char* path : {"/", "/nonexistent/lorad.toml"}) {
+        auto source = config_from_file(path);
+        ASSERT_FALSE(source.ok()) << path;
+        EXPECT_NE(source.error().message.find("expected a TOML file"), std::string::npos);
+    }
+}
+
+TEST(Config, AnEmptyHostIsNotEveryAddress) {
+    EXPECT_FALSE(build_config({flag("host", {""})}).ok());
+    EXPECT_FALSE(build_config({flag("served-model-name", {"a\nb"})}).ok());
+    EXPECT_TRUE(build_config({flag("served-model-name", {"caf\xc3\xa9/7b"})}).ok());
+}
+
 TEST(Config, ListsComeFromEverySource) {
     auto file = config_from_file(write_file("lora = [\"a=x\", \"b=y\"]\n"));
     ASSERT_TRUE(file.ok()) << file.error().message;

@@ -29,6 +29,7 @@ class ListenerTest : public testing::Test {
         router.add("PUT", "/upload", [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
         router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
         router.add("PUT", "/half", [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
+        router.add("GET", "/gone", [this](const HttpRequest& r) { return gone(r); });
         auto created = Listener::create({"127.0.0.1", 0, 8, kBodyMax}, router, [](int) {});
         EXPECT_TRUE(created.ok());
         listener = std::move(*created);
@@ -59,6 +60,15 @@ class ListenerTest : public testing::Test {
             return ok_status();
         });
         return status.ok() ? json_reply("all") : error_reply(status.error());
+    }
+
+    // Asks for the first time when the client has had its moment to go.
+    HttpReply gone(const HttpRequest& request) {
+        ++n_gone_begun;
+        while (!client_had_its_moment) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        n_gone_seen += request.client_gone() ? 1 : 0;
+        ++n_gone_ended;
+        return json_reply("here");
     }
 
     // Sends bytes as they are and reads an answer, or all until the server closes. The next request on
@@ -117,6 +127,8 @@ class ListenerTest : public testing::Test {
     std::unique_ptr<Listener> listener;
     std::atomic<size_t> largest_piece{0};
     std::atomic<int> n_uploads_ended{0};
+    std::atomic<bool> client_had_its_moment{false};
+    std::atomic<int> n_gone_begun{0}, n_gone_seen{0}, n_gone_ended{0};
     std::atomic<ErrorCode> last_code{ErrorCode::kInternal};
     bool closed = false;
 };
@@ -211,6 +223,64 @@ TEST_F(ListenerTest, ABodyThatBreaksOffEndsItsUploadWithAnError) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_EQ(n_uploads_ended.load(), 1);
     EXPECT_EQ(last_code.load(), ErrorCode::kInvalidRequest);
+}
+
+TEST_F(ListenerTest, AClientThatResetsBeforeTheFirstQuestionIsGone) {
+    for (bool reset : {false, true}) {
+        client_had_its_moment = false;
+        int n_ended = n_gone_ended;
+        int fd = connect_raw();
+        std::string request = "GET /gone HTTP/1.1\r\nHost: x\r\n\r\n";
+        send(fd, request.data(), request.size(), 0);
+        while (n_gone_begun == n_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        linger at_once{1, 0};
+        if (reset) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        close(fd);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        client_had_its_moment = true;
+        while (n_gone_ended == n_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(n_gone_seen.load(), n_gone_ended.load()) << (reset ? "reset" : "closed");
+    }
+    EXPECT_EQ(client().Get("/gone")->body, "here");
+    EXPECT_EQ(n_gone_seen.load(), n_gone_ended.load() - 1) << "who waits is not gone";
+}
+
+TEST_F(ListenerTest, StopWaitsForAnswersButNotForIdleOrHalfSentConnections) {
+    int idle = connect_raw();
+    std::string whole = "GET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n";
+    EXPECT_NE(exchange(idle, whole, false).find("fixed"), std::string::npos);  // kept alive
+    int half = connect_raw();
+    send(half, whole.data(), 20, 0);
+    int busy = connect_raw();
+    std::string wait = "GET /gone HTTP/1.1\r\nHost: x\r\n\r\n";
+    send(busy, wait.data(), wait.size(), 0);
+    while (n_gone_begun == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto begin = std::chrono::steady_clock::now();
+    std::thread release([this] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        client_had_its_moment = true;
+    });
+    listener->stop();
+    // The library would wait 5 s for the idle one and 30 s for the other.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+    release.join();
+    EXPECT_NE(exchange(busy, "", false).find("here"), std::string::npos);
+    for (int fd : {idle, half, busy}) close(fd);
+}
+
+TEST_F(ListenerTest, RangesAreNotServed) {
+    for (const char* range : {"bytes=0-1", "bytes=0-,0-,0-,0-", "bytes=999-", "bytes=-2"}) {
+        auto answer = client().Get("/things/fixed", {{"Range", range}});
+        EXPECT_EQ(answer->status, 200) << range;
+        EXPECT_EQ(answer->body, "fixed") << range;
+    }
+}
+
+TEST(Listener, AnAddressThatIsNotThisMachinesIsToldFromATakenPort) {
+    Router router;
+    auto unknown = Listener::create({"999.1.1.1", 0, 1, kBodyMax}, router, [](int) {});
+    ASSERT_FALSE(unknown.ok());
+    EXPECT_NE(unknown.error().message.find("expected an address of this machine"), std::string::npos);
 }
 
 }  // namespace

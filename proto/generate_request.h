@@ -16,6 +16,7 @@
 namespace lorad::proto {
 
 inline constexpr size_t kStopStringsMax = 16;
+inline constexpr size_t kStopTokensMax = 1024;
 inline constexpr size_t kStopStringBytesMax = 1024;
 
 enum class ApiKind : uint8_t { kCompletion, kChat };
@@ -45,7 +46,7 @@ struct GenerateRequest {
     std::vector<std::string> stop;  // none of them empty
     std::vector<TokenId> stop_token_ids;
     bool ignore_eos = false;
-    bool add_special_tokens = true;  // completion prompts given as text
+    bool add_special_tokens = true;  // to texts; chats only where they are asked for
 
     bool stream = false;
     bool include_usage = false;

@@ -196,6 +196,10 @@ Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vo
     }
     TRY_ASSIGN(request.ignore_eos, root.bool_or("ignore_eos", false));
     if (std::optional<JsonValue> ids = root.find("stop_token_ids")) {
+        if (ids->size() > kStopTokensMax) {
+            return ids->error(
+                format("expected at most {} token ids, found {}", kStopTokensMax, ids->size()));
+        }
         TRY_ASSIGN(request.stop_token_ids, parse_ids(*ids, vocab_size));
     }
     return ok_status();
@@ -266,7 +270,6 @@ Status parse_prompt(const JsonValue& root, GenerateRequest& request, uint32_t vo
     if (prompt.is_string()) {
         TRY_ASSIGN(std::string_view text, prompt.as_string());
         request.prompt_text = std::string(text);
-        TRY_ASSIGN(request.add_special_tokens, root.bool_or("add_special_tokens", true));
         return ok_status();
     }
     if (!prompt.is_array()) {
@@ -381,6 +384,9 @@ Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind ki
     TRY(parse_limits(root, request, vocab_size));
     TRY(parse_stop(root, request));
     TRY(parse_output(root, request));
+    // Chat templates write the special tokens themselves.
+    TRY_ASSIGN(request.add_special_tokens,
+               root.bool_or("add_special_tokens", kind == ApiKind::kCompletion));
     TRY(root.string_or("user", ""));
     return request;
 }

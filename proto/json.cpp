@@ -53,6 +53,14 @@ namespace {
 
 constexpr uint32_t kLookupMembers = 16;  // from here on, members are found by binary search
 
+// Cut between characters.
+std::string shortened(std::string_view text) {
+    if (text.size() <= kDescribedBytes) return std::string(text);
+    size_t end = kDescribedBytes;
+    while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+    return replace_invalid_utf8(text.substr(0, end)) + "...";
+}
+
 std::string path_of(const JsonTree& tree, uint32_t node) {
     std::vector<uint32_t> chain;
     for (uint32_t at = node; tree.nodes[at].parent != kNone; at = tree.nodes[at].parent) chain.push_back(at);
@@ -63,7 +71,7 @@ std::string path_of(const JsonTree& tree, uint32_t node) {
             path += format("[{}]", child.index);
         } else {
             if (!path.empty()) path += '.';
-            path += tree.key(child);
+            path += shortened(tree.key(child));
         }
     }
     return path;
@@ -77,11 +85,6 @@ Error document_error(const JsonTree& tree, std::string_view path, std::string_vi
         message += part;
     }
     return make_error(tree.code, std::move(message), std::string(path));
-}
-
-std::string shortened(std::string_view text) {
-    if (text.size() <= kDescribedBytes) return std::string(text);
-    return replace_invalid_utf8(text.substr(0, kDescribedBytes)) + "...";
 }
 
 // Receives the library's events and builds the tree; returning false ends the parse with `error` set.
@@ -279,6 +282,8 @@ Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& o
     if (!parsed || tree->nodes.empty()) return document_error(*tree, "", "not valid JSON");
     return JsonDocument(std::move(tree));
 }
+
+std::string json_quote_short(std::string_view text) { return json_quote(shortened(text)); }
 
 JsonDocument::JsonDocument(std::unique_ptr<JsonTree> tree) : tree_(std::move(tree)) {}
 JsonDocument::~JsonDocument() = default;

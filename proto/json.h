@@ -115,6 +115,9 @@ std::string replace_invalid_utf8(std::string_view text);
 // A quoted and escaped JSON string; invalid UTF-8 replaced.
 std::string json_quote(std::string_view text);
 
+// The same for messages about names that clients chose: cut, with "...", where they are long.
+std::string json_quote_short(std::string_view text);
+
 // Writes compact JSON. Commas and colons are its business; nesting is checked (CHECK).
 //   JsonWriter w; w.begin_object().field("id", 7).key("x").begin_array().value(1.5).end_array().end_object(); w.take();
 class JsonWriter {

@@ -37,12 +37,12 @@ Result<MixLease> lease_of_model(ServerContext& context, const std::string& model
     std::string_view name = qualified_name(model, context.base_name);
     if (name.empty()) {
         return make_error(ErrorCode::kModelNotFound,
-                          format("the model {} does not exist", json_quote(model)), "model");
+                          format("the model {} does not exist", json_quote_short(model)), "model");
     }
     lease = context.registry.acquire(name, options);
     if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
     return make_error(ErrorCode::kAdapterNotFound,
-                      format("no adapter is called {}", json_quote(name)), "model");
+                      format("no adapter is called {}", json_quote_short(name)), "model");
 }
 
 Result<MixLease> lease_of_terms(ServerContext& context, const std::vector<AdapterTerm>& terms,
@@ -140,7 +140,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
         return make_error(ErrorCode::kInvalidRequest,
                           format("{}: the model {} is an adapter already; with a list of adapters, "
                                  "model is the base, {}",
-                                 listed, json_quote(request.model), json_quote(context.base_name)),
+                                 listed, json_quote_short(request.model), json_quote(context.base_name)),
                           listed);
     }
     std::vector<AdapterTerm> terms;

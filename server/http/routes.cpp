@@ -66,7 +66,7 @@ HttpReply show_model(ServerContext& context, const HttpRequest& request) {
     std::optional<adapters::AdapterInfo> adapter = context.registry.find(id);
     if (!adapter) {
         return error_reply(make_error(ErrorCode::kModelNotFound,
-                                      format("the model {} does not exist", json_quote(id)),
+                                      format("the model {} does not exist", json_quote_short(id)),
                                       "model"));
     }
     write_adapter_card(writer, context, *adapter);

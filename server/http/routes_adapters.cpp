@@ -41,7 +41,7 @@ HttpReply show_adapter(ServerContext& context, const HttpRequest& request) {
     std::optional<AdapterInfo> adapter = context.registry.find(name);
     if (adapter) return adapter_reply(*adapter);
     return error_reply(make_error(ErrorCode::kAdapterNotFound,
-                                  format("no adapter is called {}", json_quote(name)), "name"));
+                                  format("no adapter is called {}", json_quote_short(name)), "name"));
 }
 
 HttpReply register_adapter(ServerContext& context, const HttpRequest& request) {

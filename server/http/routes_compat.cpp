@@ -26,7 +26,7 @@ Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
     Result<AdapterInfo> loaded = context.registry.load(
         parsed.name, path, {parsed.load_inplace, parsed.expected_generation});
     if (!loaded.ok()) {
-        log_warn("adapter {} was not loaded: {}", json_quote(parsed.name), loaded.error().message);
+        log_warn("adapter {} was not loaded: {}", json_quote_short(parsed.name), loaded.error().message);
         return loaded;
     }
     if (!parsed.pin) return loaded;

@@ -17,14 +17,24 @@ using proto::GenerateRequest;
 constexpr std::chrono::milliseconds kDisconnectPoll{50};
 
 Result<std::vector<TokenId>> prompt_tokens(const ServerContext& context, GenerateRequest& parsed) {
+    if (parsed.kind == ApiKind::kCompletion && !parsed.prompt_text)
+        return std::move(parsed.prompt_ids);
+    std::string text;
     if (parsed.kind == ApiKind::kChat) {
-        TRY_ASSIGN(std::string text, context.text.render_chat(parsed.messages_json));
-        // The template writes the special tokens itself.
-        return context.text.encode(text, false);
+        TRY_ASSIGN(text, context.text.render_chat(parsed.messages_json));
+    } else {
+        text = std::move(*parsed.prompt_text);
     }
-    if (parsed.prompt_text)
-        return context.text.encode(*parsed.prompt_text, parsed.add_special_tokens);
-    return std::move(parsed.prompt_ids);
+    TRY_ASSIGN(std::vector<TokenId> tokens, context.text.encode(text, parsed.add_special_tokens));
+    // A tokenizer may know tokens for which the model has no embedding.
+    for (TokenId token : tokens) {
+        if (token >= 0 && uint32_t(token) < context.vocab_size) continue;
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("the text holds token {}, but the model's vocabulary ends at {}",
+                                 token, context.vocab_size - 1),
+                          parsed.kind == ApiKind::kChat ? "messages" : "prompt");
+    }
+    return tokens;
 }
 
 // How many tokens the request may generate; the prompt and they must fit the context.
@@ -41,9 +51,9 @@ Result<uint32_t> tokens_to_generate(const ServerContext& context, const Generate
                                  "needs {}: {} in the prompt and {} "
                                  "to generate",
                                  context.n_positions_max, n_prompt + n_wanted, n_prompt, n_wanted),
-                          parsed.n_tokens_max             ? "max_tokens"
-                          : parsed.kind == ApiKind::kChat ? "messages"
-                                                          : "prompt");
+                          parsed.n_tokens_max && n_left > 0 ? "max_tokens"
+                          : parsed.kind == ApiKind::kChat   ? "messages"
+                                                            : "prompt");
     }
     return uint32_t(n_wanted);
 }
@@ -218,7 +228,13 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
                           kind == ApiKind::kChat ? "messages" : "prompt");
     }
     TRY_ASSIGN(request.n_tokens_max, tokens_to_generate(context, parsed, request.prompt.size()));
-    request.n_tokens_min = std::min(parsed.n_tokens_min, request.n_tokens_max);
+    if (parsed.n_tokens_min > request.n_tokens_max) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("min_tokens: expected at most {}, which max_tokens is here, found {}",
+                                 request.n_tokens_max, parsed.n_tokens_min),
+                          "min_tokens");
+    }
+    request.n_tokens_min = parsed.n_tokens_min;
     request.sampling = sampling_of(context, parsed);
     request.stop_tokens = parsed.stop_token_ids;
     if (!parsed.ignore_eos) {

@@ -124,7 +124,7 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
     for (const proto::FormPart& part : parts) {
         const std::string& key = part.has_filename ? part.filename : part.name;
         if (std::find(seen.begin(), seen.end(), key) != seen.end())
-            return bad_form(json_quote(key), "it is there twice");
+            return bad_form(json_quote_short(key), "it is there twice");
         seen.push_back(key);
         if (part.has_filename) {
             TRY(proto::check_file_name(key, "files"));
@@ -136,7 +136,7 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
         } else if (key == "name" || key == "expected_generation") {
             writer.field(key, part.content);
         } else {
-            return bad_form(json_quote(key),
+            return bad_form(json_quote_short(key),
                             "expected name, replace, expected_generation or a file");
         }
     }

@@ -97,6 +97,7 @@ TEST(GenerateRequest, OutOfRangeNamesTheField) {
              {R"("min_tokens":-1)", "min_tokens"},
              {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
              {R"("stop_token_ids":[1000])", "stop_token_ids[0]"},
+             {R"("add_special_tokens":"yes")", "add_special_tokens"},
              {R"("user":5)", "user"},
              {R"("ignore_eos":1)", "ignore_eos"},
              {R"("adapter":5)", "adapter"},
@@ -150,6 +151,23 @@ TEST(GenerateRequest, AtMostEightAdaptersAreUsed) {
     expect_refused("\"adapters\":[" + names + "]", ErrorCode::kInvalidRequest, "adapters");
     expect_refused("\"lora\":[" + used + "]", ErrorCode::kInvalidRequest, "lora");
     EXPECT_TRUE(completion("\"lora\":[" + unused + "]").ok());
+}
+
+TEST(GenerateRequest, TooManyStopTokensAreRefused) {
+    std::string ids = "1";
+    for (size_t i = 1; i < kStopTokensMax; ++i) ids += ",1";
+    EXPECT_TRUE(completion("\"stop_token_ids\":[" + ids + "]").ok());
+    expect_refused("\"stop_token_ids\":[" + ids + ",1]", ErrorCode::kInvalidRequest,
+                   "stop_token_ids");
+}
+
+TEST(GenerateRequest, SpecialTokensAreAddedToPromptsAndToChatsOnRequest) {
+    EXPECT_TRUE(completion("\"top_k\":1")->add_special_tokens);
+    EXPECT_FALSE(completion("\"add_special_tokens\":false")->add_special_tokens);
+    const std::string chat = R"({"messages":[{"role":"user","content":"x"}])";
+    EXPECT_FALSE(parse_generate_request(chat + "}", ApiKind::kChat, 1000)->add_special_tokens);
+    EXPECT_TRUE(parse_generate_request(chat + R"(,"add_special_tokens":true})", ApiKind::kChat, 1000)
+                    ->add_special_tokens);
 }
 
 TEST(GenerateRequest, TooManyStopStringsAreRefused) {

@@ -85,6 +85,17 @@ TEST(Json, SizeDepthAndCountAreBounded) {
     EXPECT_EQ(parse_message("[1,2,3]", {.max_values = 4}), "");
 }
 
+TEST(Json, MessagesStayShortWhateverTheKeys) {
+    const std::string key(100000, 'k');
+    const auto twice = parse_json("{\"" + key + "\":1,\"" + key + "\":2}");
+    ASSERT_FALSE(twice.ok());
+    EXPECT_LT(twice.error().message.size() + twice.error().param.size(), 300u);
+    EXPECT_EQ(json_quote_short("a\"b"), "\"a\\\"b\"");
+    std::string text(47, 'a');
+    text += "\xc3\xa9";  // would be cut in its middle
+    EXPECT_EQ(json_quote_short(text), "\"" + std::string(47, 'a') + "...\"");
+}
+
 TEST(Json, DuplicateKeysAreErrorsUnlessAllowed) {
     EXPECT_EQ(parse_message(R"({"x":{"r":8,"q":1,"r":4}})"), "x.r: the key occurs twice");
     const auto document = parse_json(R"({"r":8,"q":1,"r":4})", {.allow_duplicate_keys = true});

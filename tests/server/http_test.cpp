@@ -138,6 +138,35 @@ TEST_F(HttpTest, ContextLengthIsRefusedWithBothNumbers) {
         200);
 }
 
+TEST_F(HttpTest, APromptOverTheContextIsNamedBeforeMaxTokens) {
+    std::string ids = "1";
+    for (uint32_t i = 1; i < kPositionsMax; ++i) ids += ",1";
+    EXPECT_EQ(post("/v1/completions", "{\"prompt\":[" + ids + "],\"max_tokens\":1}").param, "prompt");
+    EXPECT_EQ(post("/v1/completions", R"({"prompt":[1],"max_tokens":512})").param, "max_tokens");
+}
+
+TEST_F(HttpTest, TokensThatTheModelDoesNotHaveAreRefusedAlsoInTexts) {
+    // The fake tokenizer gives a byte of 0x80 and above a number outside of the vocabulary.
+    for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+        Answer answer = post(path, R"({"prompt":"caf\u00e9","messages":[{"role":"user","content":"caf\u00e9"}]})");
+        EXPECT_EQ(answer.status, 400) << answer.body;
+        EXPECT_NE(answer.message.find("vocabulary"), std::string::npos) << answer.message;
+    }
+}
+
+TEST_F(HttpTest, MinTokensAboveTheDefaultOfMaxTokensIsRefused) {
+    Answer answer = post("/v1/completions", R"({"prompt":[1],"min_tokens":17})");
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(answer.param, "min_tokens");
+}
+
+TEST_F(HttpTest, LongNamesAreNotGivenBackWhole) {
+    std::string name(50000, 'x');
+    EXPECT_LT(post("/v1/completions", R"({"prompt":[1],"model":")" + name + "\"}").body.size(), 500u);
+    EXPECT_LT(post("/v1/unload_lora_adapter", R"({"lora_name":")" + name + "\"}").body.size(), 500u);
+    EXPECT_LT(get("/v1/models/" + name.substr(0, 5000)).body.size(), 500u);
+}
+
 TEST_F(HttpTest, MalformedJsonIsRefusedWithItsPosition) {
     Answer answer = post("/v1/completions", "{\"prompt\":\n  oops}");
     EXPECT_EQ(answer.status, 400);

@@ -116,6 +116,10 @@ Status check_adapter_name(std::string_view name, std::string_view base_name) {
         begin = end + 1;
     }
     if (name == base_name) return refuse(format("{} is the base model", json_quote(name)));
+    // BASE:NAME in a request means the adapter NAME.
+    if (!base_name.empty() && name.starts_with(base_name) && name.substr(base_name.size()).starts_with(':')) {
+        return refuse(format("expected a name that does not begin with that of the base model and a colon, found {}", json_quote(name)));
+    }
     return ok_status();
 }
 

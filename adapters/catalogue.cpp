@@ -42,7 +42,7 @@ std::vector<Part> simplified(std::vector<Part> parts) {
 Result<const Alias*> Catalogue::find(std::string_view name) const {
     const auto found = aliases.find(name);
     if (found == aliases.end()) {
-        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote(name)), "lora_name");
+        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name)), "lora_name");
     }
     return &found->second;
 }
@@ -54,7 +54,7 @@ Status check_expected(const Alias* alias, std::string_view expected) {
     const std::string present = alias == nullptr ? std::string() : alias->target.generation();
     if (present == expected) return ok_status();
     return make_error(ErrorCode::kGenerationMismatch,
-                      format("expected_generation: expected {}, found {}", json_quote(expected),
+                      format("expected_generation: expected {}, found {}", json_quote_short(expected),
                              present.empty() ? "no such adapter" : present),
                       "expected_generation");
 }
@@ -103,7 +103,7 @@ Status Catalogue::rollback(std::string_view name, std::string_view generation, i
         return make_error(ErrorCode::kGenerationConflict,
                           generation.empty()
                               ? format("{} has no earlier generation", json_quote(name))
-                              : format("generation {} is not in the history of {}", json_quote(generation), json_quote(name)),
+                              : format("generation {} is not in the history of {}", json_quote_short(generation), json_quote(name)),
                           "generation");
     }
     Target back = std::move(*found);

@@ -58,8 +58,11 @@ FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
 Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
     const Descriptor file(path);
     if (file.get() < 0) {
+        // What stands in the folder is the client's, so it is no failure of the server; that of its limits is.
+        const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
         if (errno == ENOENT) return make_error(ErrorCode::kAdapterInvalid, format("{}: the file is missing", name));
-        return make_error(ErrorCode::kIo, format("{}: cannot open: {}", name, system_text(errno)));
+        return make_error(is_ours ? ErrorCode::kIo : ErrorCode::kAdapterInvalid,
+                          format("{}: cannot open: {}", name, system_text(errno)));
     }
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) {
@@ -80,7 +83,7 @@ Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name, system_text(errno)));
         if (got == 0) {
-            return make_error(ErrorCode::kIo,
+            return make_error(ErrorCode::kAdapterInvalid,
                               format("{}: it shrank from {} to {} bytes while it was read", name, size, n_read));
         }
         n_read += static_cast<size_t>(got);

@@ -110,7 +110,7 @@ Status check_supported(const JsonValue& root) {
         const std::string_view kind = *init->as_string();
         if (!keeps_base_weights(kind)) {
             refused.push_back(format("init_lora_weights = {} (it changes the base weights; convert the adapter to plain LoRA when saving)",
-                                     json_quote(kind)));
+                                     json_quote_short(kind)));
         }
     } else if (init && !init->is_bool()) {
         return init->error(format("expected true, false or a name, found {}", init->describe()));
@@ -147,7 +147,7 @@ Status parse_variants(const JsonValue& root, PeftConfig& config) {
     }
     TRY_ASSIGN(const std::string_view bias, root.string_or("bias", "none"));
     if (bias != "none" && bias != "all" && bias != "lora_only") {
-        return root.require("bias")->error(format("expected none, all or lora_only, found {}", json_quote(bias)));
+        return root.require("bias")->error(format("expected none, all or lora_only, found {}", json_quote_short(bias)));
     }
     config.bias = bias == "none" ? BiasKind::kNone : bias == "all" ? BiasKind::kAll : BiasKind::kLoraOnly;
     if (const auto modules = root.find("modules_to_save")) {
@@ -377,7 +377,7 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
         const auto method =
             std::find_if(kOtherMethods.begin(), kOtherMethods.end(), [&](const Variant& known) { return known.field == type_name; });
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: not supported: peft_type = {}{}; only LORA is", kFileName, json_quote(type_name),
+                          format("{}: not supported: peft_type = {}{}; only LORA is", kFileName, json_quote_short(type_name),
                                  method == kOtherMethods.end() ? "" : format(" ({})", method->meaning)));
     }
 

@@ -201,7 +201,7 @@ TEST_F(RegistryTest, NamesAreChecked) {
     for (const std::string& name : {std::string(), std::string(129, 'x'), std::string("a\nb"), std::string("a\0b", 3),
                                     std::string("/a"), std::string("../a"), std::string("a/../b"), std::string(" a"),
                                     std::string("a "), std::string("\x7f"), std::string("\xff"), std::string("a\xc2\x85"),
-                                    std::string("base")}) {
+                                    std::string("base"), std::string("base:a")}) {
         const auto loaded = registry.load(name, one.path());
         ASSERT_FALSE(loaded.ok()) << name;
         EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidAdapterName) << name;

@@ -1,11 +1,13 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <system_error>
 
 #include "model/config_rope.h"
 #include "model/files.h"
+#include "model/rope.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -126,6 +128,18 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
     return ok_status();
 }
 
+// Values that pass one by one may still give angles that are no numbers.
+Status check_rope(const ModelConfig& config) {
+    bool is_finite = std::isfinite(static_cast<float>(config.rope.attention_factor));
+    for (const double frequency : rope_frequencies(config.rope, config.max_positions)) {
+        is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+    }
+    if (is_finite) return ok_status();
+    return make_error(ErrorCode::kInvalidModel,
+                      format("config.json: the rotary embedding's parameters (rope_theta {}, factor {}) give angles that are not finite",
+                             config.rope.theta, config.rope.factor));
+}
+
 // Fills sliding_windows. A window that no context can fill is no window.
 Status read_windows(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
@@ -184,6 +198,7 @@ Status read_ratio(const JsonValue& root, std::string_view key, double min, doubl
 }
 
 Status read_generation(const JsonValue& root, GenerationDefaults& generation) {
+    if (!root.is_object()) return root.error("expected an object, found " + root.describe());
     TRY(read_eos(root, generation.eos_token_ids));
     TRY(read_ratio(root, "temperature", 0.0, 100.0, generation.temperature));
     TRY(read_ratio(root, "top_p", 0.0, 1.0, generation.top_p));
@@ -242,6 +257,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
         const double stretched = config.rope.factor * config.rope.original_max_positions;
         config.max_positions = std::max(config.max_positions, static_cast<uint32_t>(std::min(stretched, double{1u << 26})));
     }
+    TRY(check_rope(config));
     TRY(read_windows(root, *facts, config));
     TRY(read_eos(root, config.generation.eos_token_ids));
     if (!generation_text.empty()) {

@@ -27,7 +27,6 @@ namespace {
 constexpr uint32_t kInFlightMax = 2;
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
 constexpr uint32_t kRingSlots = kInFlightMax + 1;
-constexpr uint64_t kStateBytesMin = 1024;  // smallest size class of a step's state
 
 // Host memory of one step in flight.
 struct RingSlot {
@@ -249,7 +248,7 @@ Status Executor::Impl::warm_up() {
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
-    const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStateBytesMin));
+    const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStepStateBytesMin));
     const auto known = slot.preludes.find(size_class);
     if (known != slot.preludes.end()) return &known->second;
     // No barriers: every recording ends with one, so the step before has read its state.

@@ -395,8 +395,9 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     const Matrix& head = shapes.output();
     ScratchBytes bytes{};
     // A power of two, as the copies into it are.
-    bytes.step_state = std::bit_ceil(StepLayout({row_bucket, output_bucket, 1, gpu::LoraLevel::kFull}).block_tables +
-                                     limits.n_table_entries_max() * sizeof(uint32_t));
+    const uint64_t step_state = StepLayout({row_bucket, output_bucket, 1, gpu::LoraLevel::kFull}).block_tables +
+                                limits.n_table_entries_max() * sizeof(uint32_t);
+    bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
     bytes.xn = bytes.x;

@@ -71,6 +71,8 @@ struct Scratch {
     gpu::Buffer results;    // SampleResult[outputs]
 };
 
+constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
+
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
     uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results;

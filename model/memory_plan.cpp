@@ -18,6 +18,21 @@ std::string line(std::string_view what, uint64_t bytes, std::string_view note = 
                   note.empty() ? "" : "  ", note);
 }
 
+// A number that the user gave is kept to or refused, never changed.
+Status check_wanted_blocks(const MemoryPlanOptions& options, uint64_t blocks_per_sequence, uint64_t n_blocks_max) {
+    if (options.n_kv_blocks < blocks_per_sequence) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{} KV cache blocks are too few: one sequence of {} tokens needs {}; ask for more, or for a shorter context",
+                                 options.n_kv_blocks, options.n_positions_max, blocks_per_sequence));
+    }
+    if (options.n_kv_blocks > n_blocks_max) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{} KV cache blocks are too many: with this model the device takes {} at most", options.n_kv_blocks,
+                                 n_blocks_max));
+    }
+    return ok_status();
+}
+
 }  // namespace
 
 std::string MemoryPlan::table() const {
@@ -54,14 +69,27 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         n_blocks = std::min(kv_bytes / block_bytes, blocks_per_sequence * options.n_sequences_max);
     }
     const uint64_t layer_bytes_max = std::min(kLayerElementsMax * 2, capabilities.max_allocation_bytes);
-    n_blocks = std::min(n_blocks, layer_bytes_max / kv_layer_block_bytes(config));
+    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config);
+    if (options.n_kv_blocks != 0) {
+        TRY(check_wanted_blocks(options, blocks_per_sequence, n_blocks_max));
+        if (fixed_bytes + n_blocks * block_bytes > free_bytes) {
+            return make_error(ErrorCode::kOutOfMemory,
+                              format("{} KV cache blocks need {} bytes, beside weights {}, scratch {}, adapters and merged weights {}; {} has "
+                                     "{} free: ask for fewer blocks",
+                                     n_blocks, n_blocks * block_bytes, weight_bytes, scratch_bytes,
+                                     options.adapter_bytes + options.merged_bytes,
+                                     capabilities.name, free_bytes));
+        }
+    }
+    n_blocks = std::min(n_blocks, n_blocks_max);
 
     const uint64_t needed = fixed_bytes + blocks_per_sequence * block_bytes;
     if (n_blocks < blocks_per_sequence || needed > free_bytes) {
         return make_error(
             ErrorCode::kOutOfMemory,
             format("{} does not have enough memory: weights {}, scratch {}, adapters and merged weights {} and the KV cache of one sequence of {} tokens {} need "
-                   "{} bytes of {} usable ({:.0f}% of {} free); serve a shorter context, a smaller model, or use a larger device",
+                   "{} bytes of {} usable ({:.0f}% of {} free); keep less for adapters, use a larger share of the device, serve a shorter context "
+                   "or a smaller model, or use a larger device",
                    capabilities.name, weight_bytes, scratch_bytes, options.adapter_bytes + options.merged_bytes, options.n_positions_max,
                    blocks_per_sequence * block_bytes, needed, usable_bytes, options.memory_utilization * 100, free_bytes));
     }

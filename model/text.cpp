@@ -54,6 +54,9 @@ Error request_error(int32_t code, LoradBytes bytes) {
 Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t limit) {
     std::error_code ec;
     if (!fs::exists(path, ec)) return std::optional<std::string>();
+    if (!fs::is_regular_file(path, ec)) {
+        return make_error(ErrorCode::kInvalidModel, format("{}: not a regular file", path.string()));
+    }
     const uintmax_t size = fs::file_size(path, ec);
     if (ec) {
         return make_error(ErrorCode::kInvalidModel,

@@ -115,6 +115,7 @@ TEST(ModelConfig, TakesGenerationDefaultsAndEndTokens) {
     EXPECT_THAT(parsed(with(base_config("Qwen2ForCausalLM"), "eos_token_id", nullptr)).generation.eos_token_ids, ElementsAre());
     EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"temperature":-1})"), HasSubstr("generation_config.json"));
     EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), R"({"eos_token_id":"x"})"), HasSubstr("eos_token_id"));
+    EXPECT_THAT(error_of(base_config("Qwen2ForCausalLM"), "[]"), HasSubstr("generation_config.json"));
 }
 
 TEST(ModelConfig, NamesWhatItDoesNotSupport) {
@@ -162,6 +163,13 @@ TEST(ModelConfig, ChecksScalingParameters) {
     EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", {1, 2}}, {"long_factor", {1, 2}}})),
                 HasSubstr("expected 8 numbers"));
     EXPECT_THAT(error_of(scaled(7)), HasSubstr("rope_scaling"));
+    // Each of these is a positive number, but the angles are none.
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_theta", 1e-300)), HasSubstr("not finite"));
+    EXPECT_THAT(error_of(scaled({{"type", "linear"}, {"factor", 1e-300}})), HasSubstr("not finite"));
+    const std::vector<double> ones(8, 1.0);
+    EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones},
+                                 {"original_max_position_embeddings", 1}})),
+                HasSubstr("not finite"));
 }
 
 TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {

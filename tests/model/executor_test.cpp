@@ -63,6 +63,18 @@ TEST(Executor, SubmitsTheNextStepBeforeTheFirstIsFinished) {
     EXPECT_EQ(ids, expected->ids);
 }
 
+TEST(Executor, TheSmallestLimitsStillHoldAStep) {
+    const auto loaded = load(folder_of("qwen2-tied"), {.n_rows_max = 1, .n_sequences_max = 1, .n_positions_max = 64});
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    const std::vector<TokenId> prompt = {3, 99, 512, 8};
+    const auto wide = load(folder_of("qwen2-tied"), {.n_positions_max = 64});
+    ASSERT_TRUE(wide.ok());
+    const GenerateOptions options{.n_tokens_max = 8, .ignore_eos = true};
+    const auto found = Runner(**loaded).generate(prompt, options), expected = Runner(**wide).generate(prompt, options);
+    ASSERT_TRUE(found.ok() && expected.ok());
+    EXPECT_EQ(found->ids, expected->ids);
+}
+
 TEST(Executor, RecordsEachShapeOnce) {
     auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
     ASSERT_TRUE(executor.ok());
@@ -137,7 +149,8 @@ TEST(Executor, ProfilesEachKernelOfAStep) {
 TEST(Executor, RefusesLimitsThatCannotHold) {
     EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1025}), HasSubstr("made for 1024"));
     EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_rows_max = 2, .n_sequences_max = 4}), HasSubstr("2 rows cannot hold 4"));
-    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1024, .n_kv_blocks = 2}), HasSubstr("enough memory"));
+    EXPECT_THAT(load_error(folder_of("qwen2-tied"), {.n_positions_max = 1024, .n_kv_blocks = 2}),
+                HasSubstr("one sequence of 1024 tokens needs 16"));
 }
 
 TEST(Runner, RefusesTokensItCannotTake) {
@@ -217,6 +230,23 @@ TEST(MemoryPlan, FillsWhatIsFreeWithKvBlocks) {
     ASSERT_FALSE(too_little.ok());
     EXPECT_EQ(too_little.error().code, ErrorCode::kOutOfMemory);
     EXPECT_THAT(too_little.error().message, HasSubstr(std::to_string(1000 * block)));
+}
+
+TEST(MemoryPlan, ANumberOfBlocksThatIsAskedForIsKeptOrRefused) {
+    auto config = load_model_config(folder_of("qwen2-tied"));
+    ASSERT_TRUE(config.ok());
+    gpu::DeviceCapabilities device;
+    device.max_allocation_bytes = 200 * kv_layer_block_bytes(*config);
+    const uint64_t block = kv_block_bytes(*config);
+    const auto plan = [&](uint32_t n_blocks, uint64_t n_free) {
+        return plan_memory(device, n_free * block, *config, 0, 0,
+                           {.n_sequences_max = 4, .n_positions_max = 640, .n_kv_blocks = n_blocks});
+    };
+    EXPECT_EQ(plan(10, 1000)->n_kv_blocks, 10u);
+    EXPECT_EQ(plan(200, 1000)->n_kv_blocks, 200u);
+    EXPECT_EQ(plan(9, 1000).error().code, ErrorCode::kInvalidConfig);
+    EXPECT_EQ(plan(201, 1000).error().code, ErrorCode::kInvalidConfig);
+    EXPECT_EQ(plan(150, 100).error().code, ErrorCode::kOutOfMemory);
 }
 
 TEST(MemoryPlan, TakesAtMostOneGibOnCpuDevices) {

@@ -1,7 +1,6 @@
 // The pipeline cache on disk: saves compile time at the next start, and nothing but that depends on it.
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 #include <unistd.h>
 #include <vector>
@@ -12,17 +11,26 @@
 namespace lorad::gpu {
 namespace {
 
+constexpr uintmax_t kFileBytesMax = uintmax_t{1} << 30;
+
+// Empty for what is no file of a cache's size: a folder, a device.
 std::vector<char> read_file(const std::filesystem::path& path) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) return {};
+    const uintmax_t size = std::filesystem::file_size(path, error);
+    if (error || size > kFileBytesMax) return {};
+    std::vector<char> bytes(size);
     std::ifstream in(path, std::ios::binary);
-    if (!in) return {};
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    in.read(bytes.data(), static_cast<std::streamsize>(size));
+    bytes.resize(static_cast<size_t>(in.gcount()));
+    return bytes;
 }
 
 // Why the bytes are not a cache of this device and driver; empty if they are. Drivers should check the same, but
 // not all survive a damaged file.
 std::string header_fault(const std::vector<char>& bytes, const VkPhysicalDeviceProperties& properties) {
     VkPipelineCacheHeaderVersionOne header;
-    if (bytes.size() < sizeof header) return "too short";
+    if (bytes.size() < sizeof header) return "no file of one, or too short";
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.headerVersion != VK_PIPELINE_CACHE_HEADER_VERSION_ONE || header.headerSize < sizeof header) {
         return "not a pipeline cache";
@@ -68,8 +76,12 @@ void write_pipeline_cache(VkDevice device, VkPipelineCache cache, const std::fil
     std::vector<char> bytes(size);
     if (vkGetPipelineCacheData(device, cache, &size, bytes.data()) != VK_SUCCESS) return;
 
-    // Readers see the old file or the new one, never half of one.
     std::error_code error;
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+        log_warn("pipeline cache {} is not written: it is no regular file", path.string());
+        return;
+    }
+    // Readers see the old file or the new one, never half of one.
     if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
     const std::filesystem::path partial = path.string() + format(".{}.partial", getpid());
     {

@@ -116,5 +116,11 @@ TEST_F(PipelineCacheTest, AFileThatCannotBeWrittenIsOnlyAWarning) {
     EXPECT_TRUE(std::filesystem::is_regular_file(folder_ / "below"));
 }
 
+TEST_F(PipelineCacheTest, AFolderInItsPlaceIsLeftAlone) {
+    std::filesystem::create_directories(file_);
+    use_cache(true);
+    EXPECT_TRUE(std::filesystem::is_directory(file_));
+}
+
 }  // namespace
 }  // namespace lorad::gpu::testing

@@ -12,7 +12,8 @@ namespace lorad {
 namespace {
 
 constexpr uint32_t kNone = 0xffffffffu;
-constexpr size_t kDescribedBytes = 48;  // of a string quoted in a message
+constexpr size_t kDescribedBytes = 48;    // of a string quoted in a message
+constexpr size_t kQuotedNameBytes = 128;  // of a name: any that an adapter may have
 
 struct Node {
     JsonType type = JsonType::kNull;
@@ -54,9 +55,9 @@ namespace {
 constexpr uint32_t kLookupMembers = 16;  // from here on, members are found by binary search
 
 // Cut between characters.
-std::string shortened(std::string_view text) {
-    if (text.size() <= kDescribedBytes) return std::string(text);
-    size_t end = kDescribedBytes;
+std::string shortened(std::string_view text, size_t n_bytes_max = kDescribedBytes) {
+    if (text.size() <= n_bytes_max) return std::string(text);
+    size_t end = n_bytes_max;
     while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
     return replace_invalid_utf8(text.substr(0, end)) + "...";
 }
@@ -283,7 +284,7 @@ Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& o
     return JsonDocument(std::move(tree));
 }
 
-std::string json_quote_short(std::string_view text) { return json_quote(shortened(text)); }
+std::string json_quote_short(std::string_view text) { return json_quote(shortened(text, kQuotedNameBytes)); }
 
 JsonDocument::JsonDocument(std::unique_ptr<JsonTree> tree) : tree_(std::move(tree)) {}
 JsonDocument::~JsonDocument() = default;

@@ -91,9 +91,9 @@ TEST(Json, MessagesStayShortWhateverTheKeys) {
     ASSERT_FALSE(twice.ok());
     EXPECT_LT(twice.error().message.size() + twice.error().param.size(), 300u);
     EXPECT_EQ(json_quote_short("a\"b"), "\"a\\\"b\"");
-    std::string text(47, 'a');
+    std::string text(127, 'a');
     text += "\xc3\xa9";  // would be cut in its middle
-    EXPECT_EQ(json_quote_short(text), "\"" + std::string(47, 'a') + "...\"");
+    EXPECT_EQ(json_quote_short(text), "\"" + std::string(127, 'a') + "...\"");
 }
 
 TEST(Json, DuplicateKeysAreErrorsUnlessAllowed) {

@@ -440,6 +440,12 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<s
 
 void Pool::unclaim(Ticket& ticket, std::unique_lock<std::mutex>& lock) {
     Freed freed;
+    // Places that were reserved while others were still missing.
+    for (const GenerationPtr& generation : std::exchange(ticket.own_loads, {})) {
+        generation->change(StateChange::kLoadFails);
+        leave_slot(*generation);
+        device_bytes -= generation->record.device_bytes;
+    }
     for (size_t i = 0; i < ticket.claimed.size(); ++i) {
         if (!ticket.claimed[i]) continue;
         ticket.claimed[i] = false;

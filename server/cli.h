@@ -21,7 +21,7 @@ Status run_devices(const DeviceArguments& device, bool as_json);
 // What logits, generate and profile share.
 struct ModelArguments {
     std::string model;
-    std::vector<std::string> adapters;  // folders; at most one until adapters can be summed
+    std::vector<std::string> adapters;  // "PATH" or "PATH@SCALE"; their sum, at most kLoraUsesMax
     DeviceArguments device;
     std::string kernel_path = "auto";
     bool batch_invariant = false;

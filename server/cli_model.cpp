@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "model/npy.h"
@@ -9,6 +11,7 @@
 #include "proto/base/log.h"
 #include "proto/json.h"
 #include "server/cli.h"
+#include "server/engine/request.h"
 #include "server/model_text.h"
 
 namespace lorad::server {
@@ -74,12 +77,11 @@ Result<std::vector<TokenId>> read_ids(const std::string& argument) {
 
 Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_max,
                          uint32_t n_outputs_max) {
-    if (arguments.adapters.size() > 1) {
-        return make_error(
-            ErrorCode::kInvalidConfig,
-            format("--adapter: {} were given, but a row can have only one adapter so far",
-                   arguments.adapters.size()),
-            "adapter");
+    if (arguments.adapters.size() > kLoraUsesMax) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("--adapter: {} were given, at most {} can be added up",
+                                 arguments.adapters.size(), kLoraUsesMax),
+                          "adapter");
     }
     LoadArguments load;
     load.device = arguments.device;
@@ -93,11 +95,39 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     return LoadedModel::load(load);
 }
 
-// Empty if none was asked for; then its slot is kNoAdapterSlot.
-Result<adapters::MixLease> load_adapter(LoadedModel& loaded, const ModelArguments& arguments) {
-    if (arguments.adapters.empty()) return adapters::MixLease();
-    TRY(loaded.registry->load("adapter", arguments.adapters.front()));
-    return loaded.registry->acquire("adapter");
+// "PATH@SCALE"; what exists with its @ is a path.
+Result<std::pair<std::string, float>> parse_adapter(const std::string& text) {
+    std::error_code ignored;
+    size_t at = text.rfind('@');
+    if (at == std::string::npos || std::filesystem::exists(text, ignored))
+        return std::pair(text, 1.0f);
+    float scale = 0;
+    const char* end = text.data() + text.size();
+    auto [stopped, error] = std::from_chars(text.data() + at + 1, end, scale);
+    if (error != std::errc() || stopped != end || !(std::abs(scale) <= adapters::kMixScaleMax)) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("--adapter: expected PATH or PATH@SCALE with a number of at most "
+                                 "{} as the scale, found {}",
+                                 adapters::kMixScaleMax, json_quote(text)),
+                          "adapter");
+    }
+    return std::pair(text.substr(0, at), scale);
+}
+
+// The sum of all that were asked for; empty if there are none.
+Result<adapters::MixLease> load_adapters(LoadedModel& loaded, const ModelArguments& arguments) {
+    std::vector<adapters::AdapterTerm> terms;
+    for (const std::string& argument : arguments.adapters) {
+        TRY_ASSIGN(const auto adapter, parse_adapter(argument));
+        terms.push_back({format("adapter-{}", terms.size()), adapter.second});
+        TRY(loaded.registry->load(terms.back().name, adapter.first));
+    }
+    return loaded.registry->acquire(terms);
+}
+
+uint32_t uses_from(const adapters::MixLease& lease, std::span<const TokenId> tokens) {
+    if (!lease || lease.invocation_tokens().empty()) return 0;
+    return activation_position(tokens, lease.invocation_tokens());
 }
 
 }  // namespace
@@ -105,10 +135,11 @@ Result<adapters::MixLease> load_adapter(LoadedModel& loaded, const ModelArgument
 Status run_logits(const LogitsArguments& arguments) {
     TRY_ASSIGN(std::vector<TokenId> tokens, read_ids(arguments.tokens));
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, arguments.all_positions ? 64 : 1));
-    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     model::Runner runner(*loaded.executor);
     TRY_ASSIGN(std::vector<float> logits,
-               runner.logits(tokens, arguments.all_positions, lease.slot()));
+               runner.logits(tokens, arguments.all_positions,
+                             model::RowAdapters{lease.uses(), uses_from(lease, tokens)}));
     std::vector<uint64_t> shape{loaded.config.vocab_size};
     if (arguments.all_positions) shape.insert(shape.begin(), tokens.size());
     TRY(model::write_npy(arguments.out, shape, logits));
@@ -134,7 +165,7 @@ Status run_generate(const GenerateArguments& arguments) {
         TRY_ASSIGN(prompt, read_ids(arguments.tokens));
     }
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, 1, 1));
-    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     std::unique_ptr<TextDecoder> decoder = text->make_decoder({});
     std::string answer;
     Status decoded = ok_status();
@@ -152,7 +183,8 @@ Status run_generate(const GenerateArguments& arguments) {
     options.n_tokens_max = arguments.max_tokens;
     options.ignore_eos = arguments.ignore_eos;
     options.sampling = arguments.sampling;
-    options.uses = model::uses_of(lease.slot());
+    options.uses = lease.uses();
+    options.uses_from = uses_from(lease, prompt);
     options.on_token = [&](TokenId token) { take(decoder->push(token)); };
     model::Runner runner(*loaded.executor);
     TRY_ASSIGN(model::Generated generated, runner.generate(prompt, options));
@@ -178,9 +210,9 @@ Status run_generate(const GenerateArguments& arguments) {
 
 Status run_profile(const ProfileArguments& arguments) {
     TRY_ASSIGN(LoadedModel loaded, load(arguments.model, std::min(arguments.n_rows, kRowsMax), 0));
-    TRY_ASSIGN(adapters::MixLease lease, load_adapter(loaded, arguments.model));
+    TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     std::vector<uint32_t> slots;
-    if (lease) slots.push_back(lease.slot());
+    for (const LoraUse& use : lease.uses()) slots.push_back(use.slot);
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
                loaded.executor->profile(arguments.n_rows, arguments.n_context, slots,
                                         arguments.n_repeats));

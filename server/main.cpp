@@ -32,7 +32,9 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--model", model.model, "folder of the base model")
         ->type_name("DIR")
         ->required();
-    app.add_option("--adapter", model.adapters, "adapter folder (PEFT) to apply")->type_name("DIR");
+    app.add_option("--adapter", model.adapters,
+                   "adapter to apply, with a scale: sql, sql@0.5; several add up")
+        ->type_name("PATH[@SCALE]");
     app.add_option("--kernel-path", model.kernel_path,
                    "matrix kernels: auto, portable, coopmat or coopmat2")
         ->type_name("PATH");

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -89,12 +90,19 @@ class FakeRunner final : public StepRunner {
         }
         if (fail_at_step_ && n_steps_ == *fail_at_step_)
             return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
+        // Each slot is read once when the step begins and once when it ends.
+        std::map<uint32_t, uint64_t> slots;
+        for (const LoraUse& use : batch.lora_uses()) {
+            if (slot_digest_ && !slots.contains(use.slot)) slots[use.slot] = slot_digest_(use.slot);
+        }
+        SlotDigest digest;
+        if (slot_digest_) digest = [&slots](uint32_t slot) { return slots.at(slot); };
         // As on the device: all rows are stored before any is looked at.
         for (const model::BatchRow& row : batch.rows()) {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
             auto uses = batch.lora_uses().subspan(row.use_begin, row.n_uses);
             cache_[place(batch, row, row.position)] = {token, row.position,
-                                                       fake_delta(uses, slot_digest_)};
+                                                       fake_delta(uses, digest)};
         }
         StepResult result;
         for (const model::OutputRow& output : batch.outputs()) {
@@ -122,7 +130,7 @@ class FakeRunner final : public StepRunner {
             }
         }
         last_argmax_ = result.argmax;
-        pending_.push_back({std::move(result), slots_of(batch)});
+        pending_.push_back({std::move(result), std::move(slots)});
         return ok_status();
     }
 
@@ -130,8 +138,8 @@ class FakeRunner final : public StepRunner {
         CHECK(!pending_.empty());
         if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
         // The device reads the slots until the step is done.
-        for (const SlotSeen& seen : pending_.front().slots) {
-            if (slot_digest_(seen.slot) != seen.digest) n_broken_.fetch_add(1);
+        for (const auto& [slot, digest] : pending_.front().slots) {
+            if (slot_digest_(slot) != digest) n_broken_.fetch_add(1);
         }
         StepResult result = std::move(pending_.front().result);
         pending_.pop_front();
@@ -167,21 +175,10 @@ class FakeRunner final : public StepRunner {
         uint32_t position = 0xffffffffu;
         uint64_t delta = 0;
     };
-    struct SlotSeen {
-        uint32_t slot;
-        uint64_t digest;
-    };
     struct Pending {
         StepResult result;
-        std::vector<SlotSeen> slots;
+        std::map<uint32_t, uint64_t> slots;  // digests of those that the step reads
     };
-    std::vector<SlotSeen> slots_of(const model::StepBatch& batch) const {
-        std::vector<SlotSeen> slots;
-        if (!slot_digest_) return slots;
-        for (const LoraUse& use : batch.lora_uses())
-            slots.push_back({use.slot, slot_digest_(use.slot)});
-        return slots;
-    }
     size_t place(const model::StepBatch& batch, const model::BatchRow& row,
                  uint32_t position) const {
         uint32_t index = position / model::kBlockTokens;

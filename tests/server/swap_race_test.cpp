@@ -1,0 +1,235 @@
+// Adapters change under traffic: 64 greedy streams over 8 names in room for 4, while others load, replace, remove, activate and
+// roll back. The fake device's tokens are a hash of what lies in the slots, so that a slot that is written too early, read too
+// late, mixed up or freed changes them; the reference is the content of the generation that the request was given.
+//
+// LORAD_TEST_STEPS and LORAD_TEST_SEED make it long or repeat it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "adapters/registry.h"
+#include "proto/base/log.h"
+#include "server/engine/engine.h"
+#include "server/http/adapter_choice.h"
+#include "tests/adapters/adapter_folder.h"
+#include "tests/adapters/fake_store.h"
+#include "tests/server/fake_runner.h"
+
+namespace lorad::server {
+namespace {
+
+using namespace lorad::testing;
+using adapters::AdapterTerm;
+using adapters::MixLease;
+using std::chrono::milliseconds;
+
+constexpr uint32_t kNames = 8, kRoom = 4, kStreams = 64, kVersions = 3;
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+    const char* text = std::getenv(variable);
+    return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// Of all bytes that kernels would read of an adapter.
+uint64_t digest_of(const model::AdapterView& view) {
+    uint64_t hash = 17;
+    model::ModelConfig config = small_config();
+    for (size_t i = 0; i < view.modules.size(); ++i) {
+        const model::LoraModuleView& module = view.modules[i];
+        hash = fake_mix(fake_mix(hash, module.rank), std::bit_cast<uint32_t>(module.scale));
+        if (module.rank == 0) continue;
+        auto shape = config.shape(static_cast<model::LinearModule>(i % model::kLinearModules));
+        auto add = [&](gpu::DeviceAddress at, uint64_t n_words) {
+            auto words = reinterpret_cast<const uint64_t*>(at);
+            for (uint64_t word = 0; word < n_words; ++word) hash = fake_mix(hash, words[word]);
+        };
+        add(module.a, uint64_t{module.rank} * gpu::padded(shape.k) / 2);
+        add(module.b, uint64_t{shape.n} * gpu::round_up(module.rank, 8) / 2);
+    }
+    return hash;
+}
+
+// One adapter of its own for each name and version.
+struct Folders {
+    Folders() {
+        FakeStore store(1);
+        adapters::Registry alone{small_config(), store, {.base_name = "base"}};
+        for (uint32_t i = 0; i < kNames * kVersions; ++i) {
+            all.push_back(std::make_unique<AdapterFolder>(kPlainConfig, plain_tensors(4, 100 + i * 50)));
+            auto loaded = alone.load("x", all.back()->path());
+            EXPECT_TRUE(loaded.ok());
+            auto lease = alone.acquire("x");
+            EXPECT_TRUE(lease.ok());
+            digests[lease->generation()] = digest_of(lease->view(0));
+            *lease = MixLease();
+            EXPECT_TRUE(alone.remove("x").ok());
+        }
+        EXPECT_EQ(digests.size(), size_t{kNames} * kVersions);
+    }
+    const std::filesystem::path& of(uint32_t name, uint32_t version) const {
+        return all[name * kVersions + version]->path();
+    }
+
+    std::vector<std::unique_ptr<AdapterFolder>> all;
+    std::map<std::string, uint64_t> digests;  // by generation
+};
+
+std::string name_of(uint32_t i) { return "adapter-" + std::to_string(i); }
+
+// Before and after the members of a test.
+struct QuietLog {
+    QuietLog() { set_log_level(LogLevel::kError); }
+    ~QuietLog() { set_log_level(LogLevel::kInfo); }
+};
+
+class SwapRace : private QuietLog, public ::testing::Test {
+  protected:
+
+    // What the request must answer, from the contents it was given.
+    std::vector<TokenId> expected(const std::vector<TokenId>& prompt, const MixLease& lease, uint32_t n) const {
+        std::vector<LoraUse> uses;
+        std::vector<uint64_t> contents;
+        for (const adapters::LeasedContent& content : lease.content()) {
+            uses.push_back({uint32_t(contents.size()), content.scale});
+            contents.push_back(folders.digests.at(content.generation));
+        }
+        return fake_continuation(prompt, model::RowAdapters{uses}, n,
+                                 [&](uint32_t slot) { return contents[slot]; });
+    }
+
+    // One stream after the other until the device has made its steps.
+    void stream(uint32_t client) {
+        std::mt19937 random(seed * 1000 + client);
+        while (!done()) {
+            std::vector<AdapterTerm> terms;
+            for (uint32_t n = random() % 6 < 4 ? 1 : random() % 4; n > 0; --n) {
+                constexpr float kScales[] = {1.0f, 0.5f, -1.0f, 0.0f};
+                terms.push_back({name_of(random() % kNames), n == 1 ? 1.0f : kScales[random() % 4]});
+            }
+            auto lease = registry.acquire(terms, {.timeout = milliseconds(random() % 8 == 0 ? 1 : 60000)});
+            if (!lease.ok()) {
+                ErrorCode code = lease.error().code;
+                // A name that is removed just now, a mix that names one adapter twice, a short timeout.
+                bool fair = code == ErrorCode::kAdapterNotFound || code == ErrorCode::kInvalidRequest ||
+                            code == ErrorCode::kAdapterBusy;
+                if (!fair) ADD_FAILURE() << lease.error().message;
+                std::this_thread::yield();
+                continue;
+            }
+            Request request;
+            for (uint32_t i = 1 + random() % 40; i > 0; --i) request.prompt.push_back(TokenId(random() % kFakeVocab));
+            request.n_tokens_max = 1 + random() % 60;
+            request.sampling.temperature = 0.0f;
+            request.adapter = use_of(*lease, request.prompt);
+            request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
+            auto tokens_to_come = request.stream;
+            std::vector<TokenId> want = expected(request.prompt, *lease, request.n_tokens_max);
+            *lease = MixLease();  // the engine's copy has to do
+            if (!engine.submit(std::move(request)).ok()) {
+                ADD_FAILURE() << "not taken";
+                return;
+            }
+            check(*tokens_to_come, want, random() % 16 == 0);
+        }
+    }
+
+    void check(TokenStream& tokens_to_come, std::vector<TokenId> want, bool cancels) {
+        std::vector<TokenId> tokens;
+        std::optional<StreamEnd> end;
+        while (!end) {
+            TokenStream::Batch batch = tokens_to_come.pop(milliseconds(60000));
+            tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+            end = batch.end;
+            if (cancels && !tokens.empty()) tokens_to_come.cancel();
+        }
+        bool whole = end->reason == FinishReason::kLength;
+        if (end->reason == FinishReason::kAdapterRemoved) n_revoked.fetch_add(1);
+        bool fair = whole || end->reason == FinishReason::kAdapterRemoved || (cancels && end->reason == FinishReason::kCancelled);
+        if (!whole) want.resize(std::min(want.size(), tokens.size()));
+        if (!fair || tokens != want) n_wrong.fetch_add(1);
+        n_streams.fetch_add(1);
+        n_tokens.fetch_add(tokens.size());
+    }
+
+    // Calls of the API, all at random.
+    void churn(uint32_t client) {
+        std::mt19937 random(seed * 1000 + 500 + client);
+        while (!done()) {
+            uint32_t i = random() % kNames;
+            std::string name = name_of(i);
+            switch (random() % 8) {
+                case 0:
+                case 1:
+                case 2:
+                    (void)registry.load(name, folders.of(i, random() % kVersions), {.load_inplace = true}).ok();
+                    break;
+                case 3:
+                    (void)registry.remove(name, {.mode = adapters::RemoveMode::kNow}).ok();
+                    (void)registry.load(name, folders.of(i, random() % kVersions)).ok();
+                    break;
+                case 4:
+                    (void)registry.remove(name).ok();
+                    (void)registry.load(name, folders.of(i, random() % kVersions)).ok();
+                    break;
+                case 5:
+                    (void)registry.activate(name, {.pin = false}).ok();
+                    break;
+                case 6:
+                    (void)registry.deactivate(name).ok();
+                    break;
+                default:
+                    (void)registry.rollback(name).ok();
+                    break;
+            }
+            n_calls.fetch_add(1);
+        }
+    }
+
+    bool done() const { return runner.n_steps() >= n_steps || n_wrong.load() > 0; }
+
+    const uint64_t seed = number_from("LORAD_TEST_SEED", std::random_device{}());
+    const uint64_t n_steps = number_from("LORAD_TEST_STEPS", 10000);
+    const Folders folders;
+    FakeStore store{kRoom};
+    adapters::Registry registry{small_config(), store, {.base_name = "base"}};
+    FakeRunner runner{400};
+    Metrics metrics{{"base", model::kBlockTokens, 400, kNames, "fake", "", true}};
+    Engine engine{runner, metrics, {.limits = {96, 24, model::kBlockTokens}, .n_kv_blocks = 400}};
+    std::atomic<uint64_t> n_wrong{0}, n_streams{0}, n_tokens{0}, n_calls{0}, n_revoked{0};
+};
+
+TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    for (uint32_t i = 0; i < kNames; ++i) {
+        auto loaded = registry.load(name_of(i), folders.of(i, 0));
+        ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    }
+    runner.slot_digest_ = [this](uint32_t slot) { return digest_of(store.slots[slot]); };
+    engine.start();
+    std::vector<std::thread> threads;
+    for (uint32_t i = 0; i < kStreams; ++i) threads.emplace_back([this, i] { stream(i); });
+    for (uint32_t i = 0; i < 3; ++i) threads.emplace_back([this, i] { churn(i); });
+    for (std::thread& thread : threads) thread.join();
+    engine.drain(milliseconds(10000));
+
+    EXPECT_EQ(n_wrong.load(), 0u) << "seed " << seed;
+    EXPECT_EQ(runner.n_broken(), 0u) << "seed " << seed;
+    EXPECT_EQ(store.n_freed_while_pending.load(), 0u);
+    EXPECT_GT(n_calls.load(), 0u);
+    EXPECT_GT(n_tokens.load(), n_steps / 2);
+    // Names go; then nothing is left on the device.
+    for (uint32_t i = 0; i < kNames; ++i) (void)registry.remove(name_of(i)).ok();
+    EXPECT_EQ(store.allocated_bytes.load(), 0u);
+    std::printf("%llu steps, %llu streams, %llu tokens, %llu calls, %llu revoked\n",
+                static_cast<unsigned long long>(runner.n_steps()), static_cast<unsigned long long>(n_streams.load()),
+                static_cast<unsigned long long>(n_tokens.load()), static_cast<unsigned long long>(n_calls.load()),
+                static_cast<unsigned long long>(n_revoked.load()));
+}
+
+}  // namespace
+}  // namespace lorad::server

@@ -5,16 +5,7 @@
 #include "proto/base/format.h"
 
 namespace lorad::server {
-namespace {
-
-void raise_to(std::atomic<uint32_t>& maximum, uint32_t value) {
-    uint32_t seen = maximum.load(std::memory_order_relaxed);
-    while (seen < value && !maximum.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-    }
-}
-
-// Quotes, backslashes and line ends would break a label.
-std::string escaped(std::string_view text) {
+std::string escaped_label(std::string_view text) {
     std::string out;
     for (char c : text) {
         if (c == '\\' || c == '"') out += '\\';
@@ -27,16 +18,24 @@ std::string escaped(std::string_view text) {
     return out;
 }
 
-void write_head(std::string& out, std::string_view name, std::string_view type,
+void write_metric_head(std::string& out, std::string_view name, std::string_view type,
                 std::string_view help) {
     out += format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
+namespace {
+
 template <typename T>
 void write_one(std::string& out, std::string_view name, std::string_view type,
                std::string_view labels, T value, std::string_view help) {
-    write_head(out, name, type, help);
+    write_metric_head(out, name, type, help);
     out += format("{}{{{}}} {}\n", name, labels, value);
+}
+
+void raise_to(std::atomic<uint32_t>& maximum, uint32_t value) {
+    uint32_t seen = maximum.load(std::memory_order_relaxed);
+    while (seen < value && !maximum.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+    }
 }
 
 std::vector<double> latency_bounds() {
@@ -62,7 +61,7 @@ void Histogram::observe(double value) {
 
 void Histogram::write(std::string& out, std::string_view name, std::string_view labels,
                       std::string_view help) const {
-    write_head(out, name, "histogram", help);
+    write_metric_head(out, name, "histogram", help);
     uint64_t total = 0;
     for (size_t i = 0; i < upper_bounds_.size(); ++i) {
         total += counts_[i].load(std::memory_order_relaxed);
@@ -120,7 +119,7 @@ void Metrics::set_active_adapters(std::string running, std::string waiting) {
 
 std::string Metrics::text(const std::vector<Resident>& adapters) const {
     std::string out;
-    std::string model = format("model_name=\"{}\"", escaped(shape_.model_name));
+    std::string model = format("model_name=\"{}\"", escaped_label(shape_.model_name));
     auto load = [](const auto& value) { return value.load(std::memory_order_relaxed); };
     double kv_used =
         shape_.n_kv_blocks == 0 ? 0.0 : double(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
@@ -141,7 +140,7 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
               "Tokens generated.");
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
               "Sequences put back because KV blocks ran out.");
-    write_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    write_metric_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                 FinishReason::kCancelled, FinishReason::kError,
                                 FinishReason::kAdapterRemoved}) {
@@ -153,7 +152,7 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
         write_one(
             out, "vllm:lora_requests_info", "gauge",
             format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                   shape_.n_adapters_max, escaped(running_adapters_), escaped(waiting_adapters_)),
+                   shape_.n_adapters_max, escaped_label(running_adapters_), escaped_label(waiting_adapters_)),
             adapters_changed_at_s_,
             "Adapters with requests; the value is the Unix time of the last change.");
     }
@@ -165,8 +164,8 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
                            "Arrival to last token.");
 
     write_one(out, "lorad_device_info", "gauge",
-              format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped(shape_.device_name),
-                     escaped(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
+              format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped_label(shape_.device_name),
+                     escaped_label(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
               1, "The Vulkan device that computes.");
     write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
     write_one(out, "lorad_prefill_rows_total", "counter", model, load(n_prefill_rows_),
@@ -182,12 +181,12 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
     step_seconds_.write(out, "lorad_step_seconds", model, "Submission to result of a step.");
     write_one(out, "lorad_adapters_resident", "gauge", model, adapters.size(),
               "Adapters in device memory.");
-    write_head(out, "lorad_adapter_bytes", "gauge", "Device bytes of an adapter.");
+    write_metric_head(out, "lorad_adapter_bytes", "gauge", "Device bytes of an adapter.");
     for (const Resident& adapter : adapters) {
-        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n", escaped(adapter.name),
+        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n", escaped_label(adapter.name),
                       adapter.bytes);
     }
-    write_head(out, "lorad_http_responses_total", "counter", "HTTP responses by class of status.");
+    write_metric_head(out, "lorad_http_responses_total", "counter", "HTTP responses by class of status.");
     for (size_t i = 2; i < n_http_responses_.size(); ++i) {
         out += format("lorad_http_responses_total{{class=\"{}xx\"}} {}\n", i,
                       load(n_http_responses_[i]));

@@ -18,6 +18,11 @@
 
 namespace lorad::server {
 
+// Quotes, backslashes and line ends would break a label.
+std::string escaped_label(std::string_view text);
+void write_metric_head(std::string& out, std::string_view name, std::string_view type,
+                       std::string_view help);
+
 // Cumulative buckets are formed when the text is written; observing is two relaxed adds.
 class Histogram {
   public:

@@ -2,6 +2,7 @@
 
 #include "proto/base/format.h"
 #include "proto/json.h"
+#include "server/adapter_metrics.h"
 
 namespace lorad::server {
 namespace {
@@ -75,13 +76,16 @@ HttpReply show_model(ServerContext& context, const HttpRequest& request) {
 
 HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
     std::vector<Metrics::Resident> resident;
-    for (const adapters::AdapterInfo& adapter : context.registry.list()) {
-        if (!adapter.draining && adapter.tier == adapters::Tier::kGpu)
+    const std::vector<adapters::AdapterInfo> adapters = context.registry.list();
+    for (const adapters::AdapterInfo& adapter : adapters) {
+        if (!adapter.draining && adapter.tier == adapters::Tier::kGpu &&
+            resident.size() < kNamedSeriesMax)
             resident.push_back({adapter.name, adapter.device_bytes});
     }
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply.body = context.metrics.text(resident);
+    reply.body = context.metrics.text(resident) +
+                 adapter_metrics_text(adapters, context.registry.stats(), context.base_name);
     return reply;
 }
 

@@ -350,6 +350,17 @@ TEST_F(HttpAdapters, ValidationReportsWithoutChangingAnything) {
     EXPECT_EQ(state().device_bytes, before.device_bytes);
 }
 
+TEST_F(HttpAdapters, MetricsTellWhereAdaptersAre) {
+    register_demo("a", "pirate");
+    register_demo("b", "shout");
+    completed(R"("model":"a")");
+    EXPECT_EQ(metric(R"(vllm:lora_adapter_loaded{adapter_name="a",level="gpu",pinned="false"})"), 1.0);
+    EXPECT_EQ(metric(R"(vllm:num_gpu_loaded_lora_adapters{model_name="base"})"), 1.0);
+    EXPECT_EQ(metric(R"(lorad_adapters_registered{model_name="base"})"), 2.0);
+    EXPECT_EQ(metric(R"(lorad_adapter_loads_total{model_name="base"})"), 1.0);
+    EXPECT_EQ(metric(R"(lorad_adapter_device_bytes{model_name="base"})"), double(registry.device_bytes()));
+}
+
 TEST_F(HttpAdapters, AFormIsNoJson) {
     expect_error(read(client().Post("/v1/completions", "x", "multipart/form-data; boundary=b")), 415, "unsupported_media_type", "");
 }

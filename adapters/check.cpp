@@ -1,7 +1,9 @@
 #include "adapters/check.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "adapters/foreign.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters {
@@ -24,18 +26,27 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
     return tensors;
 }
 
-Status read_tensors(CheckedAdapter& adapter) {
-    if (adapter.source.kind != AdapterKind::kPeft) {
-        return make_error(ErrorCode::kAdapterUnsupported, format("{} adapters are not supported", name_of(adapter.source.kind)));
+// Tensors in PEFT's words, whatever the file; `misfits` gets those without a meaning.
+Status read_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector<Misfit>& misfits) {
+    if (adapter.source.kind == AdapterKind::kPeft) {
+        TRY_ASSIGN(adapter.peft, parse_peft_config(adapter.source.file(kConfigFile).text()));
+        TRY_ASSIGN(adapter.tensors, read_peft_tensors(adapter.source));
+        return ok_status();
     }
-    TRY_ASSIGN(adapter.peft, parse_peft_config(adapter.source.file(kConfigFile).text()));
-    TRY_ASSIGN(adapter.tensors, read_peft_tensors(adapter.source));
+    auto read = adapter.source.kind == AdapterKind::kGguf ? read_gguf_adapter(adapter.source, base)
+                                                          : read_mlx_adapter(adapter.source, base);
+    if (!read.ok()) return std::move(read).error();
+    ForeignAdapter foreign = std::move(read).value();
+    adapter.peft = std::move(foreign.config);
+    adapter.tensors = std::move(foreign.tensors);
+    adapter.warnings = std::move(foreign.warnings);
+    misfits = std::move(foreign.misfits);
     return ok_status();
 }
 
 Status check_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector<Misfit>& misfits) {
     TRY_ASSIGN(PlanOutcome outcome, compare_with_base(adapter.peft, adapter.tensors.tensors, base));
-    misfits = std::move(outcome.misfits);
+    std::ranges::move(outcome.misfits, std::back_inserter(misfits));
     const std::string& recorded = adapter.tensors.base_fingerprint;
     if (!recorded.empty() && !base.fingerprint.empty() && recorded != base.fingerprint) {
         misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
@@ -45,7 +56,7 @@ Status check_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector
         if (name != adapter.tensors.file_names.end()) misfit.tensor = name->second;
     }
     adapter.plan = std::move(outcome.plan);
-    adapter.warnings = std::move(outcome.warnings);
+    std::ranges::move(outcome.warnings, std::back_inserter(adapter.warnings));
     const auto count = [&](uint32_t rank, bool is_used) {
         adapter.rank_max = std::max(adapter.rank_max, rank);
         adapter.n_modules += is_used;
@@ -65,7 +76,7 @@ Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
     Inspection inspection;
     inspection.adapter = std::make_unique<CheckedAdapter>();
     inspection.adapter->source = std::move(source);
-    Status status = read_tensors(*inspection.adapter);
+    Status status = read_tensors(*inspection.adapter, base, inspection.misfits);
     if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
     if (!status.ok()) {
         inspection.error = one_line(std::move(status).error());

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "adapters/check.h"
-#include "tests/adapters/adapter_folder.h"
+#include "adapters/pack.h"
+#include "adapters/report.h"
+#include "tests/adapters/foreign_files.h"
 
 namespace lorad::adapters {
 namespace {
@@ -86,6 +88,96 @@ TEST(MutatedAdapters, WeightFilesAreAcceptedOrRefused) {
     }
     EXPECT_GT(n_accepted, 10);
     EXPECT_GT(n_refused, 1000);
+}
+
+// Whole adapters of each kind, as a client could send them: checked and packed, or refused.
+struct SoundAdapter {
+    const char* name;
+    std::vector<std::pair<std::string, std::string>> files;
+};
+
+std::vector<SoundAdapter> sound_adapters() {
+    TestTensors variants = plain_tensors();
+    for (int layer = 0; layer < 2; ++layer) {
+        for (const auto& [module, n] : {std::pair("q_proj", 64), std::pair("v_proj", 32)}) {
+            TestTensor magnitude = matrix(1, static_cast<uint64_t>(n), 3);
+            magnitude.shape = {static_cast<uint64_t>(n)};
+            variants[format("base_model.model.model.layers.{}.self_attn.{}.lora_magnitude_vector", layer, module)] = magnitude;
+        }
+    }
+    variants["base_model.model.lm_head.weight"] = matrix(100, 40, 4, "F16");
+    variants["base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta"] = matrix(2, 40, 5);
+    const std::string config = R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_dora":true,"modules_to_save":["lm_head"],
+        "trainable_token_indices":{"embed_tokens":[9,3]},"target_modules":["q_proj","v_proj"]})";
+    TestTensors plain;
+    for (const auto& [name, tensor] : plain_tensors()) plain[name.substr(std::string("base_model.model.").size())] = tensor;
+    return {{"peft", {{"adapter_config.json", config}, {"adapter_model.safetensors", safetensors_bytes(variants)}}},
+            {"gguf", {{"adapter.gguf", as_gguf(plain, small_config(), 8)}}},
+            {"mlx",
+             {{"adapter_config.json", R"({"fine_tune_type":"lora","lora_parameters":{"rank":4,"scale":2.5}})"},
+              {"adapters.safetensors", safetensors_bytes(as_mlx(plain))}}}};
+}
+
+// True if it was accepted.
+bool check_and_pack(const std::vector<std::pair<std::string, std::string>>& contents) {
+    std::vector<SourceFile> files;
+    for (const auto& [name, text] : contents) files.push_back({name, FileBytes::copy_of(std::as_bytes(std::span(text)))});
+    auto source = make_adapter_source(std::move(files));
+    if (!source.ok()) {
+        EXPECT_TRUE(is_refusal(source.error())) << source.error().message;
+        return false;
+    }
+    Inspection inspection = compare_adapter(*std::move(source), small_config());
+    EXPECT_TRUE(inspection.error || pack(*inspection.adapter).ok());
+    const AdapterReport report = inspect_adapter(std::move(inspection.adapter->source), small_config());
+    EXPECT_TRUE(parse_json(report_json(report)).ok());
+    if (!report.fits()) {
+        EXPECT_TRUE(is_refusal(*report.error)) << report.error->message;
+        return false;
+    }
+    return true;
+}
+
+TEST(MutatedAdapters, OfEveryKindAreCheckedOrRefused) {
+    std::mt19937 random(3);
+    for (const SoundAdapter& sound : sound_adapters()) {
+        ASSERT_TRUE(check_and_pack(sound.files)) << sound.name;
+        int n_accepted = 0, n_refused = 0;
+        for (int i = 0; i < 1500; ++i) {
+            auto files = sound.files;
+            auto& [name, text] = files[random() % files.size()];
+            text = mutated(text, random, i % 4 ? 2000 : text.size());
+            (check_and_pack(files) ? n_accepted : n_refused)++;
+        }
+        EXPECT_GT(n_accepted, 10) << sound.name;
+        EXPECT_GT(n_refused, 500) << sound.name;
+    }
+}
+
+TEST(MutatedAdapters, CutShortAnywhereAreRefused) {
+    for (const SoundAdapter& sound : sound_adapters()) {
+        for (size_t file = 0; file < sound.files.size(); ++file) {
+            const size_t size = sound.files[file].second.size();
+            for (size_t cut = 0; cut < size; cut += cut < 4000 ? 1 + cut % 7 : 97) {
+                auto files = sound.files;
+                files[file].second.resize(cut);
+                EXPECT_FALSE(check_and_pack(files)) << sound.name << " " << files[file].first << " at " << cut;
+            }
+        }
+    }
+}
+
+TEST(MutatedAdapters, EveryBitOfTheBeginningMayFlip) {
+    for (const SoundAdapter& sound : sound_adapters()) {
+        for (size_t file = 0; file < sound.files.size(); ++file) {
+            const size_t n_bits = std::min<size_t>(sound.files[file].second.size(), 400) * 8;
+            for (size_t bit = 0; bit < n_bits; ++bit) {
+                auto files = sound.files;
+                files[file].second[bit / 8] ^= static_cast<char>(1 << bit % 8);
+                check_and_pack(files);
+            }
+        }
+    }
 }
 
 }  // namespace

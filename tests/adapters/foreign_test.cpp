@@ -218,6 +218,30 @@ TEST(GgufAdapters, ActivatedLoraAndNormsAreRead) {
     EXPECT_THAT((*with_norms)->warnings, ElementsAre(HasSubstr("prompt_prefix")));
 }
 
+// Files that the gguf package of Python wrote, with its own padding and order.
+TEST(GgufAdapters, FilesOfTheFormatsOwnWriterAreRead) {
+    model::ModelConfig config = small_config();
+    config.vocab_size = 16;
+    config.hidden_size = 8;
+    config.intermediate_size = 16;
+    config.n_heads = 2;
+    config.n_kv_heads = 1;
+    config.head_dim = 4;
+    const auto folder = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/fuzz/corpus/gguf";
+    const auto plain = check_adapter(folder / "plain.gguf", config);
+    ASSERT_TRUE(plain.ok()) << plain.error().message;
+    EXPECT_EQ((*plain)->n_modules, 4u);
+    EXPECT_EQ((*plain)->plan.layers[1][0].scale, 2.0f);
+    const auto alora = check_adapter(folder / "alora.gguf", config);
+    ASSERT_TRUE(alora.ok()) << alora.error().message;
+    EXPECT_THAT((*alora)->plan.invocation_tokens, ElementsAre(3, 4));
+    const auto embedding = check_adapter(folder / "embedding.gguf", config);
+    ASSERT_TRUE(embedding.ok()) << embedding.error().message;
+    EXPECT_EQ((*embedding)->plan.extras.embed.rank, 2u);
+    EXPECT_EQ((*embedding)->plan.extras.head.rank, 2u);
+    EXPECT_TRUE((*embedding)->has_replaced_parts());
+}
+
 TEST(GgufAdapters, WhatDoesNotFitIsNamedAsInTheFile) {
     const BaseModel base(small_config());
     GgufWriter writer = small_gguf();

@@ -113,8 +113,9 @@ class LibrarySink final : public HttpSink {
 // Reads a request's body from the library, with a bound on bytes and on time.
 class LibraryBody final : public HttpBody {
   public:
-    LibraryBody(const httplib::Request& request, const httplib::ContentReader& reader)
-        : request_(request), reader_(reader) {
+    LibraryBody(const httplib::Request& request, const httplib::ContentReader& reader,
+                std::chrono::milliseconds patience)
+        : request_(request), reader_(reader), patience_(patience) {
         // Without either there is no body, and the library would wait for one.
         if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
             ended_ = true;
@@ -142,7 +143,7 @@ class LibraryBody final : public HttpBody {
                 return n_dropped <= kDroppedBytesMax && last_piece - begin < kDroppedTimeMax;
             }
             n_bytes_ += size;
-            auto patience = kSlowestStart + std::chrono::seconds(n_bytes_ / kSlowestBytesPerSecond);
+            auto patience = patience_ + std::chrono::seconds(n_bytes_ / kSlowestBytesPerSecond);
             if (n_bytes_ > bytes_max) {
                 status = too_large(bytes_max);
             } else if (last_piece - begin > patience) {
@@ -183,7 +184,6 @@ class LibraryBody final : public HttpBody {
     // within bounds.
     static constexpr uint64_t kDroppedBytesMax = uint64_t(64) << 20;
     static constexpr std::chrono::seconds kDroppedTimeMax{10};
-    static constexpr std::chrono::seconds kSlowestStart{30};
     static constexpr uint64_t kSlowestBytesPerSecond = 32 << 10;
 
     static Error too_large(uint64_t bytes_max) {
@@ -207,6 +207,7 @@ class LibraryBody final : public HttpBody {
 
     const httplib::Request& request_;
     const httplib::ContentReader& reader_;
+    const std::chrono::milliseconds patience_;
     uint64_t n_bytes_ = 0;
     bool was_read_ = false;
     bool ended_ = false;  // the connection stands behind the body
@@ -425,7 +426,7 @@ void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::
     // bound. The object is the library's own and not const there.
     std::string content_type = request.get_header_value("Content-Type");
     const_cast<httplib::Request&>(request).headers.erase("Content-Type");
-    LibraryBody body(request, reader);
+    LibraryBody body(request, reader, options.body_patience);
     HttpReply reply = run_handler(request, &body, std::move(content_type));
     if (reply.stream || body.skip_rest()) {
         answer(std::move(reply), response);

@@ -2,6 +2,7 @@
 // listener.cpp).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@ struct ListenerOptions {
     uint32_t port = 0;       // 0: any free one
     uint32_t n_workers = 0;  // one open request each
     size_t body_bytes_max = 0;
+    // A body may take this long, and then a second for each 32 KiB.
+    std::chrono::milliseconds body_patience{30000};
 };
 
 // Threads: accepts on one of its own, each request runs on one of n_workers. stop() ends accepting,

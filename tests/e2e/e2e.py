@@ -267,6 +267,10 @@ def check_openai_client(server):
         usage = chunk.usage or usage
     check_equal(text, sample["outputs"]["json"]["text"], "streamed chat")
     check(usage and usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, "usage")
+    mixed = client.chat.completions.create(model="base", messages=sample["messages"], temperature=0,
+                                           extra_body={"adapters": [{"name": "pirate", "scale": 1.0}]})
+    check_equal(mixed.choices[0].message.content, answer.choices[0].message.content, "chat with a list of adapters")
+    check_equal(mixed.adapter_generation, answer.adapter_generation, "generation")
     completion = client.completions.create(model="base", prompt=sample["prompt"], temperature=0, max_tokens=30)
     check_equal(completion.choices[0].text, sample["outputs"]["base"]["text"], "completion")
     try:

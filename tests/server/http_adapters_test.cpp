@@ -191,7 +191,9 @@ TEST_F(HttpAdapters, AFormRegistersASmallAdapterInOneCall) {
     auto replacing = demo_form("one", "shout");
     replacing.push_back({"replace", "true", "", ""});
     replacing.push_back({"expected_generation", kHex, "", ""});
+    const State before = state();
     expect_error(post_form(replacing), 409, "lora_generation_mismatch", "expected_generation");
+    EXPECT_EQ(state(), before) << "what this form has stored is gone again";
     replacing.back().content = created.generation;
     EXPECT_EQ(post_form(replacing).status, 201);
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kBodyMax = 1000;
 constexpr uint64_t kUploadMax = 300000;
+constexpr std::chrono::milliseconds kPatience{400};
 
 class ListenerTest : public testing::Test {
   protected:
@@ -30,7 +31,7 @@ class ListenerTest : public testing::Test {
         router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
         router.add("PUT", "/half", [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
         router.add("GET", "/gone", [this](const HttpRequest& r) { return gone(r); });
-        auto created = Listener::create({"127.0.0.1", 0, 8, kBodyMax}, router, [](int) {});
+        auto created = Listener::create({"127.0.0.1", 0, 8, kBodyMax, kPatience}, router, [](int) {});
         EXPECT_TRUE(created.ok());
         listener = std::move(*created);
         listener->start();
@@ -209,6 +210,22 @@ TEST_F(ListenerTest, UnclearFramingIsRefusedAndClosed) {
         EXPECT_TRUE(closed) << header;
     }
     EXPECT_NE(raw("GET /things/fixed HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("400"), std::string::npos);
+}
+
+TEST_F(ListenerTest, ABodyThatComesByteByByteIsNotWaitedForToItsEnd) {
+    int fd = connect_raw();
+    std::string head = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
+    send(fd, head.data(), head.size(), 0);
+    auto begin = std::chrono::steady_clock::now();
+    while (n_uploads_ended.load() == 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)) {
+        send(fd, "a", 1, MSG_NOSIGNAL);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, kPatience);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+    EXPECT_EQ(last_code.load(), ErrorCode::kRequestTimeout);
+    EXPECT_NE(exchange(fd, "", true).find("HTTP/1.1 408"), std::string::npos);
+    close(fd);
 }
 
 TEST_F(ListenerTest, ABodyThatBreaksOffEndsItsUploadWithAnError) {

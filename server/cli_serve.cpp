@@ -15,6 +15,7 @@
 #include "server/http/listener.h"
 #include "server/http/routes.h"
 #include "server/model_text.h"
+#include "server/registry_merge.h"
 
 namespace lorad::server {
 namespace {
@@ -74,6 +75,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
     load.executor.batch_invariant = config.batch_invariant;
+    load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
     load.executor.warm_up = true;
     return load;
 }
@@ -110,6 +112,16 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_driver = device.driver;
     shape.device_is_cpu = device.is_cpu;
     return shape;
+}
+
+MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
+    MergeControlOptions options;
+    options.batch_invariant = batch_invariant;
+    options.on_change = [&metrics](const std::optional<MergeState>& merged) {
+        metrics.set_merged_bytes(merged ? merged->device_bytes : 0);
+        if (merged) metrics.on_merged(merged->gpu_ms);
+    };
+    return options;
 }
 
 }  // namespace
@@ -155,7 +167,6 @@ Status run_serve(const Config& config) {
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
-    loaded.registry->restore_active();
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor);
     EngineOptions engine_options;
@@ -166,6 +177,9 @@ Status run_serve(const Config& config) {
     engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
     Engine engine(runner, metrics, engine_options);
     engine.start();
+    RegistryMerge merge(*loaded.registry, engine, *loaded.executor,
+                        merge_options(config.batch_invariant, metrics));
+    loaded.registry->restore_active();
 
     ServerContext context{engine,
                           metrics,

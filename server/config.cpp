@@ -65,6 +65,10 @@ void describe(Config& c, Visit&& visit) {
     visit("adapter-memory-mib", c.adapter_memory_mib, "MIB",
           "device memory kept for adapters; 0: a tenth of the device's, at most 8 GiB",
           Range{0, 1u << 20});
+    visit("merge-memory-mib", c.merge_memory_mib, "MIB",
+          "device memory kept for merged weights, which need as much as the layers that the adapter "
+          "changes; 0: none is kept, merging takes what is free",
+          Range{0, 1u << 20});
     visit("adapter-root", c.adapter_root, "DIR",
           "folder that adapters may be loaded from at run time (default: any path)");
     visit("adapter-file-mib", c.adapter_file_mib, "MIB", "largest file of an adapter that is uploaded",

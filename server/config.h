@@ -43,6 +43,7 @@ struct Config {
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;
     uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB
+    uint32_t merge_memory_mib = 0;    // 0: what is free when it is asked for
     std::string adapter_root;            // folder that loads may read from; empty: any
     uint32_t adapter_file_mib = 8192;    // largest uploaded file
     uint32_t max_queue = 256;

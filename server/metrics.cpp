@@ -91,6 +91,12 @@ void Metrics::on_step(const Step& step) {
     raise_to(n_step_rows_max_, step.n_rows);
     raise_to(n_step_sequences_max_, step.n_sequences);
     raise_to(n_step_adapters_max_, step.n_adapters);
+    if (step.is_merged) n_merged_steps_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Metrics::on_merged(double gpu_ms) {
+    n_merges_.fetch_add(1, std::memory_order_relaxed);
+    merge_gpu_ms_.fetch_add(gpu_ms, std::memory_order_relaxed);
 }
 
 void Metrics::on_finished(FinishReason reason, double seconds) {
@@ -140,6 +146,14 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
               "Tokens generated.");
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
               "Sequences put back because KV blocks ran out.");
+    write_one(out, "lorad_merged_steps_total", "counter", model, load(n_merged_steps_),
+              "Steps that ran on merged weights.");
+    write_one(out, "lorad_merges_total", "counter", model, load(n_merges_),
+              "Merges of adapters into copies of the weights.");
+    write_one(out, "lorad_merge_gpu_ms_total", "counter", model, load(merge_gpu_ms_),
+              "Time that merges took on the device, milliseconds.");
+    write_one(out, "lorad_merged_weights_bytes", "gauge", model, load(merged_bytes_),
+              "Device memory of the merged weights; 0: nothing is merged.");
     write_metric_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                 FinishReason::kCancelled, FinishReason::kError,

@@ -57,6 +57,7 @@ class Metrics {
         uint32_t n_adapters = 0;      // distinct ones among the sequences, the base not counted
         uint32_t n_prefill_rows = 0;  // rows beyond one per decoding sequence
         double seconds = 0.0;
+        bool is_merged = false;  // ran on the merged weights
     };
     void on_step(const Step& step);
     void on_preempted() { n_preemptions_.fetch_add(1, std::memory_order_relaxed); }
@@ -70,6 +71,9 @@ class Metrics {
     // Gauges, written by the engine thread after every change.
     void set_requests(uint32_t n_running, uint32_t n_waiting);
     void set_kv_blocks_used(uint32_t n) { n_kv_blocks_used_.store(n, std::memory_order_relaxed); }
+    // A merge that took so long on the device, and what it takes there until the next; 0: nothing is merged.
+    void on_merged(double gpu_ms);
+    void set_merged_bytes(uint64_t bytes) { merged_bytes_.store(bytes, std::memory_order_relaxed); }
     // Comma-separated names, as vLLM writes them.
     void set_active_adapters(std::string running, std::string waiting);
 
@@ -87,7 +91,9 @@ class Metrics {
   private:
     const Shape shape_;
     std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
-    std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0};
+    std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0}, n_merged_steps_{0};
+    std::atomic<uint64_t> n_merges_{0}, merged_bytes_{0};
+    std::atomic<double> merge_gpu_ms_{0.0};  // sum
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
     std::array<std::atomic<uint64_t>, 5> n_finished_{};        // by FinishReason

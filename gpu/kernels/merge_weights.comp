@@ -51,10 +51,14 @@ void main() {
     bool has_column = chunk < p.stride / 8;
     uint64_t row_bytes = uint64_t(p.stride * bytes_of(kWeightType));
 
-    Eight w[kBlockRows];  // on their way while B A is computed
+    // As they lie in memory, on their way while B A is computed; f32 takes two of them.
+    uvec4 w[kBlockRows];
+    uvec4 w_hi[kBlockRows];
     if (has_column) {
         [[unroll]] for (uint j = 0; j < kBlockRows; j++) {
-            w[j] = load8(p.from + min(row0 + j, p.n_rows - 1) * row_bytes, chunk, kWeightType);
+            uint64_t at = p.from + min(row0 + j, p.n_rows - 1) * row_bytes + uint64_t(chunk) * (kWeightType == 0 ? 32 : 16);
+            w[j] = Uvec4Ref(at).v;
+            if (kWeightType == 0) w_hi[j] = Uvec4Ref(at + 16).v;
         }
     }
     uint own = gl_LocalInvocationIndex;  // threads below kBlockRows keep the factors of one row each
@@ -79,6 +83,7 @@ void main() {
     [[unroll]] for (uint j = 0; j < kBlockRows; j++) {
         if (row0 + j >= p.n_rows) break;
         vec4 factor = vec4(weight_factor[j]);
-        store8(p.to + (row0 + j) * row_bytes, chunk, Eight(fma(w[j].lo, factor, acc[j].lo), fma(w[j].hi, factor, acc[j].hi)));
+        Eight old = kWeightType == 0 ? Eight(uintBitsToFloat(w[j]), uintBitsToFloat(w_hi[j])) : unpack8(w[j], kWeightType);
+        store8(p.to + (row0 + j) * row_bytes, chunk, Eight(fma(old.lo, factor, acc[j].lo), fma(old.hi, factor, acc[j].hi)));
     }
 }

@@ -306,7 +306,7 @@ Status Engine::submit_step() {
     }
     flight.n_outputs = batch_.n_outputs();
     flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
-                      batch_.n_rows() - n_decode_rows, 0.0};
+                      batch_.n_rows() - n_decode_rows, 0.0, batch_.is_merged()};
     flight.planned = planned_;
     flight.submitted = Clock::now();
     {

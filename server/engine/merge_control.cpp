@@ -9,8 +9,8 @@ namespace lorad::server {
 
 using namespace std::chrono_literals;
 
-MergeControl::MergeControl(Engine& engine, Merge merge, const MergeControlOptions& options)
-    : engine_(engine), merge_(std::move(merge)), options_(options), policy_(options.policy) {
+MergeControl::MergeControl(Engine& engine, Merge merge, MergeControlOptions options)
+    : engine_(engine), merge_(std::move(merge)), options_(std::move(options)), policy_(options_.policy) {
     if (options_.batch_invariant) return;
     engine_.watch_steps([this](std::span<const LoraUse> uses, uint32_t n_rows) { observe(uses, n_rows); });
     thread_ = std::thread([this] { run_automatic(); });
@@ -145,6 +145,7 @@ Result<MergeState> MergeControl::merge_now(const MergeMix& mix, bool is_automati
     engine_.set_merged(MergedMix{mix.uses, weights, mix.lease});
     const MergeState state{mix.name, is_automatic, weights->device_bytes(), weights->gpu_ms()};
     log_info("{} is merged: {} MiB of copies, {:.2f} ms on the device", state.name, state.device_bytes >> 20, state.gpu_ms);
+    if (options_.on_change) options_.on_change(state);
     const std::lock_guard lock(mutex_);
     ++n_merges_;
     current_ = Current{state, std::move(weights)};
@@ -163,6 +164,7 @@ void MergeControl::unmerge_now() {
     if (!old) return;
     engine_.set_merged(std::nullopt);
     for (int i = 0; i < 2000 && old->weights.use_count() > 1; ++i) std::this_thread::sleep_for(1ms);
+    if (options_.on_change) options_.on_change(std::nullopt);
     log_info("{} is not merged any more", old->state.name);
 }
 

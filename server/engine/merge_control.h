@@ -40,6 +40,7 @@ struct MergeState {
 struct MergeControlOptions {
     MergePolicyOptions policy;
     bool batch_invariant = false;  // then nothing may be merged: a row's bits would depend on the other rows of its step
+    std::function<void(const std::optional<MergeState>&)> on_change;  // after each change, one call at a time; for metrics
 };
 
 // Any thread. Outlived by the engine.
@@ -48,7 +49,7 @@ class MergeControl {
     // Executor::merge in the daemon.
     using Merge = std::function<Result<std::shared_ptr<const model::MergedWeights>>(std::span<const LoraUse>)>;
 
-    MergeControl(Engine& engine, Merge merge, const MergeControlOptions& options);
+    MergeControl(Engine& engine, Merge merge, MergeControlOptions options);
     ~MergeControl();  // unmerges
 
     // Returns when it is done; from the next step on it is used. Takes the place of what was merged, and is not replaced by

@@ -14,7 +14,7 @@
 namespace lorad::server {
 
 struct MergePolicyOptions {
-    uint64_t n_window_rows = 8192;  // rows that have to be seen before a first decision, and between two
+    uint64_t n_window_rows = 4096;  // rows that have to be seen before a first decision, and between two
     double promote_share = 0.8;     // of the rows in steps that are all the mix's: merge it
     double demote_share = 0.3;      // less than this: unmerge; well below promote_share, so that it does not go to and fro
 };

@@ -1,4 +1,4 @@
-// What adapters change outside of the seven linear modules: read in recordings that are made for it, by rows that use it.
+// What adapters change outside of the seven linear modules: read in recordings that are made for it.
 #ifndef LORAD_GPU_KERNELS_EXTRAS_PARAMS_H
 #define LORAD_GPU_KERNELS_EXTRAS_PARAMS_H
 

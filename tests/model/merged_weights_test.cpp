@@ -88,6 +88,23 @@ TEST_P(MergedWeightsTest, AnswerAsTheUnmergedAdapterAndLeaveTheBaseAlone) {
     EXPECT_EQ(logits({}, false), base);
 }
 
+TEST_P(MergedWeightsTest, AnswerAsTheUnmergedMixOfScaledAdaptersWithGainsAndBiases) {
+    load(GetParam());
+    const double error_max = merged_error_max(executor_->weights().layers[0].qkv.type);
+    // Slots 0 and 2 get gains and biases; modules differ between the slots.
+    for (const uint32_t slot : {0u, 2u}) {
+        adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, 5 + slot,
+                                               slot == 0 ? 0x7f : 0x5a, 0.5f, 99 + slot, true));
+    }
+    const std::vector<std::vector<LoraUse>> mixes = {{{0, 1.0f}}, {{2, -0.5f}}, {{0, 0.4f}, {1, 0.7f}, {2, 0.3f}, {3, -0.2f}}};
+    for (size_t i = 0; i < mixes.size(); ++i) {
+        const auto unmerged = logits(mixes[i], false);
+        EXPECT_GT(error(unmerged, logits({}, false)), 0.05);
+        executor_->use_merged(merge(mixes[i]));
+        EXPECT_LE(error(logits(mixes[i], true), unmerged), error_max) << "mix " << i;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, MergedWeightsTest, ::testing::Values("qwen2-tied", "phi3-sharded", "mistral-window", "llama-tied"),
                          [](const auto& param_info) {
                              std::string name = param_info.param;

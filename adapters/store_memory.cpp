@@ -16,6 +16,8 @@ bool is_sha256_hex(std::string_view text) {
 
 namespace {
 
+constexpr uint64_t kReserveMax = uint64_t{256} << 20;  // more than that must first arrive
+
 class MemoryStore final : public Store {
   public:
     explicit MemoryStore(const StoreLimits& limits) : limits_(limits) {}
@@ -78,7 +80,10 @@ class MemoryStore final : public Store {
     class Upload final : public BlobUpload {
       public:
         Upload(MemoryStore& store, std::string sha256, std::optional<uint64_t> bytes)
-            : store_(store), sha256_(std::move(sha256)), bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
+            : store_(store), sha256_(std::move(sha256)), bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {
+            // Growing by doubling touches three times the pages, and fresh pages are what loading costs.
+            if (bytes) text_.reserve(std::min(*bytes, kReserveMax));
+        }
 
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);

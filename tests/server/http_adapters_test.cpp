@@ -187,11 +187,12 @@ TEST_F(HttpAdapters, AFormRegistersASmallAdapterInOneCall) {
     ASSERT_EQ(created.status, 201) << created.body;
     EXPECT_EQ(created.generation, register_demo("two", "json").generation);
     EXPECT_EQ(completed(R"("model":"one")").second, created.generation);
+    const State before = state();
     expect_error(post_form(demo_form("one", "shout")), 400, "adapter_already_loaded", "name");
+    EXPECT_EQ(state(), before) << "what this form has stored is gone again";
     auto replacing = demo_form("one", "shout");
     replacing.push_back({"replace", "true", "", ""});
     replacing.push_back({"expected_generation", kHex, "", ""});
-    const State before = state();
     expect_error(post_form(replacing), 409, "lora_generation_mismatch", "expected_generation");
     EXPECT_EQ(state(), before) << "what this form has stored is gone again";
     replacing.back().content = created.generation;

@@ -1,5 +1,8 @@
 #include "server/adapter_metrics.h"
 
+#include <algorithm>
+#include <map>
+
 #include "proto/base/format.h"
 #include "server/metrics.h"
 
@@ -11,7 +14,39 @@ struct Series {
     double value;
 };
 
+// Requests by name, what is draining included; the busiest names first, no others.
+struct Traffic {
+    std::string_view name;
+    uint64_t n_running = 0, n_waiting = 0;
+};
+std::vector<Traffic> traffic_of(const std::vector<adapters::AdapterInfo>& adapters) {
+    std::map<std::string_view, Traffic> by_name;
+    for (const adapters::AdapterInfo& adapter : adapters) {
+        if (adapter.n_leases + adapter.n_waiting == 0) continue;
+        Traffic& traffic = by_name[adapter.name];
+        traffic.name = adapter.name;
+        traffic.n_running += adapter.n_leases;
+        traffic.n_waiting += adapter.n_waiting;
+    }
+    std::vector<Traffic> busy;
+    for (const auto& [name, traffic] : by_name) busy.push_back(traffic);
+    std::stable_sort(busy.begin(), busy.end(), [](const Traffic& a, const Traffic& b) {
+        return a.n_running + a.n_waiting > b.n_running + b.n_waiting;
+    });
+    if (busy.size() > kNamedSeriesMax) busy.resize(kNamedSeriesMax);
+    return busy;
+}
+
 }  // namespace
+
+std::string names_waiting_for_place(const std::vector<adapters::AdapterInfo>& adapters) {
+    std::string names;
+    for (const Traffic& traffic : traffic_of(adapters)) {
+        if (traffic.n_waiting == 0) continue;
+        names += (names.empty() ? "" : ",") + std::string(traffic.name);
+    }
+    return names;
+}
 
 std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapters,
                                  const adapters::RegistryStats& stats,
@@ -30,6 +65,18 @@ std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapt
                 escaped_label(adapter.name), on_gpu ? "gpu" : "cpu", adapter.pinned);
         }
         ++(on_gpu ? n_gpu : n_cpu);
+    }
+    const std::vector<Traffic> busy = traffic_of(adapters);
+    write_metric_head(out, "lorad_adapter_requests_running", "gauge", "Requests that hold the adapter.");
+    for (const Traffic& traffic : busy) {
+        out += format("lorad_adapter_requests_running{{adapter_name=\"{}\"}} {}\n",
+                      escaped_label(traffic.name), traffic.n_running);
+    }
+    write_metric_head(out, "lorad_adapter_requests_waiting", "gauge",
+                      "Requests that wait until the adapter is on the device.");
+    for (const Traffic& traffic : busy) {
+        out += format("lorad_adapter_requests_waiting{{adapter_name=\"{}\"}} {}\n",
+                      escaped_label(traffic.name), traffic.n_waiting);
     }
     const Series series[] = {
         {"vllm:num_gpu_loaded_lora_adapters", "gauge", "Names whose adapter is on the device.",

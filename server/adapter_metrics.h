@@ -15,4 +15,7 @@ inline constexpr size_t kNamedSeriesMax = 1000;
 std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapters,
                                  const adapters::RegistryStats& stats, std::string_view model_name);
 
+// Names whose requests wait for a place on the device, before the engine knows of them; comma-separated.
+std::string names_waiting_for_place(const std::vector<adapters::AdapterInfo>& adapters);
+
 }  // namespace lorad::server

@@ -123,7 +123,7 @@ void Metrics::set_active_adapters(std::string running, std::string waiting) {
     adapters_changed_at_s_ = now_s;
 }
 
-std::string Metrics::text(const std::vector<Resident>& adapters) const {
+std::string Metrics::text(const std::vector<Resident>& adapters, std::string_view waiting_for_place) const {
     std::string out;
     std::string model = format("model_name=\"{}\"", escaped_label(shape_.model_name));
     auto load = [](const auto& value) { return value.load(std::memory_order_relaxed); };
@@ -163,10 +163,12 @@ std::string Metrics::text(const std::vector<Resident>& adapters) const {
     }
     {
         std::lock_guard lock(adapters_mutex_);
+        std::string waiting = waiting_adapters_;
+        if (!waiting_for_place.empty()) waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
         write_one(
             out, "vllm:lora_requests_info", "gauge",
             format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                   shape_.n_adapters_max, escaped_label(running_adapters_), escaped_label(waiting_adapters_)),
+                   shape_.n_adapters_max, escaped_label(running_adapters_), escaped_label(waiting)),
             adapters_changed_at_s_,
             "Adapters with requests; the value is the Unix time of the last change.");
     }

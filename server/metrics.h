@@ -81,7 +81,8 @@ class Metrics {
         std::string name;
         uint64_t bytes = 0;
     };
-    std::string text(const std::vector<Resident>& adapters) const;
+    // `waiting_for_place`: adapters whose requests the engine does not have yet, comma-separated.
+    std::string text(const std::vector<Resident>& adapters, std::string_view waiting_for_place = {}) const;
 
     uint64_t n_steps() const { return n_steps_.load(std::memory_order_relaxed); }
     uint32_t n_step_sequences_max() const {

@@ -84,7 +84,7 @@ HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
     }
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply.body = context.metrics.text(resident) +
+    reply.body = context.metrics.text(resident, names_waiting_for_place(adapters)) +
                  adapter_metrics_text(adapters, context.registry.stats(), context.base_name);
     return reply;
 }

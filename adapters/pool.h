@@ -133,6 +133,7 @@ class Pool {
     // After names have changed: what no name stands for and nobody uses leaves.
     void drop_unnamed(Freed& freed);
     void free(Freed freed);  // without the lock
+    void wake_first();       // of those who wait: something has changed
     // Generations that are gone and whose files may go, since the last call.
     std::vector<GenerationRecord> take_dead();
     std::condition_variable dead_added;
@@ -156,7 +157,6 @@ class Pool {
     Result<PlacedAdapter> load_one(Ticket& ticket, const GenerationPtr& generation, uint32_t slot, const Loader& load);
     void unclaim(Ticket& ticket, std::unique_lock<std::mutex>& lock);
     void drop_if_unused(const GenerationPtr& generation, Freed& freed);
-    void wake_first();
 
     std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> free_slots_;  // the lowest first
     std::vector<GenerationPtr> by_slot_;

@@ -103,6 +103,7 @@ void Registry::publish(Catalogue next) {
             pool_->n_pinned_bytes += generation->record.device_bytes;
         }
         pool_->drop_unnamed(freed);
+        pool_->wake_first();  // pins may be gone
     }
     pool_->free(std::move(freed));
 }
@@ -170,7 +171,6 @@ Result<AdapterInfo> Registry::set_name(const std::string& name, Target target, c
     log_info("adapter {} name={} generation={} parts={}", existed ? "replaced" : "registered", json_quote(name),
              short_id(generation), target.parts.size());
     collect_files();
-    keep_active(name);
     return committed;
 }
 
@@ -187,7 +187,9 @@ Result<AdapterInfo> Registry::register_mix(std::string_view name, std::span<cons
         return make_error(ErrorCode::kInvalidRequest, "adapters: all scales are 0; that is the base model", "adapters");
     }
     target.since_s = unix_time_s();
-    return set_name(std::string(name), std::move(target), nullptr, options);
+    TRY_ASSIGN(AdapterInfo info, set_name(std::string(name), std::move(target), nullptr, options));
+    keep_active(info.name);
+    return info;
 }
 
 Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions& options) {
@@ -294,7 +296,8 @@ Result<AdapterInfo> Registry::deactivate(std::string_view name) {
     return committed;
 }
 
-// After a name has got new content: what was asked for before holds for that, too.
+// After a name has got new content: what was asked for before holds for that, too. May wait for a place, so the caller
+// holds none.
 void Registry::keep_active(const std::string& name) {
     const std::shared_ptr<const Catalogue> names = catalogue();
     const auto alias = names->aliases.find(name);

@@ -166,7 +166,9 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     Target target;
     target.parts = {{key, record.id, 1.0f}};
     target.since_s = unix_time_s();
-    return set_name(key, std::move(target), &record, options);
+    TRY_ASSIGN(AdapterInfo info, set_name(key, std::move(target), &record, options));
+    keep_active(key);
+    return info;
 }
 
 // Its files are sound, whatever they were before.
@@ -219,6 +221,8 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
     target.since_s = unix_time_s();
     auto info = set_name(key, std::move(target), &record, change);
     if (!info.ok()) return refuse(info.error());
+    lease.reset();
+    keep_active(key);
     return info;
 }
 

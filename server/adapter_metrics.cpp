@@ -43,7 +43,8 @@ std::string names_waiting_for_place(const std::vector<adapters::AdapterInfo>& ad
     std::string names;
     for (const Traffic& traffic : traffic_of(adapters)) {
         if (traffic.n_waiting == 0) continue;
-        names += (names.empty() ? "" : ",") + std::string(traffic.name);
+        if (!names.empty()) names += ',';
+        names += traffic.name;
     }
     return names;
 }

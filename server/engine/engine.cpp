@@ -50,8 +50,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       options_(options),
       queue_(options.n_waiting_max),
       blocks_(options.n_kv_blocks),
-      sampling_(options.n_sampling_threads),
-      sampler_scratch_(options.n_sampling_threads) {}
+      chooser_(options.n_sampling_threads) {}
 
 Engine::~Engine() {
     drain(std::chrono::milliseconds(0));
@@ -165,7 +164,7 @@ bool Engine::may_plan() const {
     if (in_flight_.size() > 1) return false;
     const std::vector<Planned>& planned = in_flight_.front().planned;
     return std::all_of(planned.begin(), planned.end(), [](const Planned& p) {
-        return p.output < 0 || p.sequence->ended || p.sequence->request.sampling.greedy();
+        return p.output < 0 || p.sequence->ended || device_chooses(p.sequence->request);
     });
 }
 
@@ -293,12 +292,12 @@ Status Engine::submit_step() {
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
         planned.output =
-            int32_t(batch_.add_output(first_row + planned.n_rows - 1, !request.sampling.greedy()));
+            int32_t(batch_.add_output(first_row + planned.n_rows - 1, !device_chooses(request)));
         planned.position = sequence.n_known();
     }
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
-        if (planned.output < 0 || !planned.sequence->request.sampling.greedy()) continue;
+        if (planned.output < 0 || !device_chooses(planned.sequence->request)) continue;
         uint32_t n_generated =
             planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
         if (n_generated < planned.sequence->request.n_tokens_max)
@@ -328,11 +327,11 @@ Status Engine::finish_step() {
         return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}",
                                                        result.argmax.size(), flight.n_outputs));
     }
-    sample_tokens(flight, result);
+    choose_tokens(flight, result);
     Clock::time_point now = Clock::now();
     for (const Planned& planned : flight.planned) {
         if (planned.output >= 0 && !planned.sequence->ended)
-            choose_token(planned, result.argmax[size_t(planned.output)], now);
+            set_token(planned, result.argmax[size_t(planned.output)], now);
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
@@ -341,25 +340,17 @@ Status Engine::finish_step() {
     return ok_status();
 }
 
-// Replaces the device's argmax where the request asked for a draw.
-void Engine::sample_tokens(const Flight& flight, StepResult& result) {
-    std::vector<const Planned*> to_sample;
+void Engine::choose_tokens(const Flight& flight, StepResult& result) {
+    choices_.clear();
     for (const Planned& planned : flight.planned) {
-        if (planned.output < 0 || planned.sequence->ended ||
-            planned.sequence->request.sampling.greedy())
-            continue;
-        if (result.argmax[size_t(planned.output)] >= 0) to_sample.push_back(&planned);
+        if (planned.output < 0 || planned.sequence->ended) continue;
+        choices_.push_back(
+            {&planned.sequence->request, uint32_t(planned.output), planned.position});
     }
-    sampling_.run(uint32_t(to_sample.size()), [&](uint32_t index, uint32_t worker) {
-        const Planned& planned = *to_sample[index];
-        size_t output = size_t(planned.output);
-        result.argmax[output] =
-            model::sample(result.logits[output], planned.sequence->request.sampling,
-                          planned.position, sampler_scratch_[worker]);
-    });
+    chooser_.choose(choices_, result);
 }
 
-void Engine::choose_token(const Planned& planned, TokenId token, Clock::time_point now) {
+void Engine::set_token(const Planned& planned, TokenId token, Clock::time_point now) {
     Sequence& sequence = *planned.sequence;
     if (token < 0) {
         log_error("request {}: the model's output is not finite at position {}",

@@ -30,12 +30,11 @@
 #include <vector>
 
 #include "model/kv_cache.h"
-#include "model/sampler.h"
 #include "model/step_batch.h"
-#include "server/engine/parallel_for.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/step_runner.h"
+#include "server/engine/token_choice.h"
 #include "server/metrics.h"
 
 namespace lorad::server {
@@ -124,9 +123,9 @@ class Engine {
     Status submit_step();
     void publish();
     Status finish_step();
-    void sample_tokens(const Flight& flight, StepResult& result);
-    void choose_token(const Planned& planned, TokenId token,
-                      std::chrono::steady_clock::time_point now);
+    void choose_tokens(const Flight& flight, StepResult& result);
+    void set_token(const Planned& planned, TokenId token,
+                   std::chrono::steady_clock::time_point now);
     void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
@@ -155,8 +154,8 @@ class Engine {
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     model::StepBatch batch_;
-    ParallelFor sampling_;
-    std::vector<model::SamplerScratch> sampler_scratch_;  // by worker
+    TokenChooser chooser_;
+    std::vector<TokenChoice> choices_;  // of the step that has finished
     std::string active_running_, active_waiting_;
 
     std::optional<MergedMix> merged_;

@@ -49,7 +49,7 @@ Result<FileBytes> FileBytes::allocate(uint64_t size, std::string_view what) {
 
 FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
     FileBytes copy;
-    copy.bytes = std::make_unique_for_overwrite<std::byte[]>(std::max<size_t>(contents.size(), 1));
+    copy.bytes = std::make_shared_for_overwrite<std::byte[]>(std::max<size_t>(contents.size(), 1));
     copy.size = contents.size();
     if (!contents.empty()) std::memcpy(copy.bytes.get(), contents.data(), contents.size());
     return copy;

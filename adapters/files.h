@@ -13,9 +13,9 @@
 
 namespace lorad::adapters {
 
-// Move-only; the bytes stay where they are when it is moved.
+// The bytes stay where they are when it is moved. Copies share them; who made them writes, nobody does once they are shared.
 struct FileBytes {
-    std::unique_ptr<std::byte[]> bytes;
+    std::shared_ptr<std::byte[]> bytes;
     size_t size = 0;
     std::span<const std::byte> span() const { return {bytes.get(), size}; }
     std::string_view text() const { return {reinterpret_cast<const char*>(bytes.get()), size}; }

@@ -119,8 +119,9 @@ void Pool::evict(Generation& generation, Freed& freed) {
 void Pool::drop_if_unused(const GenerationPtr& generation, Freed& freed) {
     if (generation->n_uses > 0 || generation->n_names > 0) return;
     if (generation->state == AdapterState::kResident) evict(*generation, freed);
+    if (generation->n_refs > 0) return;  // somebody waits for its place
     drop_image(*generation, freed);
-    if (generation->n_refs > 0 || generation->in_catalogue || generation->state == AdapterState::kGone) return;
+    if (generation->in_catalogue || generation->state == AdapterState::kGone) return;
     generation->change(StateChange::kDropped);
     events.add(EventKind::kFreed, {}, generation->record.id);
     dead_.push_back(generation->record);
@@ -344,7 +345,9 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
     } else {
         TRY_ASSIGN(PackedImage packed, load(generation->record));
         image = std::make_shared<const PackedImage>(std::move(packed));
-        keep_image(generation, image);
+        Freed freed;  // after the lock
+        const std::lock_guard lock(mutex);
+        keep_image(*generation, image, ImageRoom::kMade, freed);
     }
     for (;;) {
         auto placed = place(*image, store);
@@ -361,11 +364,15 @@ Result<PlacedAdapter> Pool::load_one(Ticket& ticket, const GenerationPtr& genera
     }
 }
 
-// Within the budget; those that were not used for longest make room.
-void Pool::keep_image(const GenerationPtr& generation, std::shared_ptr<const PackedImage> image) {
-    Freed freed;  // after the lock
-    const std::lock_guard lock(mutex);
-    if (image->n_bytes > options.ram_bytes_max) return;
+// Under the mutex.
+bool Pool::may_keep_image(const Generation& generation, uint64_t n_bytes, ImageRoom room) const {
+    const uint64_t used = room == ImageRoom::kFree ? ram_bytes_ : 0;
+    return !generation.image && used <= options.ram_bytes_max && n_bytes <= options.ram_bytes_max - used;
+}
+
+// Under the mutex. Within the budget.
+void Pool::keep_image(Generation& generation, std::shared_ptr<const PackedImage> image, ImageRoom room, Freed& freed) {
+    if (!may_keep_image(generation, image->n_bytes, room)) return;
     while (ram_bytes_ + image->n_bytes > options.ram_bytes_max) {
         GenerationPtr oldest;
         for (const auto& [id, other] : generations) {
@@ -375,7 +382,23 @@ void Pool::keep_image(const GenerationPtr& generation, std::shared_ptr<const Pac
         drop_image(*oldest, freed);
     }
     ram_bytes_ += image->n_bytes;
-    generation->image = std::move(image);
+    generation.image = std::move(image);
+    generation.last_use = ++clock_;
+}
+
+bool Pool::wants_image(std::string_view generation, ImageRoom room) {
+    const std::lock_guard lock(mutex);
+    const auto found = generations.find(generation);
+    return found != generations.end() && found->second->state == AdapterState::kStored &&
+           may_keep_image(*found->second, found->second->record.device_bytes, room);
+}
+
+void Pool::give_image(std::string_view generation, PackedImage image, ImageRoom room) {
+    auto shared = std::make_shared<const PackedImage>(std::move(image));
+    Freed freed;  // after the lock
+    const std::lock_guard lock(mutex);
+    const auto found = generations.find(generation);
+    if (found != generations.end()) keep_image(*found->second, std::move(shared), room, freed);
 }
 
 void Pool::drop_image(Generation& generation, Freed& freed) {

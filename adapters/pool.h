@@ -116,6 +116,13 @@ class Pool {
     // Makes an idle generation leave the device now. False if it is in use or not there.
     bool evict_idle(const GenerationPtr& generation);
 
+    // Images in host memory: those that were not used for longest make room for others, or only what is free is taken.
+    enum class ImageRoom : uint8_t { kMade, kFree };
+    // Whether give_image() would keep one: the generation is there, will need it, and has none. Any thread.
+    bool wants_image(std::string_view generation, ImageRoom room);
+    // An image that was made before the generation comes to the device; its load then reads no files. May be dropped again.
+    void give_image(std::string_view generation, PackedImage image, ImageRoom room);
+
     WeightStore& store;
     const PoolOptions options;
     PoolCounters counters;
@@ -150,7 +157,8 @@ class Pool {
     GenerationPtr idle_victim(const Ticket* ticket) const;
     void evict(Generation& generation, Freed& freed);
     void close_doors(Ticket& ticket);
-    void keep_image(const GenerationPtr& generation, std::shared_ptr<const PackedImage> image);
+    bool may_keep_image(const Generation& generation, uint64_t n_bytes, ImageRoom room) const;
+    void keep_image(Generation& generation, std::shared_ptr<const PackedImage> image, ImageRoom room, Freed& freed);
     void drop_image(Generation& generation, Freed& freed);
     void leave_slot(Generation& generation);
     Status load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<std::mutex>& lock);

@@ -26,6 +26,7 @@
 #include "adapters/adapter.h"
 #include "adapters/base_model.h"
 #include "adapters/catalogue.h"
+#include "adapters/check.h"
 #include "adapters/events.h"
 #include "adapters/lease.h"
 #include "adapters/pool.h"
@@ -186,6 +187,7 @@ class Registry {
     void discard_files(const std::vector<std::string>& blobs);
     void keep_active(const std::string& name);
     void store_again(const std::string& generation);
+    void give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked, Pool::ImageRoom room);
     void housekeeping();
     AdapterInfo info_of(const std::string& name, const Alias& alias, const Counts& counts) const;
     Counts count_leases() const;

@@ -16,12 +16,6 @@ int64_t unix_time_s() {
     return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Status put(Store& store, const FileRecord& file, const FileBytes& bytes) {
-    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, store.begin(file.sha256, file.bytes));
-    TRY(upload->write(bytes.span()));
-    return upload->finish();
-}
-
 // What the checks found out.
 GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord> files) {
     GenerationRecord record;
@@ -40,7 +34,7 @@ Result<AdapterSource> read_stored(Store& store, std::span<const FileRecord> reco
     std::vector<SourceFile> files;
     for (const FileRecord& record : records) {
         TRY_ASSIGN(FileBytes bytes, store.read(record.sha256));
-        files.push_back({record.name, std::move(bytes)});
+        files.push_back({record.name, std::move(bytes), record.sha256});
     }
     return make_adapter_source(std::move(files));
 }
@@ -167,8 +161,17 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     target.parts = {{key, record.id, 1.0f}};
     target.since_s = unix_time_s();
     TRY_ASSIGN(AdapterInfo info, set_name(key, std::move(target), &record, options));
+    give_image(record.id, std::move(checked).value(), Pool::ImageRoom::kFree);
     keep_active(key);
     return info;
+}
+
+// What was read and checked is packed at once where host memory is there for it: so it is not read again to come to the device.
+void Registry::give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked, Pool::ImageRoom room) {
+    if (!pool_->wants_image(generation, room)) return;
+    auto image = pack(*checked);
+    checked.reset();
+    if (image.ok()) pool_->give_image(generation, std::move(image).value(), room);
 }
 
 // Its files are sound, whatever they were before.
@@ -189,8 +192,8 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
     std::vector<FileRecord> records;
     std::vector<std::string> blobs;
     for (const SourceFile& file : checked->source.files) {
-        blobs.push_back(sha256_hex(file.bytes.span()));
-        records.push_back({file.name, blobs.back(), file.bytes.size});
+        blobs.push_back(file.sha256);
+        records.push_back({file.name, file.sha256, file.bytes.size});
     }
     BlobHold hold(*this, blobs);
     std::vector<std::string> added;
@@ -202,17 +205,18 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
         return error;
     };
     for (size_t i = 0; i < records.size(); ++i) {
-        if (files_->blob_bytes(records[i].sha256)) continue;
-        const Status stored = put(*files_, records[i], checked->source.files[i].bytes);
+        // What is there already is compared; a damaged blob is put aside and stored anew.
+        if (files_->read(records[i].sha256).ok()) continue;
+        const Status stored = files_->put(records[i].sha256, checked->source.files[i].bytes);
         if (!stored.ok()) return refuse(stored.error());
         added.push_back(records[i].sha256);
     }
     const GenerationRecord record = record_of(*checked, records);
-    checked.reset();
     store_again(record.id);
 
     // On the device before the name stands for it; where there is no place in time, it is there when it is used.
     lease = lease_of(record, key);
+    give_image(record.id, std::move(checked), Pool::ImageRoom::kMade);
     const Status granted = grant(*lease, {});
     if (!granted.ok() && granted.error().code != ErrorCode::kAdapterBusy) return refuse(granted.error());
     Target target;

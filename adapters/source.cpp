@@ -71,7 +71,10 @@ Result<AdapterSource> finished(AdapterSource source) {
     std::ranges::sort(source.files, {}, &SourceFile::name);
     TRY(check_magic(source));
     std::vector<std::pair<std::string, std::string>> digests;
-    for (const SourceFile& file : source.files) digests.emplace_back(file.name, sha256_hex(file.bytes.span()));
+    for (SourceFile& file : source.files) {
+        if (file.sha256.empty()) file.sha256 = sha256_hex(file.bytes.span());
+        digests.emplace_back(file.name, file.sha256);
+    }
     source.generation = generation_of(std::move(digests));
     return source;
 }

@@ -30,9 +30,11 @@ std::string_view name_of(AdapterKind kind);  // "peft", "gguf", "mlx"
 struct SourceFile {
     std::string name;
     FileBytes bytes;
+    // Of the bytes, 64 hex digits. Hashing is what reading costs most: whoever knows it already says so.
+    std::string sha256 = {};
 };
 
-// Move-only; spans of the files stay valid when it is moved. Nothing in it has been looked into beyond its first bytes.
+// Spans of the files stay valid when it is moved. Nothing in it has been looked into beyond its first bytes.
 struct AdapterSource {
     AdapterKind kind = AdapterKind::kPeft;
     std::vector<SourceFile> files;  // sorted by name
@@ -50,7 +52,8 @@ struct AdapterSource {
 // kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed.
 Result<AdapterSource> read_adapter_source(const std::filesystem::path& path);
 
-// The same from files that a client sent: exactly those of one kind. The kind and name of each are checked, nothing else.
+// The same from files that a client sent: exactly those of one kind. The kind and name of each are checked, nothing else;
+// a digest that is given is believed.
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files);
 
 // The generation from the SHA-256 of each file, without the files. `digests`: {name, 64 hex digits}.

@@ -48,6 +48,8 @@ class Store {
     // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFailed where the store is full,
     // kAdapterBusy with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) = 0;
+    // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as begin().
+    virtual Status put(std::string_view sha256, const FileBytes& bytes) = 0;
     virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;
     // The whole blob, compared with its digest: kStorageFailed, and the blob is put aside, where it differs.
     // kAdapterFileNotFound; kIo where the disk fails.

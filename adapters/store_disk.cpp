@@ -65,26 +65,13 @@ class DiskStore final : public Store {
     }
 
     Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
-        TRY(check_writable());
-        if (!is_sha256_hex(sha256)) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
-        }
-        if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
-        std::string path;
-        {
-            const std::lock_guard lock(mutex_);
-            if (n_uploads_ >= limits_.n_uploads_max) {
-                return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be", n_uploads_));
-            }
-            // An early answer; what is written counts.
-            TRY(make_room(bytes.value_or(0)));
-            ++n_uploads_;
-            path = format("incoming/{}", next_upload_++);
-        }
-        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, std::move(path));
-        TRY(upload->open());
-        return std::unique_ptr<BlobUpload>(std::move(upload));
+        return begin_upload(sha256, bytes, Digest::kCompare);
+    }
+
+    Status put(std::string_view sha256, const FileBytes& bytes) override {
+        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown));
+        TRY(upload->write(bytes.span()));
+        return upload->finish();
     }
 
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
@@ -129,13 +116,38 @@ class DiskStore final : public Store {
         uint64_t bytes = 0;
         int64_t since_s = 0;
     };
+    enum class Digest : uint8_t { kCompare, kKnown };
+
+    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest) {
+        TRY(check_writable());
+        if (!is_sha256_hex(sha256)) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
+        }
+        if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
+        std::string path;
+        {
+            const std::lock_guard lock(mutex_);
+            if (n_uploads_ >= limits_.n_uploads_max) {
+                return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be", n_uploads_));
+            }
+            // An early answer; what is written counts.
+            TRY(make_room(bytes.value_or(0)));
+            ++n_uploads_;
+            path = format("incoming/{}", next_upload_++);
+        }
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, std::move(path), digest);
+        TRY(upload->open());
+        return std::unique_ptr<BlobUpload>(std::move(upload));
+    }
 
     class Upload final : public BlobUpload {
       public:
-        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, std::string path)
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, std::string path, Digest digest)
             : store_(store),
               sha256_(std::move(sha256)),
               path_(std::move(path)),
+              compares_(digest == Digest::kCompare),
               bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
         ~Upload() override {
             file_.reset();
@@ -158,13 +170,12 @@ class DiskStore final : public Store {
                 store_.incoming_bytes_ += bytes.size();
                 n_bytes_ += bytes.size();
             }
-            digest_.add(bytes);
+            if (compares_) digest_.add(bytes);
             return file_->write(bytes);
         }
 
         Status finish() override {
-            const std::string found = digest_.hex();
-            if (found != sha256_) {
+            if (const std::string found = compares_ ? digest_.hex() : sha256_; found != sha256_) {
                 return make_error(ErrorCode::kDigestMismatch,
                                   format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, n_bytes_));
             }
@@ -188,6 +199,7 @@ class DiskStore final : public Store {
       private:
         DiskStore& store_;
         const std::string sha256_, path_;
+        const bool compares_;
         const uint64_t bytes_max_;
         std::unique_ptr<NewFile> file_;
         Sha256 digest_;

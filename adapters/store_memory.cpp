@@ -1,6 +1,5 @@
 #include <algorithm>
-#include <cstring>
-#include <new>
+#include <utility>
 
 #include "adapters/store.h"
 #include "proto/base/format.h"
@@ -34,36 +33,31 @@ class MemoryStore final : public Store {
         return std::unique_ptr<BlobUpload>(std::make_unique<Upload>(*this, std::string(sha256), bytes));
     }
 
+    Status put(std::string_view sha256, const FileBytes& bytes) override {
+        if (bytes.size > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
+        return keep(std::string(sha256), bytes);
+    }
+
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override {
         const std::lock_guard lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end()) return std::nullopt;
-        return found->second->size();
+        return found->second.size;
     }
 
+    // Compared with its digest when it came; nobody writes it since.
     Result<FileBytes> read(std::string_view sha256) override {
-        std::shared_ptr<const std::string> blob;
-        {
-            const std::lock_guard lock(mutex_);
-            const auto found = blobs_.find(sha256);
-            if (found != blobs_.end()) blob = found->second;
-        }
-        if (!blob) return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
-        FileBytes bytes;
-        bytes.bytes.reset(new (std::nothrow) std::byte[std::max<size_t>(blob->size(), 1)]);
-        if (!bytes.bytes) {
-            return make_error(ErrorCode::kOutOfMemory, format("{} bytes of host memory are not there", blob->size()));
-        }
-        bytes.size = blob->size();
-        std::memcpy(bytes.bytes.get(), blob->data(), blob->size());
-        return bytes;
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found != blobs_.end()) return found->second;
+        return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
     }
 
     void remove(std::string_view sha256) override {
         const std::lock_guard lock(mutex_);
         const auto found = blobs_.find(sha256);
         if (found == blobs_.end()) return;
-        bytes_ -= found->second->size();
+        bytes_ -= found->second.size;
         blobs_.erase(found);
     }
 
@@ -87,40 +81,46 @@ class MemoryStore final : public Store {
 
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);
+            digest_.add(bytes);
             text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
             return ok_status();
         }
         Status finish() override {
-            if (sha256_hex(std::as_bytes(std::span(text_))) != sha256_) {
+            const std::string found = digest_.hex();
+            if (found != sha256_) {
                 return make_error(ErrorCode::kDigestMismatch,
-                                  format("the {} bytes do not have the SHA-256 {}", text_.size(), sha256_));
+                                  format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, text_.size()));
             }
-            return store_.keep(sha256_, std::move(text_));
+            auto text = std::make_shared<std::string>(std::move(text_));
+            auto* const bytes = reinterpret_cast<std::byte*>(text->data());
+            const size_t size = text->size();
+            return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size});
         }
 
       private:
         MemoryStore& store_;
         const std::string sha256_;
         const uint64_t bytes_max_;
+        Sha256 digest_;
         std::string text_;
     };
 
-    Status keep(const std::string& sha256, std::string text) {
+    Status keep(const std::string& sha256, FileBytes bytes) {
         const std::lock_guard lock(mutex_);
         if (blobs_.contains(sha256)) return ok_status();
-        if ((limits_.bytes_max != 0 && bytes_ + text.size() > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
+        if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
             return make_error(ErrorCode::kStorageFailed,
-                              format("{} bytes more than the {} that adapters may take", text.size(), limits_.bytes_max));
+                              format("{} bytes more than the {} that adapters may take", bytes.size, limits_.bytes_max));
         }
-        bytes_ += text.size();
-        blobs_.emplace(sha256, std::make_shared<const std::string>(std::move(text)));
+        bytes_ += bytes.size;
+        blobs_.emplace(sha256, std::move(bytes));
         return ok_status();
     }
 
     const StoreLimits limits_;
     const Catalogue empty_;
     mutable std::mutex mutex_;
-    std::map<std::string, std::shared_ptr<const std::string>, std::less<>> blobs_;
+    std::map<std::string, FileBytes, std::less<>> blobs_;
     uint64_t bytes_ = 0;
 };
 

@@ -9,7 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "adapters/check.h"
 #include "adapters/registry.h"
+#include "adapters/source.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
@@ -200,6 +202,84 @@ TEST_F(PoolTest, EvictedAdaptersComeBackFromHostMemoryWithinItsBudget) {
     EXPECT_EQ(registry.find("b")->tier, Tier::kDisk) << "used longer ago than c";
     EXPECT_LE(registry.stats().ram_bytes, 2 * bytes + 100);
     ASSERT_TRUE(registry.remove("a").ok());
+    EXPECT_EQ(registry.stats().ram_bytes, bytes);
+}
+
+// Which blobs were read back from the store.
+class CountingStore final : public Store {
+  public:
+    const Catalogue& found() const override { return store_->found(); }
+    Status save(const Catalogue& catalogue) override { return store_->save(catalogue); }
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
+        return store_->begin(sha256, bytes);
+    }
+    Status put(std::string_view sha256, const FileBytes& bytes) override { return store_->put(sha256, bytes); }
+    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return store_->blob_bytes(sha256); }
+    Result<FileBytes> read(std::string_view sha256) override {
+        auto bytes = store_->read(sha256);
+        n_reads += bytes.ok();
+        return bytes;
+    }
+    void remove(std::string_view sha256) override { store_->remove(sha256); }
+    uint64_t bytes() const override { return store_->bytes(); }
+
+    uint32_t n_reads = 0;
+
+  private:
+    std::unique_ptr<Store> store_ = memory_store({});
+};
+
+TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage) {
+    const AdapterFolder files = folder(1);
+    const auto read = *read_adapter_source(files.path());
+    const std::vector<UploadedFile> uploads = {{read.files[0].name, read.files[0].sha256}, {read.files[1].name, read.files[1].sha256}};
+    for (const uint64_t ram_bytes_max : {uint64_t{0}, uint64_t{1} << 30}) {
+        const uint32_t again = ram_bytes_max == 0 ? 2 : 0;  // of both files
+        FakeStore store(2);
+        auto counting = std::make_unique<CountingStore>();
+        const CountingStore& blobs = *counting;
+        Registry registry(small_config(), store, {.base_name = "base", .ram_bytes_max = ram_bytes_max}, std::move(counting));
+        ASSERT_TRUE(registry.load("a", files.path()).ok());
+        EXPECT_EQ(blobs.n_reads, again) << "from the folder, once";
+        EXPECT_EQ(print_of(store, registry.find("a")->slot), test_value(1, 0, 0));
+        ASSERT_TRUE(registry.remove("a").ok());
+        for (const SourceFile& file : read.files) {
+            auto upload = *registry.put_blob(file.sha256, file.bytes.size);
+            ASSERT_TRUE(upload->write(file.bytes.span()).ok());
+            ASSERT_TRUE(upload->finish().ok());
+        }
+        const uint32_t before = blobs.n_reads;
+        ASSERT_TRUE(registry.register_adapter("b", uploads).ok());
+        EXPECT_EQ(blobs.n_reads, before + 2) << "to be checked, once";
+        const auto lease = registry.acquire("b");
+        ASSERT_TRUE(lease.ok());
+        EXPECT_EQ(blobs.n_reads, before + 2 + again);
+        EXPECT_EQ(print_of(store, lease->slot()), test_value(1, 0, 0));
+    }
+}
+
+TEST_F(PoolTest, RegisteringPushesNoImageOutOfHostMemoryAndLoadingDoes) {
+    FakeStore store(4);
+    const AdapterFolder one = folder(1), two = folder(2), three = folder(3);
+    const uint64_t bytes = packed_bytes(**check_adapter(one.path(), small_config()));
+    Registry registry(small_config(), store, {.base_name = "base", .ram_bytes_max = bytes + 100});
+    const auto add_upload = [&](const std::string& name, const AdapterFolder& files) {
+        std::vector<UploadedFile> uploads;
+        const AdapterSource source = *read_adapter_source(files.path());
+        for (const SourceFile& file : source.files) {
+            auto upload = *registry.put_blob(file.sha256, file.bytes.size);
+            ASSERT_TRUE(upload->write(file.bytes.span()).ok() && upload->finish().ok());
+            uploads.push_back({file.name, file.sha256});
+        }
+        ASSERT_TRUE(registry.register_adapter(name, uploads).ok());
+    };
+    add_upload("a", one);
+    EXPECT_EQ(registry.find("a")->tier, Tier::kRam);
+    add_upload("b", two);
+    EXPECT_EQ(registry.find("a")->tier, Tier::kRam);
+    EXPECT_EQ(registry.find("b")->tier, Tier::kDisk);
+    ASSERT_TRUE(registry.load("c", three.path()).ok());
+    EXPECT_EQ(registry.find("a")->tier, Tier::kDisk);
     EXPECT_EQ(registry.stats().ram_bytes, bytes);
 }
 

@@ -194,6 +194,24 @@ TEST_F(StoreTest, ChangedBlobsAreFoundAndPutAside) {
     }
 }
 
+TEST_F(StoreTest, LoadingAFolderAgainMendsItsDamagedBlobs) {
+    const Folder folder;
+    const AdapterFolder adapter;
+    const std::string weights = read_adapter_source(adapter.path())->files[1].sha256;
+    FakeStore device(2);
+    {
+        Registry registry(small_config(), device, {.base_name = "base", .ram_bytes_max = 1 << 20}, *folder.open());
+        ASSERT_TRUE(registry.load("a", adapter.path()).ok());
+        std::fstream blob(folder.root / "store/blobs" / weights, std::ios::in | std::ios::out | std::ios::binary);
+        ASSERT_TRUE(blob.seekp(-3, std::ios::end).put('!').good());
+        blob.close();
+        ASSERT_TRUE(registry.load("b", adapter.path()).ok());
+        EXPECT_TRUE(std::filesystem::exists(folder.root / "store/damaged" / weights));
+    }
+    Registry registry(small_config(), device, {.base_name = "base"}, *folder.open());
+    EXPECT_TRUE(registry.acquire("b").ok()) << "from the store";
+}
+
 TEST_F(StoreTest, OneDamagedCatalogueIsReplacedByItsCopyAndTwoAreAnError) {
     const Folder folder;
     {

@@ -28,11 +28,8 @@ void add_text(Sha256& digest, Tag tag, std::string_view text) {
     digest.add(text);
 }
 
-}  // namespace
-
-std::string cache_identity(std::string_view base_fingerprint, std::span<const CacheAdapter> adapters,
-                           std::string_view tenant_salt, std::string_view parent, std::span<const TokenId> tokens) {
-    Sha256 digest;
+Sha256& add_all(Sha256& digest, std::string_view base_fingerprint, std::span<const CacheAdapter> adapters,
+                std::string_view tenant_salt, std::string_view parent, std::span<const TokenId> tokens) {
     digest.add("lorad cache 1");
     add_text(digest, Tag::kBase, base_fingerprint);
     const auto is_used = [](const CacheAdapter& adapter) { return adapter.scale != 0.0f; };
@@ -46,8 +43,31 @@ std::string cache_identity(std::string_view base_fingerprint, std::span<const Ca
     add_text(digest, Tag::kTenant, tenant_salt);
     add_text(digest, Tag::kParent, parent);
     add_field(digest, Tag::kTokens, tokens.size() * sizeof(TokenId));
-    for (const TokenId token : tokens) digest.add(little_endian(static_cast<uint32_t>(token)));
-    return digest.hex();
+    // Sixteen at a time: requests are waiting for this.
+    std::array<std::byte, 64> bytes{};
+    for (size_t begin = 0; begin < tokens.size(); begin += 16) {
+        const std::span<const TokenId> some = tokens.subspan(begin, std::min<size_t>(16, tokens.size() - begin));
+        for (size_t i = 0; i < some.size(); ++i) {
+            const auto token = little_endian(static_cast<uint32_t>(some[i]));
+            std::ranges::copy(token, bytes.begin() + static_cast<ptrdiff_t>(i * token.size()));
+        }
+        digest.add(std::span(bytes).first(some.size() * sizeof(TokenId)));
+    }
+    return digest;
+}
+
+}  // namespace
+
+CacheDigest cache_digest(std::string_view base_fingerprint, std::span<const CacheAdapter> adapters,
+                         std::string_view tenant_salt, std::string_view parent, std::span<const TokenId> tokens) {
+    Sha256 digest;
+    return add_all(digest, base_fingerprint, adapters, tenant_salt, parent, tokens).digest();
+}
+
+std::string cache_identity(std::string_view base_fingerprint, std::span<const CacheAdapter> adapters,
+                           std::string_view tenant_salt, std::string_view parent, std::span<const TokenId> tokens) {
+    Sha256 digest;
+    return add_all(digest, base_fingerprint, adapters, tenant_salt, parent, tokens).hex();
 }
 
 }  // namespace lorad::adapters

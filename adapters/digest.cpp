@@ -22,12 +22,17 @@ void Sha256::add(std::span<const std::byte> bytes) {
     CHECK(EVP_DigestUpdate(context_->md, bytes.data(), bytes.size()) == 1);
 }
 
-std::string Sha256::hex() {
-    std::array<unsigned char, 32> digest{};
+std::array<std::byte, 32> Sha256::digest() {
+    std::array<std::byte, 32> digest{};
     unsigned int size = 0;
-    CHECK(EVP_DigestFinal_ex(context_->md, digest.data(), &size) == 1 && size == digest.size());
+    CHECK(EVP_DigestFinal_ex(context_->md, reinterpret_cast<unsigned char*>(digest.data()), &size) == 1 &&
+          size == digest.size());
+    return digest;
+}
+
+std::string Sha256::hex() {
     std::string hex;
-    for (const unsigned char byte : digest) hex += format("{:02x}", byte);
+    for (const std::byte byte : digest()) hex += format("{:02x}", static_cast<unsigned>(byte));
     return hex;
 }
 

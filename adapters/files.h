@@ -1,6 +1,7 @@
 // Bytes of adapter files: read once and whole, so that what is checked is what is hashed and what is uploaded.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -41,7 +42,9 @@ class Sha256 {
     Sha256& operator=(const Sha256&) = delete;
     void add(std::span<const std::byte> bytes);
     void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-    std::string hex();  // once, at the end
+    // Either of them once, at the end.
+    std::string hex();
+    std::array<std::byte, 32> digest();
 
   private:
     struct Context;

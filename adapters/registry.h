@@ -166,6 +166,7 @@ class Registry {
     const EventLog& events() const { return pool_->events; }
     uint64_t device_bytes() const;
     uint32_t n_slots() const { return pool_->options.n_slots; }
+    const std::string& base_fingerprint() const { return base_.fingerprint; }
 
   private:
     struct Counts;

@@ -174,6 +174,7 @@ Status run_serve(const Config& config) {
                              model::kBlockTokens};
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
     engine_options.n_waiting_max = config.max_queue;
+    engine_options.prefix_cache = !config.no_prefix_cache;
     engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
     Engine engine(runner, metrics, engine_options);
     engine.start();

@@ -59,6 +59,8 @@ void describe(Config& c, Visit&& visit) {
           "tokens in one step, prompts and answers together", Range{1, 65536});
     visit("gpu-memory-utilization", c.gpu_memory_utilization, "SHARE",
           "share of the device's memory that lorad may use", Range{0.05, 1.0});
+    visit("no-prefix-cache", c.no_prefix_cache, "",
+          "compute every prompt from its first token on, also where an earlier one began the same");
     visit("num-kv-blocks", c.num_kv_blocks, "N",
           "KV cache blocks of 64 tokens; 0: as many as memory allows", Range{0, 1u << 24});
     visit("max-loras", c.max_loras, "N", "adapters in device memory at once", Range{1, 1000});

@@ -40,6 +40,7 @@ struct Config {
     uint32_t max_num_seqs = 64;
     uint32_t max_num_batched_tokens = 2048;
     double gpu_memory_utilization = 0.9;
+    bool no_prefix_cache = false;
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;
     uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB

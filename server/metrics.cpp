@@ -144,6 +144,10 @@ std::string Metrics::text(const std::vector<Resident>& adapters, std::string_vie
               "Prompt tokens computed.");
     write_one(out, "vllm:generation_tokens_total", "counter", model, load(n_generated_tokens_),
               "Tokens generated.");
+    write_one(out, "vllm:prefix_cache_queries_total", "counter", model, load(n_prefix_queries_),
+              "Prompt tokens looked up in the prefix cache.");
+    write_one(out, "vllm:prefix_cache_hits_total", "counter", model, load(n_prefix_hits_),
+              "Prompt tokens that the prefix cache had.");
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
               "Sequences put back because KV blocks ran out.");
     write_one(out, "lorad_merged_steps_total", "counter", model, load(n_merged_steps_),

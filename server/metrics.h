@@ -62,6 +62,11 @@ class Metrics {
     void on_step(const Step& step);
     void on_preempted() { n_preemptions_.fetch_add(1, std::memory_order_relaxed); }
     void on_prompt_tokens(uint64_t n) { n_prompt_tokens_.fetch_add(n, std::memory_order_relaxed); }
+    // Tokens of a prompt that were looked up in the prefix cache, and how many it had.
+    void on_prefix_lookup(uint64_t n_tokens, uint64_t n_found) {
+        n_prefix_queries_.fetch_add(n_tokens, std::memory_order_relaxed);
+        n_prefix_hits_.fetch_add(n_found, std::memory_order_relaxed);
+    }
     void on_generated(uint64_t n) { n_generated_tokens_.fetch_add(n, std::memory_order_relaxed); }
     void on_first_token(double seconds) { time_to_first_token_.observe(seconds); }
     void on_next_token(double seconds) { inter_token_latency_.observe(seconds); }
@@ -92,6 +97,7 @@ class Metrics {
   private:
     const Shape shape_;
     std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
+    std::atomic<uint64_t> n_prefix_queries_{0}, n_prefix_hits_{0};
     std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0}, n_merged_steps_{0};
     std::atomic<uint64_t> n_merges_{0}, merged_bytes_{0};
     std::atomic<double> merge_gpu_ms_{0.0};  // sum

@@ -1,7 +1,6 @@
 #include "server/engine/engine.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "proto/base/format.h"
@@ -11,35 +10,10 @@ namespace lorad::server {
 
 using Clock = std::chrono::steady_clock;
 
-struct Engine::Sequence {
-    Request request;
-    // Prompt, then what was generated; the last may be ~output of the step in flight.
-    std::vector<TokenId> tokens;
-    uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
-    std::vector<BlockId> blocks;  // cover n_computed
-    uint32_t n_generated = 0;     // known tokens
-    bool was_admitted = false;    // has left the queue's count
-    bool ended = false;
-    Clock::time_point last_token_at;
-
-    uint32_t n_known() const { return uint32_t(tokens.size()); }
-    SequenceView view() const { return {n_known(), n_computed, uint32_t(blocks.size())}; }
-};
-
 namespace {
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
     return std::chrono::duration<double>(end - begin).count();
-}
-
-// Sorted names, comma-separated; the base is not one of them.
-template <typename Sequences>
-std::string adapter_names(const Sequences& sequences) {
-    std::set<std::string> names;
-    for (const auto& sequence : sequences) {
-        if (!sequence->request.adapter.name.empty()) names.insert(sequence->request.adapter.name);
-    }
-    return format("{}", fmt::join(names, ","));
 }
 
 }  // namespace
@@ -206,51 +180,6 @@ void Engine::retire_ended() {
                   [this](const Retired& retired) { return retired.until_step <= n_finished_; });
 }
 
-bool Engine::plan_and_apply() {
-    planned_.clear();
-    if (running_.empty() && waiting_.empty()) return false;
-    running_views_.clear();
-    waiting_views_.clear();
-    for (const auto& sequence : running_) running_views_.push_back(sequence->view());
-    // Later ones could not be admitted in this step anyway.
-    size_t n_waiting = std::min<size_t>(waiting_.size(), options_.limits.n_sequences_max);
-    for (size_t i = 0; i < n_waiting; ++i) waiting_views_.push_back(waiting_[i]->view());
-    StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits);
-    // Every sequence may be waiting for its last token; without a step in flight the oldest always
-    // gets rows.
-    if (plan.rows.empty()) {
-        CHECK(!in_flight_.empty() && plan.preempted.empty());
-        return false;
-    }
-    for (const PlannedRows& rows : plan.rows) {
-        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index]
-                                                          : *waiting_[rows.index - running_.size()];
-        planned_.push_back({&sequence, rows.n_rows});
-    }
-    for (uint32_t index : plan.preempted) {
-        Sequence& sequence = *running_[index];
-        blocks_.release(sequence.blocks);
-        sequence.blocks.clear();
-        sequence.n_computed = 0;
-        metrics_.on_preempted();
-    }
-    for (size_t i = 0; i < plan.rows.size(); ++i) {
-        CHECK(blocks_.allocate(plan.rows[i].n_new_blocks, planned_[i].sequence->blocks));
-    }
-    // Youngest first and to the front: they keep their places before everything that arrived later.
-    for (uint32_t index : plan.preempted) waiting_.push_front(std::move(running_[index]));
-    std::erase(running_, nullptr);
-    uint32_t n_first_admitted = 0;
-    for (uint32_t i = 0; i < plan.n_admitted; ++i) {
-        if (!waiting_.front()->was_admitted) ++n_first_admitted;
-        waiting_.front()->was_admitted = true;
-        running_.push_back(std::move(waiting_.front()));
-        waiting_.pop_front();
-    }
-    if (n_first_admitted > 0) queue_.leave_waiting(n_first_admitted);
-    return true;
-}
-
 // The adapters that all rows of the planned step have; none if they differ or a row has the base.
 std::span<const LoraUse> Engine::common_uses() const {
     const std::vector<LoraUse>& uses = planned_.front().sequence->request.adapter.uses;
@@ -288,7 +217,13 @@ Status Engine::submit_step() {
                                         request.adapter.rows());
         }
         for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
+        if (batch_.is_merged()) {
+            sequence.first_merged_block =
+                std::min(sequence.first_merged_block,
+                         sequence.n_computed / options_.limits.block_tokens);
+        }
         sequence.n_computed += planned.n_rows;
+        publish_blocks(sequence);
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
         planned.output =
@@ -355,6 +290,8 @@ void Engine::set_token(const Planned& planned, TokenId token, Clock::time_point 
     if (token < 0) {
         log_error("request {}: the model's output is not finite at position {}",
                   sequence.request.id, planned.position);
+        blocks_.forget(sequence.blocks);
+        sequence.n_published = uint32_t(sequence.blocks.size());
         end_sequence(sequence, {FinishReason::kError,
                                 make_error(ErrorCode::kInternal,
                                            "the model's output is not a finite number")});
@@ -394,8 +331,8 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
 void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     CHECK(!sequence.ended);
     sequence.ended = true;
-    blocks_.release(sequence.blocks);
-    sequence.blocks.clear();
+    release_blocks(sequence);
+    end.n_cached_tokens = sequence.n_cached_tokens;
     if (!sequence.was_admitted) queue_.leave_waiting(1);
     metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, Clock::now()));
     publications_.push_back({sequence.request.stream, -1, std::move(end)});
@@ -439,20 +376,6 @@ void Engine::end_all(const Error& error) {
     end(waiting_);
     in_flight_.clear();
     retired_.clear();
-}
-
-void Engine::update_gauges() {
-    // The queue counts those that never ran; the preempted ones wait as well.
-    auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(),
-                                     [](const auto& s) { return s->was_admitted; });
-    metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
-    metrics_.set_kv_blocks_used(blocks_.n_used());
-    std::string running = adapter_names(running_);
-    std::string waiting = adapter_names(waiting_);
-    if (running == active_running_ && waiting == active_waiting_) return;
-    active_running_ = running;
-    active_waiting_ = waiting;
-    metrics_.set_active_adapters(std::move(running), std::move(waiting));
 }
 
 }  // namespace lorad::server

@@ -29,10 +29,11 @@
 #include <thread>
 #include <vector>
 
-#include "model/kv_cache.h"
 #include "model/step_batch.h"
+#include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/sequence.h"
 #include "server/engine/step_runner.h"
 #include "server/engine/token_choice.h"
 #include "server/metrics.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
     uint32_t n_waiting_max = 1024;
     uint32_t n_sampling_threads =
         1;  // that share the sampling of a step, the engine's own included
+    bool prefix_cache = true;  // KV blocks of requests with an identity are used again
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -88,7 +90,6 @@ class Engine {
     bool step();
 
   private:
-    struct Sequence;
     struct Publication {
         std::shared_ptr<TokenStream> stream;
         TokenId token = -1;
@@ -119,7 +120,12 @@ class Engine {
     void take_arrivals();
     void drop_cancelled();  // and those whose adapter was revoked
     bool may_plan() const;
+    void make_views();
     bool plan_and_apply();
+    void admit(uint32_t n_admitted);
+    void preempt(Sequence& sequence);
+    void release_blocks(Sequence& sequence);
+    void publish_blocks(Sequence& sequence);
     Status submit_step();
     void publish();
     Status finish_step();
@@ -142,7 +148,7 @@ class Engine {
     std::atomic<bool> failed_{false}, draining_{false}, stop_now_{false};
 
     // Engine thread.
-    model::BlockPool blocks_;
+    PrefixCache blocks_;
     std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
     // Oldest first; preempted ones are older than the rest.
     std::deque<std::unique_ptr<Sequence>> waiting_;
@@ -153,6 +159,7 @@ class Engine {
     std::chrono::steady_clock::time_point last_finish_;
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
+    std::vector<PrefixCache::Match> matches_;  // of waiting_views_
     model::StepBatch batch_;
     TokenChooser chooser_;
     std::vector<TokenChoice> choices_;  // of the step that has finished

@@ -21,6 +21,7 @@
 #include "model/step_batch.h"
 #include "proto/base/ids.h"
 #include "proto/sampling_params.h"
+#include "server/engine/prefix_identity.h"
 #include "server/engine/token_stream.h"
 
 namespace lorad::server {
@@ -51,6 +52,9 @@ struct Request {
     proto::SamplingParams sampling;
     std::vector<TokenId> stop_tokens;  // end-of-sequence ids; empty with ignore_eos
     AdapterUse adapter;
+    PrefixIdentity prefix;  // extended by `prompt`; empty: its KV blocks are not shared
+    // False where something is wanted of every row of the prompt, which a cached prefix leaves out.
+    bool may_skip_prefix = true;
     std::shared_ptr<TokenStream> stream;
     std::chrono::steady_clock::time_point arrived;
 };

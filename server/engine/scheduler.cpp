@@ -1,6 +1,7 @@
 #include "server/engine/scheduler.h"
 
 #include <algorithm>
+#include <map>
 
 #include "proto/base/check.h"
 
@@ -11,9 +12,10 @@ namespace {
 class Planner {
   public:
     Planner(std::span<const SequenceView> running, uint32_t n_free_blocks,
-            const SchedulerLimits& limits)
+            const SchedulerLimits& limits, std::span<const uint32_t> n_holders)
         : running_(running),
           limits_(limits),
+          n_holders_(n_holders),
           n_free_(n_free_blocks),
           n_rows_left_(limits.n_rows_max),
           preempted_(running.size(), false),
@@ -47,12 +49,15 @@ class Planner {
     }
 
     bool admit(uint32_t waiting_index, const SequenceView& sequence) {
-        CHECK(sequence.n_blocks == 0 && sequence.n_computed == 0);
+        CHECK(sequence.n_blocks * limits_.block_tokens == sequence.n_computed &&
+              sequence.n_computed < sequence.n_known);
         uint32_t n_running = uint32_t(running_.size() - plan_.preempted.size()) + plan_.n_admitted;
         if (n_rows_left_ == 0 || n_running >= limits_.n_sequences_max) return false;
-        uint32_t n_needed = blocks_for(sequence.n_known, limits_.block_tokens);
-        if (n_needed + n_promised_blocks() > n_free_) return false;
-        uint32_t n_rows = std::min(sequence.n_known, n_rows_left_);
+        uint32_t n_needed =
+            blocks_for(sequence.n_known, limits_.block_tokens) - sequence.n_blocks;
+        if (n_needed + sequence.n_idle_blocks + n_promised_blocks() > n_free_) return false;
+        n_free_ -= sequence.n_idle_blocks;
+        uint32_t n_rows = std::min(sequence.n_known - sequence.n_computed, n_rows_left_);
         add(uint32_t(running_.size()) + waiting_index, sequence, n_rows);
         n_promised_to_admitted_ += n_needed - plan_.rows.back().n_new_blocks;
         ++plan_.n_admitted;
@@ -92,7 +97,7 @@ class Planner {
                 continue;
             preempted_[victim] = true;
             plan_.preempted.push_back(victim);
-            n_free_ += running_[victim].n_blocks;
+            n_free_ += n_given_up(running_[victim]);
             if (planned_[victim] != kNone) {
                 PlannedRows& rows = plan_.rows[planned_[victim]];
                 n_free_ += rows.n_new_blocks;
@@ -105,12 +110,25 @@ class Planner {
         return false;
     }
 
+    // Blocks that are free once this sequence, too, has let go of its own.
+    uint32_t n_given_up(const SequenceView& sequence) {
+        if (n_holders_.empty()) return sequence.n_blocks;
+        CHECK(sequence.blocks.size() == sequence.n_blocks);
+        uint32_t n_free = 0;
+        for (BlockId block : sequence.blocks) {
+            if (n_holders_[block] == 1 || ++n_let_go_[block] == n_holders_[block]) ++n_free;
+        }
+        return n_free;
+    }
+
     uint32_t planned_blocks(uint32_t index) const {
         return planned_[index] == kNone ? 0 : plan_.rows[planned_[index]].n_new_blocks;
     }
 
     std::span<const SequenceView> running_;
     const SchedulerLimits& limits_;
+    std::span<const uint32_t> n_holders_;
+    std::map<BlockId, uint32_t> n_let_go_;  // of blocks with several holders, by preempted ones
     uint32_t n_free_;
     uint32_t n_rows_left_;
     uint32_t n_promised_to_admitted_ = 0;
@@ -122,11 +140,12 @@ class Planner {
 }  // namespace
 
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
-                   uint32_t n_free_blocks, const SchedulerLimits& limits) {
+                   uint32_t n_free_blocks, const SchedulerLimits& limits,
+                   std::span<const uint32_t> n_holders) {
     CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max &&
           limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
-    Planner planner(running, n_free_blocks, limits);
+    Planner planner(running, n_free_blocks, limits, n_holders);
     auto is_decode = [&](uint32_t i) { return running[i].n_known - running[i].n_computed == 1; };
     for (uint32_t i = 0; i < running.size(); ++i) {
         if (!planner.preempted(i) && is_decode(i)) planner.plan_running(i, 1);

@@ -10,7 +10,8 @@
 //      than itself (which goes back to waiting and is recomputed), else it skips this step.
 //   4. A waiting sequence is admitted, in order of arrival, when the blocks for all tokens it has
 //   so far are free
-//      beyond what the running prefills still need, and nothing was preempted in this step.
+//      beyond what the running prefills still need, and nothing was preempted in this step. Blocks
+//      of its prefix that are held already, or idle in the prefix cache, it need not compute.
 // The oldest running sequence can always take what it needs, and no admitted sequence can need more
 // than the pool holds, so every sequence ends.
 #pragma once
@@ -18,6 +19,8 @@
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "proto/base/ids.h"
 
 namespace lorad::server {
 
@@ -33,7 +36,12 @@ struct SchedulerLimits {
 struct SequenceView {
     uint32_t n_known = 0;
     uint32_t n_computed = 0;
-    uint32_t n_blocks = 0;  // held now; 0 while waiting
+    // Held now. While waiting: full blocks that the prefix cache has for it, which cover exactly
+    // n_computed tokens, fewer than n_known.
+    uint32_t n_blocks = 0;
+    uint32_t n_idle_blocks = 0;  // of those of a waiting one, held by nobody: they count as free
+    // Which ones, where the sequence runs and others may hold them as well; may be empty if not.
+    std::span<const BlockId> blocks = {};
 };
 
 struct PlannedRows {
@@ -50,9 +58,10 @@ struct StepPlan {
 };
 
 // `running` and `waiting` are ordered by arrival, oldest first; a preempted sequence keeps its
-// arrival.
+// arrival. `n_holders`: by block, how many of the running sequences hold it; empty: none has two.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
-                   uint32_t n_free_blocks, const SchedulerLimits& limits);
+                   uint32_t n_free_blocks, const SchedulerLimits& limits,
+                   std::span<const uint32_t> n_holders = {});
 
 // Blocks that n_tokens take.
 inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) {

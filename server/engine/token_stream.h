@@ -30,6 +30,7 @@ const char* to_string(FinishReason reason);
 struct StreamEnd {
     FinishReason reason = FinishReason::kStop;
     std::optional<Error> error;  // set exactly when reason is kError
+    uint32_t n_cached_tokens = 0;  // of the prompt, found in the prefix cache
 };
 
 class TokenStream {

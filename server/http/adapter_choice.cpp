@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/kv_cache.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 #include "server/http/routes.h"
@@ -170,6 +171,19 @@ AdapterUse use_of(const MixLease& lease, std::span<const TokenId> prompt) {
     use.lease = std::make_shared<const MixLease>(lease);
     use.revoked = [lease] { return lease.revoked(); };
     return use;
+}
+
+PrefixIdentity prefix_of(const adapters::Registry& registry, const MixLease& lease,
+                         const AdapterUse& use, std::span<const TokenId> prompt,
+                         std::string_view salt) {
+    PrefixScope scope;
+    scope.base_fingerprint = registry.base_fingerprint();
+    scope.adapters.assign(lease.content().begin(), lease.content().end());
+    scope.from_position = use.from_position;
+    scope.tenant_salt = salt;
+    PrefixIdentity prefix(std::move(scope), model::kBlockTokens);
+    prefix.extend(prompt);
+    return prefix;
 }
 
 }  // namespace lorad::server

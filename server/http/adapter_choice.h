@@ -65,4 +65,10 @@ Result<adapters::MixLease> choose_adapters(ServerContext& context,
 // invocation tokens in the prompt on, and not at all where they do not occur.
 AdapterUse use_of(const adapters::MixLease& lease, std::span<const TokenId> prompt);
 
+// Under which identities the prompt's KV blocks may be shared: the contents that the lease pins, as
+// use_of() applies them. Requests with different salts share none.
+PrefixIdentity prefix_of(const adapters::Registry& registry, const adapters::MixLease& lease,
+                         const AdapterUse& use, std::span<const TokenId> prompt,
+                         std::string_view salt);
+
 }  // namespace lorad::server

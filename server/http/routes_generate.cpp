@@ -245,6 +245,7 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
     TRY_ASSIGN(adapters::MixLease lease, choose_adapters(context, parsed, http));
     if (lease) head.adapter_generation = lease.generation();
     request.adapter = use_of(lease, request.prompt);
+    request.prefix = prefix_of(context.registry, lease, request.adapter, request.prompt, "");
     request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
     auto generation = std::make_shared<Generation>(
         std::move(head), parsed, request, context.text.make_decoder(std::move(parsed.stop)));

@@ -4,56 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/server/fake_runner.h"
+#include "tests/server/engine_fixture.h"
 
 namespace lorad::server {
 namespace {
 
 using std::chrono::milliseconds;
-
-struct Fixture {
-    explicit Fixture(uint32_t n_blocks = 64, SchedulerLimits limits = {128, 8, model::kBlockTokens},
-                     uint32_t n_waiting_max = 100)
-        : runner(n_blocks),
-          metrics({"base", model::kBlockTokens, n_blocks, 4, "fake", "none", true}),
-          engine(runner, metrics, {limits, n_blocks, n_waiting_max, 3}) {}
-
-    // Hands a request over and returns its stream.
-    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
-                                        uint32_t slot = kNoAdapterSlot, float temperature = 0.0f) {
-        AdapterUse adapter;
-        if (slot != kNoAdapterSlot) adapter.uses = {{slot, 1.0f}};
-        return submit(std::move(prompt), n_max, std::move(adapter), temperature);
-    }
-    std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
-                                        AdapterUse adapter, float temperature = 0.0f) {
-        Request request;
-        request.prompt = std::move(prompt);
-        request.n_tokens_max = n_max;
-        request.sampling.temperature = temperature;
-        request.adapter = std::move(adapter);
-        request.stream = std::make_shared<TokenStream>(n_max);
-        auto stream = request.stream;
-        Status status = engine.submit(std::move(request));
-        EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
-        return stream;
-    }
-    void run_until_idle() {
-        for (int i = 0; i < 100000 && engine.step(); ++i) {
-        }
-    }
-
-    FakeRunner runner;
-    Metrics metrics;
-    Engine engine;
-};
-
-std::vector<TokenId> prompt_of(uint32_t n, uint32_t seed) {
-    std::mt19937 random(seed);
-    std::vector<TokenId> out(n);
-    for (TokenId& token : out) token = TokenId(random() % kFakeVocab);
-    return out;
-}
+using Fixture = EngineFixture;
 
 TEST(Engine, GivesExactlyTheTokensThatTheModelChooses) {
     Fixture f;
@@ -323,14 +280,16 @@ TEST(Engine, DrainEndsWhatTakesTooLong) {
 
 // Random traffic against a tiny cache: whatever is preempted, cancelled or chunked, every request
 // ends, with exactly the tokens it would have had alone, and all blocks come back. Adds the
-// preemptions to `n_preemptions`.
-void simulate(uint32_t seed, uint32_t& n_preemptions) {
+// preemptions to `n_preemptions`, and the tokens that the prefix cache had to `n_cached_tokens`.
+void simulate(uint32_t seed, uint32_t& n_preemptions, uint64_t& n_cached_tokens) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     uint32_t n_blocks = 4 + random() % 12;
     SchedulerLimits limits{8 + uint32_t(random() % 200), 1 + uint32_t(random() % 8),
                            model::kBlockTokens};
     Fixture f(n_blocks, limits, 1000);
+    // Half of the runs share prefixes: their prompts are the beginnings of a few texts.
+    f.shares_prefixes = random() % 2 == 0;
     struct Sent {
         std::vector<TokenId> prompt;
         AdapterUse adapter;
@@ -360,7 +319,7 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
             }
             // Some activated within the prompt, some never.
             if (random() % 3 == 0) adapter.from_position = uint32_t(random() % (n_prompt * 2));
-            auto prompt = prompt_of(n_prompt, random());
+            auto prompt = prompt_of(n_prompt, f.shares_prefixes ? random() % 3 : random());
             auto stream = f.submit(prompt, n_max, adapter, random() % 4 == 0 ? 0.5f : 0.0f);
             all.push_back({std::move(prompt),
                            std::move(adapter),
@@ -397,15 +356,21 @@ void simulate(uint32_t seed, uint32_t& n_preemptions) {
     EXPECT_NE(text.find("vllm:num_requests_waiting{model_name=\"base\"} 0\n"), std::string::npos);
     std::string name = "vllm:num_preemptions_total{model_name=\"base\"} ";
     n_preemptions += uint32_t(std::stoul(text.substr(text.find(name) + name.size())));
+    name = "vllm:prefix_cache_hits_total{model_name=\"base\"} ";
+    uint64_t n_hits = std::stoul(text.substr(text.find(name) + name.size()));
+    n_cached_tokens += n_hits;
+    EXPECT_TRUE(f.shares_prefixes || n_hits == 0);
 }
 
 TEST(EngineSimulation, EveryRequestEndsWithItsOwnTokensAndAllBlocksComeBack) {
     uint32_t n_preemptions = 0;
+    uint64_t n_cached_tokens = 0;
     for (uint32_t seed = 0; seed < 150; ++seed) {
-        simulate(seed, n_preemptions);
+        simulate(seed, n_preemptions, n_cached_tokens);
         if (HasFatalFailure() || HasNonfatalFailure()) break;
     }
     EXPECT_GT(n_preemptions, 100u) << "the caches are not small enough to test anything";
+    EXPECT_GT(n_cached_tokens, 10000u) << "no prefixes were shared";
 }
 
 TEST(EngineSimulation, ThreadsThatSubmitAndCancelGetExactlyOneEndingEach) {

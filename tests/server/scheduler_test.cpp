@@ -104,5 +104,32 @@ TEST(Scheduler, KeepsToTheNumberOfSequences) {
     EXPECT_EQ(plan_step(running, waiting, 100, kLimits).n_admitted, 1u);
 }
 
+TEST(Scheduler, ACachedPrefixNeedsNeitherRowsNorNewBlocks) {
+    // Four of six blocks are there, three of them held by others already.
+    std::vector<SequenceView> waiting{{340, 256, 4, 1}};
+    StepPlan plan = plan_step({}, waiting, 3, kLimits);
+    ASSERT_EQ(plan.n_admitted, 1u);
+    EXPECT_EQ(plan.rows[0].n_rows, 84u);
+    EXPECT_EQ(plan.rows[0].n_new_blocks, 2u);
+    EXPECT_EQ(plan_step({}, waiting, 2, kLimits).n_admitted, 0u) << "the idle one counts as free until it is held";
+}
+
+TEST(Scheduler, BlocksThatOthersHoldAreNotFreedByAPreemption) {
+    std::vector<BlockId> oldest{0}, second{1, 2}, third{1, 3};
+    std::vector<SequenceView> running{
+        {65, 64, 1, 0, oldest}, {128, 127, 2, 0, second}, {128, 127, 2, 0, third}};
+    std::vector<uint32_t> n_holders{1, 2, 1, 1};
+    StepPlan plan = plan_step(running, {}, 0, kLimits, n_holders);
+    EXPECT_EQ(plan.preempted, (std::vector<uint32_t>{2})) << "block 3 is the third's alone";
+    // The third's are all held by the second as well: only when both let go is one free.
+    third = {1, 2};
+    running[2].blocks = third;
+    n_holders = {1, 2, 2};
+    plan = plan_step(running, {}, 0, kLimits, n_holders);
+    EXPECT_EQ(plan.preempted, (std::vector<uint32_t>{2, 1}));
+    ASSERT_EQ(plan.rows.size(), 1u);
+    EXPECT_EQ(plan.rows[0].n_new_blocks, 1u);
+}
+
 }  // namespace
 }  // namespace lorad::server

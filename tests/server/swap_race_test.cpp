@@ -19,6 +19,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/server/fake_runner.h"
+#include "tests/server/slot_digest.h"
 
 namespace lorad::server {
 namespace {
@@ -33,25 +34,6 @@ constexpr uint32_t kNames = 8, kRoom = 4, kStreams = 64, kVersions = 3;
 uint64_t number_from(const char* variable, uint64_t otherwise) {
     const char* text = std::getenv(variable);
     return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-// Of all bytes that kernels would read of an adapter.
-uint64_t digest_of(const model::AdapterView& view) {
-    uint64_t hash = 17;
-    model::ModelConfig config = small_config();
-    for (size_t i = 0; i < view.modules.size(); ++i) {
-        const model::LoraModuleView& module = view.modules[i];
-        hash = fake_mix(fake_mix(hash, module.rank), std::bit_cast<uint32_t>(module.scale));
-        if (module.rank == 0) continue;
-        auto shape = config.shape(static_cast<model::LinearModule>(i % model::kLinearModules));
-        auto add = [&](gpu::DeviceAddress at, uint64_t n_words) {
-            auto words = reinterpret_cast<const uint64_t*>(at);
-            for (uint64_t word = 0; word < n_words; ++word) hash = fake_mix(hash, words[word]);
-        };
-        add(module.a, uint64_t{module.rank} * gpu::padded(shape.k) / 2);
-        add(module.b, uint64_t{shape.n} * gpu::round_up(module.rank, 8) / 2);
-    }
-    return hash;
 }
 
 // One adapter of its own for each name and version.
@@ -122,10 +104,18 @@ class SwapRace : private QuietLog, public ::testing::Test {
                 continue;
             }
             Request request;
-            for (uint32_t i = 1 + random() % 40; i > 0; --i) request.prompt.push_back(TokenId(random() % kFakeVocab));
+            // Every other prompt begins like others do, so that blocks are found again across all of the changes.
+            uint32_t n_prompt = 1 + random() % 40;
+            if (random() % 2 == 0) {
+                const uint32_t text = random() % 3;
+                for (n_prompt = 1 + random() % 200; request.prompt.size() < n_prompt;)
+                    request.prompt.push_back(TokenId((request.prompt.size() * (7 + text)) % kFakeVocab));
+            }
+            while (request.prompt.size() < n_prompt) request.prompt.push_back(TokenId(random() % kFakeVocab));
             request.n_tokens_max = 1 + random() % 60;
             request.sampling.temperature = 0.0f;
             request.adapter = use_of(*lease, request.prompt);
+            request.prefix = prefix_of(registry, *lease, request.adapter, request.prompt, "");
             request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
             auto tokens_to_come = request.stream;
             std::vector<TokenId> want = expected(request.prompt, *lease, request.n_tokens_max);
@@ -154,6 +144,7 @@ class SwapRace : private QuietLog, public ::testing::Test {
         if (!fair || tokens != want) n_wrong.fetch_add(1);
         n_streams.fetch_add(1);
         n_tokens.fetch_add(tokens.size());
+        n_cached.fetch_add(end->n_cached_tokens);
     }
 
     // Calls of the API, all at random.
@@ -200,7 +191,7 @@ class SwapRace : private QuietLog, public ::testing::Test {
     FakeRunner runner{400};
     Metrics metrics{{"base", model::kBlockTokens, 400, kNames, "fake", "", true}};
     Engine engine{runner, metrics, {.limits = {96, 24, model::kBlockTokens}, .n_kv_blocks = 400}};
-    std::atomic<uint64_t> n_wrong{0}, n_streams{0}, n_tokens{0}, n_calls{0}, n_revoked{0};
+    std::atomic<uint64_t> n_wrong{0}, n_streams{0}, n_tokens{0}, n_calls{0}, n_revoked{0}, n_cached{0};
 };
 
 TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
@@ -221,6 +212,7 @@ TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
     EXPECT_EQ(runner.n_broken(), 0u) << "seed " << seed;
     EXPECT_EQ(store.n_freed_while_pending.load(), 0u);
     EXPECT_GT(n_calls.load(), 0u);
+    EXPECT_GT(n_cached.load(), 0u);
     EXPECT_GT(n_tokens.load(), n_steps / 2);
     // Names go; then nothing is left on the device.
     for (uint32_t i = 0; i < kNames; ++i) (void)registry.remove(name_of(i)).ok();

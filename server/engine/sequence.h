@@ -1,0 +1,37 @@
+// One request while the engine has it. Engine thread only.
+#pragma once
+
+#include <chrono>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "server/engine/request.h"
+#include "server/engine/scheduler.h"
+
+namespace lorad::server {
+
+struct Sequence {
+    static constexpr uint32_t kNoBlock = std::numeric_limits<uint32_t>::max();
+
+    Request request;
+    // Prompt, then what was generated; the last may be ~output of the step in flight.
+    std::vector<TokenId> tokens;
+    uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
+    std::vector<BlockId> blocks;  // cover n_computed
+    uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
+    uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
+    uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran
+    uint32_t n_generated = 0;     // known tokens
+    bool was_admitted = false;    // has left the queue's count
+    bool ended = false;
+    std::chrono::steady_clock::time_point last_token_at;
+
+    uint32_t n_known() const { return uint32_t(tokens.size()); }
+    std::span<const TokenId> known_tokens() const {
+        return std::span(tokens).first(tokens.size() - (tokens.back() < 0 ? 1 : 0));
+    }
+    SequenceView view() const { return {n_known(), n_computed, uint32_t(blocks.size()), 0, blocks}; }
+};
+
+}  // namespace lorad::server

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ namespace lorad::adapters {
 
 namespace {
 
+constexpr size_t kHugePagesFrom = size_t{8} << 20;
 constexpr size_t kReadBytes = size_t{64} << 20;  // of one read()
 
 class Descriptor {
@@ -37,6 +39,15 @@ std::string system_text(int error) { return std::error_code(error, std::generic_
 
 }  // namespace
 
+void prefer_huge_pages(void* begin, size_t size) {
+    constexpr uintptr_t kPage = 4096;
+    const auto address = reinterpret_cast<uintptr_t>(begin);
+    const uintptr_t first = (address + kPage - 1) / kPage * kPage, end = (address + size) / kPage * kPage;
+    if (size < kHugePagesFrom || first >= end) return;
+    // Where the system has none it stays as it is.
+    (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+}
+
 Result<FileBytes> FileBytes::allocate(uint64_t size, std::string_view what) {
     FileBytes contents;
     contents.bytes.reset(new (std::nothrow) std::byte[std::max<size_t>(size, 1)]);
@@ -44,6 +55,7 @@ Result<FileBytes> FileBytes::allocate(uint64_t size, std::string_view what) {
         return make_error(ErrorCode::kOutOfMemory, format("{}: {} bytes of host memory are not there", what, size));
     }
     contents.size = size;
+    prefer_huge_pages(contents.bytes.get(), size);
     return contents;
 }
 

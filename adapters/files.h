@@ -26,6 +26,10 @@ struct FileBytes {
     static FileBytes copy_of(std::span<const std::byte> contents);
 };
 
+// A hint for memory that is about to be filled: an adapter touches tens of thousands of fresh pages otherwise, which costs as
+// much as reading it.
+void prefer_huge_pages(void* begin, size_t size);
+
 // A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
 // large. kIo: reading failed.
 Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);

@@ -257,6 +257,7 @@ Result<PackedImage> pack(const CheckedAdapter& adapter) {
         return make_error(ErrorCode::kOutOfMemory,
                           format("the packed adapter: {} bytes of host memory are not there", layout.n_bytes));
     }
+    prefer_huge_pages(image.bytes.get(), layout.n_bytes);
     image.n_bytes = layout.n_bytes;
     for (const Layout::Piece& piece : layout.pieces) image.pieces.push_back(piece.offset);
     layout.fill(image.bytes.get());

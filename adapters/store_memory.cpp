@@ -77,6 +77,7 @@ class MemoryStore final : public Store {
             : store_(store), sha256_(std::move(sha256)), bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {
             // Growing by doubling touches three times the pages, and fresh pages are what loading costs.
             if (bytes) text_.reserve(std::min(*bytes, kReserveMax));
+            prefer_huge_pages(text_.data(), text_.capacity());
         }
 
         Status write(std::span<const std::byte> bytes) override {

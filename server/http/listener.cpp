@@ -1,7 +1,6 @@
 #include "server/http/listener.h"
 
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -13,72 +12,20 @@
 #include <system_error>
 #include <thread>
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <httplib.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/json.h"
+#include "server/http/bounded_body.h"
+#include "server/http/sockets.h"
 
 namespace lorad::server {
 namespace {
 
-constexpr int kBacklog = 1024;  // connections that wait to be accepted
 constexpr std::chrono::seconds kReadTimeout{30};  // for each read of a connection
 // How long stop() waits before it ends the reading: of idle connections, and of requests on their way.
 constexpr std::chrono::milliseconds kLastAnswers{500};
 constexpr std::chrono::milliseconds kLastHandlers{5000};
-
-// The peer's port of a connected TCP socket and, in `host`, its address; -1 for anything else.
-int peer_of(int fd, std::string& host) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return -1;
-    if (address.ss_family != AF_INET && address.ss_family != AF_INET6) return -1;
-    char host_text[NI_MAXHOST];
-    char port_text[NI_MAXSERV];
-    if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host_text, sizeof host_text,
-                    port_text, sizeof port_text, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-        return -1;
-    }
-    host = host_text;
-    return std::atoi(port_text);
-}
-
-// Older releases of the library do not say which socket a request came on. Its peer's address and
-// port do: among the sockets of this process only one has them.
-constexpr int kNoSuchPeer = -1;
-constexpr int kCannotLook = -2;
-
-int find_socket(const httplib::Request& request) {
-    DIR* folder = opendir("/proc/self/fd");
-    if (folder == nullptr) return kCannotLook;
-    int found = kNoSuchPeer;
-    std::string host;
-    while (dirent* entry = readdir(folder)) {
-        int fd = std::atoi(entry->d_name);
-        int port = entry->d_name[0] == '.' ? -1 : peer_of(fd, host);
-        if (port >= 0 && port == request.remote_port && host == request.remote_addr) {
-            found = fd;
-            break;
-        }
-    }
-    closedir(folder);
-    return found;
-}
-
-bool socket_closed_by_peer(int fd) {
-    pollfd state{fd, POLLRDHUP, 0};
-    if (poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0)
-        return true;
-    char byte = 0;
-    ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
 
 // A template so that the newer library's own answer is used where it has one.
 template <typename LibraryRequest>
@@ -89,7 +36,7 @@ std::function<bool()> client_gone_of(const LibraryRequest& request) {
         // Looked up at the first question: most requests never wait. A client that has reset the
         // connection by then has left no peer to find.
         return [&request, socket = std::optional<int>()]() mutable {
-            if (!socket) socket = find_socket(request);
+            if (!socket) socket = find_socket(request.remote_addr, request.remote_port);
             return *socket == kNoSuchPeer || (*socket >= 0 && socket_closed_by_peer(*socket));
         };
     }
@@ -109,130 +56,6 @@ class LibrarySink final : public HttpSink {
     httplib::DataSink& sink_;
     bool gone_ = false;
 };
-
-// Reads a request's body from the library, with a bound on bytes and on time.
-class LibraryBody final : public HttpBody {
-  public:
-    LibraryBody(const httplib::Request& request, const httplib::ContentReader& reader,
-                std::chrono::milliseconds patience)
-        : request_(request), reader_(reader), patience_(patience) {
-        // Without either there is no body, and the library would wait for one.
-        if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding"))
-            ended_ = true;
-    }
-
-    std::optional<uint64_t> length() const override {
-        if (request_.has_header("Transfer-Encoding") || request_.has_header("Content-Encoding"))
-            return std::nullopt;
-        return declared_length(request_).value_or(0);
-    }
-
-    Status read(uint64_t bytes_max, const Take& take) override {
-        CHECK(!was_read_);
-        was_read_ = true;
-        if (ended_) return ok_status();
-        if (length().value_or(0) > bytes_max) return drop(too_large(bytes_max));
-        Status status = ok_status();
-        uint64_t n_dropped = 0;
-        const Clock::time_point begin = Clock::now();
-        Clock::time_point last_piece = begin;
-        ended_ = reader_([&](const char* data, size_t size) {
-            last_piece = Clock::now();
-            if (!status.ok()) {
-                n_dropped += size;
-                return n_dropped <= kDroppedBytesMax && last_piece - begin < kDroppedTimeMax;
-            }
-            n_bytes_ += size;
-            auto patience = patience_ + std::chrono::seconds(n_bytes_ / kSlowestBytesPerSecond);
-            if (n_bytes_ > bytes_max) {
-                status = too_large(bytes_max);
-            } else if (last_piece - begin > patience) {
-                status = too_slow();
-                return false;
-            } else {
-                status = take({data, size});
-            }
-            return true;
-        });
-        if (!status.ok() || ended_) return status;
-        if (Clock::now() - last_piece >= kReadTimeout - std::chrono::seconds(1)) return too_slow();
-        return make_error(ErrorCode::kInvalidRequest,
-                          "the request's body breaks off before its declared end");
-    }
-
-    // What the handler has left. False: the connection is out of step and is to be closed.
-    bool skip_rest() {
-        if (!was_read_ && !ended_) {
-            Status status =
-                read(kDroppedBytesMax, [](std::string_view) { return ok_status(); });
-            return status.ok() && ended_;
-        }
-        return ended_;
-    }
-
-    static std::optional<uint64_t> declared_length(const httplib::Request& request) {
-        std::string text = request.get_header_value("Content-Length");
-        uint64_t value = 0;
-        auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-        return value;
-    }
-
-  private:
-    using Clock = std::chrono::steady_clock;
-    // A client reads the answer only after it has sent its body: what is refused is still taken in,
-    // within bounds.
-    static constexpr uint64_t kDroppedBytesMax = uint64_t(64) << 20;
-    static constexpr std::chrono::seconds kDroppedTimeMax{10};
-    static constexpr uint64_t kSlowestBytesPerSecond = 32 << 10;
-
-    static Error too_large(uint64_t bytes_max) {
-        return make_error(
-            ErrorCode::kPayloadTooLarge,
-            format("the request body is larger than {} bytes, the most that is accepted here",
-                   bytes_max));
-    }
-    static Error too_slow() {
-        return make_error(ErrorCode::kRequestTimeout, "the request's body comes too slowly");
-    }
-    Error drop(Error error) {
-        if (length().value_or(0) <= kDroppedBytesMax) {
-            const Clock::time_point begin = Clock::now();
-            ended_ = reader_([&](const char*, size_t) {
-                return Clock::now() - begin < kDroppedTimeMax;
-            });
-        }
-        return error;
-    }
-
-    const httplib::Request& request_;
-    const httplib::ContentReader& reader_;
-    const std::chrono::milliseconds patience_;
-    uint64_t n_bytes_ = 0;
-    bool was_read_ = false;
-    bool ended_ = false;  // the connection stands behind the body
-};
-
-// Ends the wait for requests on connections of this port that nobody answers just now.
-void hang_up(int port) {
-    DIR* folder = opendir("/proc/self/fd");
-    if (folder == nullptr) return;
-    while (dirent* entry = readdir(folder)) {
-        int fd = std::atoi(entry->d_name);
-        sockaddr_storage address{};
-        socklen_t size = sizeof address;
-        if (entry->d_name[0] == '.' ||
-            getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-            continue;
-        in_port_t own_port = 0;
-        if (address.ss_family == AF_INET)
-            own_port = reinterpret_cast<sockaddr_in*>(&address)->sin_port;
-        if (address.ss_family == AF_INET6)
-            own_port = reinterpret_cast<sockaddr_in6*>(&address)->sin6_port;
-        if (own_port != 0 && ntohs(own_port) == port) ::shutdown(fd, SHUT_RD);
-    }
-    closedir(folder);
-}
 
 // The library's own pool ends the process where the system gives no more threads.
 class Workers final : public httplib::TaskQueue {
@@ -296,32 +119,30 @@ Error error_of_status(int status) {
     return make_error(ErrorCode::kInvalidRequest, "malformed HTTP request");
 }
 
+std::optional<uint64_t> declared_length(const httplib::Request& request) {
+    return parse_length(request.get_header_value("Content-Length"));
+}
+
+BodyFraming framing_of(const httplib::Request& request) {
+    BodyFraming framing;
+    // Without either there is no body, and the library would wait for one.
+    framing.has_body = request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
+    if (!request.has_header("Transfer-Encoding") && !request.has_header("Content-Encoding"))
+        framing.length = declared_length(request).value_or(0);
+    return framing;
+}
+
 // Framing that two readers could understand differently is not understood at all (RFC 9112 6.3).
 bool framing_is_clear(const httplib::Request& request) {
     size_t n_lengths = request.get_header_value_count("Content-Length");
     size_t n_encodings = request.get_header_value_count("Transfer-Encoding");
     if (n_lengths + n_encodings > 1) return false;
-    if (n_lengths == 1 && !LibraryBody::declared_length(request)) return false;
+    if (n_lengths == 1 && !declared_length(request)) return false;
     if (n_encodings == 1 && request.get_header_value("Transfer-Encoding") != "chunked") return false;
     bool may_have_body = request.method == "POST" || request.method == "PUT" ||
                          request.method == "PATCH" || request.method == "DELETE";
     return may_have_body ||
-           (n_encodings == 0 && LibraryBody::declared_length(request).value_or(0) == 0);
-}
-
-// The library does not tell a name that cannot be looked up from a port that is taken.
-Status check_host(const std::string& host) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-    if (error != 0) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("cannot listen on {}: expected an address of this machine: {}",
-                                 json_quote(host), gai_strerror(error)));
-    }
-    freeaddrinfo(found);
-    return ok_status();
+           (n_encodings == 0 && declared_length(request).value_or(0) == 0);
 }
 
 // The whole answer, then the end of the connection: what follows on it cannot be trusted to be the
@@ -337,10 +158,6 @@ void answer_and_close(const HttpReply& reply, httplib::Response& response) {
             return false;  // the library closes what could not be answered
         });
 }
-
-}  // namespace
-
-namespace {
 
 class Busy {
   public:
@@ -426,7 +243,12 @@ void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::
     // bound. The object is the library's own and not const there.
     std::string content_type = request.get_header_value("Content-Type");
     const_cast<httplib::Request&>(request).headers.erase("Content-Type");
-    LibraryBody body(request, reader, options.body_patience);
+    BoundedBody body(
+        framing_of(request),
+        [&reader](const BoundedBody::TakePiece& take) {
+            return reader([&take](const char* data, size_t size) { return take(data, size); });
+        },
+        {options.body_patience, kReadTimeout});
     HttpReply reply = run_handler(request, &body, std::move(content_type));
     if (reply.stream || body.skip_rest()) {
         answer(std::move(reply), response);
@@ -436,10 +258,8 @@ void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::
 }
 
 void Listener::Impl::set_up() {
-    // The library's default would let a second daemon share the port without a word.
     server.set_socket_options([this](auto socket) {
-        int yes = 1;
-        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        reuse_address_only(int(socket));
         listening_socket = int(socket);
     });
     server.set_tcp_nodelay(true);
@@ -524,9 +344,7 @@ Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& option
                           format("cannot listen on {}:{}: {}; choose another --host or --port",
                                  options.host, options.port, std::strerror(errno)));
     }
-    // The library asks for a backlog of 5: more clients than that at once would be reset or wait a
-    // second. Linux lets us ask again.
-    ::listen(impl->listening_socket, kBacklog);
+    widen_backlog(impl->listening_socket);
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
 

@@ -101,6 +101,9 @@ struct AdapterInfo {
 // ".." part, and not the base model's name. kInvalidAdapterName, param "lora_name".
 Status check_adapter_name(std::string_view name, std::string_view base_name);
 
+// As the log shows generations.
+inline std::string_view short_id(std::string_view generation) { return generation.substr(0, 12); }
+
 // 1 to 8 terms, scales finite and within kMixScaleMax. kInvalidRequest, param "adapters".
 Status check_terms(std::span<const AdapterTerm> terms);
 

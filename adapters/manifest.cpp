@@ -2,6 +2,7 @@
 #include "adapters/catalogue.h"
 #include "adapters/files.h"
 #include "adapters/store.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 

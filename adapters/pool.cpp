@@ -15,14 +15,16 @@ namespace {
 // How often a waiting request looks whether its client is still there.
 constexpr std::chrono::milliseconds kCancelPoll{50};
 
-std::string short_id(const std::string& generation) { return generation.substr(0, 12); }
-
 }  // namespace
 
 void Generation::change(StateChange by) {
     const std::optional<AdapterState> to = next_state(state, by);
     CHECK(to.has_value());
     state = *to;
+}
+
+Error Generation::damage() const {
+    return load_error.value_or(make_error(ErrorCode::kStorageFailed, "the adapter's files are damaged"));
 }
 
 // One request that could not be granted at once. On the waiting thread's stack.
@@ -166,14 +168,12 @@ Status Pool::fits_ever(const LeaseState& lease) const {
             pinned_bytes -= generation->record.device_bytes;
             --pinned_slots;
         }
-        if (generation->state != AdapterState::kDamaged) continue;
-        return generation->load_error.value_or(make_error(ErrorCode::kStorageFailed, "the adapter's files are damaged"));
+        if (generation->state == AdapterState::kDamaged) return generation->damage();
     }
-    const uint64_t bytes_max = options.device_bytes_max == 0 ? UINT64_MAX : options.device_bytes_max;
-    if (bytes + pinned_bytes > bytes_max) {
+    if (bytes + pinned_bytes > device_bytes_max()) {
         return make_error(ErrorCode::kOutOfMemory,
                           format("{} needs {} bytes of device memory; adapters may have {}, of which {} are pinned",
-                                 json_quote(lease.name), bytes, bytes_max, pinned_bytes));
+                                 json_quote(lease.name), bytes, device_bytes_max(), pinned_bytes));
     }
     if (n_slots + pinned_slots > options.n_slots) {
         return make_error(ErrorCode::kOutOfMemory,
@@ -263,14 +263,11 @@ Status Pool::claim(Ticket& ticket, bool& complete) {
     complete = true;
     for (size_t i = 0; i < ticket.claimed.size(); ++i) {
         const GenerationPtr& generation = ticket.lease.generations[i];
-        if (generation->state == AdapterState::kDamaged) {
-            return generation->load_error.value_or(make_error(ErrorCode::kStorageFailed, "the adapter's files are damaged"));
-        }
+        if (generation->state == AdapterState::kDamaged) return generation->damage();
         if (ticket.claimed[i]) continue;
         if (generation->state == AdapterState::kStored) {
             const uint64_t bytes = generation->record.device_bytes;
-            const bool room = options.device_bytes_max == 0 || device_bytes + bytes <= options.device_bytes_max;
-            if (!room || free_slots_.empty() || device_bytes >= ticket.device_bytes_below) {
+            if (device_bytes + bytes > device_bytes_max() || free_slots_.empty() || device_bytes >= ticket.device_bytes_below) {
                 complete = false;
                 continue;
             }
@@ -322,10 +319,9 @@ void Pool::close_doors(Ticket& ticket) {
     std::sort(open.begin(), open.end(), [](const GenerationPtr& a, const GenerationPtr& b) {
         return std::pair(a->n_uses, a->resident_since) < std::pair(b->n_uses, b->resident_since);
     });
-    const uint64_t bytes_max = options.device_bytes_max == 0 ? UINT64_MAX : options.device_bytes_max;
     for (const GenerationPtr& generation : open) {
         const bool below = ticket.device_bytes_below == UINT64_MAX || bytes_coming > 0;
-        if (n_coming >= n_wanted && bytes_wanted - bytes_coming <= bytes_max && below) break;
+        if (n_coming >= n_wanted && bytes_wanted - bytes_coming <= device_bytes_max() && below) break;
         generation->door_closed = true;
         ticket.doors.push_back(generation);
         bytes_coming += generation->placed.device_bytes;

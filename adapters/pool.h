@@ -37,6 +37,7 @@ class Pool;
 struct Generation {
     explicit Generation(GenerationRecord own_record) : record(std::move(own_record)) {}
     void change(StateChange by);  // along the table; anything else is a bug
+    Error damage() const;  // why it is not served, of a damaged one
     Tier tier() const { return state == AdapterState::kResident ? Tier::kGpu : image ? Tier::kRam : Tier::kDisk; }
 
     const GenerationRecord record;
@@ -150,6 +151,7 @@ class Pool {
 
   private:
     struct Ticket;
+    uint64_t device_bytes_max() const { return options.device_bytes_max == 0 ? UINT64_MAX : options.device_bytes_max; }
     bool all_resident(const LeaseState& lease) const;
     Status fits_ever(const LeaseState& lease) const;
     Status wait_for_place(Ticket& ticket, std::unique_lock<std::mutex>& lock);

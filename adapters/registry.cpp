@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
@@ -9,12 +10,6 @@
 namespace lorad::adapters {
 
 namespace {
-
-int64_t unix_time_s() {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string short_id(std::string_view generation) { return std::string(generation.substr(0, 12)); }
 
 PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
     PoolOptions pool;

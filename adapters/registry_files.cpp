@@ -4,6 +4,7 @@
 #include "adapters/check.h"
 #include "adapters/pack.h"
 #include "adapters/registry.h"
+#include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
@@ -11,10 +12,6 @@
 namespace lorad::adapters {
 
 namespace {
-
-int64_t unix_time_s() {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // What the checks found out.
 GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord> files) {

@@ -73,6 +73,4 @@ Result<std::unique_ptr<Store>> disk_store(std::unique_ptr<FileSystem> files, con
 // Keeps everything in memory, for as long as it lives.
 std::unique_ptr<Store> memory_store(const StoreLimits& limits);
 
-bool is_sha256_hex(std::string_view text);  // 64 digits, lower case
-
 }  // namespace lorad::adapters

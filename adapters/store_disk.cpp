@@ -4,6 +4,8 @@
 #include <set>
 
 #include "adapters/store.h"
+#include "proto/base/clock.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
@@ -17,10 +19,6 @@ const std::string kManifestNew = "registry.json.new", kCopyNew = "registry.copy.
 constexpr uint64_t kManifestBytesMax = uint64_t{1} << 30;
 constexpr int64_t kLooseBlobSeconds = 24 * 60 * 60;
 constexpr int64_t kLooseBlobSecondsWhenFull = 10 * 60;
-
-int64_t unix_time_s() {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha256); }
 

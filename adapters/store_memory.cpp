@@ -2,16 +2,11 @@
 #include <utility>
 
 #include "adapters/store.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
 namespace lorad::adapters {
-
-bool is_sha256_hex(std::string_view text) {
-    return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-               return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-           });
-}
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "proto/adapter_request.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -12,13 +13,6 @@ namespace {
 
 constexpr size_t kPathBytesMax = 4096;
 constexpr size_t kFileNameBytesMax = 255;
-constexpr size_t kDigestDigits = 64;
-
-bool is_hex_digest(std::string_view text) {
-    return text.size() == kDigestDigits && std::all_of(text.begin(), text.end(), [](char c) {
-               return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-           });
-}
 
 Error refused(std::string_view name) {
     return make_error(ErrorCode::kUnsupportedParameter,
@@ -56,9 +50,8 @@ Result<std::string> parse_generation(const JsonValue& root, std::string_view key
     std::optional<JsonValue> value = root.find(key);
     if (!value) return std::string();
     TRY_ASSIGN(std::string_view text, value->as_string());
-    if (!is_hex_digest(text)) {
-        return value->error(
-            format("expected a generation: {} lower-case hex digits", kDigestDigits));
+    if (!is_sha256_hex(text)) {
+        return value->error("expected a generation: 64 lower-case hex digits");
     }
     return std::string(text);
 }
@@ -119,11 +112,11 @@ Status check_expected(const std::string& expected, bool replace, std::string_vie
 
 Result<std::string> parse_digest(std::string_view text, std::string_view param) {
     constexpr std::string_view kAlgorithm = "sha256:";
-    if (text.starts_with(kAlgorithm) && is_hex_digest(text.substr(kAlgorithm.size())))
+    if (text.starts_with(kAlgorithm) && is_sha256_hex(text.substr(kAlgorithm.size())))
         return std::string(text.substr(kAlgorithm.size()));
     return make_error(ErrorCode::kInvalidRequest,
-                      format("{}: expected sha256: and {} lower-case hex digits, found {}", param,
-                             kDigestDigits, json_quote(text.substr(0, 100))),
+                      format("{}: expected sha256: and 64 lower-case hex digits, found {}", param,
+                             json_quote(text.substr(0, 100))),
                       std::string(param));
 }
 

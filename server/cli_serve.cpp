@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "model/kv_cache.h"
+#include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/cli.h"
@@ -190,9 +191,7 @@ Status run_serve(const Config& config) {
                           loaded.config.vocab_size,
                           loaded.executor->options().n_positions_max,
                           loaded.config.generation,
-                          std::chrono::duration_cast<std::chrono::seconds>(
-                              std::chrono::system_clock::now().time_since_epoch())
-                              .count()};
+                          unix_time_s()};
     context.adapter_root = config.adapter_root;
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);

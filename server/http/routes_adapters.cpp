@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "proto/adapter_request.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
@@ -90,7 +91,7 @@ Result<adapters::RemoveOptions> remove_options(const HttpRequest& request) {
                                   "timeout_ms");
             }
             options.timeout = std::chrono::milliseconds(ms);
-        } else if (key == "expected_generation" && adapters::is_sha256_hex(value)) {
+        } else if (key == "expected_generation" && is_sha256_hex(value)) {
             options.expected_generation = value;
         } else {
             bool known = key == "mode" || key == "expected_generation";

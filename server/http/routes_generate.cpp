@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <random>
 
+#include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/generate_response.h"
 #include "proto/json.h"
@@ -216,9 +217,7 @@ Result<std::shared_ptr<Generation>> start_generation(ServerContext& context,
     proto::ResponseHead head;
     head.kind = kind;
     head.id = format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_seed());
-    head.created_s = std::chrono::duration_cast<std::chrono::seconds>(
-                         std::chrono::system_clock::now().time_since_epoch())
-                         .count();
+    head.created_s = unix_time_s();
     head.model = parsed.model.empty() ? context.base_name : parsed.model;
 
     Request request;

@@ -10,11 +10,10 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "model/config.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::testing {
 
@@ -129,26 +128,18 @@ inline const char* const kPlainConfig =
 class AdapterFolder {
   public:
     explicit AdapterFolder(const std::string& config = kPlainConfig, const TestTensors& tensors = plain_tensors()) {
-        std::string pattern = (std::filesystem::temp_directory_path() / "lorad-adapter-XXXXXX").string();
-        path_ = ::mkdtemp(pattern.data());
         write("adapter_config.json", config);
         write("adapter_model.safetensors", safetensors_bytes(tensors));
     }
-    ~AdapterFolder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    AdapterFolder(const AdapterFolder&) = delete;
-    AdapterFolder& operator=(const AdapterFolder&) = delete;
 
     void write(const std::string& name, const std::string& contents) const {
-        std::ofstream(path_ / name, std::ios::binary) << contents;
+        std::ofstream(path() / name, std::ios::binary) << contents;
     }
-    void remove(const std::string& name) const { std::filesystem::remove(path_ / name); }
-    const std::filesystem::path& path() const { return path_; }
+    void remove(const std::string& name) const { std::filesystem::remove(path() / name); }
+    const std::filesystem::path& path() const { return folder_.path(); }
 
   private:
-    std::filesystem::path path_;
+    TempDir folder_;
 };
 
 }  // namespace lorad::testing

@@ -1,6 +1,5 @@
 #include "adapters/store.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <random>
 
@@ -17,6 +16,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/crash_file_system.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -46,20 +46,15 @@ Catalogue catalogue_of(const std::string& name, std::string_view text, uint64_t 
     return catalogue;
 }
 
-// A folder that goes away with its contents.
+// A store's folder.
 struct Folder {
-    Folder() {
-        char path[] = "/tmp/lorad_store_XXXXXX";
-        CHECK(::mkdtemp(path) != nullptr);
-        root = path;
-    }
-    ~Folder() { std::filesystem::remove_all(root); }
     Result<std::unique_ptr<Store>> open(const StoreLimits& limits = {}) const {
         TRY_ASSIGN(std::unique_ptr<FileSystem> files, open_file_system(root / "store"));
         return disk_store(std::move(files), limits);
     }
     std::filesystem::path blob(std::string_view text) const { return root / "store/blobs" / digest_of(text); }
-    std::filesystem::path root;
+    const TempDir own;
+    const std::filesystem::path root = own.path();
 };
 
 struct StoreTest : ::testing::Test {

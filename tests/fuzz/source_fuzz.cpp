@@ -1,26 +1,15 @@
-// Uploaded files of a PEFT or an MLX adapter. The first byte says which; the first line's length splits the rest into config
-// and weights.
+// Uploaded files of a PEFT or an MLX adapter. The first byte says which; the rest of the first line is the config, what
+// follows the weights.
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "adapters/check.h"
-#include "adapters/pack.h"
-#include "adapters/report.h"
+#include "tests/fuzz/adapter_input.h"
 
 using namespace lorad;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const adapters::BaseModel base = [] {
-        model::ModelConfig config;
-        config.architecture = "Qwen2ForCausalLM";
-        config.vocab_size = 16;
-        config.hidden_size = 8;
-        config.intermediate_size = 16;
-        config.n_layers = 2;
-        config.n_heads = 2;
-        config.n_kv_heads = 1;
-        config.head_dim = 4;
+        model::ModelConfig config = fuzz::small_config("Qwen2ForCausalLM");
         config.qkv_bias = true;
         config.tied_embeddings = true;
         adapters::BaseModel made(config);
@@ -30,18 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         return made;
     }();
     if (size == 0) return 0;
-    const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-    const size_t split = std::min(input.find('\n'), input.size());
-    const auto file = [](std::string_view name, std::string_view text) {
-        return adapters::SourceFile{std::string(name), adapters::FileBytes::copy_of(std::as_bytes(std::span(text)))};
-    };
+    const auto [config, weights] = fuzz::first_line({reinterpret_cast<const char*>(data) + 1, size - 1});
     std::vector<adapters::SourceFile> files;
-    files.push_back(file(adapters::kConfigFile, input.substr(0, split)));
-    files.push_back(file(data[0] == 'm' ? adapters::kMlxFile : adapters::kPeftFile, input.substr(std::min(split + 1, input.size()))));
-    auto source = adapters::make_adapter_source(std::move(files));
-    if (!source.ok()) return 0;
-    adapters::Inspection inspection = adapters::compare_adapter(*std::move(source), base);
-    if (!inspection.error) CHECK(adapters::pack(*inspection.adapter).ok());
-    (void)adapters::report_json(adapters::inspect_adapter(std::move(inspection.adapter->source), base));
+    files.push_back(fuzz::file(adapters::kConfigFile, config));
+    files.push_back(fuzz::file(data[0] == 'm' ? adapters::kMlxFile : adapters::kPeftFile, weights));
+    fuzz::check_and_report(std::move(files), base);
     return 0;
 }

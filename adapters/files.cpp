@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,21 +20,6 @@ namespace {
 
 constexpr size_t kHugePagesFrom = size_t{8} << 20;
 constexpr size_t kReadBytes = size_t{64} << 20;  // of one read()
-
-class Descriptor {
-  public:
-    explicit Descriptor(const std::filesystem::path& file)
-        : fd_(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return fd_; }
-
-  private:
-    int fd_;
-};
 
 std::string system_text(int error) { return std::error_code(error, std::generic_category()).message(); }
 
@@ -67,17 +53,18 @@ FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
     return copy;
 }
 
-Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
-    const Descriptor file(path);
-    if (file.get() < 0) {
+Result<FileReader> FileReader::open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
         // What stands in the folder is the client's, so it is no failure of the server; that of its limits is.
         const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
         if (errno == ENOENT) return make_error(ErrorCode::kAdapterInvalid, format("{}: the file is missing", name));
         return make_error(is_ours ? ErrorCode::kIo : ErrorCode::kAdapterInvalid,
                           format("{}: cannot open: {}", name, system_text(errno)));
     }
+    FileReader reader(fd, std::string(name), {});
     struct stat status {};
-    if (::fstat(file.get(), &status) != 0) {
+    if (::fstat(fd, &status) != 0) {
         return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name, system_text(errno)));
     }
     if (!S_ISREG(status.st_mode)) {
@@ -87,20 +74,44 @@ Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string
     if (size > bytes_max) {
         return make_error(ErrorCode::kAdapterInvalid, format("{}: {} bytes, at most {} are read", name, size, bytes_max));
     }
-    TRY_ASSIGN(FileBytes contents, FileBytes::allocate(size, name));
-    size_t n_read = 0;
-    while (n_read < size) {
+    TRY_ASSIGN(reader.contents_, FileBytes::allocate(size, name));
+    return reader;
+}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      name_(std::move(other.name_)),
+      contents_(std::move(other.contents_)),
+      n_read_(other.n_read_) {}
+
+FileReader::~FileReader() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+Status FileReader::read_until(uint64_t n_bytes) {
+    n_bytes = std::min<uint64_t>(n_bytes, size());
+    while (n_read_ < n_bytes) {
         const ssize_t got =
-            ::read(file.get(), contents.bytes.get() + n_read, std::min<size_t>(size - n_read, kReadBytes));
+            ::read(fd_, contents_.bytes.get() + n_read_, std::min<size_t>(n_bytes - n_read_, kReadBytes));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name, system_text(errno)));
+        if (got < 0) return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name_, system_text(errno)));
         if (got == 0) {
             return make_error(ErrorCode::kAdapterInvalid,
-                              format("{}: it shrank from {} to {} bytes while it was read", name, size, n_read));
+                              format("{}: it shrank from {} to {} bytes while it was read", name_, size(), n_read_));
         }
-        n_read += static_cast<size_t>(got);
+        n_read_ += static_cast<uint64_t>(got);
     }
-    return contents;
+    return ok_status();
+}
+
+Result<FileBytes> FileReader::read_all() && {
+    TRY(read_until(size()));
+    return std::move(contents_);
+}
+
+Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
+    TRY_ASSIGN(FileReader reader, FileReader::open(path, name, bytes_max));
+    return std::move(reader).read_all();
 }
 
 }  // namespace lorad::adapters

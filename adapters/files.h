@@ -30,8 +30,33 @@ struct FileBytes {
 // much as reading it.
 void prefer_huge_pages(void* begin, size_t size);
 
-// A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
-// large. kIo: reading failed.
+// A file that is read from its beginning, as far as it is wanted: so that nonsense is refused after its first bytes. One thread.
+class FileReader {
+  public:
+    // A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
+    // large. kIo, kOutOfMemory.
+    static Result<FileReader> open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
+    FileReader(FileReader&& other) noexcept;
+    ~FileReader();
+
+    uint64_t size() const { return contents_.size; }
+    // All of the file's size; only what was read is filled.
+    std::span<const std::byte> span() const { return contents_.span(); }
+    // The first n_bytes, or all. kIo: reading failed. kAdapterInvalid: the file shrank.
+    Status read_until(uint64_t n_bytes);
+    Result<FileBytes> read_all() &&;
+
+  private:
+    FileReader(int fd, std::string name, FileBytes contents)
+        : fd_(fd), name_(std::move(name)), contents_(std::move(contents)) {}
+
+    int fd_;
+    std::string name_;
+    FileBytes contents_;
+    uint64_t n_read_ = 0;
+};
+
+// open() and read_all().
 Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
 
 // 64 lower-case hex digits.

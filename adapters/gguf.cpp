@@ -223,8 +223,13 @@ std::optional<std::vector<int64_t>> GgufValue::as_integers() const {
     return is_array ? std::optional(std::move(integers)) : std::nullopt;
 }
 
-Result<GgufFile> parse_gguf(std::span<const std::byte> file) {
-    Cursor cursor(file);
+namespace {
+
+struct Counts {
+    uint64_t n_tensors = 0, n_fields = 0;
+};
+
+Result<Counts> read_start(Cursor& cursor) {
     TRY_ASSIGN(const auto magic, cursor.take(4, "the magic number"));
     if (std::memcmp(magic.data(), "GGUF", 4) != 0) return broken("not a GGUF file: it does not begin with GGUF");
     TRY_ASSIGN(const uint32_t version, cursor.number<uint32_t>("the version"));
@@ -239,14 +244,28 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> file) {
     if (n_tensors > kTensorsMax || n_fields > kFieldsMax) {
         return broken(format("{} tensors and {} fields, at most {} and {} are read", n_tensors, n_fields, kTensorsMax, kFieldsMax));
     }
+    return Counts{n_tensors, n_fields};
+}
+
+}  // namespace
+
+Status check_gguf_start(std::span<const std::byte> file) {
+    Cursor cursor(file);
+    TRY(read_start(cursor));
+    return ok_status();
+}
+
+Result<GgufFile> parse_gguf(std::span<const std::byte> file) {
+    Cursor cursor(file);
+    TRY_ASSIGN(const Counts counts, read_start(cursor));
     GgufFile gguf;
-    for (uint64_t i = 0; i < n_fields; ++i) {
+    for (uint64_t i = 0; i < counts.n_fields; ++i) {
         TRY_ASSIGN(const std::string key, cursor.name("a field's key"));
         TRY_ASSIGN(const GgufValue value, read_value(cursor, key));
         if (!gguf.fields.emplace(key, value).second) return broken(format("field {} occurs twice", json_quote(key)));
     }
     std::vector<Placed> placed;
-    for (uint64_t i = 0; i < n_tensors; ++i) {
+    for (uint64_t i = 0; i < counts.n_tensors; ++i) {
         TRY_ASSIGN(Placed one, read_tensor(cursor));
         placed.push_back(std::move(one));
     }

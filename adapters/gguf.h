@@ -45,6 +45,10 @@ struct GgufFile {
     std::vector<GgufTensor> tensors;  // sorted by name; spans point into the file
 };
 
+// What every file begins with: magic number, version and how much of all follows. Looks at the first kGgufStartBytes only.
+inline constexpr size_t kGgufStartBytes = 24;
+Status check_gguf_start(std::span<const std::byte> file);
+
 // kAdapterInvalid, or kAdapterUnsupported for versions, byte orders and types that are not read. The fuzzed entry point.
 Result<GgufFile> parse_gguf(std::span<const std::byte> file);
 

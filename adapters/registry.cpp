@@ -11,6 +11,9 @@ namespace lorad::adapters {
 
 namespace {
 
+// How often a waiting call looks whether its client is still there.
+constexpr std::chrono::milliseconds kCancelPoll{50};
+
 PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
     PoolOptions pool;
     pool.n_slots = weights.n_slots();
@@ -202,8 +205,16 @@ Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions&
         return n;
     };
     {
+        const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+        const auto ended = [&] { return (info.n_leases = count()) == 0; };
         std::unique_lock lock(pool_->mutex);
-        pool_->lease_ended.wait_for(lock, options.timeout, [&] { return (info.n_leases = count()) == 0; });
+        while (!ended() && std::chrono::steady_clock::now() < deadline) {
+            pool_->lease_ended.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kCancelPoll));
+            lock.unlock();
+            const bool cancelled = options.cancelled && options.cancelled();
+            lock.lock();
+            if (cancelled) break;
+        }
     }
     info.draining = true;
     info.slot = info.n_leases > 0 ? info.slot : kNoAdapterSlot;

@@ -65,6 +65,7 @@ struct RemoveOptions {
     RemoveMode mode = RemoveMode::kDrain;
     std::chrono::milliseconds timeout{0};  // how long the call waits for the last request to end
     std::string expected_generation;
+    std::function<bool()> cancelled;  // asked every 50 ms or so while waiting; may be empty
 };
 
 struct ActivateOptions {

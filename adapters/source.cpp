@@ -4,6 +4,8 @@
 #include <array>
 #include <system_error>
 
+#include "adapters/gguf.h"
+#include "model/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -25,6 +27,7 @@ constexpr std::array<ForeignFile, 4> kForeignFiles = {{
 }};
 
 constexpr std::string_view kGgufMagic = "GGUF";
+constexpr uint64_t kSmallFileBytes = uint64_t{16} << 20;  // read before anything is checked
 
 struct KindFiles {
     AdapterKind kind;
@@ -50,26 +53,49 @@ bool is_pickle(std::string_view file) {
     return magic && file.size() >= 8 && file.substr(4, 4) != std::string_view("\0\0\0\0", 4);
 }
 
-Status check_magic(const AdapterSource& source) {
-    for (const SourceFile& file : source.files) {
-        if (file.name == kConfigFile) continue;
-        const bool is_gguf = file.bytes.text().starts_with(kGgufMagic);
-        if (is_pickle(file.bytes.text())) {
-            return make_error(ErrorCode::kAdapterUnsupported,
-                              format("{}: a pickle under the name of another format; pickles can run code and are not read", file.name));
-        }
-        if (is_gguf != (source.kind == AdapterKind::kGguf)) {
-            return make_error(ErrorCode::kAdapterInvalid,
-                              format("{}: expected {}, found {}", file.name, is_gguf ? "a safetensors file" : "a GGUF file",
-                                     is_gguf ? "a GGUF file" : "other first bytes"));
-        }
+// `text`: at least the first 8 bytes of the file.
+Status check_magic(AdapterKind kind, std::string_view name, std::string_view text) {
+    const bool is_gguf = text.starts_with(kGgufMagic);
+    if (is_pickle(text)) {
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("{}: a pickle under the name of another format; pickles can run code and are not read", name));
+    }
+    if (is_gguf != (kind == AdapterKind::kGguf)) {
+        return make_error(ErrorCode::kAdapterInvalid,
+                          format("{}: expected {}, found {}", name, is_gguf ? "a safetensors file" : "a GGUF file",
+                                 is_gguf ? "a GGUF file" : "other first bytes"));
     }
     return ok_status();
 }
 
+// What the beginning of a large file says, compared with its length, before all of it is read and hashed.
+Status check_beginning(FileReader& reader, AdapterKind kind, std::string_view name) {
+    static_assert(kGgufStartBytes > model::kSafetensorsLengthBytes);
+    TRY(reader.read_until(kGgufStartBytes));
+    TRY(check_magic(kind, name, {reinterpret_cast<const char*>(reader.span().data()), kGgufStartBytes}));
+    const auto check = [&]() -> Status {
+        if (kind == AdapterKind::kGguf) return check_gguf_start(reader.span());
+        TRY_ASSIGN(const uint64_t end, model::safetensors_header_end(reader.span(), ErrorCode::kAdapterInvalid));
+        TRY(reader.read_until(end));
+        TRY(model::parse_safetensors(reader.span(), ErrorCode::kAdapterInvalid));
+        return ok_status();
+    };
+    Status checked = check();
+    if (checked.ok()) return checked;
+    return make_error(checked.error().code, format("{}: {}", name, checked.error().message));
+}
+
+Result<FileBytes> read_weights(const fs::path& path, AdapterKind kind, std::string_view name) {
+    TRY_ASSIGN(FileReader reader, FileReader::open(path, name, kWeightsBytesMax));
+    if (reader.size() > kSmallFileBytes) TRY(check_beginning(reader, kind, name));
+    return std::move(reader).read_all();
+}
+
 Result<AdapterSource> finished(AdapterSource source) {
     std::ranges::sort(source.files, {}, &SourceFile::name);
-    TRY(check_magic(source));
+    for (const SourceFile& file : source.files) {
+        if (file.name != kConfigFile) TRY(check_magic(source.kind, file.name, file.bytes.text()));
+    }
     std::vector<std::pair<std::string, std::string>> digests;
     for (SourceFile& file : source.files) {
         if (file.sha256.empty()) file.sha256 = sha256_hex(file.bytes.span());
@@ -82,7 +108,7 @@ Result<AdapterSource> finished(AdapterSource source) {
 Result<AdapterSource> read_gguf(const fs::path& file) {
     AdapterSource source;
     source.kind = AdapterKind::kGguf;
-    TRY_ASSIGN(FileBytes bytes, read_file_bytes(file, kGgufFile, kWeightsBytesMax));
+    TRY_ASSIGN(FileBytes bytes, read_weights(file, AdapterKind::kGguf, kGgufFile));
     source.files.push_back({std::string(kGgufFile), std::move(bytes)});
     return finished(std::move(source));
 }
@@ -102,7 +128,7 @@ Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind)
     AdapterSource source;
     source.kind = kind.kind;
     TRY_ASSIGN(FileBytes config, read_file_bytes(folder / kConfigFile, kConfigFile, kConfigBytesMax));
-    TRY_ASSIGN(FileBytes weights, read_file_bytes(folder / kind.weights, kind.weights, kWeightsBytesMax));
+    TRY_ASSIGN(FileBytes weights, read_weights(folder / kind.weights, kind.kind, kind.weights));
     source.files.push_back({std::string(kConfigFile), std::move(config)});
     source.files.push_back({std::string(kind.weights), std::move(weights)});
     return finished(std::move(source));

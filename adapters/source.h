@@ -49,7 +49,8 @@ struct AdapterSource {
 
 // `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not looked at.
 // kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
-// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed.
+// kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the beginning is
+// checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs no reading.
 Result<AdapterSource> read_adapter_source(const std::filesystem::path& path);
 
 // The same from files that a client sent: exactly those of one kind. The kind and name of each are checked, nothing else;

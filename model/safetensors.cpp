@@ -139,14 +139,16 @@ std::string shape_text(std::span<const uint64_t> shape) {
     return text + "]";
 }
 
-Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code, Metadata* metadata) {
-    constexpr size_t kLengthBytes = 8;
-    if (file.size() < kLengthBytes) {
-        return make_error(code, format("not a safetensors file: expected at least {} bytes, found {}", kLengthBytes, file.size()));
+Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCode code) {
+    if (file.size() < kSafetensorsLengthBytes) {
+        return make_error(code, format("not a safetensors file: expected at least {} bytes, found {}", kSafetensorsLengthBytes,
+                                       file.size()));
     }
     uint64_t n_header_bytes = 0;
-    for (size_t i = 0; i < kLengthBytes; ++i) n_header_bytes |= uint64_t{std::to_integer<uint8_t>(file[i])} << (8 * i);
-    const uint64_t n_rest = file.size() - kLengthBytes;
+    for (size_t i = 0; i < kSafetensorsLengthBytes; ++i) {
+        n_header_bytes |= uint64_t{std::to_integer<uint8_t>(file[i])} << (8 * i);
+    }
+    const uint64_t n_rest = file.size() - kSafetensorsLengthBytes;
     if (n_header_bytes > kSafetensorsHeaderBytesMax) {
         return make_error(code, format("not a safetensors file: its header claims {} bytes, the limit is {}", n_header_bytes,
                                        kSafetensorsHeaderBytesMax));
@@ -154,8 +156,14 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
     if (n_header_bytes > n_rest) {
         return make_error(code, format("cut short: the header has {} bytes, only {} are left in the file", n_header_bytes, n_rest));
     }
-    const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes, n_header_bytes);
-    const std::span<const std::byte> data = file.subspan(kLengthBytes + n_header_bytes);
+    return kSafetensorsLengthBytes + n_header_bytes;
+}
+
+Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code, Metadata* metadata) {
+    TRY_ASSIGN(const uint64_t header_end, safetensors_header_end(file, code));
+    const std::string_view header(reinterpret_cast<const char*>(file.data()) + kSafetensorsLengthBytes,
+                                  header_end - kSafetensorsLengthBytes);
+    const std::span<const std::byte> data = file.subspan(header_end);
 
     TRY_ASSIGN(const JsonDocument document, parse_json(header, {.name = "header", .code = code,
                                                                 .max_bytes = kSafetensorsHeaderBytesMax, .max_depth = 3}));

@@ -152,7 +152,8 @@ Status run_serve(const Config& config) {
                                      ? config.http_threads
                                      : std::min(config.max_num_seqs + config.max_queue + 16 +
                                                     UploadLimits().n_uploads_max +
-                                                    UploadLimits().n_watchers_max,
+                                                    UploadLimits().n_watchers_max +
+                                                    UploadLimits().n_drain_waits_max,
                                                 kHttpThreadsMax);
     listener_options.body_bytes_max = config.body_bytes_max;
     TRY_ASSIGN(std::unique_ptr<Listener> listener,

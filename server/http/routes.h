@@ -23,6 +23,7 @@ struct UploadLimits {
     uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
     uint32_t n_uploads_max = 16;                           // at a time; more are answered 429
     uint32_t n_watchers_max = 16;                          // readers of events at a time
+    uint32_t n_drain_waits_max = 8;  // removals that wait for running requests at a time; more answer at once
 };
 
 // All that the routes reach. The references outlive the listener.
@@ -42,6 +43,7 @@ struct ServerContext {
     LoraScales lora_scales = {};
     std::atomic<uint32_t> n_uploads = 0;
     std::atomic<uint32_t> n_watchers = 0;
+    std::atomic<uint32_t> n_drain_waits = 0;
 };
 
 // Set once the model is there; until then routes that need it answer 503.

@@ -8,6 +8,7 @@
 #include "proto/json.h"
 #include "proto/multipart.h"
 #include "server/http/adapter_json.h"
+#include "server/http/place.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -113,6 +114,12 @@ HttpReply remove_adapter(ServerContext& context, const HttpRequest& request) {
     if (!options.ok()) return error_reply(options.error());
     Status empty = proto::parse_empty_request(request.body);
     if (!empty.ok()) return error_reply(empty.error());
+    // A wait holds an HTTP worker. What is removed is removed either way.
+    Place place(context.n_drain_waits, context.uploads.n_drain_waits_max);
+    if (!place.taken()) options->timeout = std::chrono::milliseconds(0);
+    options->cancelled = [&] {
+        return !context.engine.accepting() || (request.client_gone && request.client_gone());
+    };
     Result<AdapterInfo> removed = context.registry.remove(request.params.at(0), *options);
     if (!removed.ok()) return error_reply(with_param(removed.error(), "name"));
     return removed_reply(*removed);

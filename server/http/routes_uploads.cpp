@@ -8,29 +8,11 @@
 #include "proto/json.h"
 #include "proto/multipart.h"
 #include "server/http/adapter_json.h"
+#include "server/http/place.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
 namespace {
-
-// A place among those that may be taken at a time; given back when this ends.
-class Place {
-  public:
-    Place(std::atomic<uint32_t>& n_taken, uint32_t n_max)
-        : n_taken_(n_taken), taken_(n_taken.fetch_add(1) < n_max) {
-        if (!taken_) n_taken_.fetch_sub(1);
-    }
-    ~Place() {
-        if (taken_) n_taken_.fetch_sub(1);
-    }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    bool taken() const { return taken_; }
-
-  private:
-    std::atomic<uint32_t>& n_taken_;
-    const bool taken_;
-};
 
 Error too_many_uploads(const ServerContext& context) {
     return make_error(ErrorCode::kAdapterBusy, format("{} uploads or validations are under way, as many as there may be",

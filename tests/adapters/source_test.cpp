@@ -1,5 +1,8 @@
 #include "adapters/source.h"
 
+#include <fstream>
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,6 +71,44 @@ TEST(AdapterSource, FoldersAndFilesOfAllKindsAreRead) {
     EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kMlx);
     folder.write("adapter_model.safetensors", "12345678");
     EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kPeft);
+}
+
+// Bytes that this process has read from files.
+uint64_t n_bytes_read() {
+    std::ifstream io("/proc/self/io");
+    std::string word;
+    uint64_t value = 0;
+    while (io >> word >> value && word != "rchar:") {}
+    return value;
+}
+
+TEST(AdapterSource, OfALargeFileTheBeginningIsComparedWithItsLengthBeforeItIsRead) {
+    const AdapterFolder folder;
+    const std::string sound = safetensors_bytes(plain_tensors());
+    const std::string end_of_data = "bytes follow the last tensor's";
+    std::string gguf("GGUF\3\0\0\0", 8);
+    gguf.append(16, '\x7f');
+    const std::string zeros(24, '\0');
+    const std::tuple<std::string_view, std::string, std::string> cases[] = {
+        {kPeftFile, sound, end_of_data},
+        {kPeftFile, "\xff\xff\xff\xff\xff\xff\xff\xff", "its header claims"},
+        {kPeftFile, "PK\x03\x04", "pickle"},
+        {kPeftFile, gguf, "found a GGUF file"},
+        {kMlxFile, sound, end_of_data},
+        {kGgufFile, gguf, "at most"},
+        {kGgufFile, zeros, "expected a GGUF file"},
+    };
+    for (const auto& [name, beginning, expected] : cases) {
+        for (const std::string_view other : {kPeftFile, kMlxFile, kGgufFile}) std::filesystem::remove(folder.path() / other);
+        folder.write(std::string(name), beginning);
+        std::filesystem::resize_file(folder.path() / name, uint64_t{1} << 30);  // takes no room on the disk
+        const uint64_t before = n_bytes_read();
+        const auto source = read_adapter_source(folder.path());
+        EXPECT_LT(n_bytes_read() - before, 1u << 20) << name << ' ' << expected;
+        ASSERT_FALSE(source.ok()) << name << ' ' << expected;
+        EXPECT_THAT(source.error().message, HasSubstr(std::string(name))) << expected;
+        EXPECT_THAT(source.error().message, HasSubstr(expected)) << name;
+    }
 }
 
 TEST(AdapterSource, WhatIsNoAdapterIsRefusedByName) {

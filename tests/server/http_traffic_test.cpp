@@ -138,6 +138,24 @@ TEST_F(HttpTraffic, ModeNowEndsRequestsWithTheirOwnReason) {
     EXPECT_EQ(metric("vllm:request_success_total{model_name=\"base\",finished_reason=\"adapter_removed\"}"), 2.0);
 }
 
+TEST_F(HttpTraffic, RemovalsThatWaitForRequestsAreFewAndEndWithTheirClient) {
+    context.uploads.n_drain_waits_max = 1;
+    runner.step_time_ = std::chrono::milliseconds(5);
+    register_demo("a", "pirate");
+    register_demo("b", "shout");
+    auto on_a = generate("a", 500), on_b = generate("b", 500);
+    ASSERT_TRUE(on_a->wait_for("data: ") && on_b->wait_for("data: "));
+    httplib::Client leaves = client();
+    leaves.set_read_timeout(std::chrono::milliseconds(400));
+    std::thread waits([&] { EXPECT_FALSE(bool(leaves.Delete("/v1/adapters/a?timeout_ms=3600000"))) << "it waited"; });
+    EXPECT_TRUE(eventually([&] { return context.n_drain_waits == 1; }));
+    const Answer second = del("/v1/adapters/b?timeout_ms=3600000");
+    EXPECT_THAT(second.body, HasSubstr(R"("deleted":true,"in_flight":1)")) << "gone, and nobody waits";
+    waits.join();
+    EXPECT_TRUE(eventually([&] { return context.n_drain_waits == 0; }));
+    EXPECT_EQ(registry.list().size(), 2u) << "both still run";
+}
+
 // One slot: whoever comes second waits.
 class HttpTightTraffic : public HttpTraffic {
   protected:

@@ -177,6 +177,13 @@ Status run_serve(const Config& config) {
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
     engine_options.n_waiting_max = config.max_queue;
     engine_options.prefix_cache = !config.no_prefix_cache;
+    engine_options.n_waiting_tokens_max =
+        config.max_num_queued_tokens != 0
+            ? config.max_num_queued_tokens
+            : uint64_t(4) * engine_options.n_kv_blocks * model::kBlockTokens;
+    engine_options.request_time_max = std::chrono::seconds(config.max_request_s);
+    engine_options.starvation_bound = std::chrono::milliseconds(config.starvation_bound_ms);
+    engine_options.n_prefill_rows_max = config.prefill_chunk_tokens;
     engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
     Engine engine(runner, metrics, engine_options);
     engine.start();

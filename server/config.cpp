@@ -77,6 +77,21 @@ void describe(Config& c, Visit&& visit) {
           Range{1, 8192});
     visit("max-queue", c.max_queue, "N", "requests that may wait; more are answered 429",
           Range{1, 1u << 20});
+    visit("max-num-queued-tokens", c.max_num_queued_tokens, "TOKENS",
+          "prompt tokens of requests that may wait; more are answered 429; 0: four times what the KV "
+          "cache holds",
+          Range{0, 4294967295});
+    visit("max-request-s", c.max_request_s, "SECONDS",
+          "longest time of a request, waiting included; then it ends with what there is; 0: no limit",
+          Range{0, 1u << 24});
+    visit("starvation-bound-ms", c.starvation_bound_ms, "MS",
+          "how long requests may be passed over, by priority or by ones that run on and on, before "
+          "one of them takes a place; 0: for ever",
+          Range{0, 1u << 30});
+    visit("prefill-chunk-tokens", c.prefill_chunk_tokens, "TOKENS",
+          "prompt tokens in a step that also generates; 0: as many as keep such a step below 1.7 "
+          "times one without prompts",
+          Range{0, 65536});
     visit("state-dir", c.state_dir, "DIR|none",
           "where registered adapters are kept over restarts (default: STATE_DIRECTORY, or the user's "
           "state folder, by base model); none: nowhere");

@@ -48,6 +48,10 @@ struct Config {
     std::string adapter_root;            // folder that loads may read from; empty: any
     uint32_t adapter_file_mib = 8192;    // largest uploaded file
     uint32_t max_queue = 256;
+    uint32_t max_num_queued_tokens = 0;  // 0: four times what the KV cache holds
+    uint32_t max_request_s = 0;          // 0: no limit
+    uint32_t starvation_bound_ms = 10000;
+    uint32_t prefill_chunk_tokens = 0;  // 0: by what steps take
 
     std::string state_dir;           // empty: default_state_dir(); "none": nothing is kept
     uint32_t adapter_ram_mib = 0;    // 0: a quarter of the host's memory

@@ -161,7 +161,7 @@ std::string Metrics::text(const std::vector<Resident>& adapters, std::string_vie
     write_metric_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
     for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
                                 FinishReason::kCancelled, FinishReason::kError,
-                                FinishReason::kAdapterRemoved}) {
+                                FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
         out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model,
                       to_string(reason), load(n_finished_[size_t(reason)]));
     }

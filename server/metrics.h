@@ -103,7 +103,7 @@ class Metrics {
     std::atomic<double> merge_gpu_ms_{0.0};  // sum
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
-    std::array<std::atomic<uint64_t>, 5> n_finished_{};        // by FinishReason
+    std::array<std::atomic<uint64_t>, 6> n_finished_{};        // by FinishReason
     std::array<std::atomic<uint64_t>, 6> n_http_responses_{};  // by status / 100
     Histogram time_to_first_token_, inter_token_latency_, request_latency_;
     Histogram step_rows_, step_sequences_, step_seconds_;

@@ -22,9 +22,20 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
     : runner_(runner),
       metrics_(metrics),
       options_(options),
-      queue_(options.n_waiting_max),
+      queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
+      fair_share_(uint64_t(options.starvation_bound.count())),
+      step_times_(options.limits.block_tokens, options.limits.n_rows_max, kStepStretch),
       chooser_(options.n_sampling_threads) {}
+
+Clock::time_point Engine::time_now() const {
+    return options_.clock ? options_.clock() : Clock::now();
+}
+
+uint64_t Engine::now_ms() const {
+    return uint64_t(
+        std::chrono::duration_cast<std::chrono::milliseconds>(time_now().time_since_epoch()).count());
+}
 
 Engine::~Engine() {
     drain(std::chrono::milliseconds(0));
@@ -51,7 +62,7 @@ Status Engine::submit(Request request) {
                    n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
     }
     request.id = next_id_.fetch_add(1);
-    request.arrived = Clock::now();
+    request.arrived = time_now();
     return queue_.push(request);
 }
 
@@ -148,22 +159,43 @@ void Engine::take_arrivals() {
         sequence->tokens.reserve(request.prompt.size() + std::min(request.n_tokens_max, 4096u));
         sequence->tokens.assign(request.prompt.begin(), request.prompt.end());
         sequence->request = std::move(request);
+        sequence->arrival = n_arrived_++;
+        sequence->arrived_ms = now_ms();
+        sequence->ticket = fair_share_.enter(sequence->request.tenant, sequence->request.adapter.name,
+                                             sequence->request.priority);
         waiting_.push_back(std::move(sequence));
     }
 }
 
 void Engine::drop_cancelled() {
-    auto drop = [this](auto& sequences) {
+    Clock::time_point time = time_now();
+    auto drop = [&](auto& sequences) {
         for (auto& sequence : sequences) {
             if (auto reason = sequence->request.stream->cancelled())
                 end_sequence(*sequence, {*reason, std::nullopt});
             else if (sequence->request.adapter.revoked && sequence->request.adapter.revoked())
                 end_sequence(*sequence, {FinishReason::kAdapterRemoved, std::nullopt});
+            else if (options_.request_time_max.count() > 0 &&
+                     time - sequence->request.arrived >= options_.request_time_max)
+                end_late(*sequence);
         }
     };
     drop(running_);
     drop(waiting_);
     retire_ended();
+}
+
+// A request that took too long: what there is of its answer stands.
+void Engine::end_late(Sequence& sequence) {
+    if (sequence.was_admitted) {
+        end_sequence(sequence, {FinishReason::kTimeout, std::nullopt});
+        return;
+    }
+    end_sequence(sequence,
+                 {FinishReason::kError,
+                  make_error(ErrorCode::kOverloaded,
+                             format("the server is busy: the request waited {} s for its turn",
+                                    options_.request_time_max.count() / 1000))});
 }
 
 // Takes ended sequences off the lists; those that a step in flight names live on until it is done.
@@ -242,7 +274,7 @@ Status Engine::submit_step() {
     flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
                       batch_.n_rows() - n_decode_rows, 0.0, batch_.is_merged()};
     flight.planned = planned_;
-    flight.submitted = Clock::now();
+    flight.submitted = time_now();
     {
         std::lock_guard lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
@@ -263,13 +295,15 @@ Status Engine::finish_step() {
                                                        result.argmax.size(), flight.n_outputs));
     }
     choose_tokens(flight, result);
-    Clock::time_point now = Clock::now();
+    Clock::time_point now = time_now();
     for (const Planned& planned : flight.planned) {
         if (planned.output >= 0 && !planned.sequence->ended)
             set_token(planned, result.argmax[size_t(planned.output)], now);
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
+    if (flight.metrics.n_rows > flight.metrics.n_prefill_rows)
+        step_times_.observe(flight.metrics.n_prefill_rows, flight.metrics.seconds);
     metrics_.on_step(flight.metrics);
     retire_ended();
     return ok_status();
@@ -316,6 +350,7 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
     sequence.last_token_at = now;
     ++sequence.n_generated;
     metrics_.on_generated(1);
+    fair_share_.charge(sequence.ticket, kGeneratedTokenCost);
     publications_.push_back({request.stream, token, std::nullopt});
 
     bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
@@ -333,8 +368,9 @@ void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     sequence.ended = true;
     release_blocks(sequence);
     end.n_cached_tokens = sequence.n_cached_tokens;
-    if (!sequence.was_admitted) queue_.leave_waiting(1);
-    metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, Clock::now()));
+    fair_share_.leave(sequence.ticket, now_ms());
+    if (!sequence.was_admitted) queue_.leave_waiting(1, sequence.request.prompt.size());
+    metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, time_now()));
     publications_.push_back({sequence.request.stream, -1, std::move(end)});
 }
 

@@ -22,6 +22,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,11 +35,15 @@
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/sequence.h"
+#include "server/engine/step_times.h"
 #include "server/engine/step_runner.h"
 #include "server/engine/token_choice.h"
 #include "server/metrics.h"
 
 namespace lorad::server {
+
+// Steps with prompts and decodes take at most this many times as long as those without prompts.
+inline constexpr double kStepStretch = 1.7;
 
 struct EngineOptions {
     SchedulerLimits limits;
@@ -47,6 +52,14 @@ struct EngineOptions {
     uint32_t n_sampling_threads =
         1;  // that share the sampling of a step, the engine's own included
     bool prefix_cache = true;  // KV blocks of requests with an identity are used again
+    uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of prompts
+    std::chrono::milliseconds request_time_max{0};     // from arrival to the end; 0: no limit
+    std::chrono::milliseconds starvation_bound{10000};  // fair_share.h; 0: none
+    // Rows of prompts in a step beside decodes; 0: as many as keep it below kStepStretch times what
+    // a step without them takes.
+    uint32_t n_prefill_rows_max = 0;
+    // The time, for tests; empty: the steady clock's.
+    std::function<std::chrono::steady_clock::time_point()> clock = {};
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -67,6 +80,10 @@ class Engine {
     // HTTP workers. Sets id and arrival. kOverloaded, kDraining, or kContextLengthExceeded where
     // the request could never fit the KV cache; otherwise the stream gets exactly one ending.
     Status submit(Request request);
+
+    // HTTP workers, before a request costs anything: kOverloaded or kDraining where submit() would
+    // say so to the smallest request.
+    Status check_room() const { return queue_.check_room(); }
 
     // Any thread but the engine's: refuses new requests, lets the running ones finish until
     // `timeout`, then ends the rest with kDraining and stops the thread.
@@ -118,12 +135,18 @@ class Engine {
     void run_tasks();
     std::span<const LoraUse> common_uses() const;
     void take_arrivals();
-    void drop_cancelled();  // and those whose adapter was revoked
+    void drop_cancelled();  // and those whose adapter was revoked or whose time is over
+    void end_late(Sequence& sequence);
     bool may_plan() const;
+    std::chrono::steady_clock::time_point time_now() const;
+    uint64_t now_ms() const;
+    void order_waiting();
     void make_views();
+    SequenceView waiting_view(Sequence& sequence);
+    void apply(const StepPlan& plan);
     bool plan_and_apply();
     void admit(uint32_t n_admitted);
-    void preempt(Sequence& sequence);
+    void preempt(Sequence& sequence, bool has_yielded);
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
@@ -149,9 +172,12 @@ class Engine {
 
     // Engine thread.
     PrefixCache blocks_;
-    std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
-    // Oldest first; preempted ones are older than the rest.
-    std::deque<std::unique_ptr<Sequence>> waiting_;
+    FairShare fair_share_;
+    StepTimes step_times_;
+    std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival
+    std::vector<std::unique_ptr<Sequence>> waiting_;
+    std::vector<FairShare::Candidate> order_;  // who of the waiting ones is next
+    uint64_t n_arrived_ = 0;
     std::vector<Planned> planned_;  // of the step that is being made
     std::deque<Flight> in_flight_;  // oldest first, at most two
     std::vector<Retired> retired_;

@@ -2,6 +2,7 @@
 // who gives its blocks back.
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "proto/base/format.h"
 #include "server/engine/engine.h"
@@ -19,96 +20,165 @@ std::string adapter_names(const Sequences& sequences) {
     return format("{}", fmt::join(names, ","));
 }
 
+// Who keeps its blocks when there are too few, and is computed first.
+bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
+    auto rank = [](const Sequence& s) {
+        bool promoted = s.ticket.promoted();
+        return std::tuple(!promoted, promoted ? 0 : s.request.priority, s.arrival);
+    };
+    return rank(*a) < rank(*b);
+}
+
+// A sequence yields to a starving one only after it has generated this many tokens since it was
+// admitted, so that even those that always have to yield come to their end.
+constexpr uint32_t kYieldTokens = 64;
+
 }  // namespace
 
-// What the scheduler is told: who runs, and who could be admitted now with what the prefix cache has
-// for them.
+// Which of the waiting ones are next. One whose last token is not known yet cannot be computed.
+void Engine::order_waiting() {
+    order_.clear();
+    for (uint32_t i = 0; i < waiting_.size(); ++i) {
+        const Sequence& sequence = *waiting_[i];
+        if (sequence.tokens.back() < 0) continue;
+        order_.push_back({.index = i,
+                          .ticket = &sequence.ticket,
+                          .priority = sequence.request.priority,
+                          .was_running = sequence.lost_blocks,
+                          .arrival = sequence.arrival,
+                          .arrived_ms = sequence.arrived_ms,
+                          .cost = sequence.was_admitted
+                                      ? 0
+                                      : sequence.request.prompt.size() * kPromptTokenCost});
+    }
+    if (order_.empty()) return;
+    // Later ones could not be admitted in this step anyway; the first may make others yield.
+    size_t n_places = std::max<size_t>(options_.limits.n_sequences_max - running_.size(), 1);
+    fair_share_.order(order_, n_places, now_ms());
+    if (order_.size() > n_places) order_.resize(n_places);
+}
+
+// With what the prefix cache has for it; matches_ gets the blocks.
+SequenceView Engine::waiting_view(Sequence& sequence) {
+    SequenceView view = sequence.view();
+    PrefixCache::Match match;
+    Request& request = sequence.request;
+    if (options_.prefix_cache && request.may_skip_prefix) {
+        request.prefix.extend(sequence.known_tokens());
+        // At least one token is computed: its logits are what the request waits for.
+        size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
+        std::span<const BlockIdentity> prefix = request.prefix.blocks();
+        bool or_merged = merged_ && merged_->uses == request.adapter.uses;
+        match = blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
+    }
+    view.n_computed = match.n_blocks * options_.limits.block_tokens;
+    view.n_blocks = match.n_blocks;
+    view.n_idle_blocks = match.n_idle;
+    matches_.push_back(match);
+    return view;
+}
+
+// What the scheduler is told: who runs, and who could be admitted now.
 void Engine::make_views() {
     running_views_.clear();
     waiting_views_.clear();
     matches_.clear();
-    for (const auto& sequence : running_) running_views_.push_back(sequence->view());
-    // Later ones could not be admitted in this step anyway.
-    size_t n_places = options_.limits.n_sequences_max - running_.size();
-    for (size_t i = 0; i < std::min(waiting_.size(), n_places); ++i) {
-        Sequence& sequence = *waiting_[i];
-        SequenceView view = sequence.view();
-        PrefixCache::Match match;
-        Request& request = sequence.request;
-        if (options_.prefix_cache && request.may_skip_prefix) {
-            request.prefix.extend(sequence.known_tokens());
-            // At least one token is computed: its logits are what the request waits for.
-            size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
-            std::span<const BlockIdentity> prefix = request.prefix.blocks();
-            bool or_merged = merged_ && merged_->uses == request.adapter.uses;
-            match = blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
-        }
-        view.n_computed = match.n_blocks * options_.limits.block_tokens;
-        view.n_blocks = match.n_blocks;
-        view.n_idle_blocks = match.n_idle;
-        waiting_views_.push_back(view);
-        matches_.push_back(match);
+    uint64_t time_ms = now_ms(), fair_time_ms = fair_share_.starvation_ms();
+    for (const auto& sequence : running_) {
+        SequenceView view = sequence->view();
+        uint32_t n_gained = sequence->n_generated - sequence->n_generated_before;
+        view.may_yield = fair_time_ms > 0 &&
+                         time_ms >= sequence->admitted_ms + fair_time_ms &&
+                         n_gained >= kYieldTokens;
+        running_views_.push_back(view);
+    }
+    order_waiting();
+    for (size_t i = 0; i < order_.size(); ++i) {
+        waiting_views_.push_back(waiting_view(*waiting_[order_[i].index]));
+        waiting_views_.back().is_starving = order_[i].is_starving;
     }
 }
 
 bool Engine::plan_and_apply() {
+    SchedulerLimits limits = options_.limits;
+    limits.n_prefill_rows_max = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max
+                                                                : step_times_.n_prefill_rows();
     planned_.clear();
-    if (running_.empty() && waiting_.empty()) return false;
-    make_views();
-    StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits,
-                              blocks_.n_holders());
-    // Every sequence may be waiting for its last token; without a step in flight the oldest always
-    // gets rows.
-    if (plan.rows.empty()) {
-        CHECK(!in_flight_.empty() && plan.preempted.empty());
-        return false;
+    while (!running_.empty() || !waiting_.empty()) {
+        make_views();
+        StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), limits,
+                                  blocks_.n_holders());
+        // Every sequence may be waiting for its last token; without a step in flight the first
+        // always gets rows. Who yields may have been the only one with rows.
+        CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty());
+        apply(plan);
+        if (!plan.rows.empty()) return true;
+        if (!plan.has_yielded) return false;
     }
+    return false;
+}
+
+void Engine::apply(const StepPlan& plan) {
     for (const PlannedRows& rows : plan.rows) {
-        Sequence& sequence = rows.index < running_.size() ? *running_[rows.index]
-                                                          : *waiting_[rows.index - running_.size()];
+        Sequence& sequence = rows.index < running_.size()
+                                 ? *running_[rows.index]
+                                 : *waiting_[order_[rows.index - running_.size()].index];
         planned_.push_back({&sequence, rows.n_rows});
     }
-    for (uint32_t index : plan.preempted) preempt(*running_[index]);
+    for (uint32_t index : plan.preempted) {
+        preempt(*running_[index], plan.has_yielded && index == plan.preempted.back());
+        waiting_.push_back(std::move(running_[index]));
+    }
+    std::erase(running_, nullptr);
     // What the admitted ones found is held before anything is allocated, which may give up idle
     // blocks.
     admit(plan.n_admitted);
     for (size_t i = 0; i < plan.rows.size(); ++i) {
         CHECK(blocks_.allocate(plan.rows[i].n_new_blocks, planned_[i].sequence->blocks));
     }
-    // Youngest first and to the front: they keep their places before everything that arrived later.
-    for (uint32_t index : plan.preempted) waiting_.push_front(std::move(running_[index]));
-    std::erase(running_, nullptr);
-    return true;
 }
 
-void Engine::preempt(Sequence& sequence) {
+void Engine::preempt(Sequence& sequence, bool has_yielded) {
     release_blocks(sequence);
     sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
+    sequence.lost_blocks = !has_yielded;
+    fair_share_.stop(sequence.ticket, has_yielded, now_ms());
     metrics_.on_preempted();
 }
 
-// The first of the waiting ones join the running ones, with what the prefix cache has for them.
+// The first n of the order join the running ones, with what the prefix cache has for them.
 void Engine::admit(uint32_t n_admitted) {
     uint32_t n_first_admitted = 0;
+    uint64_t n_prompt_tokens = 0;
     for (uint32_t i = 0; i < n_admitted; ++i) {
-        Sequence& sequence = *waiting_.front();
+        std::unique_ptr<Sequence> owned = std::move(waiting_[order_[i].index]);
+        Sequence& sequence = *owned;
         const PrefixCache::Match& match = matches_[i];
         blocks_.take(match, sequence.request.prefix.blocks(), sequence.blocks);
         sequence.n_published = match.n_blocks;
         sequence.n_computed = match.n_blocks * options_.limits.block_tokens;
         if (match.n_unmerged < match.n_blocks) sequence.first_merged_block = match.n_unmerged;
+        fair_share_.start(sequence.ticket);
+        if (order_[i].is_starving) fair_share_.promote(sequence.ticket);
+        sequence.admitted_ms = now_ms();
+        sequence.n_generated_before = sequence.n_generated;
+        sequence.lost_blocks = false;
         if (!sequence.was_admitted) {
             ++n_first_admitted;
             sequence.was_admitted = true;
             uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
+            n_prompt_tokens += n_prompt;
             sequence.n_cached_tokens = std::min(sequence.n_computed, n_prompt);
+            fair_share_.charge(sequence.ticket,
+                               (n_prompt - sequence.n_cached_tokens) * kPromptTokenCost);
             if (options_.prefix_cache) metrics_.on_prefix_lookup(n_prompt, sequence.n_cached_tokens);
         }
-        running_.push_back(std::move(waiting_.front()));
-        waiting_.pop_front();
+        auto place = std::upper_bound(running_.begin(), running_.end(), owned, comes_before);
+        running_.insert(place, std::move(owned));
     }
-    if (n_first_admitted > 0) queue_.leave_waiting(n_first_admitted);
+    if (n_admitted > 0) std::erase(waiting_, nullptr);
+    if (n_first_admitted > 0) queue_.leave_waiting(n_first_admitted, n_prompt_tokens);
 }
 
 void Engine::release_blocks(Sequence& sequence) {

@@ -51,6 +51,8 @@ struct Request {
     uint32_t n_tokens_min = 0;  // no end-of-sequence token ends the request before this many
     proto::SamplingParams sampling;
     std::vector<TokenId> stop_tokens;  // end-of-sequence ids; empty with ignore_eos
+    int32_t priority = 0;  // lower is earlier, as vLLM has it
+    std::string tenant;    // whose share of the server it uses; may be empty
     AdapterUse adapter;
     PrefixIdentity prefix;  // extended by `prompt`; empty: its KV blocks are not shared
     // False where something is wanted of every row of the prompt, which a cached prefix leaves out.

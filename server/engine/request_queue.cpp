@@ -4,16 +4,33 @@
 
 namespace lorad::server {
 
+Status RequestQueue::check(uint64_t n_tokens) const {
+    if (refusal_) return *refusal_;
+    if (n_waiting_ >= n_waiting_max_) {
+        return make_error(ErrorCode::kOverloaded,
+                          format("the server is busy: {} requests are waiting, at most {} may",
+                                 n_waiting_, n_waiting_max_));
+    }
+    if (n_waiting_ > 0 && n_tokens_ + n_tokens > n_tokens_max_) {
+        return make_error(
+            ErrorCode::kOverloaded,
+            format("the server is busy: prompts of {} tokens are waiting, at most {} may", n_tokens_,
+                   n_tokens_max_));
+    }
+    return ok_status();
+}
+
+Status RequestQueue::check_room() const {
+    std::lock_guard lock(mutex_);
+    return check(1);
+}
+
 Status RequestQueue::push(Request& request) {
     {
         std::lock_guard lock(mutex_);
-        if (refusal_) return *refusal_;
-        if (n_waiting_ >= n_waiting_max_) {
-            return make_error(ErrorCode::kOverloaded,
-                              format("the server is busy: {} requests are waiting, at most {} may",
-                                     n_waiting_, n_waiting_max_));
-        }
+        TRY(check(request.prompt.size()));
         ++n_waiting_;
+        n_tokens_ += request.prompt.size();
         requests_.push_back(std::move(request));
     }
     changed_.notify_one();
@@ -26,10 +43,11 @@ std::vector<Request> RequestQueue::drain() {
     return std::exchange(requests_, {});
 }
 
-void RequestQueue::leave_waiting(uint32_t n_requests) {
+void RequestQueue::leave_waiting(uint32_t n_requests, uint64_t n_tokens) {
     std::lock_guard lock(mutex_);
-    CHECK(n_requests <= n_waiting_);
+    CHECK(n_requests <= n_waiting_ && n_tokens <= n_tokens_);
     n_waiting_ -= n_requests;
+    n_tokens_ -= n_tokens;
 }
 
 void RequestQueue::wait(std::chrono::milliseconds timeout) {

@@ -1,6 +1,7 @@
 // Hand-over of requests from HTTP workers (any number) to the engine thread (one). Bounded: a full
-// queue is an answer (429), never a wait. The bound counts requests until the engine first runs
-// them, so those that it has drained but cannot admit yet still count.
+// queue is an answer (429), never a wait. The bounds count requests, and tokens of their prompts,
+// until the engine first runs them, so those that it has drained but cannot admit yet still count. A
+// request whose prompt alone is over the bound of tokens is taken when nothing else waits.
 #pragma once
 
 #include <chrono>
@@ -15,14 +16,17 @@ namespace lorad::server {
 
 class RequestQueue {
   public:
-    explicit RequestQueue(uint32_t n_waiting_max) : n_waiting_max_(n_waiting_max) {}
+    RequestQueue(uint32_t n_waiting_max, uint64_t n_tokens_max)
+        : n_waiting_max_(n_waiting_max), n_tokens_max_(n_tokens_max) {}
 
     // HTTP workers. kOverloaded when full, kDraining after close(); the request is untouched then.
     Status push(Request& request);
+    // The same answers for a request of which nothing is known yet.
+    Status check_room() const;
 
     // Engine thread: takes all that came. The requests count as waiting until leave_waiting().
     std::vector<Request> drain();
-    void leave_waiting(uint32_t n_requests);
+    void leave_waiting(uint32_t n_requests, uint64_t n_tokens);
     // Sleeps until a request or wake() comes, or `timeout` passes.
     void wait(std::chrono::milliseconds timeout);
 
@@ -32,11 +36,15 @@ class RequestQueue {
     uint32_t n_waiting() const;
 
   private:
+    Status check(uint64_t n_tokens) const;  // under mutex_
+
     const uint32_t n_waiting_max_;
+    const uint64_t n_tokens_max_;
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<Request> requests_;  // guarded by mutex_
     uint32_t n_waiting_ = 0;         // guarded by mutex_
+    uint64_t n_tokens_ = 0;          // guarded by mutex_; of those that wait
     bool woken_ = false;             // guarded by mutex_
     std::optional<Error> refusal_;   // guarded by mutex_; set once closed
 };

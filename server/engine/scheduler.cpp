@@ -26,7 +26,7 @@ class Planner {
         const SequenceView& sequence = running_[index];
         n_rows = std::min(n_rows, n_rows_left_);
         if (n_rows == 0) return;
-        while (rows_that_fit(sequence, n_rows) == 0 && preempt_youngest_after(index)) {
+        while (rows_that_fit(sequence, n_rows) == 0 && preempt_last_after(index)) {
         }
         n_rows = rows_that_fit(sequence, n_rows);
         if (n_rows == 0) return;
@@ -46,6 +46,22 @@ class Planner {
             if (n_needed > n_held) n_promised += n_needed - n_held;
         }
         return n_promised + n_promised_to_admitted_;
+    }
+
+    // What is left of the step for prompts, once the decodes are planned.
+    void end_of_decodes() {
+        if (!plan_.rows.empty())
+            n_rows_left_ = std::min(n_rows_left_, limits_.n_prefill_rows_max);
+    }
+
+    // Makes a place for one that starves.
+    void yield() {
+        for (uint32_t victim = uint32_t(running_.size()); victim-- > 0;) {
+            if (!running_[victim].may_yield) continue;
+            preempt(victim);
+            plan_.has_yielded = true;
+            return;
+        }
     }
 
     bool admit(uint32_t waiting_index, const SequenceView& sequence) {
@@ -89,25 +105,28 @@ class Planner {
         plan_.rows.push_back({index, n_rows, n_new});
     }
 
-    // Frees the blocks of the youngest running sequence that is younger than `index`; false if
-    // there is none.
-    bool preempt_youngest_after(uint32_t index) {
+    // Frees the blocks of the last running sequence that comes after `index`; false if there is
+    // none.
+    bool preempt_last_after(uint32_t index) {
         for (uint32_t victim = uint32_t(running_.size()); victim-- > index + 1;) {
             if (preempted_[victim] || running_[victim].n_blocks + planned_blocks(victim) == 0)
                 continue;
-            preempted_[victim] = true;
-            plan_.preempted.push_back(victim);
-            n_free_ += n_given_up(running_[victim]);
-            if (planned_[victim] != kNone) {
-                PlannedRows& rows = plan_.rows[planned_[victim]];
-                n_free_ += rows.n_new_blocks;
-                n_rows_left_ += rows.n_rows;
-                rows = {victim, 0, 0};
-                planned_[victim] = kNone;
-            }
+            preempt(victim);
             return true;
         }
         return false;
+    }
+
+    void preempt(uint32_t victim) {
+        preempted_[victim] = true;
+        plan_.preempted.push_back(victim);
+        n_free_ += n_given_up(running_[victim]);
+        if (planned_[victim] == kNone) return;
+        PlannedRows& rows = plan_.rows[planned_[victim]];
+        n_free_ += rows.n_new_blocks;
+        n_rows_left_ += rows.n_rows;
+        rows = {victim, 0, 0};
+        planned_[victim] = kNone;
     }
 
     // Blocks that are free once this sequence, too, has let go of its own.
@@ -150,13 +169,16 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
     for (uint32_t i = 0; i < running.size(); ++i) {
         if (!planner.preempted(i) && is_decode(i)) planner.plan_running(i, 1);
     }
+    planner.end_of_decodes();
     for (uint32_t i = 0; i < running.size(); ++i) {
         if (planner.preempted(i) || is_decode(i)) continue;
         planner.plan_running(i, running[i].n_known - running[i].n_computed);
     }
     if (!planner.preempted_any()) {
         for (uint32_t i = 0; i < waiting.size(); ++i) {
-            if (!planner.admit(i, waiting[i])) break;
+            if (planner.admit(i, waiting[i])) continue;
+            if (i == 0 && waiting[0].is_starving) planner.yield();
+            break;
         }
     }
     return planner.finish();

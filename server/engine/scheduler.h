@@ -2,21 +2,24 @@
 // lock, so that a failure is reproduced from its input.
 //
 // Rules:
-//   1. Running sequences come before waiting ones, decodes before prefill chunks, older before
-//   younger.
-//   2. A step has at most n_rows_max rows; what is left after the decodes goes to prefill chunks.
-//   3. A sequence that needs KV blocks takes free ones, else those of the youngest running sequence
-//   that is younger
-//      than itself (which goes back to waiting and is recomputed), else it skips this step.
-//   4. A waiting sequence is admitted, in order of arrival, when the blocks for all tokens it has
-//   so far are free
-//      beyond what the running prefills still need, and nothing was preempted in this step. Blocks
-//      of its prefix that are held already, or idle in the prefix cache, it need not compute.
-// The oldest running sequence can always take what it needs, and no admitted sequence can need more
-// than the pool holds, so every sequence ends.
+//   1. Running sequences come before waiting ones, decodes before prefill chunks, earlier ones in the
+//      caller's order before later ones.
+//   2. A step has at most n_rows_max rows. Where it has decodes, at most n_prefill_rows_max of them
+//      are of prompts, so that no decode waits for a long prompt.
+//   3. A sequence that needs KV blocks takes free ones, else those of the last running sequence that
+//      comes after itself (which goes back to waiting and is recomputed), else it skips this step.
+//   4. Waiting sequences are admitted in the caller's order, none before one that cannot be, when the
+//      blocks for all tokens they have so far are free beyond what the running prefills still need,
+//      and nothing was preempted in this step. Blocks of its prefix that are held already, or idle
+//      in the prefix cache, a sequence need not compute.
+//   5. Where the first waiting one starves for want of a place or of blocks, the last running
+//      sequence that may yield goes back to waiting; one in a step.
+// The first running sequence can always take what it needs, and no admitted sequence can need more
+// than the pool holds, so every sequence ends; see fair_share.h for who is first.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -28,6 +31,7 @@ struct SchedulerLimits {
     uint32_t n_rows_max = 0;       // rows (tokens) in one step; at least n_sequences_max
     uint32_t n_sequences_max = 0;  // running at once
     uint32_t block_tokens = 64;    // tokens in one KV block
+    uint32_t n_prefill_rows_max = std::numeric_limits<uint32_t>::max();  // beside decodes
 };
 
 // One sequence as the scheduler sees it. `known` tokens are the prompt and what was generated;
@@ -42,6 +46,8 @@ struct SequenceView {
     uint32_t n_idle_blocks = 0;  // of those of a waiting one, held by nobody: they count as free
     // Which ones, where the sequence runs and others may hold them as well; may be empty if not.
     std::span<const BlockId> blocks = {};
+    bool may_yield = false;    // running: it has had a fair time, and got on in it
+    bool is_starving = false;  // waiting: it has to come in
 };
 
 struct PlannedRows {
@@ -51,14 +57,14 @@ struct PlannedRows {
 };
 
 struct StepPlan {
-    std::vector<uint32_t> preempted;  // indices into `running`, youngest first; free their blocks
-                                      // before anything else
+    std::vector<uint32_t> preempted;  // indices into `running`; free their blocks before anything
+                                      // else
+    bool has_yielded = false;         // the one that was preempted, for a starving one
     std::vector<PlannedRows> rows;
     uint32_t n_admitted = 0;  // the first n of `waiting` join the running ones
 };
 
-// `running` and `waiting` are ordered by arrival, oldest first; a preempted sequence keeps its
-// arrival. `n_holders`: by block, how many of the running sequences hold it; empty: none has two.
+// `running` and `waiting` are in the order in which they are to be served. `n_holders`: by block, how many of the running sequences hold it; empty: none has two.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
                    uint32_t n_free_blocks, const SchedulerLimits& limits,
                    std::span<const uint32_t> n_holders = {});

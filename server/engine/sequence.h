@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "server/engine/fair_share.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
 
@@ -23,6 +24,12 @@ struct Sequence {
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran
     uint32_t n_generated = 0;     // known tokens
+    FairShare::Ticket ticket;
+    uint64_t arrival = 0;         // order of arrival
+    uint64_t arrived_ms = 0;      // by the engine's clock, as admitted_ms
+    uint64_t admitted_ms = 0;     // the last time
+    uint32_t n_generated_before = 0;  // when it was admitted the last time
+    bool lost_blocks = false;     // to one that comes before it, and waits to go on
     bool was_admitted = false;    // has left the queue's count
     bool ended = false;
     std::chrono::steady_clock::time_point last_token_at;

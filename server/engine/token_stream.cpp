@@ -14,6 +14,8 @@ const char* to_string(FinishReason reason) {
             return "error";
         case FinishReason::kAdapterRemoved:
             return "adapter_removed";
+        case FinishReason::kTimeout:
+            return "timeout";
     }
     return "error";
 }

@@ -24,6 +24,7 @@ enum class FinishReason : uint8_t {
     kCancelled,  // the client went away or the HTTP worker has seen enough
     kError,
     kAdapterRemoved,  // an adapter of the request was deleted with mode=now
+    kTimeout,         // the server's limit on the time of a request
 };
 const char* to_string(FinishReason reason);
 

@@ -33,6 +33,12 @@ struct EngineFixture {
                   .n_waiting_max = n_waiting_max,
                   .n_sampling_threads = 3}) {}
 
+    // With any options; the fake has as many blocks as they say.
+    explicit EngineFixture(const EngineOptions& options)
+        : runner(options.n_kv_blocks),
+          metrics({"base", model::kBlockTokens, options.n_kv_blocks, 4, "fake", "none", true}),
+          engine(runner, metrics, options) {}
+
     // Hands a request over and returns its stream.
     std::shared_ptr<TokenStream> submit(std::vector<TokenId> prompt, uint32_t n_max,
                                         uint32_t slot = kNoAdapterSlot, float temperature = 0.0f) {

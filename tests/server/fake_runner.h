@@ -84,6 +84,11 @@ class FakeRunner final : public StepRunner {
         n_rows_max_ = std::max(n_rows_max_, batch.n_rows());
         ++n_steps_;
         n_rows_ += batch.n_rows();
+        trace_ = fake_mix(trace_, batch.n_rows());
+        for (const model::BatchRow& row : batch.rows()) {
+            trace_ = fake_mix(fake_mix(trace_, uint64_t(row.token)), row.position);
+            trace_ = fake_mix(trace_, place(batch, row, row.position));
+        }
         CHECK(!batch.is_merged() || merged_);
         (batch.is_merged() ? n_merged_rows_ : n_unmerged_rows_) += batch.n_rows();
         for (const model::BatchRow& row : batch.rows()) {
@@ -157,6 +162,8 @@ class FakeRunner final : public StepRunner {
         return n_broken_.load();
     }  // outputs that saw a KV entry not their own, slots written under a step
     uint64_t n_steps() const { return n_steps_; }
+    // Of all that the steps were given: tokens, positions and places in the cache.
+    uint64_t trace() const { return trace_; }
     uint64_t n_rows() const { return n_rows_; }  // of all steps
     uint32_t n_rows_max() const { return n_rows_max_; }
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
@@ -194,7 +201,7 @@ class FakeRunner final : public StepRunner {
     std::deque<Pending> pending_;                             // oldest first
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     std::atomic<uint64_t> n_steps_{0};
-    uint64_t n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;
+    uint64_t trace_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;
     std::shared_ptr<const model::MergedWeights> merged_;
     uint32_t n_rows_max_ = 0;
     uint32_t n_in_flight_max_ = 0;

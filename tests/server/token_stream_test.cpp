@@ -52,20 +52,41 @@ TEST(TokenStreamDeathTest, MoreTokensThanAskedForAreABug) {
 }
 
 TEST(RequestQueue, CountsUntilRequestsLeaveWaiting) {
-    RequestQueue queue(2);
+    RequestQueue queue(2, 1000);
     Request a, b, c;
     EXPECT_TRUE(queue.push(a).ok());
     EXPECT_TRUE(queue.push(b).ok());
     EXPECT_EQ(queue.push(c).error().code, ErrorCode::kOverloaded);
     EXPECT_EQ(queue.drain().size(), 2u);
     EXPECT_EQ(queue.push(c).error().code, ErrorCode::kOverloaded) << "drained is not yet admitted";
-    queue.leave_waiting(1);
+    queue.leave_waiting(1, 0);
     EXPECT_TRUE(queue.push(c).ok());
     EXPECT_EQ(queue.n_waiting(), 2u);
 }
 
+TEST(RequestQueue, CountsTheTokensOfPromptsAsWell) {
+    RequestQueue queue(10, 100);
+    auto request_of = [](size_t n_tokens) {
+        Request request;
+        request.prompt.resize(n_tokens, 1);
+        return request;
+    };
+    Request large = request_of(101), small = request_of(30), other = request_of(71);
+    EXPECT_TRUE(queue.push(large).ok()) << "alone it is taken, or it never would be";
+    EXPECT_EQ(queue.check_room().error().code, ErrorCode::kOverloaded);
+    EXPECT_EQ(queue.push(small).error().code, ErrorCode::kOverloaded);
+    EXPECT_EQ(small.prompt.size(), 30u);
+    EXPECT_EQ(queue.drain().size(), 1u);
+    queue.leave_waiting(1, 101);
+    EXPECT_TRUE(queue.push(small).ok());
+    EXPECT_TRUE(queue.check_room().ok());
+    EXPECT_EQ(queue.push(other).error().code, ErrorCode::kOverloaded);
+    other.prompt.pop_back();
+    EXPECT_TRUE(queue.push(other).ok());
+}
+
 TEST(RequestQueue, AfterCloseEveryPushGetsItsReason) {
-    RequestQueue queue(2);
+    RequestQueue queue(2, 1000);
     queue.close(make_error(ErrorCode::kDraining, "bye"));
     Request request;
     Status status = queue.push(request);
@@ -74,7 +95,7 @@ TEST(RequestQueue, AfterCloseEveryPushGetsItsReason) {
 }
 
 TEST(RequestQueue, WaitEndsWithARequest) {
-    RequestQueue queue(2);
+    RequestQueue queue(2, 1000);
     std::thread producer([&] {
         Request request;
         EXPECT_TRUE(queue.push(request).ok());

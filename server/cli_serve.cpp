@@ -112,6 +112,8 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_name = device.name;
     shape.device_driver = device.driver;
     shape.device_is_cpu = device.is_cpu;
+    shape.prefix_cache = !config.no_prefix_cache;
+    shape.memory_utilization = config.gpu_memory_utilization;
     return shape;
 }
 

@@ -45,6 +45,17 @@ std::vector<double> latency_bounds() {
 std::vector<double> count_bounds() {
     return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 }
+std::vector<double> token_bounds() {
+    return {1,   2,    5,    10,   20,    50,    100,   200,   500,
+            1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+}
+
+// Names of a label, comma-separated, cut where there are too many to be worth a label.
+std::string bounded_names(std::string_view names) {
+    constexpr size_t kNamesBytesMax = 8192;
+    if (names.size() > kNamesBytesMax) names = names.substr(0, names.rfind(',', kNamesBytesMax));
+    return escaped_label(names);
+}
 
 }  // namespace
 
@@ -78,6 +89,14 @@ Metrics::Metrics(Shape shape)
       time_to_first_token_(latency_bounds()),
       inter_token_latency_(latency_bounds()),
       request_latency_(latency_bounds()),
+      queue_time_(latency_bounds()),
+      prefill_time_(latency_bounds()),
+      decode_time_(latency_bounds()),
+      inference_time_(latency_bounds()),
+      time_per_token_(latency_bounds()),
+      request_prompt_tokens_(token_bounds()),
+      request_generation_tokens_(token_bounds()),
+      request_max_tokens_(token_bounds()),
       step_rows_(count_bounds()),
       step_sequences_(count_bounds()),
       step_seconds_(latency_bounds()) {}
@@ -99,9 +118,20 @@ void Metrics::on_merged(double gpu_ms) {
     merge_gpu_ms_.fetch_add(gpu_ms, std::memory_order_relaxed);
 }
 
-void Metrics::on_finished(FinishReason reason, double seconds) {
-    n_finished_[size_t(reason)].fetch_add(1, std::memory_order_relaxed);
-    request_latency_.observe(seconds);
+void Metrics::on_finished(const Finished& finished) {
+    n_finished_[size_t(finished.reason)].fetch_add(1, std::memory_order_relaxed);
+    request_latency_.observe(finished.total_s);
+    request_max_tokens_.observe(double(finished.n_tokens_max));
+    if (finished.queue_s < 0) return;
+    queue_time_.observe(finished.queue_s);
+    inference_time_.observe(finished.total_s - finished.queue_s);
+    request_prompt_tokens_.observe(double(finished.n_prompt));
+    request_generation_tokens_.observe(double(finished.n_generated));
+    if (finished.prefill_s < 0) return;
+    prefill_time_.observe(finished.prefill_s);
+    decode_time_.observe(finished.decode_s);
+    if (finished.n_generated > 1)
+        time_per_token_.observe(finished.decode_s / double(finished.n_generated - 1));
 }
 
 void Metrics::on_http_response(int status) {
@@ -123,25 +153,46 @@ void Metrics::set_active_adapters(std::string running, std::string waiting) {
     adapters_changed_at_s_ = now_s;
 }
 
-std::string Metrics::text(const std::vector<Resident>& adapters, std::string_view waiting_for_place) const {
+namespace {
+
+template <typename T>
+T load(const std::atomic<T>& value) {
+    return value.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::string Metrics::text(const std::vector<Resident>& adapters,
+                          std::string_view waiting_for_place) const {
     std::string out;
     std::string model = format("model_name=\"{}\"", escaped_label(shape_.model_name));
-    auto load = [](const auto& value) { return value.load(std::memory_order_relaxed); };
+    write_requests(out, model);
+    write_adapters(out, adapters, waiting_for_place);
+    write_steps(out, model);
+    return out;
+}
+
+void Metrics::write_requests(std::string& out, const std::string& model) const {
     double kv_used =
         shape_.n_kv_blocks == 0 ? 0.0 : double(load(n_kv_blocks_used_)) / shape_.n_kv_blocks;
-
     write_one(out, "vllm:num_requests_running", "gauge", model, load(n_running_),
               "Requests that are being computed.");
     write_one(out, "vllm:num_requests_waiting", "gauge", model, load(n_waiting_),
               "Requests that wait for a place.");
+    write_one(out, "lorad_waiting_tokens", "gauge", model, load(n_waiting_tokens_),
+              "Prompt tokens of requests that have not begun.");
     write_one(out, "vllm:kv_cache_usage_perc", "gauge", model, kv_used,
               "Share of KV blocks in use, 0 to 1.");
-    write_one(
-        out, "vllm:cache_config_info", "gauge",
-        format("block_size=\"{}\",num_gpu_blocks=\"{}\"", shape_.block_tokens, shape_.n_kv_blocks),
-        1, "KV cache: tokens in a block, and blocks.");
+    write_one(out, "lorad_kv_blocks_idle", "gauge", model, load(n_kv_blocks_idle_),
+              "KV blocks that only the prefix cache keeps.");
+    write_one(out, "vllm:cache_config_info", "gauge",
+              format("block_size=\"{}\",cache_dtype=\"auto\",enable_prefix_caching=\"{}\","
+                     "gpu_memory_utilization=\"{}\",num_gpu_blocks=\"{}\"",
+                     shape_.block_tokens, shape_.prefix_cache ? "True" : "False",
+                     shape_.memory_utilization, shape_.n_kv_blocks),
+              1, "KV cache: tokens in a block, and blocks.");
     write_one(out, "vllm:prompt_tokens_total", "counter", model, load(n_prompt_tokens_),
-              "Prompt tokens computed.");
+              "Prompt tokens of requests that came to their first token.");
     write_one(out, "vllm:generation_tokens_total", "counter", model, load(n_generated_tokens_),
               "Tokens generated.");
     write_one(out, "vllm:prefix_cache_queries_total", "counter", model, load(n_prefix_queries_),
@@ -149,7 +200,70 @@ std::string Metrics::text(const std::vector<Resident>& adapters, std::string_vie
     write_one(out, "vllm:prefix_cache_hits_total", "counter", model, load(n_prefix_hits_),
               "Prompt tokens that the prefix cache had.");
     write_one(out, "vllm:num_preemptions_total", "counter", model, load(n_preemptions_),
-              "Sequences put back because KV blocks ran out.");
+              "Sequences put back because KV blocks ran out, or for one that starved.");
+    write_one(out, "lorad_yields_total", "counter", model, load(n_yields_),
+              "Of those, for one that starved.");
+    write_one(out, "lorad_requests_refused_total", "counter", model, load(n_refused_),
+              "Requests answered 429 or 503 because the queue was full or closed.");
+    write_metric_head(out, "vllm:request_success_total", "counter",
+                      "Requests that ended, by reason.");
+    for (FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError,
+          FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
+        out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model,
+                      to_string(reason), load(n_finished_[size_t(reason)]));
+    }
+    time_to_first_token_.write(out, "vllm:time_to_first_token_seconds", model,
+                               "Arrival to first token.");
+    inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model,
+                               "Between tokens of a request.");
+    time_per_token_.write(out, "vllm:request_time_per_output_token_seconds", model,
+                          "Mean time between the tokens of a request.");
+    request_latency_.write(out, "vllm:e2e_request_latency_seconds", model,
+                           "Arrival to the end.");
+    queue_time_.write(out, "vllm:request_queue_time_seconds", model, "Arrival to the first step.");
+    prefill_time_.write(out, "vllm:request_prefill_time_seconds", model,
+                        "First step to first token.");
+    decode_time_.write(out, "vllm:request_decode_time_seconds", model, "First token to last.");
+    inference_time_.write(out, "vllm:request_inference_time_seconds", model,
+                          "First step to the end.");
+    request_prompt_tokens_.write(out, "vllm:request_prompt_tokens", model, "Prompt tokens of a request.");
+    request_generation_tokens_.write(out, "vllm:request_generation_tokens", model,
+                                     "Generated tokens of a request.");
+    request_max_tokens_.write(out, "vllm:request_params_max_tokens", model,
+                              "Tokens that a request may generate.");
+}
+
+void Metrics::write_adapters(std::string& out, const std::vector<Resident>& adapters,
+                             std::string_view waiting_for_place) const {
+    {
+        std::lock_guard lock(adapters_mutex_);
+        std::string waiting = waiting_adapters_;
+        if (!waiting_for_place.empty())
+            waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
+        write_one(
+            out, "vllm:lora_requests_info", "gauge",
+            format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                   shape_.n_adapters_max, bounded_names(running_adapters_), bounded_names(waiting)),
+            adapters_changed_at_s_,
+            "Adapters with requests; the value is the Unix time of the last change.");
+    }
+    write_one(out, "lorad_adapters_resident", "gauge",
+              format("model_name=\"{}\"", escaped_label(shape_.model_name)), adapters.size(),
+              "Adapters in device memory.");
+    write_metric_head(out, "lorad_adapter_bytes", "gauge", "Device bytes of an adapter.");
+    for (const Resident& adapter : adapters) {
+        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n",
+                      escaped_label(adapter.name), adapter.bytes);
+    }
+}
+
+void Metrics::write_steps(std::string& out, const std::string& model) const {
+    write_one(out, "lorad_device_info", "gauge",
+              format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped_label(shape_.device_name),
+                     escaped_label(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
+              1, "The Vulkan device that computes.");
+    write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
     write_one(out, "lorad_merged_steps_total", "counter", model, load(n_merged_steps_),
               "Steps that ran on merged weights.");
     write_one(out, "lorad_merges_total", "counter", model, load(n_merges_),
@@ -158,60 +272,26 @@ std::string Metrics::text(const std::vector<Resident>& adapters, std::string_vie
               "Time that merges took on the device, milliseconds.");
     write_one(out, "lorad_merged_weights_bytes", "gauge", model, load(merged_bytes_),
               "Device memory of the merged weights; 0: nothing is merged.");
-    write_metric_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
-    for (FinishReason reason : {FinishReason::kStop, FinishReason::kLength,
-                                FinishReason::kCancelled, FinishReason::kError,
-                                FinishReason::kAdapterRemoved, FinishReason::kTimeout}) {
-        out += format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", model,
-                      to_string(reason), load(n_finished_[size_t(reason)]));
-    }
-    {
-        std::lock_guard lock(adapters_mutex_);
-        std::string waiting = waiting_adapters_;
-        if (!waiting_for_place.empty()) waiting += (waiting.empty() ? "" : ",") + std::string(waiting_for_place);
-        write_one(
-            out, "vllm:lora_requests_info", "gauge",
-            format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                   shape_.n_adapters_max, escaped_label(running_adapters_), escaped_label(waiting)),
-            adapters_changed_at_s_,
-            "Adapters with requests; the value is the Unix time of the last change.");
-    }
-    time_to_first_token_.write(out, "vllm:time_to_first_token_seconds", model,
-                               "Arrival to first token.");
-    inter_token_latency_.write(out, "vllm:inter_token_latency_seconds", model,
-                               "Between tokens of a request.");
-    request_latency_.write(out, "vllm:e2e_request_latency_seconds", model,
-                           "Arrival to last token.");
-
-    write_one(out, "lorad_device_info", "gauge",
-              format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped_label(shape_.device_name),
-                     escaped_label(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
-              1, "The Vulkan device that computes.");
-    write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
     write_one(out, "lorad_prefill_rows_total", "counter", model, load(n_prefill_rows_),
               "Rows of prefill chunks.");
+    write_one(out, "lorad_prefill_chunk_rows", "gauge", model, load(prefill_chunk_),
+              "Rows of prompts that a step with decodes may have now.");
     write_one(out, "lorad_step_rows_max", "gauge", model, load(n_step_rows_max_),
               "Most rows in one step so far.");
     write_one(out, "lorad_step_sequences_max", "gauge", model, load(n_step_sequences_max_),
               "Most sequences in one step so far.");
     write_one(out, "lorad_step_adapters_max", "gauge", model, load(n_step_adapters_max_),
               "Most different adapters in one step so far.");
+    step_rows_.write(out, "vllm:iteration_tokens_total", model, "Rows (tokens) in a step.");
     step_rows_.write(out, "lorad_step_rows", model, "Rows (tokens) in a step.");
     step_sequences_.write(out, "lorad_step_sequences", model, "Sequences in a step.");
     step_seconds_.write(out, "lorad_step_seconds", model, "Submission to result of a step.");
-    write_one(out, "lorad_adapters_resident", "gauge", model, adapters.size(),
-              "Adapters in device memory.");
-    write_metric_head(out, "lorad_adapter_bytes", "gauge", "Device bytes of an adapter.");
-    for (const Resident& adapter : adapters) {
-        out += format("lorad_adapter_bytes{{adapter_name=\"{}\"}} {}\n", escaped_label(adapter.name),
-                      adapter.bytes);
-    }
-    write_metric_head(out, "lorad_http_responses_total", "counter", "HTTP responses by class of status.");
+    write_metric_head(out, "lorad_http_responses_total", "counter",
+                      "HTTP responses by class of status.");
     for (size_t i = 2; i < n_http_responses_.size(); ++i) {
         out += format("lorad_http_responses_total{{class=\"{}xx\"}} {}\n", i,
                       load(n_http_responses_[i]));
     }
-    return out;
 }
 
 }  // namespace lorad::server

@@ -47,6 +47,8 @@ class Metrics {
         std::string device_name;
         std::string device_driver;
         bool device_is_cpu = false;
+        bool prefix_cache = true;
+        double memory_utilization = 0.0;
     };
     explicit Metrics(Shape shape);
 
@@ -60,7 +62,11 @@ class Metrics {
         bool is_merged = false;  // ran on the merged weights
     };
     void on_step(const Step& step);
-    void on_preempted() { n_preemptions_.fetch_add(1, std::memory_order_relaxed); }
+    void on_preempted(bool has_yielded) {
+        n_preemptions_.fetch_add(1, std::memory_order_relaxed);
+        if (has_yielded) n_yields_.fetch_add(1, std::memory_order_relaxed);
+    }
+    void on_refused() { n_refused_.fetch_add(1, std::memory_order_relaxed); }
     void on_prompt_tokens(uint64_t n) { n_prompt_tokens_.fetch_add(n, std::memory_order_relaxed); }
     // Tokens of a prompt that were looked up in the prefix cache, and how many it had.
     void on_prefix_lookup(uint64_t n_tokens, uint64_t n_found) {
@@ -70,12 +76,26 @@ class Metrics {
     void on_generated(uint64_t n) { n_generated_tokens_.fetch_add(n, std::memory_order_relaxed); }
     void on_first_token(double seconds) { time_to_first_token_.observe(seconds); }
     void on_next_token(double seconds) { inter_token_latency_.observe(seconds); }
-    void on_finished(FinishReason reason, double seconds);
+    // A request that ended. Times in seconds; those of what it did not come to are negative.
+    struct Finished {
+        FinishReason reason = FinishReason::kStop;
+        double total_s = 0;
+        double queue_s = -1;    // arrival to the first step
+        double prefill_s = -1;  // first step to first token
+        double decode_s = -1;   // first token to last
+        uint64_t n_prompt = 0, n_generated = 0, n_tokens_max = 0;
+    };
+    void on_finished(const Finished& finished);
     void on_http_response(int status);
 
     // Gauges, written by the engine thread after every change.
     void set_requests(uint32_t n_running, uint32_t n_waiting);
-    void set_kv_blocks_used(uint32_t n) { n_kv_blocks_used_.store(n, std::memory_order_relaxed); }
+    void set_kv_blocks(uint32_t n_used, uint32_t n_idle) {
+        n_kv_blocks_used_.store(n_used, std::memory_order_relaxed);
+        n_kv_blocks_idle_.store(n_idle, std::memory_order_relaxed);
+    }
+    void set_waiting_tokens(uint64_t n) { n_waiting_tokens_.store(n, std::memory_order_relaxed); }
+    void set_prefill_chunk(uint32_t n) { prefill_chunk_.store(n, std::memory_order_relaxed); }
     // A merge that took so long on the device, and what it takes there until the next; 0: nothing is merged.
     void on_merged(double gpu_ms);
     void set_merged_bytes(uint64_t bytes) { merged_bytes_.store(bytes, std::memory_order_relaxed); }
@@ -98,6 +118,8 @@ class Metrics {
     const Shape shape_;
     std::atomic<uint64_t> n_prompt_tokens_{0}, n_generated_tokens_{0}, n_preemptions_{0};
     std::atomic<uint64_t> n_prefix_queries_{0}, n_prefix_hits_{0};
+    std::atomic<uint64_t> n_yields_{0}, n_refused_{0}, n_waiting_tokens_{0};
+    std::atomic<uint32_t> n_kv_blocks_idle_{0}, prefill_chunk_{0};
     std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0}, n_merged_steps_{0};
     std::atomic<uint64_t> n_merges_{0}, merged_bytes_{0};
     std::atomic<double> merge_gpu_ms_{0.0};  // sum
@@ -105,7 +127,14 @@ class Metrics {
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
     std::array<std::atomic<uint64_t>, 6> n_finished_{};        // by FinishReason
     std::array<std::atomic<uint64_t>, 6> n_http_responses_{};  // by status / 100
+    void write_requests(std::string& out, const std::string& model) const;
+    void write_steps(std::string& out, const std::string& model) const;
+    void write_adapters(std::string& out, const std::vector<Resident>& adapters,
+                        std::string_view waiting_for_place) const;
+
     Histogram time_to_first_token_, inter_token_latency_, request_latency_;
+    Histogram queue_time_, prefill_time_, decode_time_, inference_time_, time_per_token_;
+    Histogram request_prompt_tokens_, request_generation_tokens_, request_max_tokens_;
     Histogram step_rows_, step_sequences_, step_seconds_;
 
     mutable std::mutex adapters_mutex_;

@@ -63,7 +63,9 @@ Status Engine::submit(Request request) {
     }
     request.id = next_id_.fetch_add(1);
     request.arrived = time_now();
-    return queue_.push(request);
+    Status taken = queue_.push(request);
+    if (!taken.ok()) metrics_.on_refused();
+    return taken;
 }
 
 void Engine::drain(std::chrono::milliseconds timeout) {
@@ -344,6 +346,7 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
     if (sequence.n_generated == 0) {
         metrics_.on_prompt_tokens(request.prompt.size());
         metrics_.on_first_token(seconds_between(request.arrived, now));
+        sequence.first_token_at = now;
     } else {
         metrics_.on_next_token(seconds_between(sequence.last_token_at, now));
     }
@@ -362,6 +365,22 @@ void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now
     }
 }
 
+Metrics::Finished Engine::finished(const Sequence& sequence, FinishReason reason) const {
+    Metrics::Finished out;
+    out.reason = reason;
+    out.total_s = seconds_between(sequence.request.arrived, time_now());
+    out.n_prompt = sequence.request.prompt.size();
+    out.n_generated = sequence.n_generated;
+    out.n_tokens_max = sequence.request.n_tokens_max;
+    if (sequence.was_admitted)
+        out.queue_s = seconds_between(sequence.request.arrived, sequence.started);
+    if (sequence.n_generated > 0) {
+        out.prefill_s = seconds_between(sequence.started, sequence.first_token_at);
+        out.decode_s = seconds_between(sequence.first_token_at, sequence.last_token_at);
+    }
+    return out;
+}
+
 // The sequence object and its lease go with retire_ended().
 void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     CHECK(!sequence.ended);
@@ -370,7 +389,7 @@ void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
     end.n_cached_tokens = sequence.n_cached_tokens;
     fair_share_.leave(sequence.ticket, now_ms());
     if (!sequence.was_admitted) queue_.leave_waiting(1, sequence.request.prompt.size());
-    metrics_.on_finished(end.reason, seconds_between(sequence.request.arrived, time_now()));
+    metrics_.on_finished(finished(sequence, end.reason));
     publications_.push_back({sequence.request.stream, -1, std::move(end)});
 }
 

@@ -83,7 +83,11 @@ class Engine {
 
     // HTTP workers, before a request costs anything: kOverloaded or kDraining where submit() would
     // say so to the smallest request.
-    Status check_room() const { return queue_.check_room(); }
+    Status check_room() const {
+        Status room = queue_.check_room();
+        if (!room.ok()) metrics_.on_refused();
+        return room;
+    }
 
     // Any thread but the engine's: refuses new requests, lets the running ones finish until
     // `timeout`, then ends the rest with kDraining and stops the thread.
@@ -156,6 +160,7 @@ class Engine {
     void set_token(const Planned& planned, TokenId token,
                    std::chrono::steady_clock::time_point now);
     void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
+    Metrics::Finished finished(const Sequence& sequence, FinishReason reason) const;
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
     void fail(const Error& error);

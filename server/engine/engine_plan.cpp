@@ -103,6 +103,7 @@ bool Engine::plan_and_apply() {
     SchedulerLimits limits = options_.limits;
     limits.n_prefill_rows_max = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max
                                                                 : step_times_.n_prefill_rows();
+    metrics_.set_prefill_chunk(limits.n_prefill_rows_max);
     planned_.clear();
     while (!running_.empty() || !waiting_.empty()) {
         make_views();
@@ -144,7 +145,7 @@ void Engine::preempt(Sequence& sequence, bool has_yielded) {
     sequence.first_merged_block = Sequence::kNoBlock;
     sequence.lost_blocks = !has_yielded;
     fair_share_.stop(sequence.ticket, has_yielded, now_ms());
-    metrics_.on_preempted();
+    metrics_.on_preempted(has_yielded);
 }
 
 // The first n of the order join the running ones, with what the prefix cache has for them.
@@ -167,6 +168,7 @@ void Engine::admit(uint32_t n_admitted) {
         if (!sequence.was_admitted) {
             ++n_first_admitted;
             sequence.was_admitted = true;
+            sequence.started = time_now();
             uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
             n_prompt_tokens += n_prompt;
             sequence.n_cached_tokens = std::min(sequence.n_computed, n_prompt);
@@ -207,7 +209,8 @@ void Engine::update_gauges() {
     auto n_preempted = std::count_if(waiting_.begin(), waiting_.end(),
                                      [](const auto& s) { return s->was_admitted; });
     metrics_.set_requests(uint32_t(running_.size()), queue_.n_waiting() + uint32_t(n_preempted));
-    metrics_.set_kv_blocks_used(blocks_.n_used());
+    metrics_.set_kv_blocks(blocks_.n_used(), blocks_.n_idle());
+    metrics_.set_waiting_tokens(queue_.n_waiting_tokens());
     std::string running = adapter_names(running_);
     std::string waiting = adapter_names(waiting_);
     if (running == active_running_ && waiting == active_waiting_) return;

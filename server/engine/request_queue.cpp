@@ -72,6 +72,11 @@ void RequestQueue::close(Error refusal) {
     changed_.notify_one();
 }
 
+uint64_t RequestQueue::n_waiting_tokens() const {
+    std::lock_guard lock(mutex_);
+    return n_tokens_;
+}
+
 uint32_t RequestQueue::n_waiting() const {
     std::lock_guard lock(mutex_);
     return n_waiting_;

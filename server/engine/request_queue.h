@@ -34,6 +34,7 @@ class RequestQueue {
     void wake();
     void close(Error refusal);
     uint32_t n_waiting() const;
+    uint64_t n_waiting_tokens() const;  // of their prompts
 
   private:
     Status check(uint64_t n_tokens) const;  // under mutex_

@@ -32,7 +32,8 @@ struct Sequence {
     bool lost_blocks = false;     // to one that comes before it, and waits to go on
     bool was_admitted = false;    // has left the queue's count
     bool ended = false;
-    std::chrono::steady_clock::time_point last_token_at;
+    // When it was first admitted, and its first and last token so far.
+    std::chrono::steady_clock::time_point started, first_token_at, last_token_at;
 
     uint32_t n_known() const { return uint32_t(tokens.size()); }
     std::span<const TokenId> known_tokens() const {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "server/adapter_metrics.h"
+#include "tests/support/prometheus.h"
 
 namespace lorad::server {
 namespace {
@@ -33,9 +34,9 @@ TEST(Metrics, MaximaAndSharesFollowTheSteps) {
     Metrics metrics({"m", 64, 10, 4, "dev", "drv", false});
     metrics.on_step({5, 3, 2, 2, 0.1});
     metrics.on_step({4, 4, 1, 0, 0.1});
-    metrics.set_kv_blocks_used(5);
+    metrics.set_kv_blocks(5, 2);
     metrics.set_active_adapters("a,b", "c");
-    metrics.on_finished(FinishReason::kStop, 1.0);
+    metrics.on_finished({.reason = FinishReason::kStop, .total_s = 1.0});
     std::string text = metrics.text({{"a", 1000}}, "d");
     EXPECT_TRUE(has_line(text, "lorad_step_rows_max{model_name=\"m\"} 5")) << text;
     EXPECT_TRUE(has_line(text, "lorad_step_sequences_max{model_name=\"m\"} 4"));
@@ -70,6 +71,67 @@ TEST(AdapterMetrics, NameTheBusiestAndCountAll) {
     for (size_t at = text.find("adapter_name="); at != std::string::npos; at = text.find("adapter_name=", at + 1)) ++n_series;
     EXPECT_LE(n_series, 3 * kNamedSeriesMax);
     EXPECT_EQ(names_waiting_for_place(list), "77");
+}
+
+TEST(PrometheusText, TellsWhatAScraperWouldReject) {
+    const std::string head = "# HELP a text\n# TYPE a gauge\n";
+    EXPECT_TRUE(testing::PrometheusText(head + "a 1\na{x=\"y\\\\\\\"\\n\"} NaN\n").ok());
+    for (const std::string& bad :
+         {head + "a 1", head + "a 1\n\na{x=\"y\"} 1\n", head + "a 1\na 2\n", head + "b 1\n",
+          head + "a{x=\"y} 1\n", head + "a{x=\"\\t\"} 1\n", head + "a{x=\"1\",x=\"2\"} 1\n",
+          head + "a{1x=\"2\"} 1\n", head + "a one\n", head + "a  1\n", head + "a 1\n" + head,
+          std::string("a 1\n"), std::string("# TYPE a gauge\na 1\n"),
+          std::string("# HELP c x\n# TYPE c counter\nc -1\n"),
+          std::string("# HELP h x\n# TYPE h histogram\nh_bucket{le=\"1\"} 1\nh_sum 1\nh_count 1\n"),
+          std::string("# HELP h x\n# TYPE h histogram\nh_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 1\nh_sum 1\nh_count 1\n"),
+          std::string("# HELP h x\n# TYPE h histogram\nh_bucket{le=\"+Inf\"} 2\nh_sum 1\nh_count 1\n")}) {
+        EXPECT_FALSE(testing::PrometheusText(bad).ok()) << bad;
+    }
+}
+
+// Names that would break a line, a label or a scraper, and more of them than there may be series.
+TEST(Metrics, AreStrictPrometheusTextWhateverNamesThereAre) {
+    Metrics metrics({.model_name = "m\"\\\n{}", .block_tokens = 64, .n_kv_blocks = 10, .n_adapters_max = 4,
+                     .device_name = "dev \"x\"", .device_driver = "drv\nv1"});
+    std::string names;
+    std::vector<adapters::AdapterInfo> list(3000);
+    std::vector<Metrics::Resident> resident;
+    for (size_t i = 0; i < list.size(); ++i) {
+        list[i].name = "n" + std::to_string(i) + "\"\\\n,}";
+        list[i].tier = i % 2 ? adapters::Tier::kRam : adapters::Tier::kGpu;
+        list[i].n_leases = 1;
+        names += (i ? "," : "") + list[i].name;
+        if (i < kNamedSeriesMax) resident.push_back({list[i].name, i});
+    }
+    metrics.set_active_adapters(names, names);
+    for (int i = 0; i < 1000; ++i) {
+        metrics.on_first_token(i * 0.001);
+        metrics.on_finished({.reason = FinishReason(i % 6), .total_s = i * 0.1, .queue_s = i % 7 - 1.0,
+                             .prefill_s = 0.1, .decode_s = 0.2, .n_prompt = uint64_t(i) * 1000,
+                             .n_generated = uint64_t(i % 3), .n_tokens_max = 5});
+        metrics.on_step({uint32_t(i), 3, 2, 2, i * 0.01});
+    }
+    std::string text = metrics.text(resident, names) + adapter_metrics_text(list, {}, "m\"");
+    testing::PrometheusText parsed(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.error();
+    for (const char* name :
+         {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+          "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:lora_requests_info",
+          "vllm:lora_adapter_loaded", "vllm:cache_config_info", "vllm:time_to_first_token_seconds",
+          "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
+          "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
+          "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds",
+          "vllm:request_prompt_tokens", "vllm:request_generation_tokens", "vllm:prompt_tokens_total",
+          "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total",
+          "vllm:iteration_tokens_total"}) {
+        EXPECT_TRUE(parsed.types().contains(name)) << name;
+        EXPECT_GT(parsed.n_samples_of(name), 0u) << name;
+    }
+    for (const auto& [name, type] : parsed.types()) {
+        EXPECT_LE(parsed.n_samples_of(name), kNamedSeriesMax) << name;
+        EXPECT_EQ(type == "counter", name.ends_with("_total") && type != "histogram") << name;
+    }
+    EXPECT_LT(text.size(), 512u * 1024) << "a label grows with the number of adapters";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "adapters/registry.h"
+#include "proto/base/log.h"
 #include "server/http/adapter_choice.h"
 #include "tests/adapters/fake_store.h"
 #include "tests/server/engine_fixture.h"
@@ -233,12 +234,14 @@ class PrefixOfNames : public ::testing::Test {
     static constexpr uint32_t kContents = 3;
 
     void SetUp() override {
+        set_log_level(LogLevel::kError);  // a line for each of thousands of changes
         for (uint32_t i = 0; i < kContents; ++i) {
             folders.push_back(std::make_unique<testing::AdapterFolder>(
                 testing::kPlainConfig, testing::plain_tensors(4, 100 + i * 50)));
         }
         f.runner.slot_digest_ = [this](uint32_t slot) { return digest_of(store.slots[slot]); };
     }
+    void TearDown() override { set_log_level(LogLevel::kInfo); }
     void load(const std::string& name, uint32_t content) {
         auto loaded = registry.load(name, folders[content]->path(), {.load_inplace = true});
         ASSERT_TRUE(loaded.ok()) << loaded.error().message;

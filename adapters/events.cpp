@@ -4,6 +4,7 @@ namespace lorad::adapters {
 
 std::string_view name_of(EventKind kind) {
     switch (kind) {
+        case EventKind::kUploading: return "uploading";
         case EventKind::kRegistered: return "registered";
         case EventKind::kReplaced: return "replaced";
         case EventKind::kRemoved: return "removed";
@@ -20,11 +21,20 @@ std::string_view name_of(EventKind kind) {
 }
 
 void EventLog::add(EventKind kind, std::string name, std::string generation, std::string detail) {
+    add(AdapterEvent{.kind = kind, .name = std::move(name), .generation = std::move(generation), .detail = std::move(detail)});
+}
+
+void EventLog::add_upload(std::string blob, uint64_t bytes, std::optional<uint64_t> bytes_total) {
+    add(AdapterEvent{.kind = EventKind::kUploading, .blob = std::move(blob), .bytes = bytes, .bytes_total = bytes_total});
+}
+
+void EventLog::add(AdapterEvent event) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     {
         const std::lock_guard lock(mutex_);
-        events_.push_back({++last_, std::chrono::duration_cast<std::chrono::milliseconds>(now).count(), kind,
-                           std::move(name), std::move(generation), std::move(detail)});
+        event.number = ++last_;
+        event.at_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+        events_.push_back(std::move(event));
         if (events_.size() > kKept) events_.pop_front();
     }
     added_.notify_all();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace lorad::adapters {
 
 enum class EventKind : uint8_t {
+    kUploading,    // bytes of a file have come: at each tenth of a large one, and when it is stored
     kRegistered,   // a name stands for new content
     kReplaced,     // a name stands for other content than before, also by rollback
     kRemoved,      // a name is gone
@@ -34,6 +36,9 @@ struct AdapterEvent {
     std::string name;        // empty where a generation without a name is meant
     std::string generation;  // 64 hex digits
     std::string detail;
+    std::string blob = {};  // of an upload: its SHA-256
+    uint64_t bytes = 0;     // that have come
+    std::optional<uint64_t> bytes_total = {};  // where the client has said
 };
 
 // Any thread. A reader that is more than kKept events behind misses some and sees it from the numbers.
@@ -42,11 +47,14 @@ class EventLog {
     static constexpr size_t kKept = 1024;
 
     void add(EventKind kind, std::string name, std::string generation, std::string detail = {});
+    void add_upload(std::string blob, uint64_t bytes, std::optional<uint64_t> bytes_total);
     // Events after number `after`, the oldest first; waits up to `timeout` while there are none.
     std::vector<AdapterEvent> next(uint64_t after, std::chrono::milliseconds timeout) const;
     uint64_t last_number() const;
 
   private:
+    void add(AdapterEvent event);
+
     mutable std::mutex mutex_;
     mutable std::condition_variable added_;
     std::deque<AdapterEvent> events_;

@@ -343,9 +343,13 @@ Result<std::vector<Part>> Registry::parts_of(std::span<const AdapterTerm> terms,
     }
     if (parts.size() == 1 && parts.front().scale == 1.0f) return parts;
     for (const Part& part : parts) {
-        if (!catalogue_->generations.at(part.generation).replaces_parts) continue;
+        const GenerationRecord& record = catalogue_->generations.at(part.generation);
+        const bool begins_later = parts.size() > 1 && !record.invocation_tokens.empty();
+        if (!record.replaces_parts && !begins_later) continue;
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{} replaces parts of the base model; it cannot be mixed or scaled", json_quote(part.name)),
+                          format("{} {}", json_quote(part.name),
+                                 begins_later ? "acts from its invocation tokens on (aLoRA); it cannot be mixed with others"
+                                              : "replaces parts of the base model; it cannot be mixed or scaled"),
                           "adapters");
     }
     return parts;

@@ -32,6 +32,7 @@
 #include "adapters/pool.h"
 #include "adapters/report.h"
 #include "adapters/store.h"
+#include "adapters/turns.h"
 #include "adapters/weight_store.h"
 #include "proto/base/result.h"
 
@@ -160,8 +161,15 @@ class Registry {
     // Back to the generation before, or to that one of the history. kGenerationConflict where there is none.
     Result<AdapterInfo> rollback(std::string_view name, std::string_view generation = {});
 
-    // By name, then what only leases keep.
+    // By name, then what only leases keep. Taken page by page, so that nobody else waits for a long list; what changes meanwhile
+    // may be in it or not.
     std::vector<AdapterInfo> list() const;
+    // The next n_max by name after that one; with the last of them also what only leases keep, and `more` is false.
+    struct Page {
+        std::vector<AdapterInfo> adapters;
+        bool more = false;
+    };
+    Page page(std::string_view after, size_t n_max) const;
     std::optional<AdapterInfo> find(std::string_view name) const;
     RegistryStats stats() const;
     const EventLog& events() const { return pool_->events; }
@@ -201,7 +209,7 @@ class Registry {
     std::shared_ptr<Pool> pool_;  // leases keep it alive
     MergeControl* merge_ = nullptr;
 
-    std::mutex commit_mutex_;  // one change at a time; taken before Pool::mutex
+    Turns commit_mutex_;  // one change at a time; taken before Pool::mutex
     std::multiset<std::string> held_blobs_;  // by calls under way; under commit_mutex_
     std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
     bool stopping_ = false;                       // under Pool::mutex

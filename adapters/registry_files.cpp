@@ -66,9 +66,18 @@ class Registry::BlobHold {
 // An upload of a blob that is about to be deleted, with the adapter that it belonged to, saves it.
 class Registry::HeldUpload final : public BlobUpload {
   public:
-    HeldUpload(Registry& registry, std::string sha256, std::unique_ptr<BlobUpload> upload)
-        : registry_(registry), sha256_(std::move(sha256)), hold_(registry, {sha256_}), upload_(std::move(upload)) {}
-    Status write(std::span<const std::byte> bytes) override { return upload_->write(bytes); }
+    HeldUpload(Registry& registry, std::string sha256, std::optional<uint64_t> bytes_total, std::unique_ptr<BlobUpload> upload)
+        : registry_(registry),
+          sha256_(std::move(sha256)),
+          hold_(registry, {sha256_}),
+          bytes_total_(bytes_total),
+          upload_(std::move(upload)) {}
+    Status write(std::span<const std::byte> bytes) override {
+        TRY(upload_->write(bytes));
+        n_bytes_ += bytes.size();
+        if (n_bytes_ >= next_told_ && n_bytes_ != bytes_total_) tell();
+        return ok_status();
+    }
     Status finish() override {
         if (registry_.catalogue()->trash.contains(sha256_)) {
             TRY(registry_.commit({}, [&](Catalogue& next) {
@@ -76,19 +85,30 @@ class Registry::HeldUpload final : public BlobUpload {
                 return ok_status();
             }));
         }
-        return upload_->finish();
+        TRY(upload_->finish());
+        tell();
+        return ok_status();
     }
 
   private:
+    void tell() {
+        registry_.pool_->events.add_upload(sha256_, n_bytes_, bytes_total_);
+        // Small files are told of when they are there, and large ones not too often: readers of events have a bounded log.
+        next_told_ = n_bytes_ + std::max(kToldBytes, bytes_total_.value_or(0) / 10);
+    }
+
+    static constexpr uint64_t kToldBytes = uint64_t{8} << 20;
     Registry& registry_;
     const std::string sha256_;
     BlobHold hold_;
+    const std::optional<uint64_t> bytes_total_;
+    uint64_t n_bytes_ = 0, next_told_ = kToldBytes;
     std::unique_ptr<BlobUpload> upload_;
 };
 
 Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes) {
     TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes));
-    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), std::move(upload)));
+    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, std::move(upload)));
 }
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }

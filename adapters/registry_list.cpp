@@ -1,5 +1,6 @@
 // What the registry tells about itself.
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "adapters/registry.h"
@@ -75,10 +76,28 @@ AdapterInfo Registry::info_of(const std::string& name, const Alias& alias, const
 }
 
 std::vector<AdapterInfo> Registry::list() const {
-    std::vector<AdapterInfo> infos;
+    constexpr size_t kPage = 500;
+    Page all = page({}, kPage);
+    while (all.more) {
+        Page next = page(all.adapters.back().name, kPage);
+        std::ranges::move(next.adapters, std::back_inserter(all.adapters));
+        all.more = next.more;
+    }
+    return std::move(all.adapters);
+}
+
+Registry::Page Registry::page(std::string_view after, size_t n_max) const {
+    CHECK(n_max > 0);
+    Page page;
+    std::vector<AdapterInfo>& infos = page.adapters;
     const std::lock_guard lock(pool_->mutex);
     const Counts counts = count_leases();
-    for (const auto& [name, alias] : catalogue_->aliases) infos.push_back(info_of(name, alias, counts));
+    // No name is empty.
+    for (auto alias = catalogue_->aliases.upper_bound(after); alias != catalogue_->aliases.end(); ++alias) {
+        page.more = infos.size() == n_max;
+        if (page.more) return page;
+        infos.push_back(info_of(alias->first, alias->second, counts));
+    }
     for (const auto& [key, count] : counts.by_name_and_generation) {
         const auto alias = catalogue_->aliases.find(key.first);
         if (alias != catalogue_->aliases.end() && alias->second.target.generation() == key.second) continue;
@@ -97,7 +116,7 @@ std::vector<AdapterInfo> Registry::list() const {
         info.n_waiting = count.n_waiting;
         infos.push_back(std::move(info));
     }
-    return infos;
+    return page;
 }
 
 std::optional<AdapterInfo> Registry::find(std::string_view name) const {

@@ -1,9 +1,10 @@
 #!/bin/bash
 # Installs what is missing, builds and runs every test. The last line reads "N passed, N failed"; exit 0 only if none failed.
 #
-#   tests/run.sh [--asan | --tsan | --release] [--only REGEX] [--no-install] [-j N]
+#   tests/run.sh [--asan | --tsan | --release] [--slow] [--only REGEX] [--no-install] [-j N]
 #
 #   --asan, --tsan   the same suite under the sanitizers, in a build folder of its own
+#   --slow           instead of the suite the long versions of some of its tests (an hour or two)
 #   --only REGEX     the tests whose names match, as in: --only SlotTable
 #   --no-install     trust that everything is installed
 #   LORAD_TEST_DEVICE=NAME   run on the Vulkan device whose name contains NAME, instead of on lavapipe (the software device)
@@ -13,6 +14,7 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$repo"
 preset=dev
 only=
+slow=false
 install=true
 jobs=$(nproc)
 while [ $# -gt 0 ]; do
@@ -20,6 +22,7 @@ while [ $# -gt 0 ]; do
         --asan) preset=asan ;;
         --tsan) preset=tsan ;;
         --release) preset=release ;;
+        --slow) slow=true ;;
         --only) only=${2:?--only needs a regular expression}; shift ;;
         --no-install) install=false ;;
         -j) jobs=${2:?-j needs a number}; shift ;;
@@ -65,7 +68,8 @@ fi
 report=$repo/$build/tests.xml
 rm -f "$report"
 began=$SECONDS
-ctest --preset "$preset" -j "$jobs" ${only:+-R "$only"} --output-junit "$report" >"$log" 2>&1 || true
+$slow && only=${only:-^Slow}
+ctest --preset "$preset" -j "$jobs" $($slow && echo "-C slow") ${only:+-R "$only"} --output-junit "$report" >"$log" 2>&1 || true
 [ -s "$report" ] || { tail -n 30 "$log"; give_up "ctest wrote no report (whole output: $log)"; }
 
 # Failed tests are shown in full, skipped ones by name and reason: a skip must never pass for a success unseen.

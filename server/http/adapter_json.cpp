@@ -79,6 +79,10 @@ std::string event_text(const adapters::AdapterEvent& event) {
         .field("id", event.name)
         .field("generation", event.generation);
     if (!event.detail.empty()) writer.field("detail", event.detail);
+    if (!event.blob.empty()) {
+        writer.field("digest", "sha256:" + event.blob).field("bytes", event.bytes);
+        if (event.bytes_total) writer.field("bytes_total", *event.bytes_total);
+    }
     writer.end_object();
     return format("id: {}\nevent: {}\ndata: {}\n\n", event.number, adapters::name_of(event.kind),
                   writer.take());

@@ -16,6 +16,8 @@ namespace {
 
 using adapters::AdapterInfo;
 
+constexpr uint32_t kListLimitMax = 1000;
+
 // The registry speaks of "lora_name", vLLM's word; here the name is in the path or in "name".
 Error with_param(Error error, std::string_view param) {
     if (error.param != "lora_name") return error;
@@ -30,10 +32,28 @@ HttpReply reply_of(const Result<AdapterInfo>& result, std::string_view param, in
     return adapter_reply(*result, status);
 }
 
-HttpReply list_adapters(ServerContext& context, const HttpRequest&) {
+// "limit" and "after" of a query; without a limit all of them.
+HttpReply list_adapters(ServerContext& context, const HttpRequest& request) {
+    adapters::Registry::Page page;
+    if (const std::optional<std::string_view> limit = request.query_value("limit")) {
+        uint32_t n_max = 0;
+        auto [end, error] = std::from_chars(limit->data(), limit->data() + limit->size(), n_max);
+        if (error != std::errc() || end != limit->data() + limit->size() || n_max == 0 ||
+            n_max > kListLimitMax) {
+            return error_reply(make_error(ErrorCode::kInvalidRequest,
+                                          format("limit: expected 1 to {}, found {}", kListLimitMax,
+                                                 json_quote(limit->substr(0, 40))),
+                                          "limit"));
+        }
+        page = context.registry.page(request.query_value("after").value_or(""), n_max);
+    } else if (request.query_value("after")) {
+        return error_reply(make_error(ErrorCode::kInvalidRequest, "after: needs a limit", "after"));
+    } else {
+        page.adapters = context.registry.list();
+    }
     JsonWriter writer;
-    writer.begin_object().field("object", "list").key("data").begin_array();
-    for (const AdapterInfo& adapter : context.registry.list()) write_adapter(writer, adapter);
+    writer.begin_object().field("object", "list").field("has_more", page.more).key("data").begin_array();
+    for (const AdapterInfo& adapter : page.adapters) write_adapter(writer, adapter);
     writer.end_array().end_object();
     return json_reply(writer.take());
 }

@@ -205,11 +205,14 @@ TEST_F(PoolTest, EvictedAdaptersComeBackFromHostMemoryWithinItsBudget) {
     EXPECT_EQ(registry.stats().ram_bytes, bytes);
 }
 
-// Which blobs were read back from the store.
-class CountingStore final : public Store {
+// Tells how often blobs were read back, and when a change is about to be stored.
+class WatchedStore final : public Store {
   public:
     const Catalogue& found() const override { return store_->found(); }
-    Status save(const Catalogue& catalogue) override { return store_->save(catalogue); }
+    Status save(const Catalogue& catalogue) override {
+        if (on_save) on_save(catalogue);
+        return store_->save(catalogue);
+    }
     Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
         return store_->begin(sha256, bytes);
     }
@@ -224,6 +227,7 @@ class CountingStore final : public Store {
     uint64_t bytes() const override { return store_->bytes(); }
 
     uint32_t n_reads = 0;
+    std::function<void(const Catalogue&)> on_save;
 
   private:
     std::unique_ptr<Store> store_ = memory_store({});
@@ -236,8 +240,8 @@ TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage
     for (const uint64_t ram_bytes_max : {uint64_t{0}, uint64_t{1} << 30}) {
         const uint32_t again = ram_bytes_max == 0 ? 2 : 0;  // of both files
         FakeStore store(2);
-        auto counting = std::make_unique<CountingStore>();
-        const CountingStore& blobs = *counting;
+        auto counting = std::make_unique<WatchedStore>();
+        const WatchedStore& blobs = *counting;
         Registry registry(small_config(), store, {.base_name = "base", .ram_bytes_max = ram_bytes_max}, std::move(counting));
         ASSERT_TRUE(registry.load("a", files.path()).ok());
         EXPECT_EQ(blobs.n_reads, again) << "from the folder, once";
@@ -256,6 +260,31 @@ TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage
         EXPECT_EQ(blobs.n_reads, before + 2 + again);
         EXPECT_EQ(print_of(store, lease->slot()), test_value(1, 0, 0));
     }
+}
+
+// A load of an active name, overtaken by a change of the name between its own change and bringing the name's content to the
+// device: with one slot, whoever held the loaded content while it waited for the other would wait for itself.
+TEST_F(PoolTest, ALoadThatIsOvertakenHoldsNoPlaceWhileItWaitsForAnother) {
+    const AdapterFolder one = folder(1), two = folder(2);
+    FakeStore store(1);
+    auto watched = std::make_unique<WatchedStore>();
+    WatchedStore& blobs = *watched;
+    Registry registry(small_config(), store, {.base_name = "base", .wait_timeout = 5s}, std::move(watched));
+    const std::string first = registry.load("a", one.path())->generation;
+    ASSERT_TRUE(registry.activate("a", {}).ok());
+    std::thread overtakes;
+    blobs.on_save = [&](const Catalogue& next) {
+        if (overtakes.joinable() || next.aliases.at("a").target.generation() == first) return;
+        // Changes take turns in the order in which they are asked for: this one's comes right after the load's.
+        overtakes = std::thread([&] { EXPECT_TRUE(registry.rollback("a").ok()); });
+        std::this_thread::sleep_for(100ms);
+    };
+    EXPECT_TRUE(registry.load("a", two.path(), {.load_inplace = true}).ok());
+    ASSERT_TRUE(overtakes.joinable());
+    overtakes.join();
+    EXPECT_EQ(registry.find("a")->generation, first);
+    EXPECT_EQ(registry.find("a")->state, AdapterState::kResident);
+    EXPECT_EQ(registry.stats().n_wait_timeouts, 0u);
 }
 
 TEST_F(PoolTest, RegisteringPushesNoImageOutOfHostMemoryAndLoadingDoes) {

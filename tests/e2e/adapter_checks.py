@@ -224,6 +224,43 @@ def check_mixes_are_sums_in_mixed_batches(server):
     delete(server, "half-half")
 
 
+def check_an_activated_adapter_acts_from_its_tokens_on(server):
+    """aLoRA, over HTTP and on the command line: nothing before the last invocation, the adapter from there on."""
+    lorad, base = server.process.args[0], str(MODEL / "base")
+    invocation, prompt = [4001, 4002], SAMPLE["prompt_ids"]
+    files = files_of("pirate")
+    config = dict(json.loads(files[FILES[0]]), alora_invocation_tokens=invocation)
+    files[FILES[0]] = json.dumps(config).encode()
+    digests = {file: put_blob(server, content) for file, content in files.items()}
+    check_equal(server.post("/v1/adapters/validate", files=digests)[1]["alora_invocation_tokens"], invocation, "the report")
+    check_equal(server.post("/v1/adapters", name="alora", files=digests)[0], 201, "registration")
+    half = len(prompt) // 2
+    prompts = {"never": prompt, "first": invocation + prompt, "within": prompt[:half] + invocation + prompt[half:],
+               "last": prompt + invocation, "twice": invocation + prompt[:half] + invocation + prompt[half:]}
+    answers = {when: {model: ids(server, model=model, prompt=tokens) for model in ("alora", "pirate", "base")}
+               for when, tokens in prompts.items()}
+    check_equal(answers["never"]["alora"], answers["never"]["base"], "without its tokens the base answers")
+    check_equal(answers["first"]["alora"], answers["first"]["pirate"], "from the first token on it is the plain adapter")
+    for when in ("first", "within", "last", "twice"):
+        check(answers[when]["alora"] != answers[when]["base"], f"invoked {when} it does something")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            pathlib.Path(folder, name).write_bytes(data)
+        for when in ("never", "within", "twice"):
+            run = subprocess.run([lorad, "generate", "--model", base, "--adapter", folder, "--tokens", ",".join(map(str, prompts[when])),
+                                  "--max-tokens", "24", "--ignore-eos", "--json"], capture_output=True, text=True, timeout=120)
+            check_equal(json.loads(run.stdout)["token_ids"], answers[when]["alora"], f"the command line, invoked {when}: {run.stderr}")
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        jobs = [(when, pool.submit(ids, server, model="alora", prompt=prompts[when])) for when in list(prompts) * 2]
+        same = sum(job.result() == answers[when]["alora"] for when, job in jobs)
+    check(same >= 8, f"only {same} of 10 answers are as alone")
+    check_equal(rest_of(server.events("/v1/completions", prompt=prompts["within"], temperature=0, max_tokens=24, ignore_eos=True,
+                                      return_token_ids=True, model="alora"))[0], answers["within"]["alora"], "streamed")
+    check_error(server.post("/v1/completions", prompt=[1], adapters=[{"name": "alora"}, {"name": "shout"}]), 422, "adapter_unsupported",
+                "adapters", contains=["aLoRA"])
+    delete(server, "alora")
+
+
 def check_names_change_under_streaming_traffic(server):
     first = registered(server, "live", files_of("pirate"))["generation"]
     quiet = ids(server, 120, model="live")
@@ -389,6 +426,7 @@ def check_limits_of_uploads(lorad):
 SHARED = [check_an_adapter_is_uploaded_with_curl_and_used, check_a_form_registers_in_one_call, check_bad_uploads_change_nothing,
           check_validation_is_the_same_report_as_on_the_command_line,
           check_a_b_a_is_each_adapters_own, check_scale_zero_and_no_adapters_are_the_base, check_mixes_are_sums_in_mixed_batches,
+          check_an_activated_adapter_acts_from_its_tokens_on,
           check_names_change_under_streaming_traffic, check_the_faces_of_other_servers, check_events_are_told,
           check_uploads_that_break_off_leave_nothing]
 OWN = [check_adapters_take_turns_in_too_little_room, check_a_restart_brings_names_back, check_limits_of_uploads]

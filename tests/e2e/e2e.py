@@ -24,6 +24,7 @@ import traceback
 
 import adapter_checks
 import merge_checks
+import swap_race
 from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error
 
 # A near-tie may be broken otherwise by other arithmetic; what follows it then says nothing.
@@ -468,15 +469,18 @@ SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, che
 OWN = [check_sigterm_drains, check_sighup_drains_unless_ignored, check_closed_standard_streams, check_second_signal_ends_at_once,
        check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
-       check_command_line, *adapter_checks.OWN, *merge_checks.OWN]
+       check_command_line, *adapter_checks.OWN, *merge_checks.OWN, *swap_race.OWN]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lorad", required=True)
-    parser.add_argument("--only", default="", help="run the checks whose name contains this")
+    parser.add_argument("--only", default="", help="run the checks whose name contains this, or one of these: a,b")
     args = parser.parse_args()
     failed = []
+
+    def wanted(test):
+        return any(part in test.__name__ for part in args.only.split(","))
 
     def run(test, argument):
         begin = time.monotonic()
@@ -487,7 +491,7 @@ def main():
             failed.append(test.__name__)
             print(f"FAIL {test.__name__}\n{traceback.format_exc()}", flush=True)
 
-    shared = [test for test in SHARED if args.only in test.__name__]
+    shared = [test for test in SHARED if wanted(test)]
     if shared:
         with Server(args.lorad, env={"LORAD_MAX_QUEUE": "200"}) as server:
             for test in shared:
@@ -497,7 +501,7 @@ def main():
         if server.process.returncode != 0:
             failed.append(f"exit status {server.process.returncode}")
     for test in OWN:
-        if args.only in test.__name__:
+        if wanted(test):
             run(test, args.lorad)
     print(f"{len(failed)} failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0

@@ -440,6 +440,29 @@ TEST_F(HttpAdapters, OneOfManyCallsForANameWins) {
     EXPECT_EQ(registry.find("a")->generation, other);
 }
 
+TEST_F(HttpAdapters, ListsComeInPagesWhereAskedFor) {
+    for (const char* name : {"a", "b", "c/d"}) register_demo(name, "pirate");
+    const auto page = [&](const std::string& query) {
+        std::string names;
+        Result<JsonDocument> document = parse_json(get("/v1/adapters" + query).body);
+        EXPECT_TRUE(document.ok());
+        if (!document.ok()) return names;
+        for (const JsonValue& adapter : *document->root().find("data")->as_array())
+            names += std::string(*adapter.string_or("id", "")) + " ";
+        return names + (*document->root().find("has_more")->as_bool() ? "more" : "end");
+    };
+    EXPECT_EQ(page(""), "a b c/d end");
+    EXPECT_EQ(page("?limit=3"), "a b c/d end");
+    EXPECT_EQ(page("?limit=2"), "a b more");
+    EXPECT_EQ(page("?limit=2&after=b"), "c/d end");
+    EXPECT_EQ(page("?limit=2&after=aa"), "b c/d end") << "the name need not be there";
+    EXPECT_EQ(page("?limit=1&after=c%2Fd"), "end");
+    expect_error(get("/v1/adapters?limit=0"), 400, "invalid_request", "limit");
+    expect_error(get("/v1/adapters?limit=1001"), 400, "invalid_request", "limit");
+    expect_error(get("/v1/adapters?limit=x"), 400, "invalid_request", "limit");
+    expect_error(get("/v1/adapters?after=a"), 400, "invalid_request", "after");
+}
+
 TEST_F(HttpAdapters, RemovalsSayWhatIsWrong) {
     register_demo("a", "pirate");
     expect_error(del("/v1/adapters/nobody"), 404, "adapter_not_found", "name");

@@ -213,6 +213,20 @@ TEST_F(HttpTraffic, EventsAreToldAsTheyHappenAndAgainFromANumberOn) {
     EXPECT_TRUE(eventually([&] { return context.n_watchers == 0; })) << "a server that ends lets its readers go";
 }
 
+TEST_F(HttpTraffic, UploadsTellHowFarTheyAre) {
+    auto events = stream("/v1/adapters/events");
+    ASSERT_TRUE(events->wait_for(": lorad"));
+    const std::string small = put_blob("{}");
+    ASSERT_TRUE(events->wait_for(small + R"(","bytes":2,"bytes_total":2})")) << events->text();
+    const std::string large = put_blob(std::string(40 << 20, 'x'));
+    ASSERT_TRUE(events->wait_for(large + R"(","bytes":41943040,"bytes_total":41943040})"));
+    const std::string text = events->text();
+    size_t n_told = 0;
+    for (size_t at = 0; (at = text.find(large, at)) != std::string::npos; at += large.size()) ++n_told;
+    EXPECT_GE(n_told, 4u);
+    EXPECT_LE(n_told, 6u) << "at every 8 MiB, and at the end";
+}
+
 TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
     {
         std::vector<std::unique_ptr<Stream>> readers;

@@ -131,6 +131,7 @@ MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
 
 Status run_serve(const Config& config) {
     set_log_level(log_level_of(config.log_level));
+    set_log_format(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
     install_signal_handlers();
     if (config.model.empty()) {
         return make_error(ErrorCode::kInvalidConfig,

@@ -105,6 +105,9 @@ void describe(Config& c, Visit&& visit) {
           Range{1, 86400});
     visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error",
           std::vector<std::string>{"debug", "info", "warn", "error"});
+    visit("log-format", c.log_format, "FORMAT",
+          "text, or json: one object for each line; prompts and answers are never logged",
+          std::vector<std::string>{"text", "json"});
 }
 
 Error bad_value(const ConfigSource::Value& value, const std::string& expected) {

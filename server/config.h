@@ -59,6 +59,7 @@ struct Config {
     uint32_t adapter_wait_s = 60;
 
     std::string log_level = "info";
+    std::string log_format = "text";
 };
 
 // One setting as the command line, the file and the environment see it.

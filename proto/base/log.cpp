@@ -3,6 +3,10 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
+
+#include "proto/json.h"
+
 namespace lorad {
 namespace {
 
@@ -16,10 +20,17 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
     return spdlog::level::info;
 }
 
+constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v";
+// %v is the rest of the object's members.
+constexpr const char* kJsonPattern =
+    "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e%z\",\"level\":\"%l\",%v}";
+
+std::atomic<LogFormat> g_format{LogFormat::kText};
+
 spdlog::logger& logger() {
     static const std::shared_ptr<spdlog::logger> instance = [] {
         auto created = spdlog::stderr_color_mt("lorad");
-        created->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
+        created->set_pattern(kTextPattern);
         created->flush_on(spdlog::level::info);
         return created;
     }();
@@ -30,6 +41,30 @@ spdlog::logger& logger() {
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
-void log_line(LogLevel level, std::string_view line) { logger().log(to_spdlog(level), "{}", line); }
+void set_log_format(LogFormat format) {
+    g_format = format;
+    logger().set_pattern(format == LogFormat::kJson ? kJsonPattern : kTextPattern);
+}
+
+void log_line(LogLevel level, std::string_view line) {
+    if (g_format == LogFormat::kJson) {
+        logger().log(to_spdlog(level), "\"message\":{}", json_quote(line));
+    } else {
+        logger().log(to_spdlog(level), "{}", line);
+    }
+}
+
+void log_event(LogLevel level, std::string_view what, std::initializer_list<LogField> fields) {
+    if (!log_enabled(level)) return;
+    bool is_json = g_format == LogFormat::kJson;
+    std::string out = is_json ? "\"message\":" + json_quote(what) : std::string(what);
+    for (const LogField& field : fields) {
+        if (field.value.empty()) continue;
+        std::string value = field.is_number ? field.value : json_quote(field.value);
+        out += is_json ? format(",{}:{}", json_quote(field.key), value)
+                       : format(" {}={}", field.key, value);
+    }
+    logger().log(to_spdlog(level), "{}", out);
+}
 
 }  // namespace lorad

@@ -29,7 +29,7 @@ constexpr const char* kAdapters[] = {"all-linear-r16", "plain-r8-qv", "r1",     
 
 std::vector<TokenId> prompt_of(uint32_t i) {
     std::mt19937 random(i);
-    std::vector<TokenId> prompt(5 + i * 30);
+    std::vector<TokenId> prompt(5 + i * 70);
     for (TokenId& token : prompt) token = TokenId(random() % 200);
     return prompt;
 }
@@ -75,7 +75,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     Metrics metrics{{"base", model::kBlockTokens, 32, kRoom, "device", "", true}};
     Engine engine{runner, metrics, {.limits = {64, kStreamsAtOnce, model::kBlockTokens}, .n_kv_blocks = 32}};
     engine.start();
-    std::atomic<uint32_t> n_begun{0}, n_whole{0}, n_wrong{0}, n_open{kStreamsAtOnce}, n_calls{0};
+    std::atomic<uint32_t> n_begun{0}, n_whole{0}, n_wrong{0}, n_open{kStreamsAtOnce}, n_calls{0}, n_cached{0};
     auto stream = [&](uint32_t client) {
         std::mt19937 random(seed + client);
         while (n_begun.fetch_add(1) < kStreams) {
@@ -88,19 +88,23 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
             request.n_tokens_max = kTokens;
             request.sampling.temperature = 0.0f;
             request.adapter = use_of(*lease, request.prompt);
+            request.prefix = prefix_of(registry, *lease, request.adapter, request.prompt, "");
             request.stream = std::make_shared<TokenStream>(kTokens);
             auto to_come = request.stream;
             *lease = MixLease();
             if (!engine.submit(std::move(request)).ok()) n_wrong.fetch_add(1);
             std::vector<TokenId> tokens;
+            uint32_t n_cached_here = 0;
             for (bool ended = false; !ended;) {
                 TokenStream::Batch batch = to_come->pop(milliseconds(60000));
                 tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
                 ended = batch.end.has_value();
+                if (ended) n_cached_here = batch.end->n_cached_tokens;
             }
             bool is_prefix = tokens.size() <= want.size() && std::equal(tokens.begin(), tokens.end(), want.begin());
             if (!is_prefix) n_wrong.fetch_add(1);
             if (tokens == want) n_whole.fetch_add(1);
+            n_cached.fetch_add(n_cached_here);
         }
         n_open.fetch_sub(1);
     };
@@ -126,6 +130,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     EXPECT_EQ(n_wrong.load(), 0u);
     EXPECT_GT(n_whole.load(), kStreams / 4);
     EXPECT_GT(n_calls.load(), 10u);
+    EXPECT_GT(n_cached.load(), 0u) << "no generation met its own blocks again";
 }
 
 }  // namespace

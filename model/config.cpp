@@ -203,6 +203,7 @@ Status read_generation(const JsonValue& root, GenerationDefaults& generation) {
     TRY(read_ratio(root, "temperature", 0.0, 100.0, generation.temperature));
     TRY(read_ratio(root, "top_p", 0.0, 1.0, generation.top_p));
     TRY(read_ratio(root, "min_p", 0.0, 1.0, generation.min_p));
+    TRY(read_ratio(root, "repetition_penalty", 0.01, 10.0, generation.repetition_penalty));
     if (generation.top_p == 0.0f) generation.top_p = 1e-6f;  // the most probable token alone, as 0 is meant
     TRY_ASSIGN(const int64_t top_k, root.int_or("top_k", 0, -1, INT32_MAX));
     generation.top_k = top_k < 0 ? 0 : static_cast<uint32_t>(top_k);

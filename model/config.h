@@ -48,6 +48,7 @@ struct GenerationDefaults {
     float top_p = 1.0f;
     uint32_t top_k = 0;  // 0: off
     float min_p = 0.0f;
+    float repetition_penalty = 1.0f;
 };
 
 struct ModelConfig {

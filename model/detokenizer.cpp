@@ -1,6 +1,7 @@
 #include "model/detokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lorad::model {
 
@@ -46,14 +47,16 @@ int character_length(std::string_view text, size_t& bad) {
 }  // namespace
 
 Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                         std::vector<std::string> stop_strings)
+                         std::vector<std::string> stop_strings, bool include_stop)
     : tokenizer_(std::move(tokenizer)),
       skip_special_tokens_(skip_special_tokens),
+      include_stop_(include_stop),
       stop_strings_(std::move(stop_strings)) {
     std::erase_if(stop_strings_, [](const std::string& stop) { return stop.empty(); });
 }
 
-Result<std::string> Detokenizer::push(TokenId id) {
+Result<std::string> Detokenizer::push(TokenId id, bool may_stop) {
+    may_stop_ = may_stop;
     if (stopped_ || !tokenizer_->exists(id) || (skip_special_tokens_ && tokenizer_->is_special(id)))
         return std::string();
     if (tokenizer_->decoder_kind() == DecoderKind::kByteLevel) {
@@ -124,6 +127,7 @@ Result<std::string> Detokenizer::decode_window(bool at_end) {
 std::string Detokenizer::release(std::string_view text, bool at_end) {
     if (stop_strings_.empty()) return std::string(text);
     held_ += text;
+    if (!may_stop_) return std::exchange(held_, {});
     size_t begin = std::string::npos;
     for (const std::string& stop : stop_strings_) {
         const size_t at = held_.find(stop);
@@ -136,7 +140,8 @@ std::string Detokenizer::release(std::string_view text, bool at_end) {
     }
     if (begin != std::string::npos) {
         stopped_ = true;
-        std::string before = held_.substr(0, begin);
+        std::string before =
+            held_.substr(0, begin + (include_stop_ ? matched_stop_.size() : 0));
         held_.clear();
         return before;
     }

@@ -14,13 +14,14 @@ namespace lorad::model {
 
 class Detokenizer {
   public:
-    // Empty stop strings are ignored.
+    // Empty stop strings are ignored. With include_stop the text is cut behind the stop string.
     Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                std::vector<std::string> stop_strings = {});
+                std::vector<std::string> stop_strings = {}, bool include_stop = false);
 
     // The text that is certain now: whole characters that no later token can change and no stop
     // string can begin with. Often empty. Nothing more comes once stopped(). O(1) amortised.
-    Result<std::string> push(TokenId id);
+    // Without may_stop no stop string is looked for in what this token and those before it gave.
+    Result<std::string> push(TokenId id, bool may_stop = true);
     // What was held back, at the end of the stream; cut characters become U+FFFD as in the
     // tokenizer's decode.
     Result<std::string> flush();
@@ -36,6 +37,8 @@ class Detokenizer {
 
     std::shared_ptr<const Tokenizer> tokenizer_;
     bool skip_special_tokens_;
+    bool include_stop_;
+    bool may_stop_ = true;  // in what comes next
     std::vector<std::string> stop_strings_;
 
     // Byte-level: the beginning of a character whose rest has not come.

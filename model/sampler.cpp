@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "proto/base/check.h"
 
@@ -18,15 +19,17 @@ uint64_t mix(uint64_t x) {
     return x;
 }
 
-// Index of the first maximum, or -1 if any value is not finite.
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Index of the first maximum; -1 if a value is not a number or +infinity, or all are -infinity.
 TokenId argmax(std::span<const float> logits) {
     size_t best = 0;
-    bool is_finite = true;
+    bool is_sound = true;
     for (size_t i = 0; i < logits.size(); ++i) {
-        is_finite = is_finite && std::isfinite(logits[i]);
+        is_sound = is_sound && logits[i] < kInfinity;
         if (logits[i] > logits[best]) best = i;
     }
-    return is_finite ? static_cast<TokenId>(best) : -1;
+    return is_sound && logits[best] > -kInfinity ? static_cast<TokenId>(best) : -1;
 }
 
 // More probable first; of equals the lower id.
@@ -37,8 +40,45 @@ struct ByLogit {
     }
 };
 
-// Leaves in `ids` the k most probable tokens, sorted. A heap of k: with few of many, most tokens cost one comparison.
-void keep_top_k(std::span<const float> logits, uint32_t k, std::vector<uint32_t>& ids) {
+// All ids whose weight is at least `least`, in order of id.
+void keep_heavy(std::span<const float> weights, float least, std::vector<uint32_t>& ids) {
+    ids.clear();
+    for (uint32_t id = 0; id < weights.size(); ++id) {
+        if (weights[id] >= least) ids.push_back(id);
+    }
+}
+
+// Those whose information -ln p is nearest to the entropy, until their probabilities reach `mass`, and what is as near as the
+// last of them.
+void keep_typical(std::span<const float> weights, float mass, std::vector<uint32_t>& ids) {
+    std::erase_if(ids, [&](uint32_t id) { return weights[id] <= 0.0f; });
+    double sum = 0.0, entropy = 0.0;
+    for (const uint32_t id : ids) sum += weights[id];
+    const auto information = [&](uint32_t id) { return -std::log(static_cast<double>(weights[id]) / sum); };
+    for (const uint32_t id : ids) entropy += weights[id] / sum * information(id);
+    struct Distance {
+        double distance;
+        uint32_t id;
+    };
+    std::vector<Distance> order;
+    order.reserve(ids.size());
+    for (const uint32_t id : ids) order.push_back({std::abs(information(id) - entropy), id});
+    std::ranges::sort(order, [](const Distance& a, const Distance& b) {
+        return a.distance != b.distance ? a.distance < b.distance : a.id < b.id;
+    });
+    ids.clear();
+    double kept = 0.0;
+    for (const Distance& next : order) {
+        if (kept >= mass * sum && next.distance > order[ids.size() - 1].distance) break;
+        kept += weights[next.id];
+        ids.push_back(next.id);
+    }
+}
+
+}  // namespace
+
+// A heap of k: with few of many, most tokens cost one comparison.
+void top_ids(std::span<const float> logits, uint32_t k, std::vector<uint32_t>& ids) {
     const ByLogit before{logits};
     ids.clear();
     for (uint32_t id = 0; id < logits.size(); ++id) {
@@ -53,16 +93,6 @@ void keep_top_k(std::span<const float> logits, uint32_t k, std::vector<uint32_t>
     }
     std::ranges::sort_heap(ids, before);
 }
-
-// All ids whose weight is at least `least`, in order of id.
-void keep_heavy(std::span<const float> weights, float least, std::vector<uint32_t>& ids) {
-    ids.clear();
-    for (uint32_t id = 0; id < weights.size(); ++id) {
-        if (weights[id] >= least) ids.push_back(id);
-    }
-}
-
-}  // namespace
 
 double uniform_at(uint64_t seed, uint64_t position) {
     constexpr uint64_t kStep = 0x9e3779b97f4a7c15ull;
@@ -86,7 +116,7 @@ TokenId sample(std::span<const float> logits, const proto::SamplingParams& param
     const bool has_top_k = params.top_k > 0 && params.top_k < logits.size();
     const bool has_top_p = params.top_p < 1.0f;
     if (has_top_k) {
-        keep_top_k(logits, params.top_k, ids);
+        top_ids(logits, params.top_k, ids);
         for (const uint32_t id : ids) weigh(id);  // nobody looks at the others' weights
     } else {
         for (size_t id = 0; id < logits.size(); ++id) weigh(id);
@@ -113,14 +143,18 @@ TokenId sample(std::span<const float> logits, const proto::SamplingParams& param
         keep_heavy(weights, params.min_p, ids);
     }
 
+    if (params.typical_p < 1.0f) keep_typical(weights, params.typical_p, ids);
+
     double sum = 0.0;
     for (const uint32_t id : ids) sum += weights[id];
     double left = uniform_at(params.seed, position) * sum;
+    TokenId last = best;  // where rounding uses up the sum
     for (const uint32_t id : ids) {
         left -= weights[id];
         if (left < 0.0) return static_cast<TokenId>(id);
+        if (weights[id] > 0.0f) last = static_cast<TokenId>(id);
     }
-    return best;  // rounding used up the sum
+    return last;
 }
 
 }  // namespace lorad::model

@@ -20,11 +20,16 @@ struct SamplerScratch {
     std::vector<float> weights;
 };
 
-// Order of the filters: temperature, top_k, top_p, min_p; each sees what the one before left, renormalised. top_p keeps the
-// fewest most probable tokens whose probabilities reach it, always one at least; of equal logits the lower id comes first.
+// Order of the filters: temperature, top_k, top_p, min_p, typical_p, as in transformers; each sees what the one before left,
+// renormalised. top_p keeps the fewest most probable tokens whose probabilities reach it, always one at least; of equal logits
+// the lower id comes first. typical_p keeps those whose information -ln p is nearest to the entropy, likewise.
 // `position` is that of the token being chosen. Greedy parameters take the argmax (lowest id on ties).
-// -1 if any logit is not a number or infinite: the caller ends the request with an error.
+// -infinity is a token that may not come. -1 if a logit is not a number or +infinity, or none may come: the caller ends the
+// request with an error.
 TokenId sample(std::span<const float> logits, const proto::SamplingParams& params, uint32_t position,
                SamplerScratch& scratch);
+
+// The k highest of a row, the highest first; of equals the lower id. Fewer if there are not so many.
+void top_ids(std::span<const float> logits, uint32_t k, std::vector<uint32_t>& ids);
 
 }  // namespace lorad::model

@@ -1,6 +1,6 @@
 // Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that
 // clients of OpenAI or vLLM know is either honoured or refused by name (kUnsupportedParameter);
-// fields nobody knows are accepted.
+// fields nobody knows are accepted and listed. Other endpoints fill the same struct.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,23 @@
 #include "proto/adapter_request.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/sampling_params.h"
 
 namespace lorad::proto {
 
 inline constexpr size_t kStopStringsMax = 16;
 inline constexpr size_t kStopTokensMax = 1024;
 inline constexpr size_t kStopStringBytesMax = 1024;
+inline constexpr size_t kLogitBiasMax = 1024;
+inline constexpr uint32_t kChoicesMax = 128;  // prompts times best_of
+inline constexpr size_t kUserBytesMax = 512;  // of user and cache_salt
 
 enum class ApiKind : uint8_t { kCompletion, kChat };
+
+struct Prompt {
+    std::optional<std::string> text;
+    std::vector<TokenId> ids;  // where there is no text
+};
 
 // What the request says; what it leaves out is filled from the model's generation_config.json.
 struct GenerateRequest {
@@ -30,27 +39,54 @@ struct GenerateRequest {
     std::optional<std::vector<NamedScale>> adapters;  // "adapters" or "adapter"
     std::optional<std::vector<IdScale>> lora;         // llama-server's "lora"
 
-    // Completion: one of the two. Chat: the messages as a JSON array for the chat template; every
-    // content is a string or null, lists of text parts have been joined.
-    std::optional<std::string> prompt_text;
-    std::vector<TokenId> prompt_ids;
-    std::string messages_json;
+    std::vector<Prompt> prompts;  // completions: at least one
+    bool add_special_tokens = true;  // to texts; chats only where they are asked for
 
-    std::optional<uint32_t> n_tokens_max;
+    // Chats: JSON for the chat template, each empty where there is none. Every content is a string
+    // or null (lists of text parts have been joined), arguments of tool calls are objects.
+    std::string messages_json;
+    std::string documents_json;
+    std::string template_kwargs_json;
+    bool add_generation_prompt = true;
+    // The last message's text, which the answer is to continue.
+    std::optional<std::string> continued_text;
+
+    std::optional<uint32_t> n_tokens_max;  // 0 only with echo
     uint32_t n_tokens_min = 0;
     std::optional<float> temperature;
     std::optional<float> top_p;
     std::optional<uint32_t> top_k;  // 0: off
     std::optional<float> min_p;
+    std::optional<float> repetition_penalty;
+    float typical_p = 1.0f;
+    float presence_penalty = 0.0f;
+    float frequency_penalty = 0.0f;
+    std::vector<TokenBias> logit_bias;
+    std::vector<TokenId> allowed_token_ids;  // sorted
     std::optional<uint64_t> seed;
     std::vector<std::string> stop;  // none of them empty
     std::vector<TokenId> stop_token_ids;
+    bool include_stop = false;  // in the text
     bool ignore_eos = false;
-    bool add_special_tokens = true;  // to texts; chats only where they are asked for
+    bool skip_special_tokens = true;
+
+    uint32_t n = 1;        // answers to each prompt
+    uint32_t best_of = 1;  // of how many; at least n
+    bool echo = false;     // completions: the prompt before the answer
+    std::optional<uint32_t> n_logprobs;         // beside each token; 0: its own alone
+    std::optional<uint32_t> n_prompt_logprobs;  // likewise
+    bool tokens_as_ids = false;                 // "token_id:5" where log-probabilities name tokens
 
     bool stream = false;
     bool include_usage = false;
+    bool continuous_usage = false;
     bool return_token_ids = false;
+
+    int32_t priority = 0;
+    std::string user;
+    std::string cache_salt;
+
+    std::vector<std::string> ignored_fields;  // that nobody knows, as the client wrote them
 };
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.

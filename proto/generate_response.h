@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "proto/base/ids.h"
 #include "proto/generate_request.h"
+#include "proto/logprobs.h"
 
 namespace lorad::proto {
 
@@ -21,33 +24,52 @@ struct ResponseHead {
     std::string model;               // as the request named it
     std::string adapter_generation;  // digest of the adapter's content; empty for the base model,
                                      // then not written
+    // The bytes that a token adds to a text; they need not be UTF-8.
+    std::function<std::string(TokenId)> token_bytes;
+    bool tokens_as_ids = false;  // "token_id:5" in the place of a token's text
 };
 
 struct Usage {
     uint64_t n_prompt_tokens = 0;
     uint64_t n_completion_tokens = 0;
+    uint64_t n_cached_tokens = 0;  // of the prompt's: their KV entries were there already
 };
 
-// Token ids are written where the pointers are set (return_token_ids), with vLLM's names and
-// places.
-struct TokenIds {
-    const std::vector<TokenId>* prompt = nullptr;
-    const std::vector<TokenId>* completion = nullptr;
+// Log-probabilities of consecutive tokens. Rank 0: nothing is known about this token, since it is a
+// prompt's first.
+struct ShownLogprobs {
+    std::vector<TokenLogprobs> tokens;
+    uint64_t text_offset = 0;  // characters of the choice's text before the first of them
 };
 
-std::string whole_response(const ResponseHead& head, std::string_view text,
-                           std::string_view finish_reason, const Usage& usage, const TokenIds& ids);
+// A choice, or the part of it that a chunk brings.
+struct ChoicePart {
+    uint32_t index = 0;
+    std::string text;
+    std::string finish_reason;  // empty: not ended
+    bool is_first = false;      // of a stream's chunks of this choice: carries the role
+    std::optional<ShownLogprobs> logprobs;
+    // Where they were asked for; with vLLM's names and places.
+    std::optional<std::vector<TokenId>> prompt_ids, token_ids;
+    std::optional<std::vector<TokenLogprobs>> prompt_logprobs;  // without the first token's
+};
 
-// One chunk of a stream. `finish_reason` is empty but in the last one. Every chunk of a stream with
-// include_usage carries "usage": null, the final usage_chunk the numbers.
-struct Chunk {
-    std::string_view text;
-    std::string_view finish_reason;
-    bool is_first = false;  // chat: carries the role
+std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices,
+                           const Usage& usage);
+
+// What a chunk says about usage. Every chunk of a stream with include_usage carries "usage": null,
+// or the numbers so far with continuous_usage_stats; the final usage_chunk the last ones.
+struct ChunkUsage {
     bool with_usage = false;
-    TokenIds ids;
+    std::optional<Usage> so_far;
 };
-std::string chunk_response(const ResponseHead& head, const Chunk& chunk);
+std::string chunk_response(const ResponseHead& head, const ChoicePart& part,
+                           const ChunkUsage& usage);
 std::string usage_chunk(const ResponseHead& head, const Usage& usage);
+
+// Characters (code points) of a text, as text offsets count them.
+uint64_t n_characters(std::string_view text);
+// How answers show a token: its text, or "bytes:\xe2\x82" where that is no UTF-8.
+std::string token_name(const ResponseHead& head, TokenId token);
 
 }  // namespace lorad::proto

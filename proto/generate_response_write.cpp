@@ -1,3 +1,4 @@
+#include "proto/generate_logprobs_write.h"
 #include "proto/generate_response.h"
 #include "proto/json.h"
 
@@ -15,19 +16,12 @@ void begin(JsonWriter& writer, const ResponseHead& head, std::string_view object
         writer.field("adapter_generation", head.adapter_generation);
 }
 
-void write_ids(JsonWriter& writer, std::string_view name, const std::vector<TokenId>* ids) {
-    if (ids == nullptr) return;
+void write_ids(JsonWriter& writer, std::string_view name,
+               const std::optional<std::vector<TokenId>>& ids) {
+    if (!ids) return;
     writer.key(name).begin_array();
     for (TokenId id : *ids) writer.value(int64_t(id));
     writer.end_array();
-}
-
-void write_finish_reason(JsonWriter& writer, std::string_view reason) {
-    if (reason.empty()) {
-        writer.key("finish_reason").null();
-    } else {
-        writer.field("finish_reason", reason);
-    }
 }
 
 void write_usage(JsonWriter& writer, const Usage& usage) {
@@ -35,60 +29,99 @@ void write_usage(JsonWriter& writer, const Usage& usage) {
         .begin_object()
         .field("prompt_tokens", usage.n_prompt_tokens)
         .field("completion_tokens", usage.n_completion_tokens)
-        .field("total_tokens", usage.n_prompt_tokens + usage.n_completion_tokens)
+        .field("total_tokens", usage.n_prompt_tokens + usage.n_completion_tokens);
+    writer.key("prompt_tokens_details")
+        .begin_object()
+        .field("cached_tokens", usage.n_cached_tokens)
         .end_object();
+    writer.end_object();
 }
 
 std::string_view chunk_object(ApiKind kind) {
     return kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion";
 }
 
+// What follows the text or message in every choice.
+void write_choice_rest(JsonWriter& writer, const ResponseHead& head, const ChoicePart& part) {
+    bool chat = head.kind == ApiKind::kChat;
+    writer.key("logprobs");
+    if (!part.logprobs) {
+        writer.null();
+    } else if (chat) {
+        write_chat_logprobs(writer, head, *part.logprobs);
+    } else {
+        write_completion_logprobs(writer, head, *part.logprobs);
+    }
+    writer.key("finish_reason");
+    if (part.finish_reason.empty()) {
+        writer.null();
+    } else {
+        writer.value(part.finish_reason);
+    }
+    if (!chat) {
+        if (part.prompt_logprobs) {
+            writer.key("prompt_logprobs");
+            write_prompt_logprobs(writer, head, *part.prompt_logprobs);
+        }
+        write_ids(writer, "prompt_token_ids", part.prompt_ids);
+    }
+    write_ids(writer, "token_ids", part.token_ids);
+}
+
 }  // namespace
 
-std::string whole_response(const ResponseHead& head, std::string_view text,
-                           std::string_view finish_reason, const Usage& usage,
-                           const TokenIds& ids) {
+std::string whole_response(const ResponseHead& head, std::span<const ChoicePart> choices,
+                           const Usage& usage) {
     bool chat = head.kind == ApiKind::kChat;
     JsonWriter writer;
     begin(writer, head, chat ? "chat.completion" : "text_completion");
-    writer.key("choices").begin_array().begin_object().field("index", 0);
-    if (chat) {
-        writer.key("message").begin_object().field("role", "assistant").field("content", text);
-        writer.key("refusal").null().end_object();
-    } else {
-        writer.field("text", text);
+    writer.key("choices").begin_array();
+    for (const ChoicePart& choice : choices) {
+        writer.begin_object().field("index", uint64_t(choice.index));
+        if (chat) {
+            writer.key("message").begin_object().field("role", "assistant");
+            writer.field("content", choice.text).key("refusal").null().end_object();
+        } else {
+            writer.field("text", choice.text);
+        }
+        write_choice_rest(writer, head, choice);
+        writer.end_object();
     }
-    writer.key("logprobs").null();
-    write_finish_reason(writer, finish_reason);
-    if (!chat) write_ids(writer, "prompt_token_ids", ids.prompt);
-    write_ids(writer, "token_ids", ids.completion);
-    writer.end_object().end_array();
+    writer.end_array();
     write_usage(writer, usage);
-    if (chat) write_ids(writer, "prompt_token_ids", ids.prompt);
+    if (chat && !choices.empty()) {
+        if (choices[0].prompt_logprobs) {
+            writer.key("prompt_logprobs");
+            write_prompt_logprobs(writer, head, *choices[0].prompt_logprobs);
+        }
+        write_ids(writer, "prompt_token_ids", choices[0].prompt_ids);
+    }
     writer.end_object();
     return writer.take();
 }
 
-std::string chunk_response(const ResponseHead& head, const Chunk& chunk) {
+std::string chunk_response(const ResponseHead& head, const ChoicePart& part,
+                           const ChunkUsage& usage) {
     bool chat = head.kind == ApiKind::kChat;
     JsonWriter writer;
     begin(writer, head, chunk_object(head.kind));
-    if (chat) write_ids(writer, "prompt_token_ids", chunk.ids.prompt);
-    writer.key("choices").begin_array().begin_object().field("index", 0);
+    if (chat) write_ids(writer, "prompt_token_ids", part.prompt_ids);
+    writer.key("choices").begin_array().begin_object().field("index", uint64_t(part.index));
     if (chat) {
         writer.key("delta").begin_object();
-        if (chunk.is_first) writer.field("role", "assistant");
-        if (chunk.is_first || !chunk.text.empty()) writer.field("content", chunk.text);
+        if (part.is_first) writer.field("role", "assistant");
+        if (part.is_first || !part.text.empty()) writer.field("content", part.text);
         writer.end_object();
     } else {
-        writer.field("text", chunk.text);
+        writer.field("text", part.text);
     }
-    writer.key("logprobs").null();
-    write_finish_reason(writer, chunk.finish_reason);
-    if (!chat) write_ids(writer, "prompt_token_ids", chunk.ids.prompt);
-    write_ids(writer, "token_ids", chunk.ids.completion);
+    write_choice_rest(writer, head, part);
     writer.end_object().end_array();
-    if (chunk.with_usage) writer.key("usage").null();
+    if (usage.so_far) {
+        write_usage(writer, *usage.so_far);
+    } else if (usage.with_usage) {
+        writer.key("usage").null();
+    }
     writer.end_object();
     return writer.take();
 }

@@ -72,6 +72,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.adapter_wait_s = config.adapter_wait_s;
     load.executor.n_rows_max = config.max_num_batched_tokens;
     load.executor.n_sequences_max = config.max_num_seqs;
+    load.executor.n_outputs_max = config.max_num_seqs + kPromptOutputsMax;
     load.executor.n_positions_max = config.max_model_len;
     load.executor.memory_utilization = config.gpu_memory_utilization;
     load.executor.n_kv_blocks = config.num_kv_blocks;
@@ -203,6 +204,7 @@ Status run_serve(const Config& config) {
                           loaded.executor->options().n_positions_max,
                           loaded.config.generation,
                           unix_time_s()};
+    context.strict = config.strict;
     context.adapter_root = config.adapter_root;
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);

@@ -39,6 +39,9 @@ void describe(Config& c, Visit&& visit) {
           Range{1024, 1u << 30});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
           "how long running requests may finish after SIGTERM", Range{0, 86400});
+    visit("strict", c.strict, "",
+          "refuse requests with fields that nobody knows, instead of listing them in the header "
+          "x-lorad-ignored-fields");
     visit(
         "device", c.device, "INDEX|NAME",
         "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");

@@ -30,6 +30,8 @@ struct Config {
     uint32_t body_bytes_max = 16u << 20;
     uint32_t drain_timeout_s = 30;
 
+    bool strict = false;  // request fields that nobody knows are refused
+
     std::string device;                // empty: the best one
     std::string kernel_path = "auto";  // auto, portable, coopmat, coopmat2
     bool batch_invariant = false;

@@ -9,14 +9,20 @@ namespace {
 
 class ModelDecoder final : public TextDecoder {
   public:
-    ModelDecoder(std::shared_ptr<const model::Tokenizer> tokenizer, std::vector<std::string> stop)
-        : detokenizer_(std::move(tokenizer), true, std::move(stop)) {}
-    Result<std::string> push(TokenId token) override { return detokenizer_.push(token); }
+    ModelDecoder(std::shared_ptr<const model::Tokenizer> tokenizer, DecodeOptions options)
+        : detokenizer_(std::move(tokenizer), options.skip_special_tokens, std::move(options.stop),
+                       options.include_stop),
+          n_tokens_min_(options.n_tokens_min) {}
+    Result<std::string> push(TokenId token) override {
+        return detokenizer_.push(token, ++n_tokens_ > n_tokens_min_);
+    }
     bool found_stop() const override { return detokenizer_.stopped(); }
     Result<std::string> finish() override { return detokenizer_.flush(); }
 
   private:
     model::Detokenizer detokenizer_;
+    const uint32_t n_tokens_min_;
+    uint32_t n_tokens_ = 0;
 };
 
 // For a model without tokenizer.
@@ -31,6 +37,32 @@ Error no_tokenizer() {
     return make_error(ErrorCode::kInvalidRequest,
                       "the served model has no tokenizer.json: give \"prompt\" as a list of token "
                       "ids to /v1/completions");
+}
+
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view kBlank = " \t\n\r\f\v";
+    size_t begin = text.find_first_not_of(kBlank);
+    if (begin == std::string_view::npos) return {};
+    return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+// Cuts what the template writes behind the last message's text, as transformers does; with its
+// trailing blanks where the template has kept them.
+Result<std::string> cut_behind(const std::string& rendered, const std::string& text) {
+    std::string_view core = trimmed(text);
+    size_t begin = core.empty() ? std::string::npos : rendered.rfind(core);
+    if (begin == std::string::npos) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          "continue_final_message: the chat template changes the text of the last "
+                          "message, so that it cannot be continued",
+                          "continue_final_message");
+    }
+    std::string_view without_leading(text);
+    without_leading.remove_prefix(size_t(without_leading.find(core)));
+    size_t n_kept = core.size();
+    if (rendered.compare(begin, without_leading.size(), without_leading) == 0)
+        n_kept = without_leading.size();
+    return rendered.substr(0, begin + n_kept);
 }
 
 }  // namespace
@@ -54,26 +86,38 @@ Result<std::vector<TokenId>> ModelText::encode(std::string_view text,
     return tokenizer_->encode(text, add_special_tokens);
 }
 
-Result<std::string> ModelText::render_chat(const std::string& messages_json) const {
+Result<std::string> ModelText::decode(std::span<const TokenId> tokens,
+                                      bool skip_special_tokens) const {
+    if (!tokenizer_) return std::string();
+    return tokenizer_->decode(tokens, skip_special_tokens);
+}
+
+std::string ModelText::token_bytes(TokenId token) const {
+    return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
+}
+
+Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat_template_) return no_tokenizer();
     JsonWriter input;
-    input.begin_object()
-        .key("messages")
-        .raw(messages_json)
-        .field("add_generation_prompt", true)
-        .end_object();
+    input.begin_object().key("messages").raw(chat.messages_json);
+    input.field("add_generation_prompt", chat.add_generation_prompt);
+    if (!chat.tools_json.empty()) input.key("tools").raw(chat.tools_json);
+    if (!chat.documents_json.empty()) input.key("documents").raw(chat.documents_json);
+    if (!chat.kwargs_json.empty()) input.key("extra").raw(chat.kwargs_json);
+    input.end_object();
     Result<std::string> rendered = chat_template_->render(input.take());
-    if (!rendered.ok() && rendered.error().param.empty()) {
+    if (!rendered.ok()) {
         Error error = rendered.error();
-        error.param = "messages";
+        if (error.param.empty()) error.param = "messages";
         return error;
     }
+    if (chat.continued_text) return cut_behind(*rendered, *chat.continued_text);
     return rendered;
 }
 
-std::unique_ptr<TextDecoder> ModelText::make_decoder(std::vector<std::string> stop) const {
+std::unique_ptr<TextDecoder> ModelText::make_decoder(DecodeOptions options) const {
     if (!tokenizer_) return std::make_unique<SilentDecoder>();
-    return std::make_unique<ModelDecoder>(tokenizer_, std::move(stop));
+    return std::make_unique<ModelDecoder>(tokenizer_, std::move(options));
 }
 
 }  // namespace lorad::server

@@ -17,8 +17,11 @@ class ModelText final : public TextCodec {
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
     Result<std::vector<TokenId>> encode(std::string_view text,
                                         bool add_special_tokens) const override;
-    Result<std::string> render_chat(const std::string& messages_json) const override;
-    std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const override;
+    Result<std::string> decode(std::span<const TokenId> tokens,
+                               bool skip_special_tokens) const override;
+    std::string token_bytes(TokenId token) const override;
+    Result<std::string> render_chat(const ChatInput& chat) const override;
+    std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override;
 
   private:
     std::shared_ptr<const model::Tokenizer> tokenizer_;

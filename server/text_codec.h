@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,15 +28,36 @@ class TextDecoder {
     virtual Result<std::string> finish() = 0;
 };
 
+struct DecodeOptions {
+    std::vector<std::string> stop;
+    bool include_stop = false;  // the text ends behind the stop string
+    bool skip_special_tokens = true;
+    uint32_t n_tokens_min = 0;  // stop strings do not count in the text of the tokens before
+};
+
+// What a chat template gets: JSON texts, empty where there is none.
+struct ChatInput {
+    std::string messages_json;   // an array of messages
+    std::string tools_json;      // an array of tools
+    std::string documents_json;  // an array of objects
+    std::string kwargs_json;     // an object: more variables
+    bool add_generation_prompt = true;  // ends with what makes the assistant speak
+    // The last message's text: the prompt ends with it, so that the answer continues it.
+    std::optional<std::string> continued_text;
+};
+
 class TextCodec {
   public:
     virtual ~TextCodec() = default;
     virtual Result<std::vector<TokenId>> encode(std::string_view text,
                                                 bool add_special_tokens) const = 0;
-    // The prompt text of a chat; `messages_json` is a JSON array of messages. Ends with what makes
-    // the assistant speak.
-    virtual Result<std::string> render_chat(const std::string& messages_json) const = 0;
-    virtual std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const = 0;
+    virtual Result<std::string> decode(std::span<const TokenId> tokens,
+                                       bool skip_special_tokens) const = 0;
+    // The bytes that a token adds to a text; empty for ids without one.
+    virtual std::string token_bytes(TokenId token) const = 0;
+    // The prompt text of a chat.
+    virtual Result<std::string> render_chat(const ChatInput& chat) const = 0;
+    virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
 };
 
 }  // namespace lorad::server

@@ -10,14 +10,6 @@ namespace lorad::server {
 
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-    return std::chrono::duration<double>(end - begin).count();
-}
-
-}  // namespace
-
 Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
     : runner_(runner),
       metrics_(metrics),
@@ -136,6 +128,10 @@ bool Engine::step() {
     if (planned) done = submit_step();
     publish();
     update_gauges();
+    if (planned && done.ok()) {
+        list_choices(in_flight_.back());
+        chooser_.prepare(choices_);
+    }
     bool worked = planned || !in_flight_.empty();
     // With two steps in flight, or nothing to add to the one there is, wait for the oldest.
     if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan()))))
@@ -151,16 +147,13 @@ bool Engine::may_plan() const {
     if (in_flight_.size() > 1) return false;
     const std::vector<Planned>& planned = in_flight_.front().planned;
     return std::all_of(planned.begin(), planned.end(), [](const Planned& p) {
-        return p.output < 0 || p.sequence->ended || device_chooses(p.sequence->request);
+        return p.output < 0 || p.sequence->ended || device_chooses(p.sequence->request, p.position);
     });
 }
 
 void Engine::take_arrivals() {
     for (Request& request : queue_.drain()) {
-        auto sequence = std::make_unique<Sequence>();
-        sequence->tokens.reserve(request.prompt.size() + std::min(request.n_tokens_max, 4096u));
-        sequence->tokens.assign(request.prompt.begin(), request.prompt.end());
-        sequence->request = std::move(request);
+        auto sequence = std::make_unique<Sequence>(std::move(request));
         sequence->arrival = n_arrived_++;
         sequence->arrived_ms = now_ms();
         sequence->ticket = fair_share_.enter(sequence->request.tenant, sequence->request.adapter.name,
@@ -256,17 +249,19 @@ Status Engine::submit_step() {
                 std::min(sequence.first_merged_block,
                          sequence.n_computed / options_.limits.block_tokens);
         }
+        add_prompt_outputs(planned, first_row);
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
-        planned.output =
-            int32_t(batch_.add_output(first_row + planned.n_rows - 1, !device_chooses(request)));
         planned.position = sequence.n_known();
+        planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1,
+                                                   !device_chooses(request, planned.position)));
     }
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
-        if (planned.output < 0 || !device_chooses(planned.sequence->request)) continue;
+        if (planned.output < 0 || !device_chooses(planned.sequence->request, planned.position))
+            continue;
         uint32_t n_generated =
             planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
         if (n_generated < planned.sequence->request.n_tokens_max)
@@ -287,118 +282,19 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
-Status Engine::finish_step() {
-    TRY_ASSIGN(StepResult result, runner_.finish());
-    Flight flight = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    ++n_finished_;
-    if (result.argmax.size() != flight.n_outputs || result.logits.size() != flight.n_outputs) {
-        return make_error(ErrorCode::kInternal, format("step returned {} outputs, expected {}",
-                                                       result.argmax.size(), flight.n_outputs));
+// Where log-probabilities of the prompt are wanted, each row says what it expects to follow.
+void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
+    const Sequence& sequence = *planned.sequence;
+    if (!sequence.wants_prompt_outputs()) return;
+    uint32_t n_known_already = uint32_t(sequence.choice.prompt_logprobs.size());
+    uint32_t begin = std::max(sequence.n_computed, n_known_already);
+    uint32_t end = std::min(sequence.n_computed + planned.n_rows,
+                            uint32_t(sequence.request.prompt.size()) - 1);
+    planned.prompt_position = begin + 1;
+    for (uint32_t position = begin; position < end; ++position) {
+        uint32_t output = batch_.add_output(first_row + position - sequence.n_computed, true);
+        if (planned.n_prompt_outputs++ == 0) planned.first_prompt_output = output;
     }
-    choose_tokens(flight, result);
-    Clock::time_point now = time_now();
-    for (const Planned& planned : flight.planned) {
-        if (planned.output >= 0 && !planned.sequence->ended)
-            set_token(planned, result.argmax[size_t(planned.output)], now);
-    }
-    flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
-    last_finish_ = now;
-    if (flight.metrics.n_rows > flight.metrics.n_prefill_rows)
-        step_times_.observe(flight.metrics.n_prefill_rows, flight.metrics.seconds);
-    metrics_.on_step(flight.metrics);
-    retire_ended();
-    return ok_status();
-}
-
-void Engine::choose_tokens(const Flight& flight, StepResult& result) {
-    choices_.clear();
-    for (const Planned& planned : flight.planned) {
-        if (planned.output < 0 || planned.sequence->ended) continue;
-        choices_.push_back(
-            {&planned.sequence->request, uint32_t(planned.output), planned.position});
-    }
-    chooser_.choose(choices_, result);
-}
-
-void Engine::set_token(const Planned& planned, TokenId token, Clock::time_point now) {
-    Sequence& sequence = *planned.sequence;
-    if (token < 0) {
-        log_error("request {}: the model's output is not finite at position {}",
-                  sequence.request.id, planned.position);
-        blocks_.forget(sequence.blocks);
-        sequence.n_published = uint32_t(sequence.blocks.size());
-        end_sequence(sequence, {FinishReason::kError,
-                                make_error(ErrorCode::kInternal,
-                                           "the model's output is not a finite number")});
-        return;
-    }
-    if (planned.position < sequence.n_known()) {
-        sequence.tokens[planned.position] = token;
-    } else {
-        sequence.tokens.push_back(token);
-    }
-    take_token(sequence, token, now);
-}
-
-void Engine::take_token(Sequence& sequence, TokenId token, Clock::time_point now) {
-    const Request& request = sequence.request;
-    if (sequence.n_generated == 0) {
-        metrics_.on_prompt_tokens(request.prompt.size());
-        metrics_.on_first_token(seconds_between(request.arrived, now));
-        sequence.first_token_at = now;
-    } else {
-        metrics_.on_next_token(seconds_between(sequence.last_token_at, now));
-    }
-    sequence.last_token_at = now;
-    ++sequence.n_generated;
-    metrics_.on_generated(1);
-    fair_share_.charge(sequence.ticket, kGeneratedTokenCost);
-    publications_.push_back({request.stream, token, std::nullopt});
-
-    bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
-                   request.stop_tokens.end();
-    if (is_stop && sequence.n_generated >= request.n_tokens_min) {
-        end_sequence(sequence, {FinishReason::kStop, std::nullopt});
-    } else if (sequence.n_generated == request.n_tokens_max) {
-        end_sequence(sequence, {FinishReason::kLength, std::nullopt});
-    }
-}
-
-Metrics::Finished Engine::finished(const Sequence& sequence, FinishReason reason) const {
-    Metrics::Finished out;
-    out.reason = reason;
-    out.total_s = seconds_between(sequence.request.arrived, time_now());
-    out.n_prompt = sequence.request.prompt.size();
-    out.n_generated = sequence.n_generated;
-    out.n_tokens_max = sequence.request.n_tokens_max;
-    if (sequence.was_admitted)
-        out.queue_s = seconds_between(sequence.request.arrived, sequence.started);
-    if (sequence.n_generated > 0) {
-        out.prefill_s = seconds_between(sequence.started, sequence.first_token_at);
-        out.decode_s = seconds_between(sequence.first_token_at, sequence.last_token_at);
-    }
-    return out;
-}
-
-// The sequence object and its lease go with retire_ended().
-void Engine::end_sequence(Sequence& sequence, StreamEnd end) {
-    CHECK(!sequence.ended);
-    sequence.ended = true;
-    release_blocks(sequence);
-    end.n_cached_tokens = sequence.n_cached_tokens;
-    fair_share_.leave(sequence.ticket, now_ms());
-    if (!sequence.was_admitted) queue_.leave_waiting(1, sequence.request.prompt.size());
-    metrics_.on_finished(finished(sequence, end.reason));
-    publications_.push_back({sequence.request.stream, -1, std::move(end)});
-}
-
-void Engine::publish() {
-    for (Publication& publication : publications_) {
-        if (publication.token >= 0) publication.stream->push(publication.token);
-        if (publication.end) publication.stream->close(std::move(*publication.end));
-    }
-    publications_.clear();
 }
 
 void Engine::fail(const Error& error) {

@@ -44,6 +44,7 @@ namespace lorad::server {
 
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
 inline constexpr double kStepStretch = 1.7;
+inline constexpr uint32_t kPromptOutputsMax = 32;
 
 struct EngineOptions {
     SchedulerLimits limits;
@@ -60,6 +61,9 @@ struct EngineOptions {
     uint32_t n_prefill_rows_max = 0;
     // The time, for tests; empty: the steady clock's.
     std::function<std::chrono::steady_clock::time_point()> clock = {};
+    // Outputs of a step beyond one for each sequence: for the log-probabilities of prompts, which
+    // advance by as many rows in a step. The runner takes n_sequences_max and these.
+    uint32_t n_prompt_outputs_max = kPromptOutputsMax;
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -115,6 +119,8 @@ class Engine {
         std::shared_ptr<TokenStream> stream;
         TokenId token = -1;
         std::optional<StreamEnd> end;
+        std::optional<proto::TokenLogprobs> logprobs = {};       // of the token
+        std::vector<proto::TokenLogprobs> prompt_logprobs = {};  // before it
     };
     struct Planned {
         Sequence* sequence;
@@ -122,6 +128,8 @@ class Engine {
         int32_t output = -1;    // index in the batch's outputs, -1 for a chunk that ends before the
                                 // known tokens do
         uint32_t position = 0;  // of the token that the output chooses
+        // Outputs that are compared with the prompt's own tokens from prompt_position on.
+        uint32_t first_prompt_output = 0, n_prompt_outputs = 0, prompt_position = 0;
     };
     struct Flight {
         std::vector<Planned> planned;
@@ -146,7 +154,7 @@ class Engine {
     uint64_t now_ms() const;
     void order_waiting();
     void make_views();
-    SequenceView waiting_view(Sequence& sequence);
+    SequenceView waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max);
     void apply(const StepPlan& plan);
     bool plan_and_apply();
     void admit(uint32_t n_admitted);
@@ -156,10 +164,16 @@ class Engine {
     Status submit_step();
     void publish();
     Status finish_step();
-    void choose_tokens(const Flight& flight, StepResult& result);
-    void set_token(const Planned& planned, TokenId token,
+    uint32_t prompt_rows_max() const;
+    void add_prompt_outputs(Planned& planned, uint32_t first_row);
+    void list_choices(const Flight& flight);
+    void take_prompt_logprobs(const StepResult& result);
+    void set_token(const Planned& planned, TokenId token, TokenChoice& choice,
                    std::chrono::steady_clock::time_point now);
-    void take_token(Sequence& sequence, TokenId token, std::chrono::steady_clock::time_point now);
+    void take_token(Sequence& sequence, TokenId token,
+                    std::optional<proto::TokenLogprobs> logprobs,
+                    std::chrono::steady_clock::time_point now);
+    void end_not_finite(Sequence& sequence, uint32_t position);
     Metrics::Finished finished(const Sequence& sequence, FinishReason reason) const;
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
@@ -193,7 +207,8 @@ class Engine {
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_
     model::StepBatch batch_;
     TokenChooser chooser_;
-    std::vector<TokenChoice> choices_;  // of the step that has finished
+    std::vector<TokenChoice> choices_;  // of one step in flight
+    std::vector<Sequence*> choosers_;   // whose they are
     std::string active_running_, active_waiting_;
 
     std::optional<MergedMix> merged_;

@@ -58,9 +58,19 @@ void Engine::order_waiting() {
     if (order_.size() > n_places) order_.resize(n_places);
 }
 
+// The outputs of a step that are there for prompts, shared by the sequences that may want them.
+uint32_t Engine::prompt_rows_max() const {
+    auto wants = [](const Sequence& sequence) { return sequence.wants_prompt_outputs(); };
+    auto n = std::count_if(running_.begin(), running_.end(),
+                           [&](const auto& sequence) { return wants(*sequence); }) +
+             std::count_if(order_.begin(), order_.end(),
+                           [&](const auto& next) { return wants(*waiting_[next.index]); });
+    return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / uint32_t(n));
+}
+
 // With what the prefix cache has for it; matches_ gets the blocks.
-SequenceView Engine::waiting_view(Sequence& sequence) {
-    SequenceView view = sequence.view();
+SequenceView Engine::waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max) {
+    SequenceView view = sequence.view(n_prompt_rows_max);
     PrefixCache::Match match;
     Request& request = sequence.request;
     if (options_.prefix_cache && request.may_skip_prefix) {
@@ -83,18 +93,19 @@ void Engine::make_views() {
     running_views_.clear();
     waiting_views_.clear();
     matches_.clear();
+    order_waiting();
+    uint32_t n_prompt_rows_max = prompt_rows_max();
     uint64_t time_ms = now_ms(), fair_time_ms = fair_share_.starvation_ms();
     for (const auto& sequence : running_) {
-        SequenceView view = sequence->view();
+        SequenceView view = sequence->view(n_prompt_rows_max);
         uint32_t n_gained = sequence->n_generated - sequence->n_generated_before;
         view.may_yield = fair_time_ms > 0 &&
                          time_ms >= sequence->admitted_ms + fair_time_ms &&
                          n_gained >= kYieldTokens;
         running_views_.push_back(view);
     }
-    order_waiting();
     for (size_t i = 0; i < order_.size(); ++i) {
-        waiting_views_.push_back(waiting_view(*waiting_[order_[i].index]));
+        waiting_views_.push_back(waiting_view(*waiting_[order_[i].index], n_prompt_rows_max));
         waiting_views_.back().is_starving = order_[i].is_starving;
     }
 }

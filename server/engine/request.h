@@ -14,6 +14,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "proto/base/ids.h"
 #include "proto/sampling_params.h"
 #include "server/engine/prefix_identity.h"
+#include "server/engine/token_constraint.h"
 #include "server/engine/token_stream.h"
 
 namespace lorad::server {
@@ -48,9 +50,13 @@ struct Request {
     std::vector<TokenId> prompt;  // never empty
     uint32_t n_tokens_max =
         0;  // prompt.size() + n_tokens_max fits the context; checked before hand-over
-    uint32_t n_tokens_min = 0;  // no end-of-sequence token ends the request before this many
+    uint32_t n_tokens_min = 0;  // none of stop_tokens comes before this many
     proto::SamplingParams sampling;
-    std::vector<TokenId> stop_tokens;  // end-of-sequence ids; empty with ignore_eos
+    std::vector<TokenId> stop_tokens;  // end-of-sequence ids; without them with ignore_eos
+    std::optional<uint32_t> n_logprobs;  // beside each token of the answer; 0: its own
+    // Beside each token of the prompt but the first; may_skip_prefix is false then.
+    std::optional<uint32_t> n_prompt_logprobs;
+    std::shared_ptr<TokenConstraint> constraint;  // null: the answer may be anything
     int32_t priority = 0;  // lower is earlier, as vLLM has it
     std::string tenant;    // whose share of the server it uses; may be empty
     AdapterUse adapter;

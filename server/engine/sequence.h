@@ -1,6 +1,7 @@
 // One request while the engine has it. Engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <span>
@@ -9,15 +10,24 @@
 #include "server/engine/fair_share.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/token_choice.h"
 
 namespace lorad::server {
 
 struct Sequence {
+    explicit Sequence(Request its_request)
+        : request(std::move(its_request)),
+          tokens(request.prompt.begin(), request.prompt.end()),
+          choice(request) {
+        tokens.reserve(request.prompt.size() + std::min(request.n_tokens_max, 4096u));
+    }
+
     static constexpr uint32_t kNoBlock = std::numeric_limits<uint32_t>::max();
 
     Request request;
     // Prompt, then what was generated; the last may be ~output of the step in flight.
     std::vector<TokenId> tokens;
+    ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
     uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
@@ -30,6 +40,7 @@ struct Sequence {
     uint64_t admitted_ms = 0;     // the last time
     uint32_t n_generated_before = 0;  // when it was admitted the last time
     bool lost_blocks = false;     // to one that comes before it, and waits to go on
+    bool prompt_logprobs_sent = false;
     bool was_admitted = false;    // has left the queue's count
     bool ended = false;
     // When it was first admitted, and its first and last token so far.
@@ -39,7 +50,16 @@ struct Sequence {
     std::span<const TokenId> known_tokens() const {
         return std::span(tokens).first(tokens.size() - (tokens.back() < 0 ? 1 : 0));
     }
-    SequenceView view() const { return {n_known(), n_computed, uint32_t(blocks.size()), 0, blocks}; }
+    bool wants_prompt_outputs() const {
+        return request.n_prompt_logprobs && !prompt_logprobs_sent &&
+               choice.prompt_logprobs.size() + 1 < request.prompt.size();
+    }
+    // Where each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
+    SequenceView view(uint32_t n_prompt_rows_max) const {
+        uint32_t n_shown = n_known();
+        if (wants_prompt_outputs()) n_shown = std::min(n_shown, n_computed + n_prompt_rows_max);
+        return {n_shown, n_computed, uint32_t(blocks.size()), 0, blocks};
+    }
 };
 
 }  // namespace lorad::server

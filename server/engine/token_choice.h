@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "model/logits.h"
 #include "model/sampler.h"
 #include "server/engine/parallel_for.h"
 #include "server/engine/request.h"
@@ -13,29 +15,64 @@
 
 namespace lorad::server {
 
-// One output of a step that becomes a token of a sequence.
-struct TokenChoice {
-    const Request* request = nullptr;
-    uint32_t output = 0;    // index in the step's outputs
-    uint32_t position = 0;  // of the token that is chosen
+// What choosing remembers of one sequence from token to token. It outlives preemption.
+class ChoiceState {
+  public:
+    explicit ChoiceState(const Request& request);
+
+    // The chosen token becomes part of the answer. An error where the request's grammar does not
+    // take it.
+    Status accept(TokenId token);
+
+    // Of the prompt's tokens from the second on, as far as they have been computed.
+    std::vector<proto::TokenLogprobs> prompt_logprobs;
+
+  private:
+    friend class TokenChooser;
+    std::optional<model::TokenHistory> history_;  // where penalties are asked for
+    std::shared_ptr<TokenConstraint> constraint_;
+    std::vector<uint32_t> mask_;  // of the next token; empty: not computed
 };
 
-// Whether the device's argmax is the answer, so that the next step may begin before it is known
-// here and no logits have to be copied to the host.
-inline bool device_chooses(const Request& request) { return request.sampling.greedy(); }
+// One output of a step that becomes a token of a sequence, or, of a prompt, is compared with the
+// token that stands there.
+struct TokenChoice {
+    const Request* request = nullptr;
+    ChoiceState* state = nullptr;
+    uint32_t output = 0;       // index in the step's outputs
+    uint32_t position = 0;     // of the token that is chosen
+    TokenId prompt_token = -1;  // >= 0: nothing is chosen
+    // Set by choose(): where the request wants them; where bans and grammar leave no token.
+    std::optional<proto::TokenLogprobs> logprobs = {};
+    bool nothing_allowed = false;
+};
+
+// Whether the device's argmax is the answer at this position, so that the next step may begin before
+// it is known here and no logits have to be copied to the host.
+bool device_chooses(const Request& request, uint32_t position);
 
 class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
+    // While the step runs on the device: computes which tokens the grammars of these allow.
+    void prepare(std::span<const TokenChoice> choices);
+
     // Replaces the device's argmax in `result` where it is not the answer; -1, logits that are not
-    // finite, stays.
-    void choose(std::span<const TokenChoice> choices, StepResult& result);
+    // finite or allow nothing, stays.
+    void choose(std::span<TokenChoice> choices, StepResult& result);
 
   private:
+    struct Scratch {
+        model::SamplerScratch sampler;
+        std::vector<float> logits;
+    };
+    TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
+                       Scratch& scratch) const;
+
     ParallelFor threads_;
-    std::vector<model::SamplerScratch> scratch_;  // by worker
-    std::vector<const TokenChoice*> to_sample_;
+    std::vector<Scratch> scratch_;  // by worker
+    std::vector<TokenChoice*> chosen_here_;
 };
 
 }  // namespace lorad::server

@@ -20,27 +20,37 @@ const char* to_string(FinishReason reason) {
     return "error";
 }
 
-TokenStream::TokenStream(uint32_t n_tokens_max) : n_tokens_max_(n_tokens_max) {}
+TokenStream::TokenStream(uint32_t n_tokens_max, std::shared_ptr<StreamSignal> signal)
+    : n_tokens_max_(n_tokens_max), signal_(std::move(signal)) {}
 
-void TokenStream::push(TokenId token) {
+void TokenStream::push(TokenId token) { push(token, std::nullopt); }
+
+void TokenStream::push(TokenId token, std::optional<proto::TokenLogprobs> logprobs) {
     {
-        std::lock_guard lock(mutex_);
+        std::lock_guard lock(signal_->mutex);
         CHECK(!closed_ && n_pushed_ < n_tokens_max_);
-        tokens_.push_back(token);
+        waiting_.tokens.push_back(token);
+        if (logprobs) waiting_.logprobs.push_back(std::move(*logprobs));
         ++n_pushed_;
     }
-    changed_.notify_one();
+    signal_->changed.notify_one();
+}
+
+void TokenStream::set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs) {
+    std::lock_guard lock(signal_->mutex);
+    CHECK(!closed_ && n_pushed_ == 0);
+    waiting_.prompt_logprobs = std::move(logprobs);
 }
 
 void TokenStream::close(StreamEnd end) {
     {
-        std::lock_guard lock(mutex_);
+        std::lock_guard lock(signal_->mutex);
         CHECK(!closed_);
         CHECK((end.reason == FinishReason::kError) == end.error.has_value());
         closed_ = true;
-        end_ = std::move(end);
+        waiting_.end = std::move(end);
     }
-    changed_.notify_one();
+    signal_->changed.notify_one();
 }
 
 void TokenStream::cancel(FinishReason reason) {
@@ -55,12 +65,32 @@ std::optional<FinishReason> TokenStream::cancelled() const {
 }
 
 TokenStream::Batch TokenStream::pop(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return !tokens_.empty() || closed_; });
+    {
+        std::unique_lock lock(signal_->mutex);
+        signal_->changed.wait_for(lock, timeout, [this] { return !waiting_.empty(); });
+    }
+    return take();
+}
+
+TokenStream::Batch TokenStream::take() {
+    std::lock_guard lock(signal_->mutex);
     Batch batch;
-    batch.tokens.swap(tokens_);
-    batch.end = end_;
+    std::swap(batch, waiting_);
+    waiting_.end = batch.end;  // whoever asks again hears of it again
     return batch;
+}
+
+bool TokenStream::wait_any(StreamSignal& signal,
+                           std::span<const std::shared_ptr<TokenStream>> streams,
+                           std::chrono::milliseconds timeout) {
+    std::unique_lock lock(signal.mutex);
+    return signal.changed.wait_for(lock, timeout, [&] {
+        for (const auto& stream : streams) {
+            CHECK(stream->signal_.get() == &signal);
+            if (!stream->waiting_.empty()) return true;
+        }
+        return false;
+    });
 }
 
 }  // namespace lorad::server

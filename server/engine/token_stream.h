@@ -3,18 +3,21 @@
 //
 // Bounded by the request's own max_tokens, which admission has checked against the context: the
 // engine never waits for a slow client, and the most that one can hold back is 4 bytes for each
-// token it asked for.
+// token it asked for, and the log-probabilities that it asked for.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/logprobs.h"
 
 namespace lorad::server {
 
@@ -31,7 +34,12 @@ const char* to_string(FinishReason reason);
 struct StreamEnd {
     FinishReason reason = FinishReason::kStop;
     std::optional<Error> error;  // set exactly when reason is kError
-    uint32_t n_cached_tokens = 0;  // of the prompt, found in the prefix cache
+};
+
+// The streams of one HTTP request share it, so that their worker can wait for all of them at once.
+struct StreamSignal {
+    std::mutex mutex;
+    std::condition_variable changed;
 };
 
 class TokenStream {
@@ -39,17 +47,35 @@ class TokenStream {
     // What one wait brought; tokens that arrived together come together.
     struct Batch {
         std::vector<TokenId> tokens;
+        std::vector<proto::TokenLogprobs> logprobs;         // of each token, where they are wanted
+        std::vector<proto::TokenLogprobs> prompt_logprobs;  // of the prompt's tokens but the first,
+                                                            // once, not after the first token
         std::optional<StreamEnd> end;
+        bool empty() const { return tokens.empty() && prompt_logprobs.empty() && !end; }
     };
 
-    explicit TokenStream(uint32_t n_tokens_max);
+    explicit TokenStream(uint32_t n_tokens_max,
+                         std::shared_ptr<StreamSignal> signal = std::make_shared<StreamSignal>());
 
     // Engine thread. `token` is handed over before `end`, if both come at once.
     void push(TokenId token);
+    void push(TokenId token, std::optional<proto::TokenLogprobs> logprobs);
+    void set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs);
     void close(StreamEnd end);
+    // How many of the prompt's tokens were found in the prefix cache; before the first token.
+    void set_cached_tokens(uint32_t n_tokens) { n_cached_ = n_tokens; }
 
     // HTTP worker. Returns an empty batch when `timeout` passes first.
     Batch pop(std::chrono::milliseconds timeout);
+    // Without waiting.
+    Batch take();
+    // Waits until take() of one of them gives something; false when `timeout` passes first. All of
+    // them have this signal.
+    static bool wait_any(StreamSignal& signal,
+                         std::span<const std::shared_ptr<TokenStream>> streams,
+                         std::chrono::milliseconds timeout);
+
+    uint32_t n_cached_tokens() const { return n_cached_; }
 
     // HTTP worker: the engine drops the request and frees its KV blocks before it plans its next
     // step. The first reason counts: kStop for a stop string, kCancelled for a client that went
@@ -61,12 +87,12 @@ class TokenStream {
     const uint32_t n_tokens_max_;
     static constexpr int kNotCancelled = -1;
     std::atomic<int> cancelled_{kNotCancelled};  // a FinishReason
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::vector<TokenId> tokens_;   // guarded by mutex_; not yet popped
-    uint32_t n_pushed_ = 0;         // guarded by mutex_
-    std::optional<StreamEnd> end_;  // guarded by mutex_
-    bool closed_ = false;           // guarded by mutex_
+    std::atomic<uint32_t> n_cached_{0};
+    const std::shared_ptr<StreamSignal> signal_;
+    // All below guarded by signal_->mutex.
+    Batch waiting_;  // not yet popped
+    uint32_t n_pushed_ = 0;
+    bool closed_ = false;
 };
 
 }  // namespace lorad::server

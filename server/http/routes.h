@@ -38,6 +38,7 @@ struct ServerContext {
     model::GenerationDefaults defaults;
     int64_t started_at_s = 0;  // Unix time
     UploadLimits uploads = {};
+    bool strict = false;            // fields that nobody knows are refused
     std::string adapter_root = {};  // folder that loads may read from; empty: any
 
     LoraScales lora_scales = {};

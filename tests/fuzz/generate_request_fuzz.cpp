@@ -21,9 +21,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         CHECK(!request->temperature ||
               (*request->temperature >= 0.0f && *request->temperature <= 2.0f));
         CHECK(!request->top_p || (*request->top_p > 0.0f && *request->top_p <= 1.0f));
-        CHECK(!request->n_tokens_max || *request->n_tokens_max > 0);
+        CHECK(!request->n_tokens_max || *request->n_tokens_max > 0 || request->echo);
         CHECK(request->stop.size() <= proto::kStopStringsMax);
-        for (TokenId id : request->prompt_ids) CHECK(id >= 0 && uint32_t(id) < kVocab);
+        CHECK(request->prompts.size() * request->best_of <= proto::kChoicesMax);
+        CHECK(request->n >= 1 && request->n <= request->best_of);
+        for (const proto::Prompt& prompt : request->prompts) {
+            for (TokenId id : prompt.ids) CHECK(id >= 0 && uint32_t(id) < kVocab);
+        }
     }
     (void)proto::parse_load_adapter_request(body).ok();
     (void)proto::parse_unload_adapter_request(body).ok();

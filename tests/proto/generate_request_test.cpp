@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "proto/error.h"
 
 namespace lorad::proto {
@@ -32,11 +34,16 @@ void expect_refused(const std::string& field, ErrorCode code, const std::string&
 TEST(GenerateRequest, ReadsEveryHonouredParameter) {
     auto request =
         completion(R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"seed":-3,
-        "stop":["a","b"],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,
-        "ignore_eos":true,"min_tokens":2,"stop_token_ids":[5],"user":"u","unknown_field":{"x":[1]})");
+        "stop":["a","b"],"stream":true,"return_token_ids":true,
+        "ignore_eos":true,"min_tokens":2,"stop_token_ids":[5],"user":"u","unknown_field":{"x":[1]},
+        "stream_options":{"include_usage":true,"other":1},"typical_p":0.7,"presence_penalty":-0.5,"frequency_penalty":1.5,
+        "repetition_penalty":1.25,"logit_bias":{"7":-100,"3":2.5,"4":0},"allowed_token_ids":[9,3],"n":2,"echo":true,
+        "logprobs":4,"priority":-3,"cache_salt":"s","skip_special_tokens":false,"include_stop_str_in_output":true,
+        "return_tokens_as_token_ids":true,"metadata":{"a":"b"}  )");
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->model, "m");
-    EXPECT_EQ(request->prompt_text, "hi");
+    ASSERT_EQ(request->prompts.size(), 1u);
+    EXPECT_EQ(request->prompts[0].text, "hi");
     EXPECT_EQ(request->n_tokens_max, 7u);
     EXPECT_FLOAT_EQ(*request->temperature, 0.5f);
     EXPECT_FLOAT_EQ(*request->top_p, 0.9f);
@@ -48,6 +55,22 @@ TEST(GenerateRequest, ReadsEveryHonouredParameter) {
                 request->ignore_eos);
     EXPECT_EQ(request->n_tokens_min, 2u);
     EXPECT_EQ(request->stop_token_ids, (std::vector<TokenId>{5}));
+    EXPECT_EQ(request->user, "u");
+    EXPECT_EQ(request->cache_salt, "s");
+    EXPECT_EQ(request->priority, -3);
+    EXPECT_EQ(std::tuple(request->n, request->best_of, request->n_logprobs.value_or(99)),
+              std::tuple(2u, 2u, 4u));
+    EXPECT_EQ(std::tuple(request->typical_p, request->presence_penalty, request->frequency_penalty,
+                         *request->repetition_penalty),
+              std::tuple(0.7f, -0.5f, 1.5f, 1.25f));
+    ASSERT_EQ(request->logit_bias.size(), 2u);  // a bias of 0 is none
+    EXPECT_EQ(std::pair(request->logit_bias[0].token, request->logit_bias[0].bias),
+              std::pair(7, -100.0f));
+    EXPECT_EQ(request->allowed_token_ids, (std::vector<TokenId>{3, 9}));
+    EXPECT_TRUE(request->echo && request->include_stop && !request->skip_special_tokens &&
+                request->tokens_as_ids);
+    EXPECT_EQ(request->ignored_fields,
+              (std::vector<std::string>{"unknown_field", "stream_options.other"}));
 }
 
 TEST(GenerateRequest, NullIsAsGoodAsAbsent) {
@@ -178,45 +201,37 @@ TEST(GenerateRequest, TooManyStopStringsAreRefused) {
 
 TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
     for (auto [field, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"("n":2)", "n"},
-             {R"("best_of":3)", "best_of"},
-             {R"("logprobs":5)", "logprobs"},
-             {R"("logprobs":true)", "logprobs"},
-             {R"("top_logprobs":2)", "top_logprobs"},
-             {R"("prompt_logprobs":1)", "prompt_logprobs"},
-             {R"("echo":true)", "echo"},
              {R"("suffix":"x")", "suffix"},
-             {R"("presence_penalty":0.5)", "presence_penalty"},
-             {R"("frequency_penalty":-0.5)", "frequency_penalty"},
-             {R"("repetition_penalty":1.1)", "repetition_penalty"},
-             {R"("logit_bias":{"5":1})", "logit_bias"},
-             {R"("tools":[{}])", "tools"},
-             {R"("tool_choice":"required")", "tool_choice"},
-             {R"("response_format":{"type":"json_object"})", "response_format"},
-             {R"("guided_json":{})", "guided_json"},
-             {R"("structured_outputs":{"choice":["a"]})", "structured_outputs"},
-             {R"("priority":1)", "priority"}}) {
+             {R"("use_beam_search":true)", "use_beam_search"},
+             {R"("length_penalty":1.5)", "length_penalty"},
+             {R"("bad_words":["x"])", "bad_words"},
+             {R"("top_logprobs":2)", "top_logprobs"},
+             {R"("chat_template_kwargs":{"a":1})", "chat_template_kwargs"},
+             {R"("messages":[{"role":"user","content":"x"}])", "messages"},
+             {R"("prompt_embeds":"x")", "prompt_embeds"},
+             {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens"},
+             {R"("service_tier":"priority")", "service_tier"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
 }
 
 TEST(GenerateRequest, NeutralValuesOfUnsupportedParametersAreAccepted) {
     auto request = completion(
-        R"("n":1,"best_of":1,"logprobs":false,"top_logprobs":0,"echo":false,"suffix":"","presence_penalty":0,
-        "frequency_penalty":0.0,"repetition_penalty":1.0,"logit_bias":{},"tools":[],"tool_choice":"none",
-        "response_format":{"type":"text"},"modalities":["text"],"priority":0)");
+        R"("top_logprobs":0,"suffix":"","logit_bias":{},"tools":[],"tool_choice":"none","logprobs":false,
+        "response_format":{"type":"text"},"modalities":["text"],"service_tier":"auto","length_penalty":1.0)");
     EXPECT_TRUE(request.ok()) << request.error().message;
 }
 
-TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfOneOfThem) {
+TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfThem) {
     auto parse = [](const std::string& prompt) {
         return parse_generate_request("{\"prompt\":" + prompt + "}", ApiKind::kCompletion, kVocab);
     };
-    EXPECT_EQ(parse("[1,999]")->prompt_ids, (std::vector<TokenId>{1, 999}));
-    EXPECT_EQ(parse("[[1,2]]")->prompt_ids, (std::vector<TokenId>{1, 2}));
-    EXPECT_EQ(parse("[\"a\"]")->prompt_text, "a");
-    EXPECT_EQ(parse("[\"a\",\"b\"]").error().code, ErrorCode::kUnsupportedParameter);
-    EXPECT_EQ(parse("[[1],[2]]").error().code, ErrorCode::kUnsupportedParameter);
+    EXPECT_EQ(parse("[1,999]")->prompts[0].ids, (std::vector<TokenId>{1, 999}));
+    EXPECT_EQ(parse("[[1,2]]")->prompts[0].ids, (std::vector<TokenId>{1, 2}));
+    EXPECT_EQ(parse("[\"a\"]")->prompts[0].text, "a");
+    EXPECT_EQ(parse("[\"a\",\"b\"]")->prompts[1].text, "b");
+    EXPECT_EQ(parse("[[1],[2,3]]")->prompts[1].ids, (std::vector<TokenId>{2, 3}));
+    EXPECT_EQ(parse("[[1],[2,1000]]").error().param, "prompt[1][1]");
     for (const char* bad :
          {"[]", "[[]]", "5", "{}", "null", "[1000]", "[-1]", "[1,\"a\"]", "[1.5]", "[true]"}) {
         Result<GenerateRequest> request = parse(bad);

@@ -282,7 +282,7 @@ Summary simulate(uint64_t seed) {
         }
         if (is_late || cancelled.contains(i)) expected.resize(std::min(expected.size(), sent.tokens.size()));
         EXPECT_EQ(sent.tokens, expected) << "request " << i;
-        run.n_cached += sent.end->n_cached_tokens;
+        run.n_cached += sent.stream->n_cached_tokens();
     }
     EXPECT_EQ(f.f.runner.n_broken(), 0u);
     EXPECT_LE(f.f.runner.n_rows_max(), limits.n_rows_max);

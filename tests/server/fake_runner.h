@@ -149,7 +149,7 @@ class FakeRunner final : public StepRunner {
         }
         StepResult result = std::move(pending_.front().result);
         pending_.pop_front();
-        while (logits_.size() > 64) logits_.pop_front();
+        while (logits_.size() > 256) logits_.pop_front();
         return result;
     }
 

@@ -27,17 +27,19 @@ inline constexpr TokenId kEos = 996;
 // Token t is the text "<t>"; a text is its bytes.
 class FakeDecoder final : public TextDecoder {
   public:
-    explicit FakeDecoder(std::vector<std::string> stop) : stop_(std::move(stop)) {}
+    explicit FakeDecoder(DecodeOptions options) : options_(std::move(options)) {}
     Result<std::string> push(TokenId token) override {
         std::string piece = "<" + std::to_string(token) + ">";
-        for (const std::string& stop : stop_) found_ = found_ || piece == stop;
-        return found_ ? std::string() : piece;
+        if (++n_tokens_ <= options_.n_tokens_min) return piece;
+        for (const std::string& stop : options_.stop) found_ = found_ || piece == stop;
+        return found_ && !options_.include_stop ? std::string() : piece;
     }
     bool found_stop() const override { return found_; }
     Result<std::string> finish() override { return std::string(); }
 
   private:
-    std::vector<std::string> stop_;
+    DecodeOptions options_;
+    uint32_t n_tokens_ = 0;
     bool found_ = false;
 };
 
@@ -46,16 +48,22 @@ class FakeCodec final : public TextCodec {
     Result<std::vector<TokenId>> encode(std::string_view text, bool) const override {
         return std::vector<TokenId>(text.begin(), text.end());
     }
-    Result<std::string> render_chat(const std::string& messages_json) const override {
-        Result<JsonDocument> document = parse_json(messages_json);
+    Result<std::string> decode(std::span<const TokenId> tokens, bool) const override {
+        return std::string(tokens.begin(), tokens.end());
+    }
+    std::string token_bytes(TokenId token) const override {
+        return "<" + std::to_string(token) + ">";
+    }
+    Result<std::string> render_chat(const ChatInput& chat) const override {
+        Result<JsonDocument> document = parse_json(chat.messages_json);
         if (!document.ok()) return document.error();
         std::string text;
         for (const JsonValue& message : *document->root().as_array())
             text += *message.string_or("content", "");
         return text;
     }
-    std::unique_ptr<TextDecoder> make_decoder(std::vector<std::string> stop) const override {
-        return std::make_unique<FakeDecoder>(std::move(stop));
+    std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override {
+        return std::make_unique<FakeDecoder>(std::move(options));
     }
 };
 

@@ -147,8 +147,10 @@ TEST_F(HttpTest, APromptOverTheContextIsNamedBeforeMaxTokens) {
 
 TEST_F(HttpTest, TokensThatTheModelDoesNotHaveAreRefusedAlsoInTexts) {
     // The fake tokenizer gives a byte of 0x80 and above a number outside of the vocabulary.
-    for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
-        Answer answer = post(path, R"({"prompt":"caf\u00e9","messages":[{"role":"user","content":"caf\u00e9"}]})");
+    for (auto [path, body] : std::vector<std::pair<std::string, std::string>>{
+             {"/v1/completions", R"({"prompt":"caf\u00e9"})"},
+             {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"caf\u00e9"}]})"}}) {
+        Answer answer = post(path, body);
         EXPECT_EQ(answer.status, 400) << answer.body;
         EXPECT_NE(answer.message.find("vocabulary"), std::string::npos) << answer.message;
     }

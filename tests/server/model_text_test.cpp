@@ -21,7 +21,7 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     auto samples = parse_json(samples_text);
     ASSERT_TRUE(samples.ok());
     for (const JsonValue& sample : *samples->root().find("samples")->as_array()) {
-        auto prompt = (*text)->render_chat(sample.find("messages")->dump());
+        auto prompt = (*text)->render_chat({.messages_json = sample.find("messages")->dump()});
         ASSERT_TRUE(prompt.ok()) << prompt.error().message;
         EXPECT_EQ(*prompt, *sample.string_or("prompt", ""));
         auto ids = (*text)->encode(*prompt, false);
@@ -44,7 +44,7 @@ TEST(ModelText, AStopStringEndsTheText) {
     ASSERT_TRUE(text.ok());
     auto ids = (*text)->encode("The capital of Italy is Rome.", false);
     ASSERT_TRUE(ids.ok());
-    auto decoder = (*text)->make_decoder({"f It"});
+    auto decoder = (*text)->make_decoder({.stop = {"f It"}});
     std::string out;
     for (TokenId id : *ids) out += *decoder->push(id);
     out += *decoder->finish();
@@ -59,7 +59,7 @@ TEST(ModelText, AFolderWithoutTokenizerServesTokenIdsOnly) {
     ASSERT_TRUE(text.ok());
     EXPECT_FALSE((*text)->has_tokenizer());
     EXPECT_EQ((*text)->encode("hello", true).error().code, ErrorCode::kInvalidRequest);
-    EXPECT_EQ((*text)->render_chat("[]").error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ((*text)->render_chat({.messages_json = "[]"}).error().code, ErrorCode::kInvalidRequest);
     EXPECT_EQ(*(*text)->make_decoder({})->push(5), "");
 }
 

@@ -33,7 +33,7 @@ struct Fixture : EngineFixture {
         TokenStream::Batch batch = stream.pop(milliseconds(0));
         EXPECT_TRUE(batch.end);
         if (!batch.end) return {};
-        return {std::move(batch.tokens), batch.end->n_cached_tokens, batch.end->reason};
+        return {std::move(batch.tokens), stream.n_cached_tokens(), batch.end->reason};
     }
     std::shared_ptr<TokenStream> begin(const std::vector<TokenId>& prompt, uint32_t n,
                                        const AdapterUse& adapter, PrefixIdentity prefix,

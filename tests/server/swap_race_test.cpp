@@ -144,7 +144,7 @@ class SwapRace : private QuietLog, public ::testing::Test {
         if (!fair || tokens != want) n_wrong.fetch_add(1);
         n_streams.fetch_add(1);
         n_tokens.fetch_add(tokens.size());
-        n_cached.fetch_add(end->n_cached_tokens);
+        n_cached.fetch_add(tokens_to_come.n_cached_tokens());
     }
 
     // Calls of the API, all at random.

@@ -1,0 +1,198 @@
+// What the model is given: prompts, or a chat and what its template gets.
+#include "proto/base/format.h"
+#include "proto/generate_request_parts.h"
+
+namespace lorad::proto {
+namespace {
+
+Result<Prompt> parse_prompt(const JsonValue& value, uint32_t vocab_size) {
+    Prompt prompt;
+    if (value.is_string()) {
+        TRY_ASSIGN(std::string_view text, value.as_string());
+        prompt.text = std::string(text);
+        return prompt;
+    }
+    if (!value.is_array()) {
+        return value.error(
+            format("expected a string or a list of token ids, found {}", value.describe()));
+    }
+    if (value.size() == 0) return value.error("expected at least one token id, found an empty list");
+    TRY_ASSIGN(prompt.ids, parse_ids(value, vocab_size, value.size()));
+    return prompt;
+}
+
+// A text, or a list of text parts, which are joined line by line.
+Result<std::string> content_text(const JsonValue& content) {
+    if (content.is_string()) {
+        TRY_ASSIGN(std::string_view text, content.as_string());
+        return std::string(text);
+    }
+    if (!content.is_array()) {
+        return content.error(
+            format("expected a string or a list of text parts, found {}", content.describe()));
+    }
+    std::string joined;
+    TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
+    for (size_t i = 0; i < parts.size(); ++i) {
+        TRY_ASSIGN(JsonValue type, parts[i].require("type"));
+        if (!is_text(type, "text")) {
+            return make_error(ErrorCode::kUnsupportedParameter,
+                              format("{}: this server takes only text parts, found {}", type.path(),
+                                     type.describe()),
+                              type.path());
+        }
+        TRY_ASSIGN(JsonValue part, parts[i].require("text"));
+        TRY_ASSIGN(std::string_view text, part.as_string());
+        if (i > 0) joined += '\n';
+        joined += text;
+    }
+    return joined;
+}
+
+// Templates want the arguments of a call as an object; on the wire they are its JSON text.
+Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
+    if (arguments.is_object()) {
+        writer.raw(arguments.dump());
+        return ok_status();
+    }
+    TRY_ASSIGN(std::string_view text, arguments.as_string());
+    if (text.empty()) {
+        writer.raw("{}");
+        return ok_status();
+    }
+    Result<JsonDocument> document = parse_json(text);
+    if (!document.ok() || !document->root().is_object()) {
+        return arguments.error(format("expected the text of a JSON object, found {}",
+                                      document.ok() ? document->root().describe()
+                                                    : document.error().message));
+    }
+    writer.raw(document->root().dump());
+    return ok_status();
+}
+
+Status write_tool_calls(const JsonValue& calls, JsonWriter& writer) {
+    TRY_ASSIGN(std::vector<JsonValue> elements, calls.as_array());
+    writer.begin_array();
+    for (const JsonValue& call : elements) {
+        TRY_ASSIGN(std::vector<JsonMember> members, call.as_object());
+        TRY_ASSIGN(JsonValue function, call.require("function"));
+        TRY_ASSIGN(JsonValue name, function.require("name"));
+        TRY(name.as_string());
+        writer.begin_object();
+        for (const JsonMember& member : members) {
+            writer.key(member.key);
+            if (member.key != "function") {
+                writer.raw(member.value.dump());
+                continue;
+            }
+            TRY_ASSIGN(std::vector<JsonMember> parts, member.value.as_object());
+            writer.begin_object();
+            for (const JsonMember& part : parts) {
+                writer.key(part.key);
+                if (part.key == "arguments" && !part.value.is_null()) {
+                    TRY(write_arguments(part.value, writer));
+                } else {
+                    writer.raw(part.key == "arguments" ? "{}" : part.value.dump());
+                }
+            }
+            writer.end_object();
+        }
+        writer.end_object();
+    }
+    writer.end_array();
+    return ok_status();
+}
+
+Status write_message(const JsonValue& message, JsonWriter& writer, std::string& content_out) {
+    TRY_ASSIGN(std::vector<JsonMember> members, message.as_object());
+    TRY_ASSIGN(JsonValue role, message.require("role"));
+    TRY_ASSIGN(std::string_view role_text, role.as_string());
+    if (role_text.empty())
+        return role.error("expected a role such as \"user\", found an empty string");
+    if (role_text != "assistant") TRY(message.require("content"));
+    content_out.clear();
+    writer.begin_object();
+    for (const JsonMember& member : members) {
+        // As good as absent, also to templates that only look whether it is there.
+        if (member.key == "tool_calls" && (member.value.is_null() || member.value.size() == 0) &&
+            !member.value.is_object() && !member.value.is_string())
+            continue;
+        writer.key(member.key);
+        if (member.value.is_null()) {
+            writer.null();
+        } else if (member.key == "content") {
+            TRY_ASSIGN(content_out, content_text(member.value));
+            writer.value(content_out);
+        } else if (member.key == "tool_calls") {
+            TRY(write_tool_calls(member.value, writer));
+        } else {
+            writer.raw(member.value.dump());
+        }
+    }
+    if (!message.has("content")) writer.key("content").null();
+    writer.end_object();
+    return ok_status();
+}
+
+}  // namespace
+
+Status parse_prompts(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size) {
+    TRY_ASSIGN(JsonValue prompt, root.require("prompt"));
+    std::vector<JsonValue> elements{prompt};
+    if (prompt.is_array() && prompt.size() > 0) {
+        TRY_ASSIGN(std::vector<JsonValue> list, prompt.as_array());
+        if (!list.front().is_number()) elements = std::move(list);
+    }
+    if (elements.size() > kChoicesMax) {
+        return prompt.error(
+            format("expected at most {} prompts, found {}", kChoicesMax, elements.size()));
+    }
+    for (const JsonValue& element : elements) {
+        TRY_ASSIGN(Prompt one, parse_prompt(element, vocab_size));
+        request.prompts.push_back(std::move(one));
+    }
+    return ok_status();
+}
+
+Status parse_messages(const JsonValue& root, GenerateRequest& request) {
+    TRY_ASSIGN(JsonValue messages, root.require("messages"));
+    TRY_ASSIGN(std::vector<JsonValue> elements, messages.as_array());
+    if (elements.empty()) return messages.error("expected at least one message, found none");
+    JsonWriter writer;
+    std::string last_content;
+    writer.begin_array();
+    for (const JsonValue& message : elements) TRY(write_message(message, writer, last_content));
+    writer.end_array();
+    request.messages_json = writer.take();
+    TRY_ASSIGN(bool continues, root.bool_or("continue_final_message", false));
+    TRY_ASSIGN(request.add_generation_prompt, root.bool_or("add_generation_prompt", !continues));
+    if (!continues) return ok_status();
+    JsonValue flag = *root.find("continue_final_message");
+    if (request.add_generation_prompt)
+        return flag.error("contradicts \"add_generation_prompt\": true");
+    if (last_content.empty()) return flag.error("the last message has no text to continue");
+    request.continued_text = std::move(last_content);
+    return ok_status();
+}
+
+Status parse_template_options(const JsonValue& root, GenerateRequest& request) {
+    if (std::optional<JsonValue> documents = root.find("documents")) {
+        TRY_ASSIGN(std::vector<JsonValue> elements, documents->as_array());
+        for (const JsonValue& element : elements) TRY(element.as_object());
+        request.documents_json = documents->dump();
+    }
+    std::optional<JsonValue> kwargs = root.find("chat_template_kwargs");
+    if (!kwargs) return ok_status();
+    TRY_ASSIGN(std::vector<JsonMember> members, kwargs->as_object());
+    for (const JsonMember& member : members) {
+        for (std::string_view name : {"messages", "conversation", "tools", "documents",
+                                      "add_generation_prompt", "continue_final_message"}) {
+            if (member.key != name) continue;
+            return member.value.error("has a parameter of its own in the request");
+        }
+    }
+    if (!members.empty()) request.template_kwargs_json = kwargs->dump();
+    return ok_status();
+}
+
+}  // namespace lorad::proto

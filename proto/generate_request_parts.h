@@ -1,0 +1,33 @@
+// The parts of generate_request_parse.cpp, by what they read. Private to proto/generate_*.cpp, and
+// for parsers of other bodies that have the same fields.
+#pragma once
+
+#include "proto/generate_request.h"
+#include "proto/json.h"
+
+namespace lorad::proto {
+
+// Honours, accepts or refuses every field that clients know; lists the others.
+Status check_known_fields(const JsonValue& root, GenerateRequest& request);
+
+Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_stop(const JsonValue& root, GenerateRequest& request);
+Status parse_output(const JsonValue& root, GenerateRequest& request);  // after limits
+Status parse_prompts(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
+Status parse_messages(const JsonValue& root, GenerateRequest& request);
+Status parse_template_options(const JsonValue& root, GenerateRequest& request);  // after messages
+
+// A number within [min, max], without `min` itself unless min_allowed; nothing where it is absent.
+Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
+                                             double min, bool min_allowed, double max);
+// A list of token ids of the vocabulary, n_max at most.
+Result<std::vector<TokenId>> parse_ids(const JsonValue& value, uint32_t vocab_size, size_t n_max);
+// A text of at most n_max bytes; empty where it is absent.
+Result<std::string> short_text(const JsonValue& root, std::string_view name, size_t n_max);
+
+bool is_number(const JsonValue& value, double expected);
+bool is_bool(const JsonValue& value, bool expected);
+bool is_text(const JsonValue& value, std::string_view expected);
+
+}  // namespace lorad::proto

@@ -1,0 +1,24 @@
+// What a request's answer must look like: a grammar as the engine sees it. One object for each
+// sequence; after hand-over only the engine's thread and the threads it waits for use it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace lorad::server {
+
+class TokenConstraint {
+  public:
+    virtual ~TokenConstraint() = default;
+    // Resizes `words` to the vocabulary, also where it fails, and sets bit id % 32 of words[id / 32]
+    // for every token that may come next. Where the answer is complete the end-of-sequence tokens
+    // are among them.
+    virtual Status next_mask(std::vector<uint32_t>& words) = 0;
+    // The token that was chosen.
+    virtual Status accept(TokenId token) = 0;
+};
+
+}  // namespace lorad::server

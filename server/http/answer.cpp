@@ -1,0 +1,118 @@
+#include "server/http/answer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "proto/json.h"
+
+namespace lorad::server {
+namespace {
+
+void append(proto::ChoicePart& whole, proto::ChoicePart part) {
+    whole.text += part.text;
+    whole.finish_reason = std::move(part.finish_reason);
+    if (part.logprobs) {
+        auto& tokens = part.logprobs->tokens;
+        if (!whole.logprobs) whole.logprobs.emplace();
+        std::move(tokens.begin(), tokens.end(), std::back_inserter(whole.logprobs->tokens));
+    }
+    if (part.token_ids) {
+        if (!whole.token_ids) whole.token_ids.emplace();
+        whole.token_ids->insert(whole.token_ids->end(), part.token_ids->begin(),
+                                part.token_ids->end());
+    }
+    if (part.prompt_ids) whole.prompt_ids = std::move(part.prompt_ids);
+    if (part.prompt_logprobs) whole.prompt_logprobs = std::move(part.prompt_logprobs);
+}
+
+// The n of each prompt's answers whose tokens are the most probable on average, the best first;
+// without a choice to make all of them in their order.
+std::vector<proto::ChoicePart> best_answers(const Generation& generation,
+                                            std::vector<proto::ChoicePart> answers) {
+    uint32_t n = generation.request.n, best_of = generation.request.best_of;
+    if (n == best_of) return answers;
+    auto mean = [&](uint32_t choice) {
+        return generation.logprob_sum(choice) / std::max(generation.n_tokens(choice), 1u);
+    };
+    std::vector<proto::ChoicePart> best;
+    for (uint32_t first = 0; first < answers.size(); first += best_of) {
+        std::vector<uint32_t> order(best_of);
+        std::iota(order.begin(), order.end(), first);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
+        for (uint32_t i = 0; i < n; ++i) {
+            best.push_back(std::move(answers[order[i]]));
+            best.back().index = uint32_t(best.size()) - 1;
+        }
+    }
+    return best;
+}
+
+}  // namespace
+
+AnswerParts::AnswerParts(Generation& generation)
+    : generation_(generation), progress_(generation.n_choices()) {}
+
+void AnswerParts::begin_choice(uint32_t choice, proto::ChoicePart& part) {
+    const proto::GenerateRequest& request = generation_.request;
+    const PreparedPrompt& prompt = generation_.prompt_of(choice);
+    const std::vector<proto::TokenLogprobs>& known = generation_.prompt_logprobs_of(choice);
+    part.is_first = true;
+    if (request.return_token_ids) part.prompt_ids = prompt.tokens;
+    if (request.n_prompt_logprobs) part.prompt_logprobs = known;
+    if (!request.echo) return;
+    part.text = generation_.prompt_text(choice);
+    if (!request.n_logprobs) return;
+    part.logprobs.emplace();
+    part.logprobs->tokens.push_back({{prompt.tokens.front(), 0.0f, 0}, {}});
+    part.logprobs->tokens.insert(part.logprobs->tokens.end(), known.begin(), known.end());
+}
+
+proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
+    proto::ChoicePart part;
+    part.index = piece.choice;
+    part.finish_reason = std::move(piece.finish_reason);
+    const proto::GenerateRequest& request = generation_.request;
+    Progress& progress = progress_[piece.choice];
+    if (!std::exchange(progress.begun, true)) begin_choice(piece.choice, part);
+    part.text += piece.text;
+    if (request.return_token_ids) part.token_ids = std::move(piece.ids);
+    if (request.n_logprobs) {
+        if (!part.logprobs) part.logprobs.emplace();
+        std::move(piece.logprobs.begin(), piece.logprobs.end(),
+                  std::back_inserter(part.logprobs->tokens));
+        part.logprobs->text_offset = progress.n_characters;
+        for (const proto::TokenLogprobs& token : part.logprobs->tokens) {
+            progress.n_characters += proto::n_characters(
+                replace_invalid_utf8(generation_.head.token_bytes(token.token.id)));
+        }
+    }
+    return part;
+}
+
+bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
+    return !part.finish_reason.empty() || !part.text.empty() ||
+           (part.logprobs && !part.logprobs->tokens.empty()) ||
+           (part.token_ids && !part.token_ids->empty());
+}
+
+Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
+                                                                   const HttpRequest& http) {
+    AnswerParts parts(generation);
+    std::vector<proto::ChoicePart> answers(generation.n_choices());
+    for (uint32_t i = 0; i < answers.size(); ++i) answers[i].index = i;
+    while (!generation.ended()) {
+        for (Generation::Piece& piece : generation.next()) {
+            if (piece.error) return *piece.error;
+            uint32_t choice = piece.choice;
+            append(answers[choice], parts.part_of(std::move(piece)));
+        }
+        if (http.client_gone && http.client_gone()) {
+            generation.cancel();
+            return std::optional<std::vector<proto::ChoicePart>>();
+        }
+    }
+    return std::optional(best_answers(generation, std::move(answers)));
+}
+
+}  // namespace lorad::server

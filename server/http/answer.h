@@ -1,0 +1,38 @@
+// What generations give, in the words of OpenAI's answers: the parts of a stream's chunks, and whole
+// choices. One per request; its HTTP worker.
+#pragma once
+
+#include <vector>
+
+#include "proto/generate_response.h"
+#include "server/http/generation.h"
+
+namespace lorad::server {
+
+class AnswerParts {
+  public:
+    explicit AnswerParts(Generation& generation);
+
+    // What a piece adds to its choice; the first of a choice brings the echo of the prompt and what
+    // is told about it.
+    proto::ChoicePart part_of(Generation::Piece piece);
+    // Whether it has anything that a chunk should carry.
+    bool worth_a_chunk(const proto::ChoicePart& part) const;
+
+  private:
+    struct Progress {
+        bool begun = false;
+        uint64_t n_characters = 0;  // of the tokens with log-probabilities so far
+    };
+    void begin_choice(uint32_t choice, proto::ChoicePart& part);
+
+    Generation& generation_;
+    std::vector<Progress> progress_;  // by choice
+};
+
+// All parts of all choices as one; the best n of best_of for each prompt, numbered as OpenAI does:
+// those of the first prompt first. Nothing if the client has gone, then the generation is cancelled.
+Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
+                                                                   const HttpRequest& http);
+
+}  // namespace lorad::server

@@ -1,0 +1,246 @@
+#include "server/http/generation.h"
+
+#include <algorithm>
+#include <random>
+
+#include "proto/base/clock.h"
+#include "proto/base/format.h"
+
+namespace lorad::server {
+namespace {
+
+using proto::GenerateRequest;
+
+// How often a waiting worker looks whether its client is still there.
+constexpr std::chrono::milliseconds kDisconnectPoll{50};
+
+proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRequest& request) {
+    proto::SamplingParams sampling;
+    sampling.temperature = request.temperature.value_or(context.defaults.temperature);
+    sampling.top_p = request.top_p.value_or(context.defaults.top_p);
+    sampling.top_k = request.top_k.value_or(context.defaults.top_k);
+    sampling.min_p = request.min_p.value_or(context.defaults.min_p);
+    sampling.typical_p = request.typical_p;
+    sampling.repetition_penalty =
+        request.repetition_penalty.value_or(context.defaults.repetition_penalty);
+    sampling.presence_penalty = request.presence_penalty;
+    sampling.frequency_penalty = request.frequency_penalty;
+    sampling.logit_bias = request.logit_bias;
+    sampling.allowed_token_ids = request.allowed_token_ids;
+    sampling.seed = request.seed ? *request.seed : random_number();
+    return sampling;
+}
+
+Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
+    if (request.n_tokens_min <= n_tokens_max) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("min_tokens: expected at most {}, which max_tokens is here, found {}",
+                             n_tokens_max, request.n_tokens_min),
+                      "min_tokens");
+}
+
+// Both what stands beside the answer's tokens and what best_of compares.
+std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
+    if (request.n_logprobs) return request.n_logprobs;
+    if (request.best_of > request.n) return 0;
+    return std::nullopt;
+}
+
+}  // namespace
+
+uint64_t random_number() {
+    thread_local std::mt19937_64 generator{std::random_device{}()};
+    return generator();
+}
+
+Generation::Generation(ServerContext& context, GenerateRequest its_request)
+    : request(std::move(its_request)), text_(context.text) {
+    head.kind = request.kind;
+    head.created_s = unix_time_s();
+    head.model = request.model.empty() ? context.base_name : request.model;
+    head.token_bytes = [&text = context.text](TokenId token) { return text.token_bytes(token); };
+    head.tokens_as_ids = request.tokens_as_ids;
+    stop_tokens_ = request.stop_token_ids;
+    if (!request.ignore_eos) {
+        const std::vector<TokenId>& eos = context.defaults.eos_token_ids;
+        stop_tokens_.insert(stop_tokens_.end(), eos.begin(), eos.end());
+    }
+    std::sort(stop_tokens_.begin(), stop_tokens_.end());
+}
+
+Generation::~Generation() { cancel(); }
+
+void Generation::cancel() {
+    for (const Choice& choice : choices_) {
+        if (!choice.ended) choice.stream->cancel();
+    }
+}
+
+Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
+                                                      const HttpRequest& http,
+                                                      GenerateRequest request) {
+    TRY(context.engine.check_room());
+    auto generation =
+        std::unique_ptr<Generation>(new Generation(context, std::move(request)));
+    TRY_ASSIGN(generation->prompts_, prepare_prompts(context, generation->request));
+    TRY(generation->submit_all(context, http));
+    return generation;
+}
+
+Request Generation::engine_request(const ServerContext& context, uint32_t n_tokens_max) const {
+    Request out;
+    // With none wanted one is made all the same: the prompt's own numbers come with it.
+    out.n_tokens_max = std::max(n_tokens_max, 1u);
+    out.n_tokens_min = request.n_tokens_min;
+    out.sampling = sampling_of(context, request);
+    out.stop_tokens = stop_tokens_;
+    out.n_logprobs = logprobs_wanted(request);
+    out.n_prompt_logprobs = request.n_prompt_logprobs;
+    if (request.echo && request.n_logprobs) {
+        out.n_prompt_logprobs =
+            std::max(out.n_prompt_logprobs.value_or(0), *request.n_logprobs);
+    }
+    out.may_skip_prefix = !out.n_prompt_logprobs;
+    out.priority = request.priority;
+    out.tenant = request.user;
+    return out;
+}
+
+Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
+    std::vector<Request> requests;
+    for (const PreparedPrompt& prompt : prompts_) {
+        TRY_ASSIGN(uint32_t n_tokens_max,
+                   tokens_to_generate(context, request, prompt.tokens.size()));
+        TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
+        Request one = engine_request(context, n_tokens_max);
+        for (uint32_t i = 0; i < request.best_of; ++i) {
+            requests.push_back(one);
+            requests.back().sampling.seed += i;
+            requests.back().prompt = prompt.tokens;
+        }
+    }
+    // Last: what is refused anyway brings no adapter to the device.
+    TRY_ASSIGN(adapters::MixLease lease, choose_adapters(context, request, http));
+    if (lease) head.adapter_generation = lease.generation();
+    DecodeOptions decoding{request.stop, request.include_stop, request.skip_special_tokens,
+                           request.n_tokens_min};
+    for (Request& one : requests) {
+        one.adapter = use_of(lease, one.prompt);
+        one.prefix =
+            prefix_of(context.registry, lease, one.adapter, one.prompt, request.cache_salt);
+        one.stream = std::make_shared<TokenStream>(one.n_tokens_max, signal_);
+        Choice choice;
+        choice.stream = one.stream;
+        choice.decoder = context.text.make_decoder(decoding);
+        choices_.push_back(std::move(choice));
+        running_streams_.push_back(one.stream);
+    }
+    for (Request& one : requests) TRY(context.engine.submit(std::move(one)));
+    n_running_ = uint32_t(choices_.size());
+    return ok_status();
+}
+
+std::vector<Generation::Piece> Generation::next() {
+    std::vector<Piece> pieces;
+    if (ended() || !TokenStream::wait_any(*signal_, running_streams_, kDisconnectPoll))
+        return pieces;
+    for (uint32_t i = 0; i < choices_.size(); ++i) {
+        if (choices_[i].ended) continue;
+        Piece piece = read(i);
+        if (piece.ended()) {
+            choices_[i].ended = true;
+            --n_running_;
+            std::erase(running_streams_, choices_[i].stream);
+        }
+        if (piece.ended() || !piece.ids.empty()) pieces.push_back(std::move(piece));
+    }
+    return pieces;
+}
+
+Generation::Piece Generation::read(uint32_t index) {
+    Choice& choice = choices_[index];
+    Piece piece;
+    piece.choice = index;
+    TokenStream::Batch batch = choice.stream->take();
+    if (!batch.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(batch.prompt_logprobs);
+    if (Status taken = take_tokens(choice, batch, piece); !taken.ok()) {
+        choice.stream->cancel();
+        piece.error = taken.error();
+        return piece;
+    }
+    if (!piece.finish_reason.empty() || !batch.end) return piece;
+    if (batch.end->error) {
+        piece.error = batch.end->error;
+        return piece;
+    }
+    Result<std::string> rest = choice.decoder->finish();
+    if (!rest.ok()) {
+        piece.error = rest.error();
+        return piece;
+    }
+    piece.text += *rest;
+    // A stop string may become certain only now.
+    if (request.n_tokens_max && *request.n_tokens_max == 0) {
+        piece.finish_reason = to_string(FinishReason::kLength);
+        return piece;
+    }
+    FinishReason reason = choice.decoder->found_stop() ? FinishReason::kStop : batch.end->reason;
+    piece.finish_reason = to_string(reason);
+    return piece;
+}
+
+Status Generation::take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece) {
+    if (request.n_tokens_max && *request.n_tokens_max == 0) {
+        batch.tokens.clear();
+        return ok_status();
+    }
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+        TokenId token = batch.tokens[i];
+        piece.ids.push_back(token);
+        ++choice.n_tokens;
+        bool is_stop = std::binary_search(stop_tokens_.begin(), stop_tokens_.end(), token);
+        if (!batch.logprobs.empty()) {
+            choice.logprob_sum += double(batch.logprobs[i].token.logprob);
+            if (request.n_logprobs && (!is_stop || request.include_stop))
+                piece.logprobs.push_back(std::move(batch.logprobs[i]));
+        }
+        // Not text; the engine's ending follows.
+        if (is_stop && !request.include_stop) break;
+        TRY_ASSIGN(std::string text, choice.decoder->push(token));
+        piece.text += text;
+        if (choice.decoder->found_stop()) {
+            choice.stream->cancel(FinishReason::kStop);
+            piece.finish_reason = to_string(FinishReason::kStop);
+            return ok_status();
+        }
+    }
+    return ok_status();
+}
+
+const PreparedPrompt& Generation::prompt_of(uint32_t choice) const {
+    return prompts_[choice / request.best_of];
+}
+
+std::string Generation::prompt_text(uint32_t choice) const {
+    const PreparedPrompt& prompt = prompt_of(choice);
+    if (!prompt.text.empty()) return prompt.text;
+    Result<std::string> text = text_.decode(prompt.tokens, request.skip_special_tokens);
+    return text.ok() ? *text : std::string();
+}
+
+const std::vector<proto::TokenLogprobs>& Generation::prompt_logprobs_of(uint32_t choice) const {
+    return choices_[choice].prompt_logprobs;
+}
+
+proto::Usage Generation::usage() const {
+    proto::Usage usage;
+    for (uint32_t i = 0; i < choices_.size(); ++i) {
+        usage.n_completion_tokens += choices_[i].n_tokens;
+        if (i % request.best_of != 0) continue;
+        usage.n_prompt_tokens += prompt_of(i).tokens.size();
+        usage.n_cached_tokens += choices_[i].stream->n_cached_tokens();
+    }
+    return usage;
+}
+
+}  // namespace lorad::server

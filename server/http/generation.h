@@ -1,0 +1,87 @@
+// One HTTP request while the engine answers it: several sequences, one for each answer to each
+// prompt, taken as text. For all routes that generate; shapes on the wire are the routes' own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/generate_response.h"
+#include "server/http/prompt.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// One admitted request on its HTTP worker. What it has begun is cancelled when it goes away early.
+class Generation {
+  public:
+    // What has come for one choice since the last time.
+    struct Piece {
+        uint32_t choice = 0;  // prompt index * best_of + number of the answer
+        std::string text;
+        std::vector<TokenId> ids;                     // also those that are not text
+        std::vector<proto::TokenLogprobs> logprobs;   // of the ids that are text
+        std::string finish_reason;                    // set in the choice's last piece
+        std::optional<Error> error;                   // instead of a finish reason
+        bool ended() const { return error || !finish_reason.empty(); }
+    };
+
+    // Prepares the prompts, brings the adapters to the device and hands everything to the engine:
+    // all of it or nothing.
+    static Result<std::unique_ptr<Generation>> start(ServerContext& context,
+                                                     const HttpRequest& http,
+                                                     proto::GenerateRequest request);
+    ~Generation();
+    Generation(const Generation&) = delete;
+    Generation& operator=(const Generation&) = delete;
+
+    // Waits, but no longer than until the client has to be looked at again. Choices that have ended
+    // give nothing more.
+    std::vector<Piece> next();
+    bool ended() const { return n_running_ == 0; }
+    void cancel();  // all choices
+
+    uint32_t n_choices() const { return uint32_t(choices_.size()); }
+    const PreparedPrompt& prompt_of(uint32_t choice) const;
+    // As the client wrote it, or the text of its ids.
+    std::string prompt_text(uint32_t choice) const;
+    // Of all tokens of the choice's prompt but the first; there with its first piece.
+    const std::vector<proto::TokenLogprobs>& prompt_logprobs_of(uint32_t choice) const;
+    // Of the tokens so far, without the prompt's.
+    double logprob_sum(uint32_t choice) const { return choices_[choice].logprob_sum; }
+    uint32_t n_tokens(uint32_t choice) const { return choices_[choice].n_tokens; }
+    // Of all choices; each prompt counts once.
+    proto::Usage usage() const;
+
+    proto::ResponseHead head;  // without an id
+    const proto::GenerateRequest request;
+
+  private:
+    struct Choice {
+        std::shared_ptr<TokenStream> stream;
+        std::unique_ptr<TextDecoder> decoder;
+        std::vector<proto::TokenLogprobs> prompt_logprobs;
+        uint32_t n_tokens = 0;
+        double logprob_sum = 0.0;
+        bool ended = false;
+    };
+
+    Generation(ServerContext& context, proto::GenerateRequest its_request);
+    Status submit_all(ServerContext& context, const HttpRequest& http);
+    Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
+    Piece read(uint32_t index);
+    Status take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece);
+
+    std::vector<PreparedPrompt> prompts_;
+    std::vector<Choice> choices_;
+    std::shared_ptr<StreamSignal> signal_ = std::make_shared<StreamSignal>();
+    std::vector<std::shared_ptr<TokenStream>> running_streams_;
+    uint32_t n_running_ = 0;
+    std::vector<TokenId> stop_tokens_;  // sorted
+    const TextCodec& text_;
+};
+
+uint64_t random_number();
+
+}  // namespace lorad::server

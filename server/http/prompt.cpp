@@ -1,0 +1,85 @@
+#include "server/http/prompt.h"
+
+#include <algorithm>
+
+#include "proto/base/format.h"
+
+namespace lorad::server {
+namespace {
+
+using proto::ApiKind;
+using proto::GenerateRequest;
+
+std::string prompt_field(const GenerateRequest& request, size_t index) {
+    if (request.kind == ApiKind::kChat) return "messages";
+    return request.prompts.size() > 1 ? format("prompt[{}]", index) : "prompt";
+}
+
+Status check_tokens(const ServerContext& context, const std::vector<TokenId>& tokens,
+                    const std::string& field) {
+    if (tokens.empty()) {
+        return make_error(ErrorCode::kInvalidRequest, format("{}: has no tokens", field), field);
+    }
+    // A tokenizer may know tokens for which the model has no embedding.
+    for (TokenId token : tokens) {
+        if (token >= 0 && uint32_t(token) < context.vocab_size) continue;
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}: the text holds token {}, but the model's vocabulary ends at "
+                                 "{}",
+                                 field, token, context.vocab_size - 1),
+                          field);
+    }
+    return ok_status();
+}
+
+}  // namespace
+
+Result<std::string> render_prompt(const ServerContext& context, const GenerateRequest& request) {
+    ChatInput chat;
+    chat.messages_json = request.messages_json;
+    chat.documents_json = request.documents_json;
+    chat.kwargs_json = request.template_kwargs_json;
+    chat.add_generation_prompt = request.add_generation_prompt;
+    chat.continued_text = request.continued_text;
+    return context.text.render_chat(chat);
+}
+
+Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context,
+                                                    const GenerateRequest& request) {
+    std::vector<PreparedPrompt> prepared;
+    if (request.kind == ApiKind::kChat) {
+        prepared.emplace_back();
+        TRY_ASSIGN(prepared[0].text, render_prompt(context, request));
+    }
+    for (const proto::Prompt& prompt : request.prompts)
+        prepared.push_back({prompt.ids, prompt.text.value_or("")});
+    for (size_t i = 0; i < prepared.size(); ++i) {
+        PreparedPrompt& one = prepared[i];
+        if (request.kind == ApiKind::kChat || request.prompts[i].text) {
+            TRY_ASSIGN(one.tokens, context.text.encode(one.text, request.add_special_tokens));
+        }
+        TRY(check_tokens(context, one.tokens, prompt_field(request, i)));
+    }
+    return prepared;
+}
+
+Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& request,
+                                    size_t n_prompt) {
+    constexpr uint32_t kCompletionDefault = 16;  // OpenAI's
+    uint64_t n_left = n_prompt < context.n_positions_max ? context.n_positions_max - n_prompt : 0;
+    uint64_t n_default =
+        request.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
+    uint64_t n_wanted = request.n_tokens_max ? *request.n_tokens_max : n_default;
+    if (n_wanted > n_left) {
+        return make_error(ErrorCode::kContextLengthExceeded,
+                          format("this model's maximum context length is {} tokens, the request "
+                                 "needs {}: {} in the prompt and {} to generate",
+                                 context.n_positions_max, n_prompt + n_wanted, n_prompt, n_wanted),
+                          request.n_tokens_max && n_left > 0 ? "max_tokens"
+                          : request.kind == ApiKind::kChat   ? "messages"
+                                                             : "prompt");
+    }
+    return uint32_t(n_wanted);
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,31 @@
+// From what a request says to what the model reads; for all routes that generate. HTTP workers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/generate_request.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+struct PreparedPrompt {
+    std::vector<TokenId> tokens;  // never empty, all within the model's vocabulary
+    std::string text;             // as the template or the client has written it; empty for ids
+};
+
+// The prompt text of a chat.
+Result<std::string> render_prompt(const ServerContext& context,
+                                  const proto::GenerateRequest& request);
+
+// One for each prompt of the request, one for a chat. Errors name "prompt", "prompt[i]" or
+// "messages".
+Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context,
+                                                    const proto::GenerateRequest& request);
+
+// How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to
+// completions, as with OpenAI. kContextLengthExceeded where prompt and they do not fit.
+Result<uint32_t> tokens_to_generate(const ServerContext& context,
+                                    const proto::GenerateRequest& request, size_t n_prompt);
+
+}  // namespace lorad::server

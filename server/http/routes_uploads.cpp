@@ -14,6 +14,8 @@
 namespace lorad::server {
 namespace {
 
+constexpr size_t kWriteBytes = 256 << 10;  // of an upload, to the store at a time
+
 Error too_many_uploads(const ServerContext& context) {
     return make_error(ErrorCode::kAdapterBusy, format("{} uploads or validations are under way, as many as there may be",
                                                       context.uploads.n_uploads_max));
@@ -52,10 +54,18 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
         TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
                    context.registry.put_blob(*sha256, length));
         if (request.stream != nullptr) {
-            TRY(request.stream->read(context.uploads.file_bytes_max, [&](std::string_view piece) {
-                n_bytes += piece.size();
-                return upload->write(bytes_of(piece));
-            }));
+            // The library brings pieces of 4 KiB; each write of the store is a system call and a lock.
+            std::string pieces;
+            TRY(request.stream->read(context.uploads.file_bytes_max,
+                                     [&](std::string_view piece) -> Status {
+                                         n_bytes += piece.size();
+                                         pieces.append(piece);
+                                         if (pieces.size() < kWriteBytes) return ok_status();
+                                         Status written = upload->write(bytes_of(pieces));
+                                         pieces.clear();
+                                         return written;
+                                     }));
+            TRY(upload->write(bytes_of(pieces)));
         }
         return upload->finish();
     }();

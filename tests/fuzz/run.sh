@@ -1,0 +1,37 @@
+#!/bin/bash
+# Builds the fuzz targets (needs clang) and runs them one after the other, each from its corpus on.
+#
+#   tests/fuzz/run.sh [SECONDS [NAME ...]]     60 s for each; all of tests/fuzz/*_fuzz.cpp
+#
+# Inputs that reach new code are kept in build/fuzz/corpus/NAME for the next run; what makes a target fail goes to
+# build/fuzz/findings/NAME. The last line reads "N targets, N findings"; exit 0 only without any.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+seconds=${1:-60}
+[ $# -gt 0 ] && shift
+names=("$@")
+if [ ${#names[@]} -eq 0 ]; then
+    for file in tests/fuzz/*_fuzz.cpp; do names+=("$(basename "$file" _fuzz.cpp)"); done
+fi
+cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz
+
+n_findings=0
+for name in "${names[@]}"; do
+    corpus=build/fuzz/corpus/$name findings=build/fuzz/findings/$name
+    rm -rf "$findings"
+    mkdir -p "$corpus" "$findings"
+    seeds=()
+    [ -d "tests/fuzz/corpus/$name" ] && seeds+=("tests/fuzz/corpus/$name")
+    [ "$name" = safetensors ] && seeds+=(tests/goldens/broken-adapters)
+    # Bounds on what one input may take are part of the claim.
+    build/fuzz/tests/"${name}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=20000 -print_final_stats=1 \
+        -artifact_prefix="$findings/" "$corpus" "${seeds[@]}" >"$findings/log" 2>&1 || true
+    found=$(find "$findings" -type f ! -name log | wc -l)
+    n_findings=$((n_findings + found))
+    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$findings/log") inputs, $(find "$corpus" -type f | wc -l) kept, $found findings"
+    [ "$found" -eq 0 ] || grep -m 5 -E 'ERROR|SUMMARY|CHECK' "$findings/log" || true
+    grep -q '^stat::' "$findings/log" || { tail -n 5 "$findings/log"; n_findings=$((n_findings + 1)); }
+done
+echo "${#names[@]} targets, $n_findings findings"
+[ "$n_findings" -eq 0 ]

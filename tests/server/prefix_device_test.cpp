@@ -79,7 +79,7 @@ struct Served {
         for (auto& stream : streams) {
             TokenStream::Batch batch = stream->pop(milliseconds(0));
             EXPECT_TRUE(batch.end);
-            answers.push_back({batch.tokens, batch.end ? batch.end->n_cached_tokens : 0});
+            answers.push_back({batch.tokens, stream->n_cached_tokens()});
         }
         return answers;
     }

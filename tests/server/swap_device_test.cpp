@@ -99,7 +99,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
                 TokenStream::Batch batch = to_come->pop(milliseconds(60000));
                 tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
                 ended = batch.end.has_value();
-                if (ended) n_cached_here = batch.end->n_cached_tokens;
+                if (ended) n_cached_here = to_come->n_cached_tokens();
             }
             bool is_prefix = tokens.size() <= want.size() && std::equal(tokens.begin(), tokens.end(), want.begin());
             if (!is_prefix) n_wrong.fetch_add(1);

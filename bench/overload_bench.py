@@ -161,7 +161,7 @@ async def idle_streams(args, server):
     end = time.perf_counter() + 300
     while opened < args.idle_streams and time.perf_counter() < end and not any(task.done() for task in tasks):
         await asyncio.sleep(0.1)
-    held = opened
+    held = opened - sum(task.done() for task in tasks)
     during = server.resident_bytes()
     threads = len(os.listdir(f"/proc/{server.process.pid}/task"))
     for task in tasks:
@@ -174,7 +174,8 @@ async def idle_streams(args, server):
 
 def run_idle(args):
     args.places = args.idle_streams
-    server = Server(args, "--max-num-batched-tokens", str(max(1024, args.places)), "--max-model-len", "256")
+    server = Server(args, "--max-num-batched-tokens", str(max(1024, args.places)), "--max-model-len", "256",
+                    "--max-queue", str(args.places))
     try:
         # What is allocated once is not a stream's: a first turn of all shapes.
         asyncio.run(idle_streams(argparse.Namespace(**{**vars(args), "idle_streams": 1, "stream_tokens": 4}), server))
@@ -194,7 +195,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--idle-streams", type=int, default=0)
-    parser.add_argument("--stream-tokens", type=int, default=200)
+    parser.add_argument("--stream-tokens", type=int, default=220)
     args = parser.parse_args()
     print(json.dumps(run_idle(args) if args.idle_streams else run_overload(args)), flush=True)
 

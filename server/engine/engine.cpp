@@ -17,7 +17,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
       fair_share_(uint64_t(options.starvation_bound.count())),
-      step_times_(options.limits.block_tokens, options.limits.n_rows_max, kStepStretch),
+      step_times_(kChunkGranule, options.limits.n_rows_max, kStepStretch),
       chooser_(options.n_sampling_threads) {}
 
 Clock::time_point Engine::time_now() const {

@@ -45,6 +45,7 @@ namespace lorad::server {
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
 inline constexpr double kStepStretch = 1.7;
 inline constexpr uint32_t kPromptOutputsMax = 32;
+inline constexpr uint32_t kChunkGranule = 16;  // rows of prompts come in multiples of it
 
 struct EngineOptions {
     SchedulerLimits limits;
@@ -197,6 +198,7 @@ class Engine {
     std::vector<std::unique_ptr<Sequence>> waiting_;
     std::vector<FairShare::Candidate> order_;  // who of the waiting ones is next
     uint64_t n_arrived_ = 0;
+    uint64_t next_starvation_look_ms_ = 0;
     std::vector<Planned> planned_;  // of the step that is being made
     std::deque<Flight> in_flight_;  // oldest first, at most two
     std::vector<Retired> retired_;

@@ -33,11 +33,20 @@ bool comes_before(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequ
 // admitted, so that even those that always have to yield come to their end.
 constexpr uint32_t kYieldTokens = 64;
 
+// In one step; each is looked up in the prefix cache first.
+constexpr size_t kAdmittedMax = 32;
+
 }  // namespace
 
 // Which of the waiting ones are next. One whose last token is not known yet cannot be computed.
 void Engine::order_waiting() {
     order_.clear();
+    size_t n_places = options_.limits.n_sequences_max - running_.size();
+    uint64_t time_ms = now_ms();
+    // Without a place only a starving one can come in, and that is not worth a look at each step.
+    if (n_places == 0 && (fair_share_.starvation_ms() == 0 || time_ms < next_starvation_look_ms_))
+        return;
+    next_starvation_look_ms_ = time_ms + fair_share_.starvation_ms() / 64;
     for (uint32_t i = 0; i < waiting_.size(); ++i) {
         const Sequence& sequence = *waiting_[i];
         if (sequence.tokens.back() < 0) continue;
@@ -53,8 +62,8 @@ void Engine::order_waiting() {
     }
     if (order_.empty()) return;
     // Later ones could not be admitted in this step anyway; the first may make others yield.
-    size_t n_places = std::max<size_t>(options_.limits.n_sequences_max - running_.size(), 1);
-    fair_share_.order(order_, n_places, now_ms());
+    n_places = std::clamp<size_t>(n_places, 1, kAdmittedMax);
+    fair_share_.order(order_, n_places, time_ms);
     if (order_.size() > n_places) order_.resize(n_places);
 }
 

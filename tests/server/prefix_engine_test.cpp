@@ -99,17 +99,17 @@ TEST(PrefixCaching, AnAnswerIsPartOfTheNextPrompt) {
 }
 
 TEST(PrefixCaching, RequestsThatRunAtTheSameTimeShareBlocks) {
-    Fixture f(8);
+    Fixture f(9);
     auto prompt = prompt_of(250, 6);
-    auto first = f.begin(prompt, 6, {}, fake_prefix({}, prompt));
+    auto first = f.begin(prompt, 60, {}, fake_prefix({}, prompt));
     for (int i = 0; i < 4; ++i) ASSERT_TRUE(f.engine.step());
-    // Four blocks each would be twelve: only shared do they fit at the same time.
-    auto second = f.begin(prompt, 6, {}, fake_prefix({}, prompt));
-    auto third = f.begin(prompt, 6, {}, fake_prefix({}, prompt));
-    ASSERT_TRUE(f.engine.step());
+    // Five blocks each would be fifteen: only shared do they fit at the same time.
+    auto second = f.begin(prompt, 60, {}, fake_prefix({}, prompt));
+    auto third = f.begin(prompt, 60, {}, fake_prefix({}, prompt));
+    for (int i = 0; i < 12; ++i) ASSERT_TRUE(f.engine.step());
     EXPECT_NE(f.metrics.text({}).find("vllm:num_requests_running{model_name=\"base\"} 3\n"), std::string::npos);
     f.run_until_idle();
-    auto expected = fake_continuation(prompt, kNoAdapterSlot, 6);
+    auto expected = fake_continuation(prompt, kNoAdapterSlot, 60);
     for (auto& stream : {first, second, third}) EXPECT_EQ(f.answer_of(*stream).tokens, expected);
     EXPECT_EQ(f.runner.n_broken(), 0u);
 }

@@ -175,10 +175,17 @@ async def idle_streams(args, server):
 def run_idle(args):
     args.places = args.idle_streams
     server = Server(args, "--max-num-batched-tokens", str(max(1024, args.places)), "--max-model-len", "256",
-                    "--max-queue", str(args.places))
+                    "--max-queue", str(args.places), "--no-prefix-cache")
     try:
-        # What is allocated once is not a stream's: a first turn of all shapes.
-        asyncio.run(idle_streams(argparse.Namespace(**{**vars(args), "idle_streams": 1, "stream_tokens": 4}), server))
+        # What is allocated once is not a stream's: recordings of steps of all sizes, pages of the KV cache. As many sequences in
+        # few requests come to the same without the streams.
+        async def warm():
+            lists = [{**body_of(args, 0), "max_tokens": args.stream_tokens,
+                      "prompt": [body_of(args, i)["prompt"] for i in range(begin, min(begin + 100, args.idle_streams))]}
+                     for begin in range(0, args.idle_streams, 100)]
+            await asyncio.gather(*(post(server.port, body) for body in lists))
+
+        asyncio.run(warm())
         return asyncio.run(idle_streams(args, server))
     finally:
         server.stop()

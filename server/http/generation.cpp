@@ -5,6 +5,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::server {
 namespace {
@@ -68,7 +69,34 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
     std::sort(stop_tokens_.begin(), stop_tokens_.end());
 }
 
-Generation::~Generation() { cancel(); }
+Generation::~Generation() {
+    cancel();
+    if (!choices_.empty()) log_end();
+}
+
+// One line for each request. Sizes and times, nothing of what was said.
+void Generation::log_end() const {
+    std::string reasons;
+    for (const Choice& choice : choices_) {
+        std::string reason = choice.ended ? choice.finish_reason : to_string(FinishReason::kCancelled);
+        if (reasons.find(reason) == std::string::npos) reasons += (reasons.empty() ? "" : ",") + reason;
+    }
+    auto seconds_since_start = [this](std::chrono::steady_clock::time_point time) {
+        return std::chrono::duration<double>(time - started_).count();
+    };
+    proto::Usage all = usage();
+    log_event(LogLevel::kInfo, "request ended",
+              {{"id", head.id},
+               {"model", head.model},
+               {"generation", head.adapter_generation.substr(0, 12)},
+               {"reason", reasons},
+               {"choices", uint64_t(choices_.size())},
+               {"prompt_tokens", all.n_prompt_tokens},
+               {"cached_tokens", all.n_cached_tokens},
+               {"completion_tokens", all.n_completion_tokens},
+               {"first_s", first_piece_ ? seconds_since_start(*first_piece_) : -1.0},
+               {"total_s", seconds_since_start(std::chrono::steady_clock::now())}});
+}
 
 void Generation::cancel() {
     for (const Choice& choice : choices_) {
@@ -102,8 +130,12 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     }
     out.may_skip_prefix = !out.n_prompt_logprobs;
     out.priority = request.priority;
-    out.tenant = request.user;
     return out;
+}
+
+// One salt of both: a tenant's name ends where its length says, whatever it holds.
+std::string Generation::prefix_salt(const HttpRequest& http) const {
+    return format("{}:{}{}", http.fairness_id.size(), http.fairness_id, request.cache_salt);
 }
 
 Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
@@ -127,7 +159,8 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
     for (Request& one : requests) {
         one.adapter = use_of(lease, one.prompt);
         one.prefix =
-            prefix_of(context.registry, lease, one.adapter, one.prompt, request.cache_salt);
+            prefix_of(context.registry, lease, one.adapter, one.prompt, prefix_salt(http));
+        one.tenant = http.fairness_id.empty() ? request.user : http.fairness_id;
         one.stream = std::make_shared<TokenStream>(one.n_tokens_max, signal_);
         Choice choice;
         choice.stream = one.stream;
@@ -147,8 +180,11 @@ std::vector<Generation::Piece> Generation::next() {
     for (uint32_t i = 0; i < choices_.size(); ++i) {
         if (choices_[i].ended) continue;
         Piece piece = read(i);
+        if (!first_piece_ && !piece.ids.empty()) first_piece_ = std::chrono::steady_clock::now();
         if (piece.ended()) {
             choices_[i].ended = true;
+            choices_[i].finish_reason =
+                piece.error ? to_string(FinishReason::kError) : piece.finish_reason;
             --n_running_;
             std::erase(running_streams_, choices_[i].stream);
         }

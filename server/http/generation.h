@@ -2,6 +2,7 @@
 // prompt, taken as text. For all routes that generate; shapes on the wire are the routes' own.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,10 +66,13 @@ class Generation {
         uint32_t n_tokens = 0;
         double logprob_sum = 0.0;
         bool ended = false;
+        std::string finish_reason = {};  // once it has ended
     };
 
     Generation(ServerContext& context, proto::GenerateRequest its_request);
     Status submit_all(ServerContext& context, const HttpRequest& http);
+    std::string prefix_salt(const HttpRequest& http) const;
+    void log_end() const;
     Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
     Piece read(uint32_t index);
     Status take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece);
@@ -80,6 +84,8 @@ class Generation {
     uint32_t n_running_ = 0;
     std::vector<TokenId> stop_tokens_;  // sorted
     const TextCodec& text_;
+    const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+    std::optional<std::chrono::steady_clock::time_point> first_piece_;  // of any choice
 };
 
 uint64_t random_number();

@@ -33,6 +33,7 @@ struct HttpRequest {
     std::string content_type;
     std::string accept;
     std::string last_event_id;  // of an event stream that is taken up again
+    std::string fairness_id;    // the tenant, as a gateway names it; may be empty
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none
     std::string body;

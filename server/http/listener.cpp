@@ -200,6 +200,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     ours.content_type = std::move(content_type);
     ours.accept = request.get_header_value("Accept");
     ours.last_event_id = request.get_header_value("Last-Event-ID");
+    ours.fairness_id = request.get_header_value("x-gateway-inference-fairness-id");
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
     ours.client_gone = client_gone_of(request);

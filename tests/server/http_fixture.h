@@ -13,6 +13,7 @@
 
 #include "adapters/files.h"
 #include "model/config.h"
+#include "proto/base/log.h"
 #include "proto/json.h"
 #include "server/http/listener.h"
 #include "server/http/routes.h"
@@ -103,6 +104,7 @@ class HttpTest : public testing::Test {
           registry(config, store, {"base", n_slots}),
           context{engine,     metrics,       registry,   codec,     "base",
                   kFakeVocab, kPositionsMax, defaults(), 1700000000} {
+        set_log_level(LogLevel::kWarn);  // not a line for each request
         add_routes(router, gate);
         auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router,
                                         [this](int status) { metrics.on_http_response(status); });
@@ -115,6 +117,7 @@ class HttpTest : public testing::Test {
     ~HttpTest() override {
         engine.drain(std::chrono::milliseconds(0));
         listener->stop();
+        set_log_level(LogLevel::kInfo);
     }
     static model::GenerationDefaults defaults() {
         model::GenerationDefaults out;

@@ -161,6 +161,7 @@ async def idle_streams(args, server):
     end = time.perf_counter() + 300
     while opened < args.idle_streams and time.perf_counter() < end and not any(task.done() for task in tasks):
         await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     held = opened - sum(task.done() for task in tasks)
     during = server.resident_bytes()
     threads = len(os.listdir(f"/proc/{server.process.pid}/task"))
@@ -173,14 +174,14 @@ async def idle_streams(args, server):
 
 
 def run_idle(args):
-    args.places = args.idle_streams
-    server = Server(args, "--max-num-batched-tokens", str(max(1024, args.places)), "--max-model-len", "256",
+    args.places, args.prompt_tokens = args.idle_streams, 2
+    server = Server(args, "--max-num-batched-tokens", str(max(1024, args.places)), "--max-model-len", str(args.prompt_tokens + args.stream_tokens),
                     "--max-queue", str(args.places), "--no-prefix-cache")
     try:
         # What is allocated once is not a stream's: recordings of steps of all sizes, pages of the KV cache. As many sequences in
         # few requests come to the same without the streams.
         async def warm():
-            lists = [{**body_of(args, 0), "max_tokens": args.stream_tokens,
+            lists = [{**body_of(args, 0), "max_tokens": 64,
                       "prompt": [body_of(args, i)["prompt"] for i in range(begin, min(begin + 100, args.idle_streams))]}
                      for begin in range(0, args.idle_streams, 100)]
             await asyncio.gather(*(post(server.port, body) for body in lists))
@@ -202,7 +203,7 @@ def main():
     parser.add_argument("--prompt-tokens", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--idle-streams", type=int, default=0)
-    parser.add_argument("--stream-tokens", type=int, default=220)
+    parser.add_argument("--stream-tokens", type=int, default=1500)
     args = parser.parse_args()
     print(json.dumps(run_idle(args) if args.idle_streams else run_overload(args)), flush=True)
 

@@ -27,7 +27,7 @@ struct PackedImage {
     static constexpr uint64_t kBase = 256;
 
     struct Free {
-        void operator()(std::byte* bytes) const { std::free(bytes); }
+        void operator()(std::byte* begin) const { std::free(begin); }
     };
     std::unique_ptr<std::byte[], Free> bytes;
     uint64_t n_bytes = 0;          // on the host and on the device

@@ -189,7 +189,9 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& m
         return make_error(ErrorCode::kInvalidModel,
                           format("{}: chat template: {}", model_dir.string(), take(error)));
     }
-    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle));
+    std::string sources = jinja.value_or("");
+    if (!jinja) sources = json.value_or("") + config.value_or("");
+    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::move(sources)));
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
@@ -201,7 +203,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
                            &error) != LORAD_TEXT_OK) {
         return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
     }
-    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle));
+    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::string(source)));
 }
 
 ChatTemplate::~ChatTemplate() { lorad_template_free(handle_); }
@@ -227,6 +229,14 @@ Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, Gra
         lorad_grammar_new(tokenizer.handle_, static_cast<int32_t>(kind), as_text(source),
                           reinterpret_cast<const uint32_t*>(eos_ids.data()), eos_ids.size(),
                           vocab_size, &handle, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    return std::unique_ptr<Grammar>(new Grammar(handle));
+}
+
+Result<std::unique_ptr<Grammar>> Grammar::duplicate() const {
+    LoradGrammar* handle = nullptr;
+    LoradBytes error{};
+    const int32_t code = lorad_grammar_duplicate(handle_, &handle, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return std::unique_ptr<Grammar>(new Grammar(handle));
 }

@@ -84,6 +84,10 @@ class ChatTemplate {
     ChatTemplate& operator=(const ChatTemplate&) = delete;
 
     bool exists() const;
+    // Whether the template or its configuration says this, such as "<tool_call>".
+    bool mentions(std::string_view text) const {
+        return sources_.find(text) != std::string::npos;
+    }
     // json_input:
     // {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name:
     // value}}; all but messages may be absent. Extra values become variables and win over special
@@ -93,9 +97,11 @@ class ChatTemplate {
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
-    explicit ChatTemplate(LoradTemplate* handle) : handle_(handle) {}
+    ChatTemplate(LoradTemplate* handle, std::string sources)
+        : handle_(handle), sources_(std::move(sources)) {}
 
     LoradTemplate* handle_;
+    const std::string sources_;  // what it was made of
 };
 
 enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };
@@ -109,6 +115,8 @@ class Grammar {
                                                    std::string_view source,
                                                    std::span<const TokenId> eos_ids,
                                                    uint32_t vocab_size);
+    // Another one in the same state, for another sequence; cheaper than create().
+    Result<std::unique_ptr<Grammar>> duplicate() const;
     ~Grammar();
     Grammar(const Grammar&) = delete;
     Grammar& operator=(const Grammar&) = delete;

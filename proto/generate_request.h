@@ -13,6 +13,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 #include "proto/sampling_params.h"
+#include "proto/structure.h"
 
 namespace lorad::proto {
 
@@ -24,6 +25,7 @@ inline constexpr uint32_t kChoicesMax = 128;  // prompts times best_of
 inline constexpr size_t kUserBytesMax = 512;  // of user and cache_salt
 
 enum class ApiKind : uint8_t { kCompletion, kChat };
+enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
 struct Prompt {
     std::optional<std::string> text;
@@ -47,6 +49,7 @@ struct GenerateRequest {
     std::string messages_json;
     std::string documents_json;
     std::string template_kwargs_json;
+    std::string tools_json;  // empty as well where none may be called
     bool add_generation_prompt = true;
     // The last message's text, which the answer is to continue.
     std::optional<std::string> continued_text;
@@ -69,6 +72,13 @@ struct GenerateRequest {
     bool include_stop = false;  // in the text
     bool ignore_eos = false;
     bool skip_special_tokens = true;
+
+    // What the answer has to look like; with required tools or a named one, their calls.
+    std::optional<Structure> structure;
+    ToolChoice tool_choice = ToolChoice::kNone;
+    std::string forced_function;  // of kNamed
+    bool parallel_tool_calls = true;
+    bool include_reasoning = true;  // in the answer, where the server separates it
 
     uint32_t n = 1;        // answers to each prompt
     uint32_t best_of = 1;  // of how many; at least n

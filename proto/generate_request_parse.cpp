@@ -63,6 +63,16 @@ constexpr std::array kParameters = {
     Parameter{"continue_final_message", Known::kChats, Neutral::kFalse},
     Parameter{"chat_template_kwargs", Known::kChats, Neutral::kEmpty},
     Parameter{"documents", Known::kChats, Neutral::kEmpty},
+    Parameter{"response_format", Known::kBoth},
+    Parameter{"structured_outputs", Known::kBoth},
+    Parameter{"guided_json", Known::kBoth},
+    Parameter{"guided_regex", Known::kBoth},
+    Parameter{"guided_choice", Known::kBoth},
+    Parameter{"guided_grammar", Known::kBoth},
+    Parameter{"tools", Known::kChats, Neutral::kEmpty},
+    Parameter{"tool_choice", Known::kChats, Neutral::kNoTools},
+    Parameter{"parallel_tool_calls", Known::kChats, Neutral::kAny},
+    Parameter{"include_reasoning", Known::kChats, Neutral::kAny},
     // Labels, which change no answer.
     Parameter{"metadata", Known::kNowhere, Neutral::kAny},
     Parameter{"store", Known::kNowhere, Neutral::kAny},
@@ -77,16 +87,8 @@ constexpr std::array kParameters = {
     Parameter{"early_stopping", Known::kNowhere, Neutral::kFalse},
     Parameter{"bad_words", Known::kNowhere, Neutral::kEmpty},
     Parameter{"logits_processors", Known::kNowhere, Neutral::kEmpty},
-    Parameter{"tools", Known::kNowhere, Neutral::kEmpty},
-    Parameter{"tool_choice", Known::kNowhere, Neutral::kNoTools},
     Parameter{"functions", Known::kNowhere, Neutral::kEmpty},
     Parameter{"function_call", Known::kNowhere, Neutral::kNoTools},
-    Parameter{"response_format", Known::kNowhere, Neutral::kTextOnly},
-    Parameter{"structured_outputs", Known::kNowhere},
-    Parameter{"guided_json", Known::kNowhere},
-    Parameter{"guided_regex", Known::kNowhere},
-    Parameter{"guided_choice", Known::kNowhere},
-    Parameter{"guided_grammar", Known::kNowhere},
     Parameter{"guided_decoding_backend", Known::kNowhere},
     Parameter{"guided_whitespace_pattern", Known::kNowhere},
     Parameter{"grammar", Known::kNowhere, Neutral::kEmpty},
@@ -221,6 +223,7 @@ Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind ki
     TRY(parse_sampling(root, request, vocab_size));
     TRY(parse_limits(root, request, vocab_size));
     TRY(parse_stop(root, request));
+    TRY(parse_tools(root, request));
     TRY(parse_output(root, request));
     // Chat templates write the special tokens themselves.
     TRY_ASSIGN(request.add_special_tokens, root.bool_or("add_special_tokens", !chat));

@@ -42,11 +42,21 @@ struct ShownLogprobs {
     uint64_t text_offset = 0;  // characters of the choice's text before the first of them
 };
 
+// What a part brings of one tool call. Whole answers have each call once, with all of its arguments.
+struct ToolCallPart {
+    uint32_t index = 0;
+    std::string id;         // in the call's first part, as the name
+    std::string name;
+    std::string arguments;  // JSON text
+};
+
 // A choice, or the part of it that a chunk brings.
 struct ChoicePart {
     uint32_t index = 0;
     std::string text;
-    std::string finish_reason;  // empty: not ended
+    std::string reasoning;                 // chats: before the text
+    std::vector<ToolCallPart> tool_calls;  // chats: after the text
+    std::string finish_reason;             // empty: not ended
     bool is_first = false;      // of a stream's chunks of this choice: carries the role
     std::optional<ShownLogprobs> logprobs;
     // Where they were asked for; with vLLM's names and places.

@@ -41,6 +41,41 @@ std::string_view chunk_object(ApiKind kind) {
     return kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion";
 }
 
+void write_tool_calls(JsonWriter& writer, const ChoicePart& part, bool with_index) {
+    writer.key("tool_calls").begin_array();
+    for (const ToolCallPart& call : part.tool_calls) {
+        writer.begin_object();
+        if (with_index) writer.field("index", uint64_t(call.index));
+        if (!call.id.empty()) writer.field("id", call.id).field("type", "function");
+        writer.key("function").begin_object();
+        if (!call.name.empty()) writer.field("name", call.name);
+        writer.field("arguments", call.arguments).end_object().end_object();
+    }
+    writer.end_array();
+}
+
+void write_message(JsonWriter& writer, const ChoicePart& choice) {
+    writer.key("message").begin_object().field("role", "assistant").key("content");
+    if (choice.text.empty() && !choice.tool_calls.empty()) {
+        writer.null();
+    } else {
+        writer.value(choice.text);
+    }
+    writer.key("refusal").null();
+    if (!choice.reasoning.empty()) writer.field("reasoning_content", choice.reasoning);
+    if (!choice.tool_calls.empty()) write_tool_calls(writer, choice, false);
+    writer.end_object();
+}
+
+void write_delta(JsonWriter& writer, const ChoicePart& part) {
+    writer.key("delta").begin_object();
+    if (part.is_first) writer.field("role", "assistant");
+    if (part.is_first || !part.text.empty()) writer.field("content", part.text);
+    if (!part.reasoning.empty()) writer.field("reasoning_content", part.reasoning);
+    if (!part.tool_calls.empty()) write_tool_calls(writer, part, true);
+    writer.end_object();
+}
+
 // What follows the text or message in every choice.
 void write_choice_rest(JsonWriter& writer, const ResponseHead& head, const ChoicePart& part) {
     bool chat = head.kind == ApiKind::kChat;
@@ -79,8 +114,7 @@ std::string whole_response(const ResponseHead& head, std::span<const ChoicePart>
     for (const ChoicePart& choice : choices) {
         writer.begin_object().field("index", uint64_t(choice.index));
         if (chat) {
-            writer.key("message").begin_object().field("role", "assistant");
-            writer.field("content", choice.text).key("refusal").null().end_object();
+            write_message(writer, choice);
         } else {
             writer.field("text", choice.text);
         }
@@ -108,10 +142,7 @@ std::string chunk_response(const ResponseHead& head, const ChoicePart& part,
     if (chat) write_ids(writer, "prompt_token_ids", part.prompt_ids);
     writer.key("choices").begin_array().begin_object().field("index", uint64_t(part.index));
     if (chat) {
-        writer.key("delta").begin_object();
-        if (part.is_first) writer.field("role", "assistant");
-        if (part.is_first || !part.text.empty()) writer.field("content", part.text);
-        writer.end_object();
+        write_delta(writer, part);
     } else {
         writer.field("text", part.text);
     }

@@ -205,6 +205,8 @@ Status run_serve(const Config& config) {
                           loaded.config.generation,
                           unix_time_s()};
     context.strict = config.strict;
+    context.tool_format = model::tool_format_of(config.tool_call_parser);
+    context.separates_reasoning = config.reasoning_parser != "none";
     context.adapter_root = config.adapter_root;
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);

@@ -39,6 +39,15 @@ void describe(Config& c, Visit&& visit) {
           Range{1024, 1u << 30});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
           "how long running requests may finish after SIGTERM", Range{0, 86400});
+    visit("tool-call-parser", c.tool_call_parser, "FORMAT",
+          "how the model writes tool calls: hermes (also Qwen), llama3_json, mistral or phi4; auto: "
+          "as its chat template does",
+          std::vector<std::string>{"auto", "hermes", "qwen", "qwen25", "llama3", "llama3_json",
+                                   "mistral", "phi3", "phi4", "phi4_mini_json"});
+    visit("reasoning-parser", c.reasoning_parser, "FORMAT",
+          "think: what stands between <think> and </think> is sent as reasoning_content, not as "
+          "content; none: it stays there",
+          std::vector<std::string>{"none", "think", "qwen3", "deepseek_r1"});
     visit("strict", c.strict, "",
           "refuse requests with fields that nobody knows, instead of listing them in the header "
           "x-lorad-ignored-fields");

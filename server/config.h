@@ -30,6 +30,8 @@ struct Config {
     uint32_t body_bytes_max = 16u << 20;
     uint32_t drain_timeout_s = 30;
 
+    std::string tool_call_parser = "auto";  // a format's name
+    std::string reasoning_parser = "none";  // or think
     bool strict = false;  // request fields that nobody knows are refused
 
     std::string device;                // empty: the best one

@@ -1,6 +1,7 @@
 #include "server/model_text.h"
 
 #include "model/detokenizer.h"
+#include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
 
@@ -32,6 +33,47 @@ class SilentDecoder final : public TextDecoder {
     bool found_stop() const override { return false; }
     Result<std::string> finish() override { return std::string(); }
 };
+
+class GrammarConstraint final : public TokenConstraint {
+  public:
+    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size)
+        : grammar_(std::move(grammar)), vocab_size_(vocab_size) {}
+    Status next_mask(std::vector<uint32_t>& words) override {
+        words.assign((vocab_size_ + 31) / 32, 0);
+        return grammar_->mask(words);
+    }
+    Status accept(TokenId token) override { return grammar_->commit(token); }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        TRY_ASSIGN(std::unique_ptr<model::Grammar> copy, grammar_->duplicate());
+        return std::unique_ptr<TokenConstraint>(
+            std::make_unique<GrammarConstraint>(std::move(copy), vocab_size_));
+    }
+
+  private:
+    std::unique_ptr<model::Grammar> grammar_;
+    const uint32_t vocab_size_;
+};
+
+model::GrammarKind kind_of(proto::StructureKind kind) {
+    switch (kind) {
+        case proto::StructureKind::kJsonSchema:
+            return model::GrammarKind::kJsonSchema;
+        case proto::StructureKind::kRegex:
+            return model::GrammarKind::kRegex;
+        case proto::StructureKind::kLark:
+            return model::GrammarKind::kLark;
+    }
+    return model::GrammarKind::kJsonSchema;
+}
+
+// The family whose words the chat template uses.
+model::ToolFormat format_of(const model::ChatTemplate& chat_template) {
+    if (chat_template.mentions("<|tool_call|>") || chat_template.mentions("functools"))
+        return model::ToolFormat::kPhi;
+    if (chat_template.mentions("[TOOL_CALLS]")) return model::ToolFormat::kMistral;
+    if (chat_template.mentions("<|python_tag|>")) return model::ToolFormat::kLlama3;
+    return model::ToolFormat::kHermes;
+}
 
 Error no_tokenizer() {
     return make_error(ErrorCode::kInvalidRequest,
@@ -77,6 +119,7 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& 
     }
     TRY_ASSIGN(text->tokenizer_, model::Tokenizer::load(folder));
     TRY_ASSIGN(text->chat_template_, model::ChatTemplate::load(folder));
+    text->tool_format_ = format_of(*text->chat_template_);
     return text;
 }
 
@@ -118,6 +161,21 @@ Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
 std::unique_ptr<TextDecoder> ModelText::make_decoder(DecodeOptions options) const {
     if (!tokenizer_) return std::make_unique<SilentDecoder>();
     return std::make_unique<ModelDecoder>(tokenizer_, std::move(options));
+}
+
+Result<std::unique_ptr<TokenConstraint>> ModelText::make_constraint(
+    const proto::Structure& structure, std::span<const TokenId> eos_ids,
+    uint32_t vocab_size) const {
+    if (!tokenizer_) return no_tokenizer();
+    Result<std::unique_ptr<model::Grammar>> grammar = model::Grammar::create(
+        *tokenizer_, kind_of(structure.kind), structure.source, eos_ids, vocab_size);
+    if (!grammar.ok()) {
+        return make_error(grammar.error().code,
+                          format("{}: {}", structure.param, grammar.error().message),
+                          structure.param);
+    }
+    return std::unique_ptr<TokenConstraint>(
+        std::make_unique<GrammarConstraint>(std::move(*grammar), vocab_size));
 }
 
 }  // namespace lorad::server

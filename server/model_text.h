@@ -22,10 +22,15 @@ class ModelText final : public TextCodec {
     std::string token_bytes(TokenId token) const override;
     Result<std::string> render_chat(const ChatInput& chat) const override;
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override;
+    Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
+                                                             std::span<const TokenId> eos_ids,
+                                                             uint32_t vocab_size) const override;
+    model::ToolFormat tool_format() const override { return tool_format_; }
 
   private:
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;
+    model::ToolFormat tool_format_ = model::ToolFormat::kHermes;
 };
 
 }  // namespace lorad::server

@@ -10,8 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "model/tool_calls.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/structure.h"
+#include "server/engine/token_constraint.h"
 
 namespace lorad::server {
 
@@ -58,6 +61,13 @@ class TextCodec {
     // The prompt text of a chat.
     virtual Result<std::string> render_chat(const ChatInput& chat) const = 0;
     virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
+    // What an answer of this structure may go on with; compiling takes milliseconds and is bounded.
+    // kInvalidRequest, naming structure.param, for what it cannot take. eos_ids end the answer.
+    virtual Result<std::unique_ptr<TokenConstraint>> make_constraint(
+        const proto::Structure& structure, std::span<const TokenId> eos_ids,
+        uint32_t vocab_size) const = 0;
+    // How the served model writes tool calls, as far as its chat template says.
+    virtual model::ToolFormat tool_format() const = 0;
 };
 
 }  // namespace lorad::server

@@ -103,6 +103,8 @@ int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradTe
                           const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
                           LoradGrammar** out, LoradBytes* error);
 void lorad_grammar_free(LoradGrammar* grammar);
+// Another one in the same state.
+int32_t lorad_grammar_duplicate(const LoradGrammar* grammar, LoradGrammar** out, LoradBytes* error);
 // One thread at a time may use a grammar. words: (vocab_size + 31) / 32, bit id % 32 of word id /
 // 32: allowed.
 int32_t lorad_grammar_mask(LoradGrammar* grammar, uint32_t* words, size_t word_count,

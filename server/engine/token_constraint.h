@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "proto/base/ids.h"
@@ -19,6 +20,8 @@ class TokenConstraint {
     virtual Status next_mask(std::vector<uint32_t>& words) = 0;
     // The token that was chosen.
     virtual Status accept(TokenId token) = 0;
+    // Another one in the same state, for another sequence.
+    virtual Result<std::unique_ptr<TokenConstraint>> duplicate() const = 0;
 };
 
 }  // namespace lorad::server

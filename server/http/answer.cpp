@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "proto/base/format.h"
 #include "proto/json.h"
 
 namespace lorad::server {
@@ -10,6 +11,14 @@ namespace {
 
 void append(proto::ChoicePart& whole, proto::ChoicePart part) {
     whole.text += part.text;
+    whole.reasoning += part.reasoning;
+    for (proto::ToolCallPart& call : part.tool_calls) {
+        if (call.index < whole.tool_calls.size()) {
+            whole.tool_calls[call.index].arguments += call.arguments;
+        } else {
+            whole.tool_calls.push_back(std::move(call));
+        }
+    }
     whole.finish_reason = std::move(part.finish_reason);
     if (part.logprobs) {
         auto& tokens = part.logprobs->tokens;
@@ -48,10 +57,70 @@ std::vector<proto::ChoicePart> best_answers(const Generation& generation,
     return best;
 }
 
+// Mistral's templates take ids of nine letters and digits only.
+std::string call_id(model::ToolFormat tool_format) {
+    std::string digits = format("{:016x}", random_number());
+    return tool_format == model::ToolFormat::kMistral ? digits.substr(0, 9) : "call_" + digits;
+}
+
+bool ends_with_think(std::string_view prompt) {
+    size_t last = prompt.find_last_not_of(" \t\r\n");
+    return last != std::string_view::npos && prompt.substr(0, last + 1).ends_with("<think>");
+}
+
 }  // namespace
 
 AnswerParts::AnswerParts(Generation& generation)
-    : generation_(generation), progress_(generation.n_choices()) {}
+    : generation_(generation), progress_(generation.n_choices()) {
+    for (uint32_t i = 0; i < progress_.size(); ++i) {
+        if (generation.separates_reasoning())
+            progress_[i].reasoning.emplace(ends_with_think(generation.prompt_of(i).text));
+        if (generation.tool_format()) {
+            progress_[i].tools.emplace(*generation.tool_format(),
+                                       generation.request.forced_function);
+        }
+    }
+}
+
+void AnswerParts::separate(Progress& progress, std::string text, bool at_end,
+                           proto::ChoicePart& part) {
+    if (progress.reasoning) {
+        model::ReasoningParser::Output out = progress.reasoning->push(text);
+        text = std::move(out.content);
+        std::string reasoning = std::move(out.reasoning);
+        if (at_end) {
+            out = progress.reasoning->finish();
+            text += out.content;
+            reasoning += out.reasoning;
+        }
+        if (generation_.request.include_reasoning) part.reasoning = std::move(reasoning);
+    }
+    take_content(progress, text, at_end, part);
+}
+
+void AnswerParts::take_content(Progress& progress, std::string_view text, bool at_end,
+                               proto::ChoicePart& part) {
+    if (!progress.tools) {
+        part.text += text;
+        return;
+    }
+    auto take = [&](model::ToolCallParser::Output out) {
+        part.text += out.content;
+        for (model::ToolCallPiece& piece : out.calls) {
+            bool begins = !piece.name.empty();
+            part.tool_calls.push_back({piece.index,
+                                       begins ? call_id(*generation_.tool_format()) : "",
+                                       std::move(piece.name), std::move(piece.arguments)});
+        }
+    };
+    take(progress.tools->push(text));
+    if (!at_end) return;
+    take(progress.tools->finish());
+    // As OpenAI: an answer that had to be this call has simply come to its end.
+    bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
+    if (progress.tools->n_calls() > 0 && part.finish_reason == "stop" && !named)
+        part.finish_reason = "tool_calls";
+}
 
 void AnswerParts::begin_choice(uint32_t choice, proto::ChoicePart& part) {
     const proto::GenerateRequest& request = generation_.request;
@@ -75,7 +144,7 @@ proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
     const proto::GenerateRequest& request = generation_.request;
     Progress& progress = progress_[piece.choice];
     if (!std::exchange(progress.begun, true)) begin_choice(piece.choice, part);
-    part.text += piece.text;
+    separate(progress, std::move(piece.text), !part.finish_reason.empty(), part);
     if (request.return_token_ids) part.token_ids = std::move(piece.ids);
     if (request.n_logprobs) {
         if (!part.logprobs) part.logprobs.emplace();
@@ -91,7 +160,8 @@ proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
 }
 
 bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
-    return !part.finish_reason.empty() || !part.text.empty() ||
+    return !part.finish_reason.empty() || !part.text.empty() || !part.reasoning.empty() ||
+           !part.tool_calls.empty() ||
            (part.logprobs && !part.logprobs->tokens.empty()) ||
            (part.token_ids && !part.token_ids->empty());
 }

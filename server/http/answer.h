@@ -2,8 +2,11 @@
 // choices. One per request; its HTTP worker.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "model/reasoning.h"
+#include "model/tool_calls.h"
 #include "proto/generate_response.h"
 #include "server/http/generation.h"
 
@@ -23,7 +26,13 @@ class AnswerParts {
     struct Progress {
         bool begun = false;
         uint64_t n_characters = 0;  // of the tokens with log-probabilities so far
+        std::optional<model::ReasoningParser> reasoning;
+        std::optional<model::ToolCallParser> tools;
     };
+    // Text goes to reasoning, content and calls.
+    void separate(Progress& progress, std::string text, bool at_end, proto::ChoicePart& part);
+    void take_content(Progress& progress, std::string_view text, bool at_end,
+                      proto::ChoicePart& part);
     void begin_choice(uint32_t choice, proto::ChoicePart& part);
 
     Generation& generation_;

@@ -47,6 +47,22 @@ std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     return std::nullopt;
 }
 
+// How the answer holds calls; what has to be calls is nothing else.
+std::optional<model::ToolFormat> tool_format_of(const ServerContext& context,
+                                                const GenerateRequest& request) {
+    switch (request.tool_choice) {
+        case proto::ToolChoice::kNone:
+            return std::nullopt;
+        case proto::ToolChoice::kAuto:
+            return context.tool_format ? *context.tool_format : context.text.tool_format();
+        case proto::ToolChoice::kRequired:
+            return model::ToolFormat::kList;
+        case proto::ToolChoice::kNamed:
+            return model::ToolFormat::kArguments;
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 uint64_t random_number() {
@@ -67,6 +83,9 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
         stop_tokens_.insert(stop_tokens_.end(), eos.begin(), eos.end());
     }
     std::sort(stop_tokens_.begin(), stop_tokens_.end());
+    tool_format_ = tool_format_of(context, request);
+    separates_reasoning_ = context.separates_reasoning && request.kind == proto::ApiKind::kChat &&
+                           !request.structure;
 }
 
 Generation::~Generation() {
@@ -138,6 +157,19 @@ std::string Generation::prefix_salt(const HttpRequest& http) const {
     return format("{}:{}{}", http.fairness_id.size(), http.fairness_id, request.cache_salt);
 }
 
+// Compiled once, before anything is admitted; every answer has a state of its own.
+Status Generation::add_constraints(const ServerContext& context,
+                                   std::vector<Request>& requests) const {
+    if (!request.structure) return ok_status();
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first,
+               context.text.make_constraint(*request.structure, context.defaults.eos_token_ids,
+                                            context.vocab_size));
+    for (Request& one : requests) {
+        TRY_ASSIGN(one.constraint, first->duplicate());
+    }
+    return ok_status();
+}
+
 Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
     std::vector<Request> requests;
     for (const PreparedPrompt& prompt : prompts_) {
@@ -151,11 +183,13 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
             requests.back().prompt = prompt.tokens;
         }
     }
+    TRY(add_constraints(context, requests));
     // Last: what is refused anyway brings no adapter to the device.
     TRY_ASSIGN(adapters::MixLease lease, choose_adapters(context, request, http));
     if (lease) head.adapter_generation = lease.generation();
-    DecodeOptions decoding{request.stop, request.include_stop, request.skip_special_tokens,
-                           request.n_tokens_min};
+    bool skip_special = request.skip_special_tokens &&
+                        !(tool_format_ && model::marks_are_special(*tool_format_));
+    DecodeOptions decoding{request.stop, request.include_stop, skip_special, request.n_tokens_min};
     for (Request& one : requests) {
         one.adapter = use_of(lease, one.prompt);
         one.prefix =

@@ -47,6 +47,9 @@ class Generation {
     const PreparedPrompt& prompt_of(uint32_t choice) const;
     // As the client wrote it, or the text of its ids.
     std::string prompt_text(uint32_t choice) const;
+    // How this request's answers hold tool calls; nothing: they hold none.
+    std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
+    bool separates_reasoning() const { return separates_reasoning_; }
     // Of all tokens of the choice's prompt but the first; there with its first piece.
     const std::vector<proto::TokenLogprobs>& prompt_logprobs_of(uint32_t choice) const;
     // Of the tokens so far, without the prompt's.
@@ -73,6 +76,7 @@ class Generation {
     Status submit_all(ServerContext& context, const HttpRequest& http);
     std::string prefix_salt(const HttpRequest& http) const;
     void log_end() const;
+    Status add_constraints(const ServerContext& context, std::vector<Request>& requests) const;
     Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
     Piece read(uint32_t index);
     Status take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece);
@@ -86,6 +90,8 @@ class Generation {
     const TextCodec& text_;
     const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
     std::optional<std::chrono::steady_clock::time_point> first_piece_;  // of any choice
+    std::optional<model::ToolFormat> tool_format_;
+    bool separates_reasoning_ = false;
 };
 
 uint64_t random_number();

@@ -37,6 +37,7 @@ Status check_tokens(const ServerContext& context, const std::vector<TokenId>& to
 Result<std::string> render_prompt(const ServerContext& context, const GenerateRequest& request) {
     ChatInput chat;
     chat.messages_json = request.messages_json;
+    chat.tools_json = request.tools_json;
     chat.documents_json = request.documents_json;
     chat.kwargs_json = request.template_kwargs_json;
     chat.add_generation_prompt = request.add_generation_prompt;

@@ -38,6 +38,9 @@ struct ServerContext {
     model::GenerationDefaults defaults;
     int64_t started_at_s = 0;  // Unix time
     UploadLimits uploads = {};
+    // How tool calls are found in answers; nothing: as the chat template writes them.
+    std::optional<model::ToolFormat> tool_format = {};
+    bool separates_reasoning = false;  // <think>...</think> is no part of the content
     bool strict = false;            // fields that nobody knows are refused
     std::string adapter_root = {};  // folder that loads may read from; empty: any
 

@@ -213,6 +213,9 @@ class TextsConstraint final : public TokenConstraint {
         if (texts_.empty()) return make_error(ErrorCode::kInternal, "not allowed");
         return ok_status();
     }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        return std::unique_ptr<TokenConstraint>(std::make_unique<TextsConstraint>(*this));
+    }
     uint32_t n_masks = 0;
 
   private:

@@ -66,6 +66,13 @@ class FakeCodec final : public TextCodec {
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override {
         return std::make_unique<FakeDecoder>(std::move(options));
     }
+    Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
+                                                             std::span<const TokenId>,
+                                                             uint32_t) const override {
+        return make_error(ErrorCode::kInvalidRequest, structure.param + ": no grammars here",
+                          structure.param);
+    }
+    model::ToolFormat tool_format() const override { return model::ToolFormat::kHermes; }
 };
 
 inline std::string text_of(const std::vector<TokenId>& tokens) {

@@ -42,6 +42,18 @@ pub unsafe extern "C" fn lorad_grammar_free(grammar: *mut Grammar) {
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn lorad_grammar_duplicate(
+    grammar: *const Grammar,
+    out: *mut *mut Grammar,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        out.write(Box::into_raw(Box::new((*grammar).duplicate())));
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn lorad_grammar_mask(
     grammar: *mut Grammar,
     words: *mut u32,

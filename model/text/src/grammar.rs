@@ -61,6 +61,10 @@ impl FactoryCache {
     }
 }
 
+/// Blanks between the parts of JSON: as people and programs write it, but bounded, so that a model
+/// that likes blanks comes to an end.
+const JSON_BLANKS: &str = r"[ \t]{1,2}|\r?\n[ \t]{0,24}";
+
 pub struct Grammar {
     matcher: Matcher,
     vocab_size: u32,
@@ -92,9 +96,16 @@ impl Grammar {
             )));
         }
         let grammar = match kind {
-            GrammarKind::JsonSchema => TopLevelGrammar::from_json_schema(
-                serde_json::from_str(source).map_err(|e| invalid(format!("JSON schema: {e}")))?,
-            ),
+            GrammarKind::JsonSchema => {
+                let mut schema: serde_json::Value = serde_json::from_str(source)
+                    .map_err(|e| invalid(format!("JSON schema: {e}")))?;
+                if let Some(object) = schema.as_object_mut() {
+                    object
+                        .entry("x-guidance")
+                        .or_insert_with(|| serde_json::json!({"whitespace_pattern": JSON_BLANKS}));
+                }
+                TopLevelGrammar::from_json_schema(schema)
+            }
             GrammarKind::Regex => TopLevelGrammar::from_regex(source),
             GrammarKind::Lark => TopLevelGrammar::from_lark(source.to_owned()),
         };
@@ -104,6 +115,16 @@ impl Grammar {
         match matcher.get_error() {
             Some(error) => Err(invalid(error)),
             None => Ok(Grammar { matcher, vocab_size, eos: eos.to_vec(), ended: false }),
+        }
+    }
+
+    /// Another one in the same state, for another sequence.
+    pub fn duplicate(&self) -> Grammar {
+        Grammar {
+            matcher: self.matcher.deep_clone(),
+            vocab_size: self.vocab_size,
+            eos: self.eos.clone(),
+            ended: self.ended,
         }
     }
 

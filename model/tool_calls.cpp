@@ -1,0 +1,410 @@
+#include "model/tool_calls.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "proto/json.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+// A call's text before its arguments is held in memory.
+constexpr size_t kHeldBytesMax = 1 << 20;
+
+bool is_blank(char byte) { return kBlanks.find(byte) != std::string_view::npos; }
+
+void strip_leading_blanks(std::string& text) {
+    text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size()));
+}
+
+// What opens calls; without a mark an answer that begins with '{' may be one.
+std::vector<std::string_view> marks_of(ToolFormat format) {
+    switch (format) {
+        case ToolFormat::kHermes:
+            return {"<tool_call>"};
+        case ToolFormat::kLlama3:
+            return {"<|python_tag|>"};
+        case ToolFormat::kMistral:
+            return {"[TOOL_CALLS]"};
+        case ToolFormat::kPhi:
+            return {"<|tool_call|>", "functools"};
+        case ToolFormat::kList:
+        case ToolFormat::kArguments:
+            return {};
+    }
+    return {};
+}
+
+std::string_view end_mark_of(ToolFormat format) {
+    if (format == ToolFormat::kHermes) return "</tool_call>";
+    if (format == ToolFormat::kPhi) return "<|/tool_call|>";
+    return {};
+}
+
+// How many bytes at the end of `text` may be the beginning of `mark`.
+size_t begun_mark(std::string_view text, std::string_view mark) {
+    for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
+        if (text.substr(text.size() - n) == mark.substr(0, n)) return n;
+    }
+    return 0;
+}
+
+std::optional<std::string> string_of(std::string_view json) {
+    Result<JsonDocument> document = parse_json(json);
+    if (!document.ok() || !document->root().is_string()) return std::nullopt;
+    return std::string(*document->root().as_string());
+}
+
+}  // namespace
+
+std::optional<ToolFormat> tool_format_of(std::string_view name) {
+    constexpr std::array<std::pair<std::string_view, ToolFormat>, 10> kNames = {{
+        {"hermes", ToolFormat::kHermes},
+        {"qwen", ToolFormat::kHermes},
+        {"qwen25", ToolFormat::kHermes},
+        {"llama3_json", ToolFormat::kLlama3},
+        {"llama3", ToolFormat::kLlama3},
+        {"mistral", ToolFormat::kMistral},
+        {"phi4_mini_json", ToolFormat::kPhi},
+        {"phi4", ToolFormat::kPhi},
+        {"phi3", ToolFormat::kPhi},
+        {"phi", ToolFormat::kPhi},
+    }};
+    for (const auto& [known, format] : kNames) {
+        if (known == name) return format;
+    }
+    return std::nullopt;
+}
+
+bool marks_are_special(ToolFormat format) {
+    return format == ToolFormat::kLlama3 || format == ToolFormat::kMistral ||
+           format == ToolFormat::kPhi;
+}
+
+size_t CallScanner::take(std::string_view text) {
+    size_t n = 0;
+    while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
+    text_.append(text.substr(0, n));
+    if (!name && text_.size() > kHeldBytesMax) state_ = State::kFailed;
+    return n;
+}
+
+void CallScanner::take_byte(char byte) {
+    switch (state_) {
+        case State::kBegin:
+            if (byte == '{') {
+                state_ = State::kKeyOrEnd;
+            } else if (!is_blank(byte)) {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kKeyOrEnd:
+            if (byte == '"') {
+                key_ = "\"";
+                escaped_ = false;
+                state_ = State::kKey;
+            } else if (byte == '}') {
+                state_ = name ? State::kEnded : State::kFailed;
+            } else if (!is_blank(byte) && byte != ',') {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kKey:
+            key_ += byte;
+            if (escaped_) {
+                escaped_ = false;
+            } else if (byte == '\\') {
+                escaped_ = true;
+            } else if (byte == '"') {
+                end_key();
+            }
+            return;
+        case State::kColon:
+            if (byte == ':') {
+                state_ = State::kValue;
+                value_.clear();
+                depth_ = 0;
+                in_value_ = in_string_ = escaped_ = false;
+            } else if (!is_blank(byte)) {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kValue:
+            take_value_byte(byte);
+            return;
+        case State::kEnded:
+        case State::kFailed:
+            return;
+    }
+}
+
+void CallScanner::take_value_byte(char byte) {
+    if (!in_value_ && is_blank(byte)) return;
+    in_value_ = true;
+    if (in_string_) {
+        value_ += byte;
+        if (escaped_) {
+            escaped_ = false;
+        } else if (byte == '\\') {
+            escaped_ = true;
+        } else if (byte == '"') {
+            in_string_ = false;
+        }
+    } else if (depth_ == 0 && (byte == ',' || byte == '}')) {
+        end_value();
+        if (failed()) return;
+        state_ = State::kKeyOrEnd;
+        if (byte == '}') take_byte(byte);
+        return;
+    } else {
+        if (byte == '"') in_string_ = true;
+        if (byte == '{' || byte == '[') ++depth_;
+        if (byte == '}' || byte == ']') {
+            if (depth_ == 0) {
+                state_ = State::kFailed;
+                return;
+            }
+            --depth_;
+        }
+        if (depth_ == 0 && !in_string_ && is_blank(byte)) return;  // behind the value
+        value_ += byte;
+    }
+    if (is_arguments()) arguments += byte;
+}
+
+// Objects with other members are no calls.
+void CallScanner::end_key() {
+    constexpr std::array<std::string_view, 6> kKeys = {
+        "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
+    bool is_known = std::find(kKeys.begin(), kKeys.end(), key_) != kKeys.end();
+    state_ = is_known || name ? State::kColon : State::kFailed;
+    if (is_arguments()) arguments.clear();
+}
+
+void CallScanner::end_value() {
+    if (key_ == "\"name\"") {
+        name = string_of(value_);
+        if (!name || name->empty()) state_ = State::kFailed;
+    } else if (is_arguments() && value_.starts_with('"')) {
+        // Some models write the arguments as the JSON text of a string.
+        if (std::optional<std::string> text = string_of(value_)) arguments = *text;
+    }
+}
+
+ToolCallParser::ToolCallParser(ToolFormat format, std::string function)
+    : format_(format), function_(std::move(function)) {
+    if (format == ToolFormat::kList) state_ = State::kBetween;
+}
+
+ToolCallParser::Output ToolCallParser::push(std::string_view text) {
+    Output out;
+    pending_ += text;
+    read(false, out);
+    return out;
+}
+
+ToolCallParser::Output ToolCallParser::finish() {
+    Output out;
+    read(true, out);
+    // A call that was not written to its end stays what it is: the answer was cut.
+    if (scanner_ && !named_) {
+        out.content += scanner_->text();
+        scanner_.reset();
+    }
+    if (!pending_.empty() && state_ != State::kBetween) out.content += std::exchange(pending_, {});
+    return out;
+}
+
+void ToolCallParser::read(bool at_end, Output& out) {
+    if (format_ == ToolFormat::kArguments) {
+        if (pending_.empty()) return;
+        out.calls.push_back({0, n_calls_ == 0 ? function_ : "", std::exchange(pending_, {})});
+        n_calls_ = 1;
+        return;
+    }
+    for (bool go_on = true; go_on;) {
+        switch (state_) {
+            case State::kContent:
+                go_on = read_content(at_end, out);
+                break;
+            case State::kBetween:
+                go_on = read_between(at_end);
+                break;
+            case State::kName:
+                go_on = read_name(at_end);
+                break;
+            case State::kCall:
+                go_on = read_call(out);
+                break;
+        }
+    }
+}
+
+// Text up to a mark is the answer's. True if there is more to read.
+bool ToolCallParser::read_content(bool at_end, Output& out) {
+    // Blanks around calls belong to nobody.
+    if (after_call_) strip_leading_blanks(pending_);
+    if (after_call_ || !seen_content_) {
+        size_t begin = pending_.find_first_not_of(kBlanks);
+        if (begin == std::string::npos) {
+            if (at_end) out.content += std::exchange(pending_, {});
+            return false;
+        }
+        if (format_ == ToolFormat::kLlama3 && pending_[begin] == '{' && n_calls_ == 0) {
+            state_ = State::kCall;
+            return true;
+        }
+    }
+    size_t at = std::string::npos, n_mark = 0, keep = 0;
+    for (std::string_view mark : marks_of(format_)) {
+        size_t found = pending_.find(mark);
+        if (found < at) {
+            at = found;
+            n_mark = mark.size();
+        }
+        if (!at_end) keep = std::max(keep, begun_mark(pending_, mark));
+    }
+    size_t n_text = at != std::string::npos ? at : pending_.size() - keep;
+    // Blanks before what may be a mark wait with it.
+    if (at != std::string::npos || !at_end) {
+        size_t last = pending_.find_last_not_of(kBlanks, n_text == 0 ? 0 : n_text - 1);
+        bool all_blank = n_text > 0 && (last == std::string::npos || last >= n_text);
+        size_t n_solid = n_text == 0 || all_blank ? 0 : last + 1;
+        if (at != std::string::npos) {
+            out.content += pending_.substr(0, n_solid);
+            if (n_solid > 0) seen_content_ = true;
+            pending_.erase(0, at + n_mark);
+            state_ = State::kBetween;
+            return true;
+        }
+        n_text = n_solid;
+    }
+    if (n_text > 0) {
+        seen_content_ = true;
+        after_call_ = false;
+    }
+    out.content += pending_.substr(0, n_text);
+    pending_.erase(0, n_text);
+    return false;
+}
+
+// Between calls: brackets, commas, and what ends them.
+bool ToolCallParser::read_between(bool at_end) {
+    std::string_view end_mark = end_mark_of(format_);
+    for (;;) {
+        strip_leading_blanks(pending_);
+        if (pending_.empty()) return false;
+        if (!end_mark.empty() && pending_.starts_with(end_mark)) {
+            pending_.erase(0, end_mark.size());
+            state_ = State::kContent;
+            return true;
+        }
+        if (!end_mark.empty() && !at_end && end_mark.starts_with(pending_)) return false;
+        bool is_mark = false, may_be_mark = false;
+        for (std::string_view mark : marks_of(format_)) {
+            if (!is_mark && pending_.starts_with(mark)) {
+                pending_.erase(0, mark.size());
+                is_mark = true;
+            }
+            may_be_mark = may_be_mark || (!at_end && mark.starts_with(pending_));
+        }
+        if (is_mark) continue;
+        if (may_be_mark) return false;
+        char next = pending_.front();
+        if (next == '{') {
+            state_ = State::kCall;
+            return true;
+        }
+        if (next == '[' || next == ']' || next == ',' || next == ';') {
+            pending_.erase(0, 1);
+            continue;
+        }
+        // Mistral's newer form: the function's name, then its arguments. Else something follows the
+        // calls that is none.
+        state_ = format_ == ToolFormat::kMistral ? State::kName : State::kContent;
+        return true;
+    }
+}
+
+bool ToolCallParser::read_name(bool at_end) {
+    size_t brace = pending_.find('{');
+    if (brace == std::string::npos) {
+        if (at_end) state_ = State::kContent;
+        return at_end;
+    }
+    std::string name = pending_.substr(0, brace);
+    name.resize(std::min(name.size(), name.find("[ARGS]")));
+    name.resize(std::min(name.size(), name.find("[CALL_ID]")));
+    name.erase(name.find_last_not_of(kBlanks) + 1);
+    pending_.erase(0, brace);
+    bare_name_ = std::move(name);
+    state_ = State::kCall;
+    return true;
+}
+
+bool ToolCallParser::read_call(Output& out) {
+    if (pending_.empty()) return false;
+    if (!scanner_) scanner_.emplace();
+    if (!bare_name_.empty()) {
+        // The object itself is the arguments: it is scanned as the value of a call around it.
+        if (scanner_->text().empty()) {
+            JsonWriter name;
+            name.value(bare_name_);
+            scanner_->take("{\"name\":" + name.take() + ",\"arguments\":");
+        }
+        // Its end is the end of the arguments: brackets are counted by the scanner, which then waits
+        // for the '}' of the call around it.
+        size_t n = 0;
+        while (n < pending_.size() && !scanner_->ended() && !scanner_->failed()) {
+            n += scanner_->take(std::string_view(pending_).substr(n, 1));
+            if (scanner_->value_is_closed()) scanner_->take("}");
+        }
+        pending_.erase(0, n);
+    } else {
+        pending_.erase(0, scanner_->take(pending_));
+    }
+    if (scanner_->failed()) {
+        // Something else, and so the answer's text.
+        if (!named_) out.content += scanner_->text();
+        end_call();
+        seen_content_ = true;
+        state_ = State::kContent;
+        return !pending_.empty();
+    }
+    emit(out);
+    if (!scanner_->ended()) return false;
+    if (scanner_->arguments.empty()) out.calls.push_back({n_calls_ - 1, "", "{}"});
+    end_call();
+    after_call_ = true;
+    state_ = State::kBetween;
+    return !pending_.empty();
+}
+
+void ToolCallParser::end_call() {
+    scanner_.reset();
+    bare_name_.clear();
+    named_ = false;
+    n_emitted_ = 0;
+}
+
+void ToolCallParser::emit(Output& out) {
+    if (!scanner_->name) return;
+    ToolCallPiece piece;
+    if (!named_) {
+        named_ = true;
+        ++n_calls_;
+        piece.name = *scanner_->name;
+    }
+    piece.index = n_calls_ - 1;
+    const std::string& arguments = scanner_->arguments;
+    // Arguments that are a string are only known when it ends.
+    if (!arguments.starts_with('"') && arguments.size() > n_emitted_) {
+        piece.arguments = arguments.substr(n_emitted_);
+        n_emitted_ = arguments.size();
+    }
+    if (!piece.name.empty() || !piece.arguments.empty()) out.calls.push_back(std::move(piece));
+}
+
+}  // namespace lorad::model

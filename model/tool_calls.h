@@ -1,0 +1,103 @@
+// Tool calls in what a model writes: text in, answer and calls out, piece by piece as it comes. One
+// per answer; one thread. Formats differ in the marks around the calls; a call is a JSON object with
+// the function's name and its arguments in all of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lorad::model {
+
+enum class ToolFormat : uint8_t {
+    kHermes,     // <tool_call>{"name": ..., "arguments": ...}</tool_call>; Qwen as well
+    kLlama3,     // {"name": ..., "parameters": ...}, several with ';'; <|python_tag|> may come first
+    kMistral,    // [TOOL_CALLS][{"name": ..., "arguments": ...}], or [TOOL_CALLS]name{arguments}
+    kPhi,        // <|tool_call|>[{...}]<|/tool_call|>, or functools[{...}]
+    kList,       // [{...}, ...] alone: an answer that has to be calls
+    kArguments,  // the arguments alone: an answer that has to be a call of one function
+};
+// "hermes", "qwen", "llama3_json", "mistral", "phi4" and the like; nothing for other names.
+std::optional<ToolFormat> tool_format_of(std::string_view name);
+
+// The marks are special tokens, so that the text has to be decoded with them.
+bool marks_are_special(ToolFormat format);
+
+// What is new of one call. Arguments are JSON text, joined from all pieces.
+struct ToolCallPiece {
+    uint32_t index = 0;
+    std::string name;  // in the call's first piece
+    std::string arguments;
+};
+
+// Finds name and arguments in the text of a JSON object as it comes, without building it.
+class CallScanner {
+  public:
+    // Takes text up to the object's end; returns how many bytes it took.
+    size_t take(std::string_view text);
+    bool ended() const { return state_ == State::kEnded; }
+    // Something else than such an object; what was taken so far is text().
+    bool failed() const { return state_ == State::kFailed; }
+    const std::string& text() const { return text_; }
+    // Inside of an object, behind a value that ends with a bracket.
+    bool value_is_closed() const {
+        return state_ == State::kValue && in_value_ && depth_ == 0 && !in_string_;
+    }
+
+    std::optional<std::string> name;  // once it is known
+    std::string arguments;            // so far
+
+  private:
+    enum class State : uint8_t { kBegin, kKeyOrEnd, kKey, kColon, kValue, kEnded, kFailed };
+    void take_byte(char byte);
+    void take_value_byte(char byte);
+    void end_key();
+    void end_value();
+    bool is_arguments() const { return key_ == "\"arguments\"" || key_ == "\"parameters\""; }
+
+    State state_ = State::kBegin;
+    std::string text_, key_, value_;
+    uint32_t depth_ = 0;  // of the value
+    bool in_string_ = false, escaped_ = false, in_value_ = false;
+};
+
+class ToolCallParser {
+  public:
+    struct Output {
+        std::string content;
+        std::vector<ToolCallPiece> calls;
+    };
+
+    // `function` is the one that kArguments calls.
+    explicit ToolCallParser(ToolFormat format, std::string function = {});
+
+    Output push(std::string_view text);
+    Output finish();  // what was held back
+    uint32_t n_calls() const { return n_calls_; }
+
+  private:
+    void read(bool at_end, Output& out);
+    bool read_content(bool at_end, Output& out);
+    bool read_between(bool at_end);
+    bool read_name(bool at_end);
+    bool read_call(Output& out);
+    void end_call();
+    void emit(Output& out);
+
+    enum class State : uint8_t { kContent, kBetween, kName, kCall };
+    const ToolFormat format_;
+    const std::string function_;
+    State state_ = State::kContent;
+    std::string pending_;           // text that is not decided on
+    std::optional<CallScanner> scanner_;
+    std::string bare_name_;         // of a call whose object is its arguments
+    size_t n_emitted_ = 0;          // bytes of the present call's arguments
+    bool named_ = false;            // the present call's name is out
+    bool seen_content_ = false;     // anything but blanks
+    bool after_call_ = false;       // and nothing but blanks since
+    uint32_t n_calls_ = 0;
+};
+
+}  // namespace lorad::model

@@ -1,0 +1,20 @@
+// What an answer has to look like, as a request says it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace lorad::proto {
+
+inline constexpr size_t kStructureBytesMax = 256 << 10;
+
+enum class StructureKind : uint8_t { kJsonSchema, kRegex, kLark };
+
+struct Structure {
+    StructureKind kind = StructureKind::kJsonSchema;
+    std::string source;  // a JSON schema's text, a regular expression, or a grammar in Lark's form
+    std::string param;   // the field that asked for it
+};
+
+}  // namespace lorad::proto

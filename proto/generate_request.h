@@ -23,6 +23,7 @@ inline constexpr size_t kStopStringBytesMax = 1024;
 inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr uint32_t kChoicesMax = 128;  // prompts times best_of
 inline constexpr size_t kUserBytesMax = 512;  // of user and cache_salt
+inline constexpr size_t kIgnoredFieldsMax = 64;
 
 enum class ApiKind : uint8_t { kCompletion, kChat };
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
@@ -96,7 +97,7 @@ struct GenerateRequest {
     std::string user;
     std::string cache_salt;
 
-    std::vector<std::string> ignored_fields;  // that nobody knows, as the client wrote them
+    std::vector<std::string> ignored_fields;  // the first of those that nobody knows
 };
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.

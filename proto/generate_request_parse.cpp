@@ -196,7 +196,8 @@ Status check_known_fields(const JsonValue& root, GenerateRequest& request) {
             std::find_if(kParameters.begin(), kParameters.end(),
                          [&](const Parameter& known) { return known.name == member.key; });
         if (parameter == kParameters.end()) {
-            request.ignored_fields.emplace_back(member.key);
+            if (request.ignored_fields.size() < kIgnoredFieldsMax)
+                request.ignored_fields.emplace_back(member.key);
         } else if (!is_honoured(parameter->known, request.kind) && !member.value.is_null() &&
                    !is_neutral(member.value, parameter->neutral)) {
             return refused(*parameter, member.value);

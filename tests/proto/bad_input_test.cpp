@@ -178,6 +178,15 @@ TEST(BadInput, DeepNestingIsRefused) {
     }
 }
 
+TEST(BadInput, ManyUnknownFieldsAreAFewInTheList) {
+    std::string body = R"({"prompt":"x")";
+    for (int i = 0; i < 20000; ++i) body += ",\"unknown" + std::to_string(i) + "\":1";
+    auto request = parse_generate_request(body + "}", ApiKind::kCompletion, 1000);
+    ASSERT_TRUE(request.ok());
+    EXPECT_EQ(request->ignored_fields.size(), kIgnoredFieldsMax);
+    EXPECT_EQ(request->ignored_fields.back(), "unknown63");
+}
+
 TEST(BadInput, LongTextsAreBounded) {
     const std::string text = "\"" + std::string(1 << 20, 'x') + "\"";
     for (const Parameter& parameter : parameters()) {

@@ -3,8 +3,10 @@
 // another set of weights, so that no cache is measured. Sampled results are compared with fp64 on the CPU.
 //
 //   kernels_bench [--shape 7b|1.5b|0.5b] [--rows 1,2,4,8,16,32,64,128,512,2048] [--type f16|bf16|f32] [--json]
-//                 [--kernel-path auto|portable|coopmat|coopmat2] [--pool-gib 15]
+//                 [--kernel-path auto|portable|coopmat|coopmat2] [--pool-gib 15] [--sweep]   --sweep: all candidates, not only the plans taken
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -12,11 +14,13 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/bench_util.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/profiler.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
 
@@ -44,6 +48,7 @@ struct Options {
     std::vector<uint32_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     double pool_gib = 15;
     bool json = false;
+    bool sweep = false;
 };
 
 void stop_on_error(const Status& status) {
@@ -100,6 +105,7 @@ class WeightPool {
         return address;
     }
     void rewind() { slab_ = at_ = 0; }
+    uint64_t first() const { return slabs_[0].address(); }
     // Of the first matrix after rewind().
     float value(uint64_t element) const { return decode(block_[element % block_.size()], type_); }
 
@@ -122,7 +128,7 @@ class KernelsBench {
                 const MatmulPlan plan = kernels.plan_matmul(s.n, s.k, type, rows, max_splits(s));
                 const uint64_t tall = gpu::round_up(rows, plan.row_tile) + gpu::kSlackRows;
                 x_elements = std::max(x_elements, tall * gpu::padded(s.k));
-                if (!skipped(s, rows)) y_elements = std::max(y_elements, (plan.n_splits * tall) * gpu::padded(s.n));
+                if (!skipped(s, rows)) y_elements = std::max(y_elements, ((options.sweep && rows <= 128 ? 16 : plan.n_splits) * tall) * gpu::padded(s.n));
             }
         }
         x_ = must(device.create_buffer(x_elements * 4, MemoryKind::kHostUpload, "activations"));
@@ -149,6 +155,7 @@ class KernelsBench {
         const double us = measure(largest, 1).median;
         ceiling_ = bytes(largest) / us * 1e-6;
         std::printf("stream ceiling: %.3f TB/s (%u x %u, one row, dispatch and barrier included)\n", ceiling_, largest.n, largest.k);
+        if (options_.sweep) return sweep();
         for (const uint32_t rows : options_.rows) {
             double step_ms = 0;
             for (const Shape& s : kModels.at(options_.shape)) {
@@ -161,6 +168,8 @@ class KernelsBench {
 
   private:
     static constexpr uint32_t kSamples = 64;
+    static constexpr double kSweepUs = 800;     // of each candidate's chain
+    static constexpr size_t kSweepChecked = 12;  // the fastest ones
 
     static uint32_t max_splits(const Shape& s) { return std::strcmp(s.name, "lm_head") == 0 ? 1 : 16; }
     static bool skipped(const Shape& s, uint32_t rows) { return max_splits(s) == 1 && rows > 256; }  // prefill needs few logits
@@ -187,37 +196,34 @@ class KernelsBench {
         return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
     }
 
-    gpu::CommandBuffer chain(const Shape& s, const MatmulPlan& plan, uint32_t n_dispatches) {
-        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+    // Microseconds from the beginning of one dispatch to that of the next, on the device's clock, in chains of them with barriers.
+    Summary measure(const Shape& s, uint32_t rows) {
+        return measure(s, rows, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)), 6000);
+    }
+    Summary measure(const Shape& s, uint32_t rows, const MatmulPlan& plan, double wanted_us) {
+        std::memcpy(count_.mapped().data(), &rows, 4);
+        const double guess_us = bytes(s) / 3e6 + 2.0 * s.n * s.k * rows / 150e6 + 3;
+        const auto n_dispatches = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
+        pool_.rewind();
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.timestamps = true}));
         for (uint32_t i = 0; i < n_dispatches; i++) {
             kernels_.matmul(recorder, params(s, plan, pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_))), plan);
             recorder.barrier();
         }
         stop_on_error(kernels_.status());
-        return must(std::move(recorder).end());
-    }
-
-    // Microseconds of one dispatch and its barrier: the difference of a long and a short chain.
-    Summary measure(const Shape& s, uint32_t rows) {
-        const MatmulPlan plan = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
-        std::memcpy(count_.mapped().data(), &rows, 4);
-        const double guess_us = bytes(s) / 3e6 + 2.0 * s.n * s.k * rows / 150e6 + 3;
-        const auto n_long = static_cast<uint32_t>(std::clamp(4000 / guess_us, 4.0, 60.0));
-        pool_.rewind();
-        const gpu::CommandBuffer short_chain = chain(s, plan, 1);
-        const gpu::CommandBuffer long_chain = chain(s, plan, n_long + 1);
+        const gpu::CommandBuffer chain = must(std::move(recorder).end());
         std::vector<double> us;
-        for (int i = 0; i < 8; i++) {
-            const double short_us = wall_us(short_chain);
-            const double long_us = wall_us(long_chain);
-            if (i > 0) us.push_back((long_us - short_us) / n_long);
+        for (int i = 0; i < 3; i++) {
+            wall_us(chain);
+            const auto times = must(gpu::read_dispatch_times(device_, chain));
+            for (size_t j = 2; i > 0 && j < times.size(); j++) us.push_back(times[j].begin_us - times[j - 1].begin_us);
         }
         return summarize(us);
     }
 
     // Largest error of sampled results, in units of the result's typical size.
-    double check(const Shape& s, uint32_t rows) {
-        const MatmulPlan plan = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
+    double check(const Shape& s, uint32_t rows) { return check(s, rows, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s))); }
+    double check(const Shape& s, uint32_t rows, const MatmulPlan& plan) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         pool_.rewind();
         const uint64_t w = pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_));
@@ -257,6 +263,50 @@ class KernelsBench {
             norm += want * want;
         }
         return worst / std::sqrt(norm / kSamples);
+    }
+
+    // Times every candidate plan; the pipelines are made side by side before.
+    void sweep() {
+        for (const uint32_t rows : options_.rows) {
+            for (const Shape& s : kModels.at(options_.shape)) {
+                if (max_splits(s) == 1) continue;
+                std::vector<MatmulPlan> plans = kernels_.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
+                std::erase_if(plans, [&](const MatmulPlan& p) {
+                    const uint64_t tall = gpu::round_up(rows, p.row_tile) + gpu::kSlackRows;
+                    return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
+                });
+                plans.push_back(kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)));
+                std::atomic<size_t> next{0};
+                std::vector<std::thread> threads;
+                for (unsigned i = 0; i < std::thread::hardware_concurrency(); i++) {
+                    threads.emplace_back([&] {
+                        for (size_t j = next++; j < plans.size(); j = next++) {
+                            gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+                            kernels_.matmul(recorder, params(s, plans[j], pool_.first()), plans[j]);
+                            (void)must(std::move(recorder).end());
+                        }
+                    });
+                }
+                for (std::thread& t : threads) t.join();
+                stop_on_error(kernels_.status());
+                struct Timed {
+                    double us;
+                    size_t plan;
+                };
+                std::vector<Timed> timed;
+                for (size_t i = 0; i < plans.size(); i++) timed.push_back({measure(s, rows, plans[i], kSweepUs).median, i});
+                std::ranges::sort(timed, {}, &Timed::us);
+                for (size_t i = 0; i < timed.size(); i++) {
+                    const MatmulPlan& plan = plans[timed[i].plan];
+                    const bool present = timed[i].plan + 1 == plans.size();
+                    const double error = i < kSweepChecked || present ? check(s, rows, plan) : 0;
+                    std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  %6.1f TFLOP/s  error %.0e  %s splits %u%s\n", s.name, rows, timed[i].us,
+                                bytes(s) / timed[i].us * 1e-6, 2e-6 * s.n * s.k * rows / timed[i].us, error, gpu::describe(plan).c_str(),
+                                plan.n_splits, present ? " <- what the engine takes" : "");
+                }
+                std::fflush(stdout);
+            }
+        }
     }
 
     double print(const Shape& s, uint32_t rows) {
@@ -306,6 +356,7 @@ int main(int argc, char** argv) {
     app.add_option("--kernel-path", options.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2"}));
     app.add_option("--pool-gib", options.pool_gib);
     app.add_flag("--json", options.json);
+    app.add_flag("--sweep", options.sweep, "time every plan that could serve");
     CLI11_PARSE(app, argc, argv);
     const std::map<std::string, gpu::KernelPath> paths = {{"auto", gpu::KernelPath::kAuto},
                                                           {"portable", gpu::KernelPath::kPortable},

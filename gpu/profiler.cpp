@@ -30,7 +30,8 @@ Result<std::vector<DispatchTime>> read_dispatch_times(Device& device, const Comm
     for (size_t i = 0; i < impl.timed.size(); ++i) {
         const uint64_t elapsed = (ticks[2 * i + 1] - ticks[2 * i]) & mask;  // right across a wrap of the counter
         times.push_back({impl.timed[i].name, impl.timed[i].bytes, impl.timed[i].flops,
-                         static_cast<double>(elapsed) * physical.timestamp_period_ns / 1000.0});
+                         static_cast<double>(elapsed) * physical.timestamp_period_ns / 1000.0,
+                         static_cast<double>((ticks[2 * i] - ticks[0]) & mask) * physical.timestamp_period_ns / 1000.0});
     }
     return times;
 }

@@ -14,6 +14,7 @@ struct DispatchTime {
     uint64_t bytes = 0;
     uint64_t flops = 0;
     double us = 0;
+    double begin_us = 0;  // since the first dispatch began
 };
 
 // Reads the timestamps of the last completed submission of a recording. Empty if it was made without timestamps.

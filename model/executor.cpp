@@ -25,6 +25,8 @@ namespace lorad::model {
 namespace {
 
 constexpr uint32_t kInFlightMax = 2;
+constexpr uint32_t kSingleBucketMin = 64;
+constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
 constexpr uint32_t kRingSlots = kInFlightMax + 1;
 
@@ -189,7 +191,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     // The kernels of the extras read the rows' uses, which the plain level does not write.
+    if (kernels->attends_by_tile(config.head_dim)) {
+        const RowRuns runs = row_runs(batch);
+        shape.tiles = runs.has_tiles;
+        if (runs.has_tiles) {
+            shape.attention_splits = 1;
+            // Few classes, so that few recordings are made.
+            shape.single_bucket = runs.n_single_rows == 0 ? 0 : std::max(bucket_for(runs.n_single_rows), std::min(kSingleBucketMin, bucket_for(options.n_rows_max)));
+        }
+    }
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
+    shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     return shape;
 }
 
@@ -222,7 +234,17 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
         add(n_rows, n_rows, std::min(options.n_positions_max, uint32_t{kBlockTokens}));
         add(n_rows, n_rows, options.n_positions_max);
     }
-    for (const uint32_t n_rows : buckets_up_to(options.n_rows_max)) add(n_rows, 1, n_rows);
+    const bool tiles = kernels->attends_by_tile(config.head_dim);
+    for (const uint32_t n_rows : buckets_up_to(options.n_rows_max)) {
+        if (!tiles || n_rows < kTileRowsMin) {
+            add(n_rows, 1, n_rows);
+            continue;
+        }
+        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull}) {
+            shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true,
+                           .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
+        }
+    }
     return {shapes.begin(), shapes.end()};
 }
 
@@ -273,7 +295,7 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
     const uint64_t n_bytes = step_state_bytes(batch, shape);
     CHECK(n_bytes <= slot.state.size());
     write_step_state(batch, shape, slot_lookup(),
-                     slot_idx * options.n_outputs_max, slot.state.mapped());
+                     slot_idx * options.n_outputs_max, config.n_heads, slot.state.mapped());
     TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_bytes));
     TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
     const gpu::CommandBuffer* recordings_in_order[] = {before, &step, after};
@@ -372,18 +394,27 @@ uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
 
-Result<std::vector<gpu::KernelProfile>> Executor::profile(uint32_t n_rows, uint32_t n_context,
-                                                          std::span<const uint32_t> adapter_slots, uint32_t n_repeats) {
+Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
+                                                          uint32_t n_repeats) {
     Impl& it = *impl_;
     CHECK(it.in_flight.empty());
-    if (n_rows == 0 || n_rows > it.options.n_sequences_max || n_context == 0 || n_context > it.options.n_positions_max) {
+    const uint32_t n_rows = what.n_rows, n_context = what.is_prompt ? what.n_rows : what.n_context;
+    const uint32_t n_rows_max = what.is_prompt ? it.options.n_rows_max : it.options.n_sequences_max;
+    if (n_rows == 0 || n_rows > n_rows_max || n_context == 0 || n_context > it.options.n_positions_max) {
         return make_error(ErrorCode::kInvalidConfig,
                           format("cannot profile {} rows with {} tokens of context: the limits are {} and {}", n_rows, n_context,
-                                 it.options.n_sequences_max, it.options.n_positions_max));
+                                 n_rows_max, it.options.n_positions_max));
     }
     StepBatch batch;
     std::vector<BlockId> blocks(blocks_for_tokens(n_context));
-    for (uint32_t row = 0; row < n_rows; ++row) {
+    if (what.is_prompt) {
+        for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % it.plan.n_kv_blocks);
+        std::vector<TokenId> tokens(n_rows);
+        for (uint32_t i = 0; i < n_rows; ++i) tokens[i] = static_cast<TokenId>(i % it.config.vocab_size);
+        const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[0];
+        batch.add_output(batch.add_rows(tokens, 0, blocks, slot) + n_rows - 1, false);
+    }
+    for (uint32_t row = 0; row < n_rows && !what.is_prompt; ++row) {
         for (uint32_t i = 0; i < blocks.size(); ++i) {
             blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % it.plan.n_kv_blocks);
         }

@@ -88,10 +88,15 @@ class Executor {
     LoraTable& lora_table();
     uint64_t n_recordings() const;  // made so far: replays make none
 
-    // Times each kernel of a step of n_rows decode rows that each see n_context positions, with made-up contents in blocks of the
-    // KV cache: only while nothing else runs. With adapter slots the rows take turns in them.
-    Result<std::vector<gpu::KernelProfile>> profile(uint32_t n_rows, uint32_t n_context,
-                                                    std::span<const uint32_t> adapter_slots, uint32_t n_repeats);
+    // Decode rows that each see n_context positions, or the rows of one prompt.
+    struct ProfileStep {
+        uint32_t n_rows = 1, n_context = 1;
+        bool is_prompt = false;
+    };
+    // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With adapter slots
+    // decode rows take turns in them; a prompt has the first.
+    Result<std::vector<gpu::KernelProfile>> profile(const ProfileStep& step, std::span<const uint32_t> adapter_slots,
+                                                    uint32_t n_repeats);
 
   private:
     struct Impl;

@@ -27,17 +27,17 @@ class Pass {
             const bool is_last = layer + 1 == config_.n_layers;
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
-            const gpu::MatmulPlan qkv = linear(layer, kQkv, w.qkv, scratch_.xn);
+            const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn);
             qkv_post(layer, w, qkv);
             attention(layer, w.o);
-            const gpu::MatmulPlan o = linear(layer, kO, w.o, scratch_.attention);
+            const Product o = linear(layer, kO, w.o, scratch_.attention);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                      {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type});
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            const gpu::MatmulPlan gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn);
+            const Product gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn);
             gated_act(layer, w, gate_up);
-            const gpu::MatmulPlan down = linear(layer, kDown, w.down, scratch_.act);
+            const Product down = linear(layer, kDown, w.down, scratch_.act);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
             add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1));
         }
@@ -50,6 +50,12 @@ class Pass {
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
     static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
     static constexpr uint32_t kShrinkFirstRowsMax = 8;
+
+    // A recorded product of the layer's input.
+    struct Product {
+        gpu::MatmulPlan plan;
+        bool has_adapters = false;  // its sums include what the rows' adapters add
+    };
 
     // The norm that comes with the sum of a residual; without gamma there is none.
     struct NextNorm {
@@ -76,8 +82,10 @@ class Pass {
     static DeviceAddress pristine_address_of(const Matrix& matrix) { return matrix.buffer.address(); }
     static DeviceAddress pristine_address_of(const Vector& vector) { return vector.address(); }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
-    gpu::ConsumerShape consumer(const gpu::MatmulPlan& plan) const {
-        return {.rows = shape_.row_bucket, .n_splits = plan.n_splits, .lora = shape_.lora};
+    gpu::ConsumerShape consumer(const Product& product) const {
+        return {.rows = shape_.row_bucket,
+                .n_splits = product.plan.n_splits,
+                .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora};
     }
 
     void embed() {
@@ -157,35 +165,64 @@ class Pass {
                              act_type(base.type), shape_.row_bucket, scratch_.step_state, grid);
     }
 
-    // The base matrix product and, beside it without a barrier, the adapters' shrink.
-    gpu::MatmulPlan linear(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x) {
+    // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.
+    Product linear(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x) {
         const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kSplitsMax);
+        if (shape_.long_runs && kernels_.adds_adapters(plan)) {
+            shrink(layer, group, x, w);
+            recorder_.barrier();
+            record_matmul_with_adapters(layer, group, w, x, plan);
+            recorder_.barrier();
+            return {plan, true};
+        }
         // A matmul of few rows has small workgroups that fill what shrink leaves free; one of many rows would wait for it.
         const bool shrink_first = shape_.row_bucket <= kShrinkFirstRowsMax;
         if (shrink_first) shrink(layer, group, x, w);
         record_matmul(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows));
         if (!shrink_first) shrink(layer, group, x, w);
         recorder_.barrier();
-        return plan;
+        return {plan, false};
+    }
+
+    gpu::MatmulParams product_params(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
+                                     uint64_t count_offset) const {
+        return {.n_rows = step_ + count_offset,
+                .w = address_of(w),
+                .x = x.address(),
+                .y = y.address(),
+                .n = w.n,
+                .k = w.k,
+                .w_stride = w.k_stride,
+                .x_stride = w.k_stride,
+                .y_stride = w.n_padded,
+                .split_stride = split_stride(w, plan),
+                .k_per_split = plan.k_per_split,
+                .pad = 0};
     }
 
     void record_matmul(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
                        uint64_t count_offset) {
-        kernels_.matmul(recorder_,
-                        {.n_rows = step_ + count_offset,
-                         .w = address_of(w),
-                         .x = x.address(),
-                         .y = y.address(),
-                         .n = w.n,
-                         .k = w.k,
-                         .w_stride = w.k_stride,
-                         .x_stride = w.k_stride,
-                         .y_stride = w.n_padded,
-                         .split_stride = split_stride(w, plan)},
-                        plan);
+        kernels_.matmul(recorder_, product_params(w, x, y, plan, count_offset), plan);
     }
 
-    void qkv_post(uint32_t layer, const LayerWeights& w, const gpu::MatmulPlan& plan) {
+    void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x, const gpu::MatmulPlan& plan) {
+        gpu::MatmulLoraParams params{.product = product_params(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows)),
+                                     .step = step_,
+                                     .lora_layer = lora_layer(layer),
+                                     .low = scratch_.low.address(),
+                                     .lora_slot_stride = lora_slot_stride(),
+                                     .first_module = kFirstModule[group],
+                                     .n_modules = kGroupModules[group],
+                                     .module_end = {}};
+        uint32_t end = 0;
+        for (uint32_t m = 0; m < kGroupModules[group]; ++m) {
+            end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
+            params.module_end[m] = end;
+        }
+        kernels_.matmul_with_adapters(recorder_, params, plan);
+    }
+
+    void qkv_post(uint32_t layer, const LayerWeights& w, const Product& product) {
         kernels_.qkv_post(recorder_,
                           {.step = step_,
                            .y = scratch_.y.address(),
@@ -201,11 +238,11 @@ class Pass {
                            .kv = context_.kv_cache.layers[layer].address(),
                            .lora_slot_stride = lora_slot_stride(),
                            .y_stride = w.qkv.n_padded,
-                           .split_stride = split_stride(w.qkv, plan),
+                           .split_stride = split_stride(w.qkv, product.plan),
                            .q_stride = q_stride(),
                            .eps = config_.rms_norm_eps,
                            .n_slots = context_.lora_table.n_slots()},
-                          {.base = consumer(plan),
+                          {.base = consumer(product),
                            .n_q_heads = config_.n_heads,
                            .n_kv_heads = config_.n_kv_heads,
                            .head_dim = config_.head_dim,
@@ -214,24 +251,31 @@ class Pass {
     }
 
     void attention(uint32_t layer, const Matrix& o) {
-        kernels_.attention(recorder_,
-                           {.step = step_,
-                            .block_tables = step_ + layout_.block_tables,
-                            .q = scratch_.q.address(),
-                            .kv = context_.kv_cache.layers[layer].address(),
-                            .y = scratch_.attention.address(),
-                            .partials = scratch_.attention_partials.address(),
-                            .q_stride = q_stride(),
-                            .y_stride = o.k_stride,
-                            .window = config_.sliding_windows[layer],
-                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                            .softcap = 0.0f,
-                            .row_capacity = shape_.row_bucket},
-                           attention_shape(config_, shape_), act_type(o.type));
+        const gpu::AttentionParams params{.step = step_,
+                                          .block_tables = step_ + layout_.block_tables,
+                                          .q = scratch_.q.address(),
+                                          .kv = context_.kv_cache.layers[layer].address(),
+                                          .y = scratch_.attention.address(),
+                                          .partials = scratch_.attention_partials.address(),
+                                          .tiles = step_ + layout_.tiles,
+                                          .single_rows = shape_.tiles ? step_ + layout_.single_rows : 0,
+                                          .q_stride = q_stride(),
+                                          .y_stride = o.k_stride,
+                                          .window = config_.sliding_windows[layer],
+                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                                          .softcap = 0.0f,
+                                          .row_capacity = shape_.row_bucket};
+        gpu::AttentionShape rows = attention_shape(config_, shape_);
+        if (shape_.tiles) {
+            kernels_.attention_tiles(recorder_, params, rows, act_type(o.type), scratch_.step_state,
+                                     offsetof(gpu::StepHeader, tile_grid));
+            rows.rows = shape_.single_bucket;
+        }
+        if (rows.rows > 0) kernels_.attention(recorder_, params, rows, act_type(o.type));
         recorder_.barrier();
     }
 
-    void add_norm(uint32_t layer, uint32_t module, const gpu::MatmulPlan& plan, const Matrix& w, const Vector& bias,
+    void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
                   const NextNorm& norm) {
         kernels_.add_norm(recorder_,
                           {.step = step_,
@@ -248,15 +292,15 @@ class Pass {
                            .lora_module = module,
                            .hidden = config_.hidden_size,
                            .y_stride = w.n_padded,
-                           .split_stride = split_stride(w, plan),
+                           .split_stride = split_stride(w, product.plan),
                            .x_stride = hidden_stride(),
                            .xn_stride = hidden_stride(),
                            .eps = config_.rms_norm_eps},
-                          consumer(plan), act_type(norm.weight_type));
+                          consumer(product), act_type(norm.weight_type));
         recorder_.barrier();
     }
 
-    void gated_act(uint32_t layer, const LayerWeights& w, const gpu::MatmulPlan& plan) {
+    void gated_act(uint32_t layer, const LayerWeights& w, const Product& product) {
         kernels_.gated_act(recorder_,
                            {.step = step_,
                             .y = scratch_.y.address(),
@@ -268,9 +312,9 @@ class Pass {
                             .lora_slot_stride = lora_slot_stride(),
                             .ffn = config_.intermediate_size,
                             .y_stride = w.gate_up.n_padded,
-                            .split_stride = split_stride(w.gate_up, plan),
+                            .split_stride = split_stride(w.gate_up, product.plan),
                             .act_stride = ffn_stride()},
-                           consumer(plan), gpu::Activation::kSilu, act_type(w.down.type));
+                           consumer(product), gpu::Activation::kSilu, act_type(w.down.type));
         recorder_.barrier();
     }
 
@@ -372,7 +416,11 @@ StepLayout::StepLayout(const StepShape& shape)
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
       segments(gpu::round_up(static_cast<uint32_t>(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
-      block_tables(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)) {}
+      tiles(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
+      single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
+      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)) {}
+
+uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? (shape.row_bucket + kTileRowsMin - 1) / kTileRowsMin : 0; }
 
 uint32_t StepLayout::segments_max(const StepShape& shape) {
     if (shape.lora == gpu::LoraLevel::kNone) return 0;
@@ -395,7 +443,11 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     const Matrix& head = shapes.output();
     ScratchBytes bytes{};
     // A power of two, as the copies into it are.
-    const uint64_t step_state = StepLayout({row_bucket, output_bucket, 1, gpu::LoraLevel::kFull}).block_tables +
+    const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
+                                            .output_bucket = output_bucket,
+                                            .lora = gpu::LoraLevel::kFull,
+                                            .tiles = true,
+                                            .single_bucket = row_bucket}).block_tables +
                                 limits.n_table_entries_max() * sizeof(uint32_t);
     bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);

@@ -25,9 +25,15 @@ struct StepShape {
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
     bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
+    bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
+    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
+    uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
 
     auto operator<=>(const StepShape&) const = default;
 };
+
+// Neighbouring rows of a sequence from which on they are worth a tile.
+constexpr uint32_t kTileRowsMin = 4;
 
 // The smallest bucket that holds n: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ... ; 0 for 0.
 uint32_t bucket_for(uint32_t n);
@@ -37,11 +43,12 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, segments, uses, block_tables;
+    uint64_t rows, logit_rows, segments, uses, tiles, single_rows, block_tables;
 
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);
     static uint32_t uses_max(const StepShape& shape);
+    static uint32_t tiles_max(const StepShape& shape);
 };
 
 struct ForwardLimits {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "proto/base/check.h"
 
@@ -32,6 +34,9 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     to.extras_slot = row.n_uses == 1 && slots(row.adapter_slot).has_extras ? row.adapter_slot : kNoAdapterSlot;
     return to;
 }
+
+constexpr uint32_t kFullSegmentsFrom = 128;  // rows of the recording
+constexpr uint32_t kShortSegmentRows = 4;    // as many as lora_shrink takes at once
 
 // Cuts the rows into runs with one list of uses, writes for each the list and the segments, and sets the header's count and
 // grids.
@@ -80,8 +85,8 @@ class LoraWriter {
     }
 
     void put_segments(uint32_t begin, uint32_t end, uint32_t slot) {
-        for (uint32_t row = begin; row < end; row += gpu::kMaxSegmentRows) {
-            const uint32_t n_rows = std::min(end - row, gpu::kMaxSegmentRows);
+        for (uint32_t row = begin; row < end; row += segment_rows_) {
+            const uint32_t n_rows = std::min(end - row, segment_rows_);
             const gpu::LoraSegment segment{row, n_rows, slot, n_low_rows_};
             CHECK(n_segments_ < StepLayout::segments_max(shape_));
             put(to_, layout_.segments + n_segments_ * sizeof(segment), &segment, 1);
@@ -95,12 +100,75 @@ class LoraWriter {
     const StepLayout layout_;
     const SlotLookup& slots_;
     const std::span<std::byte> to_;
+    // One adapter in a step of few rows would otherwise keep only a few workgroups busy; A is read again from the cache.
+    const uint32_t segment_rows_ = shape_.row_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
     uint32_t n_segments_ = 0;
     uint32_t n_low_rows_ = 0;
     std::array<uint32_t, 4> max_ranks_{};
 };
 
+// Calls with (begin, end) for each run of rows of one sequence at neighbouring positions.
+template <typename F>
+void for_each_run(const StepBatch& batch, F&& f) {
+    const std::span<const BatchRow> rows = batch.rows();
+    for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+        const auto follows = [&](uint32_t i) {
+            return rows[i].table_begin == rows[begin].table_begin && rows[i].position == rows[begin].position + (i - begin);
+        };
+        while (end < rows.size() && follows(end)) ++end;
+        f(begin, end);
+    }
+}
+
+// Tiles and single rows. The tiles that see most come first, so that the last to end are short.
+void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_heads, gpu::StepHeader& header, std::span<std::byte> to) {
+    const StepLayout layout(shape);
+    std::vector<gpu::AttentionTile> tiles;
+    std::vector<uint32_t> single_rows;
+    for_each_run(batch, [&](uint32_t begin, uint32_t end) {
+        for (uint32_t row = begin; row < end;) {
+            if (end - begin < kTileRowsMin) {
+                single_rows.push_back(row++);
+                continue;
+            }
+            const uint32_t n_rows = std::min(end - row, gpu::kAttentionTileRows);
+            tiles.push_back({row, n_rows});
+            row += n_rows;
+        }
+    });
+    std::ranges::stable_sort(tiles, std::greater(), [&](const gpu::AttentionTile& tile) { return batch.rows()[tile.row_begin].position; });
+    CHECK(tiles.size() <= StepLayout::tiles_max(shape) && single_rows.size() <= shape.single_bucket);
+    header.n_single_rows = static_cast<uint32_t>(single_rows.size());
+    header.tile_grid[0] = static_cast<uint32_t>(tiles.size());
+    header.tile_grid[1] = n_q_heads;
+    header.tile_grid[2] = 1;
+    put(to, layout.tiles, tiles.data(), tiles.size());
+    put(to, layout.single_rows, single_rows.data(), single_rows.size());
+}
+
 }  // namespace
+
+RowRuns row_runs(const StepBatch& batch) {
+    RowRuns runs;
+    for_each_run(batch, [&](uint32_t begin, uint32_t end) {
+        if (end - begin < kTileRowsMin) runs.n_single_rows += end - begin;
+        else runs.has_tiles = true;
+    });
+    return runs;
+}
+
+bool has_long_runs(const StepBatch& batch) {
+    constexpr uint32_t kRowsPerRun = 32;
+    uint32_t n_runs = 0, n_rows = 0, last = kNoAdapterSlot;
+    for (const BatchRow& row : batch.rows()) {
+        if (row.adapter_slot != kNoAdapterSlot) {
+            ++n_rows;
+            if (row.adapter_slot != last) ++n_runs;
+        }
+        last = row.adapter_slot;
+    }
+    return n_rows > 0 && n_rows >= n_runs * kRowsPerRun;
+}
 
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots) {
     if (!batch.has_lora()) return gpu::LoraLevel::kNone;
@@ -118,7 +186,7 @@ uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) {
 }
 
 void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,
-                      std::span<std::byte> to) {
+                      uint32_t n_q_heads, std::span<std::byte> to) {
     const StepLayout layout(shape);
     CHECK(batch.n_rows() <= shape.row_bucket && batch.n_outputs() <= shape.output_bucket);
     gpu::StepHeader header{};
@@ -142,6 +210,7 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
             put(to, layout.uses + i * sizeof(entry), &entry, 1);
         }
     }
+    if (shape.tiles) put_tiles(batch, shape, n_q_heads, header, to);
     put(to, layout.block_tables, batch.block_tables().data(), batch.block_tables().size());
     put(to, 0, &header, 1);
 }

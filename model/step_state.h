@@ -18,12 +18,22 @@ using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots);
 bool has_extras(const StepBatch& batch, const SlotLookup& slots);
 
+// Rows in runs of fewer than kTileRowsMin neighbours, and whether there are longer ones.
+struct RowRuns {
+    uint32_t n_single_rows = 0;
+    bool has_tiles = false;
+};
+RowRuns row_runs(const StepBatch& batch);
+
+// Level kPlain, and the runs of rows with one adapter are long on average.
+bool has_long_runs(const StepBatch& batch);
+
 // Bytes that write_step_state will write for this batch and shape.
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape);
 
-// Writes header, rows, output rows, LoRA segments, uses and block tables where StepLayout says. Logits of output i that are wanted
+// Writes header, rows, output rows, LoRA segments, uses, attention tiles, rows in none and block tables where StepLayout says. Logits of output i that are wanted
 // on the host go to row readback_begin + i. `to` has at least step_state_bytes; gaps for rows beyond the batch stay as they are.
 void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,
-                      std::span<std::byte> to);
+                      uint32_t n_q_heads, std::span<std::byte> to);
 
 }  // namespace lorad::model

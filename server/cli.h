@@ -59,6 +59,7 @@ struct ProfileArguments {
     uint32_t n_rows = 1;
     uint32_t n_context = 256;
     uint32_t n_repeats = 20;
+    bool prompt = false;  // the rows are one prompt's, not those of decoding sequences
     bool as_json = false;
 };
 Status run_profile(const ProfileArguments& arguments);

@@ -209,12 +209,12 @@ Status run_generate(const GenerateArguments& arguments) {
 }
 
 Status run_profile(const ProfileArguments& arguments) {
-    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, std::min(arguments.n_rows, kRowsMax), 0));
+    TRY_ASSIGN(LoadedModel loaded, load(arguments.model, arguments.prompt ? 1 : std::min(arguments.n_rows, kRowsMax), 0));
     TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     std::vector<uint32_t> slots;
     for (const LoraUse& use : lease.uses()) slots.push_back(use.slot);
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
-               loaded.executor->profile(arguments.n_rows, arguments.n_context, slots,
+               loaded.executor->profile({arguments.n_rows, arguments.n_context, arguments.prompt}, slots,
                                         arguments.n_repeats));
     double total_us = 0;
     for (gpu::KernelProfile& kernel : kernels) {
@@ -246,8 +246,10 @@ Status run_profile(const ProfileArguments& arguments) {
         std::printf("%s\n", writer.take().c_str());
         return ok_status();
     }
-    std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows,
-                arguments.n_context, loaded.device->capabilities().name.c_str());
+    const char* device = loaded.device->capabilities().name.c_str();
+    if (arguments.prompt) std::printf("one step of a prompt of %u tokens, on %s\n", arguments.n_rows, device);
+    else
+        std::printf("one step of %u rows that each see %u tokens, on %s\n", arguments.n_rows, arguments.n_context, device);
     std::printf("%-40s %7s %12s %7s %12s %10s\n", "kernel", "calls", "us", "share", "MB", "GB/s");
     for (const gpu::KernelProfile& kernel : kernels) {
         std::printf("%-40s %7llu %12.1f %6.1f%% %12.2f %10.1f\n", kernel.name.c_str(),

@@ -216,6 +216,7 @@ int run(int argc, char** argv) {
     profile->add_option("--context", profile_arguments.n_context, "tokens each row sees")
         ->capture_default_str()
         ->check(CLI::Range(1u, 1u << 20));
+    profile->add_flag("--prompt", profile_arguments.prompt, "the rows are the tokens of one prompt; --context is not used");
     profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")
         ->capture_default_str()
         ->check(CLI::Range(1u, 10000u));

@@ -23,6 +23,7 @@ layout(constant_id = 7) const uint kSplit = 0;
 layout(constant_id = 8) const uint kPoolVectors = 1024;  // 16 bytes each of shared memory; see attention.cpp
 layout(constant_id = 9) const uint kSlots = 64;          // at least the subgroups of a workgroup
 layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight per thread, at most kMaxAhead
+layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_rows
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -59,7 +60,12 @@ void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint fir
 
 void main() {
     uint t = gl_WorkGroupID.x;
-    if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
+    if (kListed != 0) {
+        if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
+        t = UintRef(p.single_rows + uint64_t(t) * 4).v;
+    } else if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) {
+        return;
+    }
     uint thread = gl_LocalInvocationIndex;
     uint kv_head = gl_WorkGroupID.y / kGroupsPerKv;
     uint first_head = gl_WorkGroupID.y * kGroup;

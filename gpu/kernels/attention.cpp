@@ -55,8 +55,10 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
 
     uint32_t act = static_cast<uint32_t>(act_type);
     bool split = shape.n_splits > 1;
+    const bool listed = params.single_rows != 0;
+    CHECK(!listed || !split);
     const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
-                                           caps.is_cpu ? 2u : heads == 1 ? 16u : 8u});
+                                           caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, listed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
     if (!split) return;
@@ -66,6 +68,21 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     recorder.barrier();
     recorder.dispatch(*combine, params, shape.rows, ceil_div(params.y_stride / 4, combine_size), 1,
                       {"attention_combine", attention_partial_bytes(shape), 0});
+}
+
+bool KernelSet::attends_by_tile(uint32_t head_dim) const {
+    // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
+    const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
+    return ladder_.attention_tile && !options_.batch_invariant && head_dim % 16 == 0 && shared_words * 16 <= device_.capabilities().shared_memory_bytes;
+}
+
+void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
+                                const Buffer& step_state, uint64_t grid_offset) {
+    constexpr uint32_t kSubgroup = 32;
+    const Kernel* k = kernel("attention_tile", {kAttentionTileRows / 16 * kSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
+                                                shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads}, kSubgroup);
+    if (k == nullptr) return;
+    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {"attention_tile", 0, 0});
 }
 
 }  // namespace lorad::gpu

@@ -12,6 +12,8 @@ struct AttentionParams {
     uint64_t kv;            // this layer's cache: f16 [block][K|V][kv_head][kBlockTokens][D]
     uint64_t y;             // [t][y_stride] of the activation type; Q*D..y_stride-1 are written with zeros
     uint64_t partials;      // split variant: f32, attention_partial_bytes(); else unused
+    uint64_t tiles;         // attention_tiles: AttentionTile[]
+    uint64_t single_rows;   // attention: u32[] the rows to compute; 0: all of the step
     uint32_t q_stride;
     uint32_t y_stride;
     uint32_t window;        // row p sees max(0, p - window + 1)..p; 0: everything up to p
@@ -19,7 +21,7 @@ struct AttentionParams {
     float softcap;          // 0: none; else s = softcap * tanh(s / softcap)
     uint32_t row_capacity;  // rows in the bucket (stride of the partials)
 };
-INTEROP_SIZE(AttentionParams, 72);
+INTEROP_SIZE(AttentionParams, 88);
 
 INTEROP_END
 

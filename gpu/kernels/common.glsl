@@ -19,10 +19,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer RowRef { Ste
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer LogitRowRef { LogitRow v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer SegmentRef { LoraSegment v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer UseRef { StepUse v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer TileRef { AttentionTile v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ModuleRef { LoraModule v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ResultRef { SampleResult v; };
 
-const uint kHeaderBytes = 64;
+const uint kHeaderBytes = 96;
 const uint kRowBytes = 32;
 
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }

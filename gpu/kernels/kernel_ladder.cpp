@@ -156,6 +156,70 @@ struct ShrinkTest {
     }
 };
 
+// One run of rows of a sequence that is longer, by tiles and row by row.
+struct AttentionTest {
+    static constexpr uint32_t kRows = 70, kFirstPosition = 30, kHeadDim = 64, kHeads = 2, kTokens = 2 * kBlockTokens;
+    static constexpr uint32_t kStride = kHeads * kHeadDim;
+    static_assert(kFirstPosition + kRows <= kTokens);
+
+    Buffer step, tables, tiles, q, kv, y;
+
+    static Result<AttentionTest> create(Device& device) {
+        AttentionTest test;
+        const auto make = [&](Buffer& buffer, uint64_t n_bytes, MemoryKind kind) -> Status {
+            TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "attention self-test"));
+            return ok_status();
+        };
+        TRY(make(test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
+        TRY(make(test.tables, 8, MemoryKind::kHostUpload));
+        TRY(make(test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
+        TRY(make(test.q, kRows * kStride * 4, MemoryKind::kHostUpload));
+        TRY(make(test.kv, 2 * kTokens * kHeadDim * 2, MemoryKind::kHostUpload));
+        TRY(make(test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
+        StepHeader header{};
+        header.n_rows = kRows;
+        header.tile_grid[0] = 2;
+        header.tile_grid[1] = kHeads;
+        header.tile_grid[2] = 1;
+        std::memcpy(test.step.mapped().data(), &header, sizeof(header));
+        for (uint32_t i = 0; i < kRows; i++) {
+            StepRow row{};
+            row.position = kFirstPosition + i;
+            std::memcpy(test.step.mapped().data() + sizeof(header) + i * sizeof(row), &row, sizeof(row));
+        }
+        const uint32_t blocks[] = {1, 0};
+        std::memcpy(test.tables.mapped().data(), blocks, sizeof(blocks));
+        const AttentionTile tiles[] = {{kAttentionTileRows, kRows - kAttentionTileRows}, {0, kAttentionTileRows}};
+        std::memcpy(test.tiles.mapped().data(), tiles, sizeof(tiles));
+        std::mt19937 random(22);
+        fill_random(test.q.mapped(), ScalarType::kF32, random);
+        fill_random(test.kv.mapped(), ScalarType::kF16, random);
+        return test;
+    }
+
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile) {
+        std::memset(y.mapped().data(), 0xff, y.size());
+        AttentionParams params{};
+        params.step = step.address();
+        params.block_tables = tables.address();
+        params.q = q.address();
+        params.kv = kv.address();
+        params.y = y.address();
+        params.tiles = tiles.address();
+        params.q_stride = params.y_stride = kStride;
+        params.scale = 0.02f;  // so that many tokens count
+        params.row_capacity = kRows;
+        const AttentionShape shape{kRows, kHeads, 1, kHeadDim, 1};
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        if (by_tile) kernels.attention_tiles(recorder, params, shape, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
+        else kernels.attention(recorder, params, shape, ScalarType::kF32);
+        TRY(kernels.status());
+        TRY(submit_and_wait(device, std::move(recorder)));
+        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
+        return std::vector<float>(values, values + kRows * kStride);
+    }
+};
+
 // Norm of the difference over norm of the reference; NaN counts as infinite.
 double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
     double difference = 0, norm = 0;
@@ -171,6 +235,8 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
 constexpr double kSelfTestTolerance = 1e-5;
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
+// Queries and weights are rounded to f16.
+constexpr double kAttentionTolerance = 2e-3;
 
 }  // namespace
 
@@ -189,6 +255,8 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
     ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
+    ladder.attention_tile = capabilities.coopmat_f16 && fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32 &&
+                            has_kernel_module("attention_tile");
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
@@ -209,6 +277,22 @@ Status KernelSet::test_shrink(ScalarType type) {
     forget_error();
     works = false;
     log_warn("kernels: lora_shrink on matrices on {} fails its self-test ({}); it is not used", device_.capabilities().name,
+             got.ok() ? lorad::format("relative error {:.1e}", error) : got.error().message);
+    return ok_status();
+}
+
+// By tiles against row by row.
+Status KernelSet::test_attention_tile() {
+    if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = false;
+    if (!attends_by_tile(AttentionTest::kHeadDim)) return ok_status();
+    TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false));
+    Result<std::vector<float>> got = test.run(device_, *this, true);
+    const double error = got.ok() ? relative_error(got.value(), want) : INFINITY;
+    if (error <= kAttentionTolerance) return ok_status();
+    forget_error();
+    ladder_.attention_tile = false;
+    log_warn("kernels: attention_tile on {} fails its self-test ({}); it is not used", device_.capabilities().name,
              got.ok() ? lorad::format("relative error {:.1e}", error) : got.error().message);
     return ok_status();
 }
@@ -246,6 +330,7 @@ Status KernelSet::climb_ladder() {
         }
         TRY(test_shrink(type));
     }
+    TRY(test_attention_tile());
     options_.path = ladder_.path();
     if (wanted != KernelPath::kAuto && options_.path != wanted) {
         return make_error(ErrorCode::kInvalidConfig,

@@ -15,6 +15,8 @@ struct KernelLadder {
     std::array<bool, 3> coopmat2{};  // in addition NV cooperative matrices 2 for many rows
     std::array<bool, 3> shrink{};    // lora_shrink on KHR cooperative matrices
 
+    bool attention_tile = false;     // attention of neighbouring rows on KHR cooperative matrices
+
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
     bool has_shrink(ScalarType type) const { return shrink[static_cast<uint32_t>(type)]; }

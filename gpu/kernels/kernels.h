@@ -38,7 +38,7 @@
 
 namespace lorad::gpu {
 
-inline constexpr uint32_t kSlackRows = 128;    // behind every activation and matmul result buffer
+inline constexpr uint32_t kSlackRows = 192;    // the largest row tile; behind every activation and matmul result buffer
 inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
 
 constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -95,6 +95,8 @@ class KernelSet {
     ScalarType act_type(ScalarType weight_type) const;
     // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    // All plans that could serve, for benchmarks.
+    std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
     uint32_t plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const;
 
@@ -107,6 +109,11 @@ class KernelSet {
     // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
     // params.k_per_split is filled in from the plan.
     void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
+
+    // The same with what the rows' adapters add, at LoraLevel::kPlain; the group's shrink is complete. For long runs of rows with
+    // one adapter. Only where adds_adapters(plan).
+    void matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan);
+    bool adds_adapters(const MatmulPlan& plan) const;
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
@@ -122,6 +129,12 @@ class KernelSet {
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
     // step must be in the cache. With splits this records two dispatches and the barrier between them.
     void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
+
+    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it. Queries and
+    // weights are rounded to f16. Grid: step_state[grid_offset]. Only where attends_by_tile().
+    void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
+                         const Buffer& step_state, uint64_t grid_offset);
+    bool attends_by_tile(uint32_t head_dim) const;
 
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
     void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type);
@@ -163,9 +176,11 @@ class KernelSet {
 
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);
+    Status test_attention_tile();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
+    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride);
     void forget_error();
 
     Device& device_;

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 
 #include "gpu/device.h"
 #include "gpu/kernels/matmul_plan.h"
@@ -20,5 +21,6 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
 
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
+std::string describe(const MatmulPlan& plan);
 
 }  // namespace lorad::gpu

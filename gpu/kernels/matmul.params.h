@@ -22,6 +22,19 @@ struct MatmulParams {
 };
 INTEROP_SIZE(MatmulParams, 64);
 
+// matmul_coopmat with the adapters of the rows in its sums. Each row has at most one, as it is (LoraLevel::kPlain).
+struct MatmulLoraParams {
+    MatmulParams product;
+    uint64_t step;           // StepHeader, StepRow[]
+    uint64_t lora_layer;     // LoraModule[kLoraModules] of this layer and slot 0
+    uint64_t low;            // the group's shrink result, [t][n_modules][kMaxRank] f32
+    uint32_t lora_slot_stride;
+    uint32_t first_module;
+    uint32_t n_modules;      // of the group
+    uint32_t module_end[3];  // columns of y where the group's modules end, in order
+};
+INTEROP_SIZE(MatmulLoraParams, 112);
+
 INTEROP_END
 
 #endif

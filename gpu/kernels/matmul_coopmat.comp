@@ -2,6 +2,7 @@
 // (macro ELEMENT), f32 sums. Made for 9 to 128 rows: the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
 // Grid: (row tiles, tiles of w rows, splits). Bytes: the matrix once per row tile, x once per workgroup from the caches.
+// With LORA the adapters' part comes on top: see matmul_adapters.glsl.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -17,9 +18,13 @@
 #else
 #define ELEMENT float16_t
 #endif
+#ifdef LORA
+#include "gpu/kernels/common.glsl"
+#else
+layout(local_size_x_id = 0) in;
+#endif
 #include "gpu/kernels/matmul.params.h"
 
-layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint THREADS = 128;
 layout(constant_id = 1) const uint N_TILE = 64;    // rows of w per workgroup
 layout(constant_id = 2) const uint ROWS = 32;      // rows of x per workgroup
@@ -31,7 +36,12 @@ layout(constant_id = 6) const uint SUBGROUP = 32;
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer Floats { float data[]; };
+#ifdef LORA
+layout(push_constant, scalar) uniform Push { MatmulLoraParams p; };
+#define params p.product
+#else
 layout(push_constant, scalar) uniform Push { MatmulParams params; };
+#endif
 
 // Shared rows are padded by 16 bytes, so that eight rows of a matrix load fall into different banks.
 const uint kWords = K_TILE / 8;       // 16-byte words of one row in one step
@@ -69,6 +79,24 @@ void put() {
     }
 }
 
+coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
+
+// 16 of the staged k.
+void multiply_16(uint k, uint sub_n, uint sub_row) {
+    coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsN];
+    [[unroll]] for (uint i = 0; i < kMatsN; ++i)
+        coopMatLoad(a[i], stage, (sub_n + i * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
+        coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
+        coopMatLoad(b, stage, (N_TILE + sub_row + j * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0; i < kMatsN; ++i) acc[i * kMatsRows + j] = coopMatMulAdd(a[i], b, acc[i * kMatsRows + j]);
+    }
+}
+
+#ifdef LORA
+#include "gpu/kernels/matmul_adapters.glsl"
+#endif
+
 void main() {
     const uint row0 = gl_WorkGroupID.x * ROWS;
     if (row0 >= Count(params.n_rows).value) return;
@@ -83,7 +111,6 @@ void main() {
 
     const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
     [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
 
@@ -93,20 +120,12 @@ void main() {
         put();
         if (step_idx + 1 < n_steps) fetch();
         barrier();
-        [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) {
-            coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsN];
-            [[unroll]] for (uint i = 0; i < kMatsN; ++i)
-                coopMatLoad(a[i], stage, (sub_n + i * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
-            [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
-                coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
-                coopMatLoad(b, stage, (N_TILE + sub_row + j * 16) * kStride + k * 2, kStride,
-                            gl_CooperativeMatrixLayoutColumnMajor);
-                [[unroll]] for (uint i = 0; i < kMatsN; ++i)
-                    acc[i * kMatsRows + j] = coopMatMulAdd(a[i], b, acc[i * kMatsRows + j]);
-            }
-        }
+        [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row);
     }
 
+#ifdef LORA
+    if (gl_WorkGroupID.z == 0) add_adapters(row0, n0, sub_n, sub_row);
+#endif
     Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.z) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
     [[unroll]] for (uint i = 0; i < kMatsN; ++i) {
         [[unroll]] for (uint j = 0; j < kMatsRows; ++j)

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <string>
+#include <vector>
 
+#include "gpu/kernel_modules.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
@@ -50,13 +54,15 @@ struct CoopmatTile {
     uint32_t subgroups, subgroups_n;
     double factor;  // measured time over what best_split() expects, relative to the others
 };
-// The first one fits every matrix.
+// The first one fits every matrix. Factors fitted to 24 products of 16 to 2,048 rows on an H200: what is chosen takes 1.02 of the
+// best candidate's time on average (`kernels_bench --sweep` measures all candidates).
 constexpr std::array kCoopmatTiles = {
-    CoopmatTile{16, 64, 64, 4, 4, 1.04},   CoopmatTile{16, 64, 128, 4, 4, 1.00},  CoopmatTile{16, 128, 64, 8, 8, 1.04},
-    CoopmatTile{32, 64, 64, 4, 4, 1.05},   CoopmatTile{32, 128, 64, 8, 8, 1.08},  CoopmatTile{32, 128, 128, 8, 8, 0.96},
-    CoopmatTile{48, 256, 64, 8, 8, 1.18},  CoopmatTile{64, 192, 64, 8, 4, 1.16},  CoopmatTile{64, 256, 64, 8, 8, 1.17},
-    CoopmatTile{96, 192, 64, 8, 4, 1.18},  CoopmatTile{128, 128, 64, 8, 4, 1.20}, CoopmatTile{128, 192, 64, 8, 4, 1.20},
+    CoopmatTile{16, 64, 64, 4, 4, 1.30},    CoopmatTile{16, 64, 128, 4, 4, 1.00},   CoopmatTile{16, 128, 64, 8, 8, 1.056},
+    CoopmatTile{32, 64, 64, 4, 4, 1.022},   CoopmatTile{32, 128, 64, 8, 8, 1.106},  CoopmatTile{48, 256, 64, 8, 8, 1.51},
+    CoopmatTile{64, 192, 64, 8, 4, 1.163},  CoopmatTile{64, 128, 64, 4, 2, 1.02},   CoopmatTile{96, 192, 64, 8, 4, 1.179},
+    CoopmatTile{128, 128, 64, 4, 2, 1.051}, CoopmatTile{192, 128, 64, 8, 2, 1.265}, CoopmatTile{128, 192, 64, 8, 4, 1.228},
 };
+constexpr uint32_t kLargestCoopmatRows = 128;  // of a tile that weights are read once for
 
 // matmul_coopmat2.
 struct Coopmat2Tile {
@@ -91,6 +97,10 @@ SplitPlan best_split(const CoopmatTile& tile, uint32_t n, uint32_t stride, uint3
         if (cost < best.cost * 0.995) best = {cost, n_splits, split_steps * tile.k};
     }
     return best;
+}
+
+const char* lora_variant_name(const MatmulPlan& plan) {
+    return plan.weight_type == ScalarType::kBf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
 }
 
 }  // namespace
@@ -151,14 +161,13 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
         k_per_split = plan_fast(variant, n, k, type, kInvariantRows, max_splits).k_per_split;
     }
     SplitPlan best;
-    const CoopmatTile& largest = kCoopmatTiles.back();
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
         const CoopmatTile& tile = kCoopmatTiles[tile_idx];
         const bool fits = stride % tile.k == 0 && padded(n) >= tile.columns &&
                           (tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 <= caps.shared_memory_bytes &&
                           tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
         // Enough rows for the weights to be read once, where a tile can be that large.
-        if (!fits || (tile_idx != 0 && tile.rows < std::min(rows, largest.rows) / 2)) continue;
+        if (!fits || (tile_idx != 0 && tile.rows < std::min(rows, kLargestCoopmatRows) / 2)) continue;
         const SplitPlan split = best_split(tile, n, stride, rows, units, max_splits, k_per_split);
         if (split.cost >= best.cost) continue;
         best = split;
@@ -169,6 +178,61 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
         plan.k_per_split = split.k_per_split;
     }
     return plan;
+}
+
+std::string describe(const MatmulPlan& plan) {
+    if (plan.variant == MatmulVariant::kCoopmat) {
+        const CoopmatTile& t = kCoopmatTiles[plan.tile];
+        return lorad::format("coopmat {}x{}x{} sub{}/{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n);
+    }
+    if (plan.variant == MatmulVariant::kCoopmat2) {
+        const Coopmat2Tile& t = kCoopmat2Tiles[plan.tile];
+        return lorad::format("coopmat2 {}x{}x{} thr{}", t.rows, t.columns, t.k, t.threads);
+    }
+    return variant_name(plan);
+}
+
+std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
+    std::vector<MatmulPlan> all;
+    const DeviceCapabilities& caps = device_.capabilities();
+    const uint32_t units = std::max(caps.n_compute_units_hint, 1u), stride = padded(k);
+    MatmulPlan plan;
+    plan.rows = rows;
+    plan.weight_type = plan.act_type = type;
+    const auto add = [&](uint32_t step_k) {
+        const uint32_t unit = std::max(step_k, kWeightAlign), steps = stride / unit;
+        const uint32_t tiles = ceil_div(rows, plan.row_tile) * ceil_div(n, plan.column_tile);
+        for (uint32_t n_splits = 1; n_splits <= std::min(max_splits, steps); n_splits++) {
+            const uint32_t split_steps = ceil_div(steps, n_splits);
+            if (ceil_div(steps, split_steps) != n_splits) continue;
+            if (n_splits > 1 && tiles * n_splits > units * 9) continue;
+            plan.n_splits = n_splits;
+            plan.k_per_split = split_steps * unit;
+            all.push_back(plan);
+        }
+    };
+    plan.variant = MatmulVariant::kCoopmat;
+    for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); plan.tile++) {
+        const CoopmatTile& tile = kCoopmatTiles[plan.tile];
+        if (stride % tile.k != 0 || padded(n) < tile.columns || tile.rows >= rows * 2 + 15 || (tile.rows < rows && tile.rows < 64)) continue;
+        if ((tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 > caps.shared_memory_bytes) continue;
+        plan.row_tile = tile.rows;
+        plan.column_tile = tile.columns;
+        add(tile.k);
+    }
+    if (rows >= 512 && ladder_.has2(type)) {
+        plan.variant = MatmulVariant::kCoopmat2;
+        plan.n_splits = 1;
+        plan.k_per_split = stride;
+        for (plan.tile = 0; plan.tile < kCoopmat2Tiles.size(); plan.tile++) {
+            const Coopmat2Tile& tile = kCoopmat2Tiles[plan.tile];
+            if (padded(n) % tile.columns != 0 || stride % tile.k != 0) continue;
+            plan.row_tile = tile.rows;
+            plan.column_tile = tile.columns;
+            all.push_back(plan);
+        }
+    }
+    return all;
 }
 
 void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan) {
@@ -186,17 +250,36 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
         const uint32_t rows_of_w = std::max(size / subgroup, 1u) * tile.column_tile;
         recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, rows_of_w), plan.n_splits, info);
     } else if (plan.variant == MatmulVariant::kCoopmat) {
-        const CoopmatTile& tile = kCoopmatTiles[plan.tile];
-        const Kernel* k = kernel(info.name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n,
-                                             params.w_stride, subgroup}, subgroup);
+        const Kernel* k = coopmat_kernel(info.name, plan, params.w_stride);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, tile.columns), plan.n_splits, info);
+        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, plan.column_tile), plan.n_splits, info);
     } else {
         const Coopmat2Tile& tile = kCoopmat2Tiles[plan.tile];
         const Kernel* k = kernel(info.name, {tile.threads, tile.rows, tile.columns, tile.k, params.w_stride}, subgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, tile.columns), 1, info);
     }
+}
+
+const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride) {
+    const uint32_t subgroup = device_.capabilities().subgroup_size;
+    const CoopmatTile& tile = kCoopmatTiles[plan.tile];
+    return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup}, subgroup);
+}
+
+bool KernelSet::adds_adapters(const MatmulPlan& plan) const {
+    return plan.variant == MatmulVariant::kCoopmat && !options_.batch_invariant && has_kernel_module(lora_variant_name(plan));
+}
+
+void KernelSet::matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan) {
+    CHECK(adds_adapters(plan));
+    MatmulParams& product = params.product;
+    product.k_per_split = plan.k_per_split;
+    const Kernel* k = coopmat_kernel(lora_variant_name(plan), plan, product.w_stride);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(plan.rows, plan.row_tile), ceil_div(product.n, plan.column_tile), plan.n_splits,
+                      {lora_variant_name(plan), uint64_t{product.n} * product.k * bytes_of(plan.weight_type),
+                       uint64_t{product.n} * product.k * 2 * plan.rows});
 }
 
 }  // namespace lorad::gpu

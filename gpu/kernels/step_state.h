@@ -1,8 +1,8 @@
 // Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
 //
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
-// address), then in any order LogitRow[], LoraSegment[], StepUse[] and the ragged block tables (u32[]), each at an address of
-// its own. Rows beyond n_rows may hold anything: no kernel reads them.
+// address), then in any order LogitRow[], LoraSegment[], StepUse[], AttentionTile[], the rows in no tile (u32[]) and the ragged
+// block tables (u32[]), each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -21,6 +21,7 @@ INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks that one workgroup of lora_shrink computes
+INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
 INTEROP_CONST kLoraQ = 0;
@@ -35,11 +36,13 @@ struct StepHeader {
     uint32_t n_rows;
     uint32_t n_logit_rows;
     uint32_t n_segments;
-    uint32_t pad;
+    uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
     // Indirect grids of lora_shrink for the groups qkv, o, gate_up, down: see shrink_grid() in kernels.h.
     uint32_t shrink_grid[4][3];
+    uint32_t tile_grid[3];   // of attention_tiles: tiles, query heads, 1
+    uint32_t pad[5];
 };
-INTEROP_SIZE(StepHeader, 64);
+INTEROP_SIZE(StepHeader, 96);
 
 struct StepRow {
     int32_t token;          // >= 0: token id; < 0: the previous step's sampled id number ~token
@@ -92,6 +95,13 @@ struct LoraModule {
     uint64_t pad2[2];
 };
 INTEROP_SIZE(LoraModule, 64);
+
+// Neighbouring rows of one sequence, at neighbouring positions, whose attention is computed together.
+struct AttentionTile {
+    uint32_t row_begin;
+    uint32_t n_rows;  // 1..kAttentionTileRows
+};
+INTEROP_SIZE(AttentionTile, 8);
 
 // What sample_argmax says about one logit row.
 struct SampleResult {

@@ -136,14 +136,14 @@ TEST(Executor, SampledTextDependsOnTheSeedNotOnTheChunks) {
 TEST(Executor, ProfilesEachKernelOfAStep) {
     auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 256});
     ASSERT_TRUE(executor.ok());
-    const auto profile = (*executor)->profile(4, 200, {}, 2);
+    const auto profile = (*executor)->profile({4, 200}, {}, 2);
     ASSERT_TRUE(profile.ok()) << profile.error().message;
     uint64_t n_calls = 0;
     for (const auto& kernel : *profile) n_calls += kernel.n_calls;
     EXPECT_GE(n_calls, 2u * (*executor)->config().n_layers * 8);
     EXPECT_GT(profile->front().us, 0.0);
-    EXPECT_FALSE((*executor)->profile(5, 200, {}, 1).ok());
-    EXPECT_FALSE((*executor)->profile(1, 257, {}, 1).ok());
+    EXPECT_FALSE((*executor)->profile({5, 200}, {}, 1).ok());
+    EXPECT_FALSE((*executor)->profile({1, 257}, {}, 1).ok());
 }
 
 TEST(Executor, RefusesLimitsThatCannotHold) {

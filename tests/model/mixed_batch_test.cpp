@@ -267,7 +267,7 @@ TEST_F(LoraMix, WithoutAdaptersTheBitsAreThoseOfTheBase) {
 
 TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
     const auto kernels = [&] {
-        const auto profile = executor_->profile(4, 10, {}, 1);
+        const auto profile = executor_->profile({4, 10}, {}, 1);
         EXPECT_TRUE(profile.ok());
         std::vector<std::pair<std::string, uint64_t>> names;
         for (const gpu::KernelProfile& kernel : *profile) names.emplace_back(kernel.name, kernel.n_calls);

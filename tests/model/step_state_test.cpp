@@ -45,7 +45,7 @@ TEST(StepState, WritesRowsWhereTheirKvGoes) {
 
     const StepShape shape{.row_bucket = 4, .output_bucket = 2, .attention_splits = 1, .lora = gpu::LoraLevel::kPlain};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kSlots, 10, bytes);
+    write_step_state(batch, shape, kSlots, 10, 4, bytes);
     const StepLayout layout(shape);
     const auto header = at<gpu::StepHeader>(bytes, 0);
     EXPECT_EQ(header.n_rows, 4u);
@@ -73,9 +73,9 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     batch.add_rows(twenty, 0, blocks, 3);
     batch.add_rows(two, 0, blocks, kNoAdapterSlot);
     batch.add_rows(two, 30, blocks, 1);
-    const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kPlain};
+    const StepShape shape{.row_bucket = 128, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kPlain};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kSlots, 0, bytes);
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const auto header = at<gpu::StepHeader>(bytes, 0);
     ASSERT_EQ(header.n_segments, 3u);
     const StepLayout layout(shape);
@@ -93,6 +93,64 @@ TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     }
 }
 
+TEST(StepState, StepsOfFewRowsHaveShortSegments) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0};
+    const std::vector<TokenId> thirty(30, 1);
+    batch.add_rows(thirty, 0, blocks, 3);
+    const StepShape shape{.row_bucket = 32, .lora = gpu::LoraLevel::kPlain};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
+    ASSERT_EQ(at<gpu::StepHeader>(bytes, 0).n_segments, 8u);
+    const auto last = at<gpu::LoraSegment>(bytes, StepLayout(shape).segments + 7 * sizeof(gpu::LoraSegment));
+    EXPECT_EQ(last.row_begin, 28u);
+    EXPECT_EQ(last.n_rows, 2u);
+}
+
+TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0, 1, 2}, other = {5};
+    const std::vector<TokenId> long_run(100, 1), four(4, 1), three(3, 1), one(1, 1);
+    batch.add_rows(one, 9, other, kNoAdapterSlot);
+    batch.add_rows(long_run, 20, blocks, kNoAdapterSlot);
+    batch.add_rows(three, 0, other, kNoAdapterSlot);
+    batch.add_rows(four, 50, other, kNoAdapterSlot);
+    const RowRuns runs = row_runs(batch);
+    EXPECT_TRUE(runs.has_tiles);
+    EXPECT_EQ(runs.n_single_rows, 4u);
+    const StepShape shape{.row_bucket = 128, .tiles = true, .single_bucket = 64};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, 28, bytes);
+    const StepLayout layout(shape);
+    const auto header = at<gpu::StepHeader>(bytes, 0);
+    EXPECT_EQ(header.tile_grid[0], 3u);
+    EXPECT_EQ(header.tile_grid[1], 28u);
+    EXPECT_EQ(header.tile_grid[2], 1u);
+    // Those that see most come first.
+    const uint32_t expected[3][2] = {{65, 36}, {104, 4}, {1, 64}};
+    for (uint32_t i = 0; i < 3; ++i) {
+        const auto tile = at<gpu::AttentionTile>(bytes, layout.tiles + i * sizeof(gpu::AttentionTile));
+        EXPECT_EQ(tile.row_begin, expected[i][0]) << i;
+        EXPECT_EQ(tile.n_rows, expected[i][1]) << i;
+    }
+    ASSERT_EQ(header.n_single_rows, 4u);
+    const uint32_t singles[] = {0, 101, 102, 103};
+    for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(at<uint32_t>(bytes, layout.single_rows + i * sizeof(uint32_t)), singles[i]);
+    EXPECT_EQ(at<BlockId>(bytes, layout.block_tables), 5u);
+}
+
+TEST(StepState, RunsOfOneAdapterAreLongOrShort) {
+    const std::vector<BlockId> blocks = {0, 1};
+    const std::vector<TokenId> sixty(60, 1), one(1, 1);
+    StepBatch batch;
+    batch.add_rows(sixty, 0, blocks, kNoAdapterSlot);
+    EXPECT_FALSE(has_long_runs(batch));  // nothing to add
+    batch.add_rows(sixty, 0, blocks, 1);
+    EXPECT_TRUE(has_long_runs(batch));
+    for (uint32_t slot = 2; slot < 6; ++slot) batch.add_rows(one, 70, blocks, slot);
+    EXPECT_FALSE(has_long_runs(batch));
+}
+
 TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0, 1};
@@ -106,7 +164,7 @@ TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
     EXPECT_EQ(lora_level(batch, kSlots), gpu::LoraLevel::kFull);
     const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kFull};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kSlots, 0, bytes);
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const StepLayout layout(shape);
     const auto row = [&](uint32_t i) { return at<gpu::StepRow>(bytes, layout.rows + i * sizeof(gpu::StepRow)); };
     const auto use = [&](uint32_t i) { return at<gpu::StepUse>(bytes, layout.uses + i * sizeof(gpu::StepUse)); };
@@ -184,7 +242,7 @@ TEST(StepState, OnlyASingleUseNamesExtras) {
     EXPECT_TRUE(has_extras(batch, kSlots));
     const StepShape shape{.row_bucket = 3, .lora = gpu::LoraLevel::kFull, .extras = true};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    write_step_state(batch, shape, kSlots, 0, bytes);
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const uint32_t expected[] = {kNoAdapterSlot, 7, kNoAdapterSlot};
     for (uint32_t i = 0; i < 3; ++i) {
         EXPECT_EQ(at<gpu::StepRow>(bytes, StepLayout(shape).rows + i * sizeof(gpu::StepRow)).extras_slot, expected[i]) << i;
@@ -198,7 +256,7 @@ TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {
     batch.add_rows(one, 64, blocks, kNoAdapterSlot);
     const StepShape shape{.row_bucket = 1};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
-    EXPECT_DEATH(write_step_state(batch, shape, kSlots, 0, bytes), "CHECK");
+    EXPECT_DEATH(write_step_state(batch, shape, kSlots, 0, 4, bytes), "CHECK");
 }
 
 }  // namespace

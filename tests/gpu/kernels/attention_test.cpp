@@ -72,7 +72,7 @@ class Attention : public KernelTest {
         Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
         AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
-                               partials.address(), width, stride, c.window, scale, c.softcap, c.bucket};
+                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, c.bucket};
         execute([&](Recorder& recorder) { kernels_->attention(recorder, params, shape, scalar(c.act)); });
 
         auto got = content(y, size_t{c.bucket} * stride, c.act);

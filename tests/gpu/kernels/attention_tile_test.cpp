@@ -1,0 +1,140 @@
+#include <algorithm>
+
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+struct RowRun {
+    uint32_t first_position, n_rows;
+};
+
+struct TileCase {
+    uint32_t head_dim, group, n_kv_heads;
+    std::vector<RowRun> runs;  // each of a sequence of its own; of one row: not in a tile
+    uint32_t window = 0;
+    float softcap = 0;
+    Type act = Type::kF16;
+};
+
+// Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are NaN.
+class AttentionTiles : public KernelTest {
+  protected:
+    void SetUp() override {
+        KernelTest::SetUp();
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+        if (!kernels_->attends_by_tile(64)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    }
+
+    void check(const TileCase& c) {
+        SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " window "
+                                          << c.window);
+        const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
+        const size_t plane = size_t{kBlockTokens} * c.head_dim;
+        uint32_t n_blocks = 1;
+        for (const RowRun& run : c.runs) n_blocks += (run.first_position + run.n_rows - 1) / kBlockTokens + 1;
+        std::vector<uint32_t> order(n_blocks);
+        for (uint32_t i = 0; i < n_blocks; i++) order[i] = i;
+        std::shuffle(order.begin(), order.end(), random_);
+        std::vector<uint16_t> halves(n_blocks * 2 * c.n_kv_heads * plane, 0xffff);
+        std::vector<StepRow> rows;
+        std::vector<uint32_t> tables, single_rows, run_of;
+        std::vector<AttentionTile> tiles;
+        std::vector<std::vector<float>> keys, values;  // [run][kv_head][token][head_dim]
+        for (const RowRun& run : c.runs) {
+            const uint32_t n_tokens = run.first_position + run.n_rows;
+            const size_t n = size_t{c.n_kv_heads} * n_tokens * c.head_dim;
+            keys.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
+            values.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
+            const auto table = static_cast<uint32_t>(tables.size());
+            for (uint32_t b = 0; b * kBlockTokens < n_tokens; b++) {
+                tables.push_back(order.back());
+                order.pop_back();
+            }
+            for (size_t i = 0; i < n; i++) {
+                const size_t head = i / c.head_dim / n_tokens, token = i / c.head_dim % n_tokens;
+                const size_t block = tables[table + token / kBlockTokens];
+                const size_t at = (block * 2 * c.n_kv_heads + head) * plane + token % kBlockTokens * c.head_dim + i % c.head_dim;
+                halves[at] = reference::to_f16(keys.back()[i]);
+                halves[at + c.n_kv_heads * plane] = reference::to_f16(values.back()[i]);
+            }
+            for (uint32_t i = 0; i < run.n_rows; i++) {
+                const auto t = static_cast<uint32_t>(rows.size());
+                if (run.n_rows == 1) single_rows.push_back(t);
+                else if (i % kAttentionTileRows == 0) tiles.push_back({t, std::min(run.n_rows - i, kAttentionTileRows)});
+                StepRow row{};
+                row.position = run.first_position + i;
+                row.block_table = table;
+                rows.push_back(row);
+                run_of.push_back(static_cast<uint32_t>(keys.size()) - 1);
+            }
+        }
+        const auto n_rows = static_cast<uint32_t>(rows.size()), n_singles = static_cast<uint32_t>(single_rows.size());
+        StepHeader header{};
+        header.n_rows = n_rows;
+        header.n_single_rows = n_singles;
+        header.tile_grid[0] = static_cast<uint32_t>(tiles.size());
+        header.tile_grid[1] = n_q_heads;
+        header.tile_grid[2] = 1;
+        std::vector<std::byte> bytes(sizeof(header) + rows.size() * sizeof(StepRow));
+        std::memcpy(bytes.data(), &header, sizeof(header));
+        std::memcpy(bytes.data() + sizeof(header), rows.data(), rows.size() * sizeof(StepRow));
+        single_rows.resize(n_singles + 3, 0xffffffffu);  // capacity beyond the count
+        const auto q = reference::random_values(size_t{n_rows} * width, Type::kF32, random_);
+        Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles), single_buffer = input(single_rows);
+        Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
+        Buffer kv = input(halves);
+        Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
+        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, 1};
+        const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
+        const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), 0,
+                                     tile_buffer.address(), single_buffer.address(), width, stride, c.window, scale, c.softcap, n_rows};
+        execute([&](Recorder& recorder) {
+            kernels_->attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
+            AttentionShape listed = shape;
+            listed.rows = n_singles + 3;
+            kernels_->attention(recorder, params, listed, scalar(c.act));
+        });
+        const auto got = content(y, size_t{n_rows + 1} * stride, c.act);
+        for (uint32_t t = 0; t < n_rows; t++) {
+            const bool in_tile = c.runs[run_of[t]].n_rows > 1;
+            std::vector<float> query(&q[size_t{t} * width], &q[size_t{t} * width] + width);
+            if (in_tile) {
+                for (float& value : query) value = reference::from_f16(reference::to_f16(value));
+            }
+            const uint32_t n_tokens = c.runs[run_of[t]].first_position + c.runs[run_of[t]].n_rows;
+            const size_t seen = size_t{rows[t].position + 1} * c.head_dim;
+            for (uint32_t h = 0; h < n_q_heads; h++) {
+                const size_t from = size_t{h / c.group} * n_tokens * c.head_dim;
+                const auto want = reference::attention({&query[h * c.head_dim], c.head_dim}, {&keys[run_of[t]][from], seen},
+                                                       {&values[run_of[t]][from], seen}, {scale, c.window, c.softcap});
+                // Weights are rounded to f16; values are up to 2.
+                const double rounding = in_tile ? unit_roundoff(Type::kF16) : 0;
+                expect_near(want, &got[size_t{t} * stride + h * c.head_dim], unit_roundoff(c.act) + rounding + 4e-6, 2.0,
+                            "row " + std::to_string(t) + " head " + std::to_string(h));
+            }
+            for (uint32_t i = width; i < stride; i++) ASSERT_EQ(got[size_t{t} * stride + i], 0.0f) << "padding of row " << t;
+        }
+        for (uint32_t i = 0; i < stride; i++) ASSERT_TRUE(is_poison(got[size_t{n_rows} * stride + i])) << "behind the last row";
+    }
+};
+
+TEST_F(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
+    for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
+        check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}});
+    }
+    for (uint32_t group : {1u, 3u, 7u}) check({128, group, 2, {{33, 100}, {0, 1}}});
+    check({64, 2, 1, {{100, 65}}, 0, 0, Type::kBf16});
+    check({64, 2, 1, {{64, 64}}, 0, 0, Type::kF32});
+}
+
+TEST_F(AttentionTiles, SeeOnlyTheirWindow) {
+    for (uint32_t window : {1u, 7u, 64u, 100u}) check({32, 2, 2, {{0, 150}, {300, 70}, {99, 1}}, window});
+}
+
+TEST_F(AttentionTiles, CapScores) { check({32, 2, 2, {{3, 150}}, 0, 1.5f}); }
+
+TEST_F(AttentionTiles, ReadALongContext) { check({128, 7, 1, {{3000, 90}}}); }
+
+}  // namespace
+}  // namespace lorad::gpu::testing

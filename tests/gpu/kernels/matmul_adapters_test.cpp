@@ -1,0 +1,139 @@
+#include <cmath>
+
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+// The product with the rows' adapters in its sums, against fp64. The shrink's results are given, not computed.
+class MatmulAdapters : public KernelTest {
+  protected:
+    struct Adapter {
+        std::vector<uint32_t> ranks;  // by module
+        Type type;
+    };
+    // Rows of one adapter, -1: of none.
+    struct RowRun {
+        int adapter;
+        uint32_t n_rows;
+    };
+
+    void SetUp() override {
+        KernelTest::SetUp();
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+    }
+
+    void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n, const std::vector<Adapter>& adapters,
+               const std::vector<RowRun>& runs) {
+        if (kernels_->act_type(scalar(type)) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+        const auto n_modules = static_cast<uint32_t>(module_n.size());
+        uint32_t n = 0, n_rows = 0;
+        for (const uint32_t module : module_n) n += module;
+        std::vector<StepRow> rows;
+        std::vector<int> adapter_of;
+        for (const RowRun& run : runs) {
+            for (uint32_t i = 0; i < run.n_rows; i++) {
+                StepRow row{};
+                row.adapter_slot = run.adapter < 0 ? kNoSlot : static_cast<uint32_t>(run.adapter);
+                rows.push_back(row);
+                adapter_of.push_back(run.adapter);
+            }
+        }
+        n_rows = static_cast<uint32_t>(rows.size());
+        const MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile << "x" << plan.column_tile
+                                          << " splits " << plan.n_splits);
+        ASSERT_TRUE(kernels_->adds_adapters(plan));
+
+        const uint32_t n_padded = padded(n), stride = padded(k);
+        const auto w = reference::random_values(size_t{n} * k, type, random_);
+        const auto x = reference::random_values(size_t{n_rows} * k, type, random_);
+        auto low = reference::random_values(size_t{n_rows} * n_modules * kMaxRank, Type::kF32, random_, 3.0f);
+        std::vector<std::vector<TestModule>> modules(adapters.size());
+        std::vector<LoraModule> table((adapters.size() + 1) * kLoraModules);
+        for (size_t a = 0; a < adapters.size(); a++) {
+            for (uint32_t m = 0; m < n_modules; m++) {
+                modules[a].push_back(TestModule::make(module_n[m], 8, adapters[a].ranks[m], adapters[a].type, 0.5 + double(m), random_));
+                table[a * kLoraModules + kLoraQ + m] = modules[a][m].entry();
+            }
+        }
+        auto w_rows = w;
+        w_rows.resize(size_t{n_padded} * k);
+        auto x_bytes = reference::encode(x, k, stride, type);
+        x_bytes.resize(size_t{bucket + kSlackRows} * stride * 2, std::byte{0xff});
+        // What lies behind a rank is none of the kernel's business up to the next multiple of 8, where it is zero.
+        for (uint32_t t = 0; t < n_rows; t++) {
+            for (uint32_t m = 0; m < n_modules; m++) {
+                const uint32_t rank = adapter_of[t] < 0 ? 0 : adapters[static_cast<size_t>(adapter_of[t])].ranks[m];
+                float* row = &low[(size_t{t} * n_modules + m) * kMaxRank];
+                for (uint32_t r = rank; r < kMaxRank; r++) row[r] = r < round_up(rank, 8) ? 0.0f : NAN;
+            }
+        }
+        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_bytes), low_buffer = input(low);
+        Buffer table_buffer = input(table), step = step_state(rows, n_rows);
+        const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
+        Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
+        MatmulLoraParams params{};
+        params.product.n_rows = step.address();
+        params.product.w = w_buffer.address();
+        params.product.x = x_buffer.address();
+        params.product.y = y.address();
+        params.product.n = n;
+        params.product.k = k;
+        params.product.w_stride = params.product.x_stride = stride;
+        params.product.y_stride = n_padded;
+        params.product.split_stride = static_cast<uint32_t>(split_stride);
+        params.step = step.address();
+        params.lora_layer = table_buffer.address();
+        params.low = low_buffer.address();
+        params.lora_slot_stride = kLoraModules;
+        params.first_module = kLoraQ;
+        params.n_modules = n_modules;
+        uint32_t end = 0;
+        for (uint32_t m = 0; m < n_modules; m++) params.module_end[m] = end += module_n[m];
+        execute([&](Recorder& recorder) { kernels_->matmul_with_adapters(recorder, params, plan); });
+
+        const auto all = content<float>(y, plan.n_splits * split_stride);
+        for (uint32_t t = 0; t < n_rows; t++) {
+            std::vector<double> want(n);
+            std::vector<float> got(n);
+            double magnitude = 0;
+            uint32_t column = 0;
+            for (uint32_t m = 0; m < n_modules; m++) {
+                for (uint32_t i = 0; i < module_n[m]; i++, column++) {
+                    for (uint32_t j = 0; j < k; j++) want[column] += double{w[size_t{column} * k + j]} * x[size_t{t} * k + j];
+                    if (adapter_of[t] >= 0) {
+                        const TestModule& module = modules[static_cast<size_t>(adapter_of[t])][m];
+                        for (size_t r = 0; r < module.pair.rank; r++) {
+                            want[column] += module.pair.scale * module.b[i * module.pair.rank + r] * double{low[(size_t{t} * n_modules + m) * kMaxRank + r]};
+                        }
+                        magnitude = std::max(magnitude, module.pair.scale * 3 * std::sqrt(static_cast<double>(module.pair.rank)));
+                    }
+                    for (uint32_t s = 0; s < plan.n_splits; s++) got[column] += all[s * split_stride + size_t{t} * n_padded + column];
+                }
+            }
+            // Two parts of 16-bit numbers hold 16 bits (bf16) or more.
+            const double parts = adapter_of[t] < 0 ? 0 : 3 * magnitude * std::ldexp(1.0, -16);
+            expect_near(want, got.data(), sum_tolerance(k) * std::sqrt(static_cast<double>(k)) + parts, 1.0, "row " + std::to_string(t));
+        }
+    }
+};
+
+TEST_F(MatmulAdapters, AreAddedForEveryTypeAndRank) {
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        for (const Type adapter : reference::kTypes) {
+            check(type, 320, 192, {192, 64, 64}, {{{16, 5, 40}, adapter}, {{8, 0, 64}, adapter}},
+                  {{-1, 3}, {0, 50}, {1, 70}, {0, 1}, {-1, 20}, {1, 30}});
+        }
+    }
+}
+
+TEST_F(MatmulAdapters, OneAdapterForAllRowsOfManyTiles) {
+    check(Type::kF16, 640, 512, {448}, {{{16}, Type::kF16}}, {{0, 500}});
+    check(Type::kF16, 4096, 256, {256, 256}, {{{21, 130}, Type::kF16}}, {{0, 256}});
+}
+
+TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) { check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}}); }
+
+}  // namespace
+}  // namespace lorad::gpu::testing

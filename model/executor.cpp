@@ -49,6 +49,7 @@ struct InFlight {
     uint32_t slot = 0;
     uint32_t n_outputs = 0;
     uint64_t value = 0;  // of the queue's timeline
+    uint32_t n_dispatches = 0;
 };
 
 Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
@@ -342,7 +343,7 @@ Status Executor::submit(const StepBatch& batch) {
     const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
     ++it.n_submitted;
-    it.in_flight.push_back({slot, batch.n_outputs(), value});
+    it.in_flight.push_back({slot, batch.n_outputs(), value, step->n_dispatches()});
     return ok_status();
 }
 
@@ -366,7 +367,8 @@ Result<StepOutput> Executor::finish() {
     const size_t vocab = it.config.vocab_size;
     const auto* logits = reinterpret_cast<const float*>(it.host_logits.mapped().data()) +
                          step.slot * it.options.n_outputs_max * vocab;
-    return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size};
+    return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size,
+                      step.n_dispatches};
 }
 
 Status Executor::finish_gains(const AdapterView& adapter) { return impl_->transform->finish_gains(adapter); }

@@ -99,7 +99,8 @@ Metrics::Metrics(Shape shape)
       request_max_tokens_(token_bounds()),
       step_rows_(count_bounds()),
       step_sequences_(count_bounds()),
-      step_seconds_(latency_bounds()) {}
+      step_seconds_(latency_bounds()),
+      step_dispatches_(count_bounds()) {}
 
 void Metrics::on_step(const Step& step) {
     n_steps_.fetch_add(1, std::memory_order_relaxed);
@@ -107,6 +108,7 @@ void Metrics::on_step(const Step& step) {
     step_rows_.observe(step.n_rows);
     step_sequences_.observe(step.n_sequences);
     step_seconds_.observe(step.seconds);
+    step_dispatches_.observe(step.n_dispatches);
     raise_to(n_step_rows_max_, step.n_rows);
     raise_to(n_step_sequences_max_, step.n_sequences);
     raise_to(n_step_adapters_max_, step.n_adapters);
@@ -285,6 +287,7 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
     step_rows_.write(out, "vllm:iteration_tokens_total", model, "Rows (tokens) in a step.");
     step_rows_.write(out, "lorad_step_rows", model, "Rows (tokens) in a step.");
     step_sequences_.write(out, "lorad_step_sequences", model, "Sequences in a step.");
+    step_dispatches_.write(out, "lorad_step_dispatches", model, "Kernels that a step runs.");
     step_seconds_.write(out, "lorad_step_seconds", model, "Submission to result of a step.");
     write_metric_head(out, "lorad_http_responses_total", "counter",
                       "HTTP responses by class of status.");

@@ -60,6 +60,7 @@ class Metrics {
         uint32_t n_prefill_rows = 0;  // rows beyond one per decoding sequence
         double seconds = 0.0;
         bool is_merged = false;  // ran on the merged weights
+        uint32_t n_dispatches = 0;
     };
     void on_step(const Step& step);
     void on_preempted(bool has_yielded) {
@@ -135,7 +136,7 @@ class Metrics {
     Histogram time_to_first_token_, inter_token_latency_, request_latency_;
     Histogram queue_time_, prefill_time_, decode_time_, inference_time_, time_per_token_;
     Histogram request_prompt_tokens_, request_generation_tokens_, request_max_tokens_;
-    Histogram step_rows_, step_sequences_, step_seconds_;
+    Histogram step_rows_, step_sequences_, step_seconds_, step_dispatches_;
 
     mutable std::mutex adapters_mutex_;
     std::string running_adapters_, waiting_adapters_;  // guarded by adapters_mutex_

@@ -42,6 +42,7 @@ Status Engine::finish_step() {
     last_finish_ = now;
     if (flight.metrics.n_rows > flight.metrics.n_prefill_rows)
         step_times_.observe(flight.metrics.n_prefill_rows, flight.metrics.seconds);
+    flight.metrics.n_dispatches = result.n_dispatches;
     metrics_.on_step(flight.metrics);
     retire_ended();
     return ok_status();

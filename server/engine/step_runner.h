@@ -16,6 +16,7 @@ struct StepResult {
     std::vector<TokenId> argmax;  // by output; -1 where a logit was not finite
     // By output; empty where not asked for; valid until the next finish.
     std::vector<std::span<const float>> logits;
+    uint32_t n_dispatches = 0;  // kernels that the step ran; 0 where there is no such thing
 };
 
 class StepRunner {

@@ -382,7 +382,10 @@ def check_a_full_queue_is_429(lorad):
             return server.post("/v1/completions", prompt=[1, 2], max_tokens=300, ignore_eos=True)
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(run, range(8)))
+            first = pool.submit(run, 0)
+            while server.metric("vllm:num_requests_running") < 1 and not first.done():
+                time.sleep(0.01)
+            answers = [*pool.map(run, range(7)), first.result()]
         statuses = sorted(status for status, _ in answers)
         check(statuses.count(200) >= 2 and 429 in statuses, f"statuses {statuses}")
         refused = next(a for a in answers if a[0] == 429)

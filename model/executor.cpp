@@ -242,6 +242,12 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             continue;
         }
         for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull}) {
+            // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
+            if (n_rows >= kSingleBucketMin) {
+                const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));
+                shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true,
+                               .single_bucket = kSingleBucketMin});
+            }
             shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true,
                            .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
         }

@@ -15,7 +15,7 @@ namespace lorad::model {
 // a dropped recording is never pending. Engine thread only.
 class RecordingCache {
   public:
-    static constexpr size_t kRecordingsMax = 128;
+    static constexpr size_t kRecordingsMax = 512;
 
     const gpu::CommandBuffer* find(const StepShape& shape) {
         for (auto it = entries_.begin(); it != entries_.end(); ++it) {

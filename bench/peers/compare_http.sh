@@ -29,7 +29,7 @@ wait_for() {  # URL of a health route, log
     done
     echo "no answer from $1" >&2; tail -n 5 "$2" >&2; exit 1
 }
-"$lorad/run" lorad serve --model "$model" --served-model-name base --port 8181 --max-model-len 4096 --state-dir none "${loras[@]}" >"$work/lorad.log" 2>&1 &
+"$lorad/run" lorad serve --model "$model" --served-model-name base --port 8181 --max-model-len 4096 --no-prefix-cache --state-dir none "${loras[@]}" >"$work/lorad.log" 2>&1 &
 server=$!
 trap 'kill $server 2>/dev/null || true' EXIT
 wait_for http://127.0.0.1:8181/health/ready "$work/lorad.log"

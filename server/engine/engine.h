@@ -43,7 +43,7 @@
 namespace lorad::server {
 
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
-inline constexpr double kStepStretch = 1.7;
+inline constexpr double kStepStretch = 1.9;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 inline constexpr uint32_t kChunkGranule = 16;  // rows of prompts come in multiples of it
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace lorad::server {
@@ -13,38 +15,55 @@ class StepTimes {
     StepTimes(uint32_t n_rows_min, uint32_t n_rows_max, double stretch)
         : n_rows_min_(n_rows_min), n_rows_max_(n_rows_max), stretch_(stretch) {}
 
-    // A step that had decodes. Steps with a first recording of their shape are slow once; a single
-    // one moves the averages little.
+    // A step that had decodes. Steps with a first recording of their shape, or whose pipelines are
+    // compiled first, are slow once, up to a hundred times over: hence medians.
     void observe(uint32_t n_prefill_rows, double seconds) {
         ++n_since_quiet_;
         if (n_prefill_rows == 0) {
-            mix(quiet_s_, seconds);
+            quiet_.add(seconds);
             n_since_quiet_ = 0;
-        } else if (quiet_s_ > 0) {
-            mix(row_s_, std::max(seconds - quiet_s_, 0.0) / n_prefill_rows);
+        } else if (quiet_.known()) {
+            row_.add(std::max(seconds - quiet_.value(), 0.0) / n_prefill_rows);
         }
     }
 
     // Whole multiples of n_rows_min, so that steps have few different shapes. 0 now and then where
     // prompts never end: what a step takes without them has to be known.
     uint32_t n_prefill_rows() const {
-        if (n_since_quiet_ >= (quiet_s_ <= 0 ? 8u : 256u)) return 0;
-        if (quiet_s_ <= 0 || row_s_ <= 0) return n_rows_min_;
-        double n = std::min((stretch_ - 1) * quiet_s_ / row_s_, double(n_rows_max_));
+        if (n_since_quiet_ >= (quiet_.known() ? 256u : 8u)) return 0;
+        if (!quiet_.known() || !row_.known()) return n_rows_min_;
+        double n = std::min((stretch_ - 1) * quiet_.value() / std::max(row_.value(), 1e-12),
+                            double(n_rows_max_));
         return std::clamp(uint32_t(n) / n_rows_min_ * n_rows_min_, n_rows_min_,
                           std::max(n_rows_min_, n_rows_max_));
     }
 
   private:
-    static void mix(double& average, double seconds) {
-        constexpr double kNewest = 0.1;
-        average = average <= 0 ? seconds : average + kNewest * (seconds - average);
-    }
+    // The median of the last few values.
+    class Recent {
+      public:
+        void add(double value) {
+            values_[n_added_++ % kKept] = value;
+            std::array<double, kKept> sorted = values_;
+            auto end = sorted.begin() + std::min<ptrdiff_t>(ptrdiff_t(n_added_), kKept);
+            auto middle = sorted.begin() + (end - sorted.begin()) / 2;
+            std::nth_element(sorted.begin(), middle, end);
+            median_ = *middle;
+        }
+        bool known() const { return n_added_ > 0; }
+        double value() const { return median_; }
+
+      private:
+        static constexpr ptrdiff_t kKept = 15;
+        std::array<double, kKept> values_{};
+        size_t n_added_ = 0;
+        double median_ = 0;
+    };
 
     const uint32_t n_rows_min_, n_rows_max_;
     const double stretch_;
-    double quiet_s_ = 0;  // of a step without prompts; 0: not seen yet
-    double row_s_ = 0;    // that a row of a prompt adds
+    Recent quiet_;  // seconds of a step without prompts
+    Recent row_;    // seconds that a row of a prompt adds
     uint32_t n_since_quiet_ = 0;
 };
 

@@ -47,6 +47,19 @@ TEST(StepTimes, FollowsADeviceThatBecomesSlower) {
     EXPECT_EQ(times.n_prefill_rows(), 24u);
 }
 
+TEST(StepTimes, ASlowFirstStepOfAShapeDoesNotShrinkTheChunk) {
+    StepTimes times(16, 2048, 1.7);
+    longest_step(times, 200);
+    ASSERT_EQ(times.n_prefill_rows(), 64u);
+    for (int i = 0; i < 200; ++i) {
+        // Every fourth step is the first of its kind, and a pipeline is compiled for it.
+        uint32_t n = times.n_prefill_rows();
+        times.observe(n, kQuiet + n * kRow + (i % 4 == 0 ? 0.3 : 0.0));
+        n = times.n_prefill_rows();
+        ASSERT_TRUE(n == 64 || n == 0) << i;
+    }
+}
+
 TEST(StepTimes, NeverLessThanABlockAndNeverMoreThanAStep) {
     StepTimes slow(64, 2048, 1.7);
     longest_step(slow, 300, 0.001, 0.01);

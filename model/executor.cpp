@@ -1,6 +1,7 @@
 #include "model/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <list>
@@ -25,6 +26,7 @@ namespace lorad::model {
 namespace {
 
 constexpr uint32_t kInFlightMax = 2;
+constexpr std::array kLoraLevels = {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull};
 constexpr uint32_t kSingleBucketMin = 64;
 constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
@@ -227,7 +229,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
-        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull}) {
+        for (const gpu::LoraLevel lora : kLoraLevels) {
             shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), lora});
         }
     };
@@ -241,7 +243,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             add(n_rows, 1, n_rows);
             continue;
         }
-        for (const gpu::LoraLevel lora : {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull}) {
+        for (const gpu::LoraLevel lora : kLoraLevels) {
             // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
             if (n_rows >= kSingleBucketMin) {
                 const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "gpu/command.h"
 #include "gpu/device.h"
+#include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
 #include "proto/base/result.h"
 
@@ -17,6 +19,11 @@ constexpr uint32_t ceil_div(uint32_t value, uint32_t divisor) { return (value + 
 constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_most) {
     uint32_t wanted = std::bit_ceil(items);
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
+}
+
+// What a product moves and does, for the profiler: the weights once.
+inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
+    return {name, uint64_t{params.n} * params.k * bytes_of(plan.weight_type), uint64_t{params.n} * params.k * 2 * plan.rows};
 }
 
 // The name of the module that a plan runs.

@@ -63,8 +63,7 @@ void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan
     uint32_t weight = static_cast<uint32_t>(plan.weight_type);
     uint32_t act = static_cast<uint32_t>(plan.act_type);
     uint32_t row_groups = ceil_div(plan.rows, plan.row_tile);
-    DispatchInfo info{"matmul", uint64_t{params.n} * params.k * bytes_of(plan.weight_type),
-                      uint64_t{params.n} * params.k * 2 * plan.rows};
+    DispatchInfo info = product_info("matmul", params, plan);
     switch (plan.variant) {
         case MatmulVariant::kMatvec: {
             info.name = "matmul_matvec";

@@ -64,6 +64,13 @@ constexpr std::array kCoopmatTiles = {
 };
 constexpr uint32_t kLargestCoopmatRows = 128;  // of a tile that weights are read once for
 
+// The matrix and the device can take the tile.
+bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
+    return stride % tile.k == 0 && padded(n) >= tile.columns &&
+           (tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 <= caps.shared_memory_bytes &&
+           tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
+}
+
 // matmul_coopmat2.
 struct Coopmat2Tile {
     uint32_t rows, columns, k, threads;
@@ -163,11 +170,8 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
     SplitPlan best;
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
         const CoopmatTile& tile = kCoopmatTiles[tile_idx];
-        const bool fits = stride % tile.k == 0 && padded(n) >= tile.columns &&
-                          (tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 <= caps.shared_memory_bytes &&
-                          tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
         // Enough rows for the weights to be read once, where a tile can be that large.
-        if (!fits || (tile_idx != 0 && tile.rows < std::min(rows, kLargestCoopmatRows) / 2)) continue;
+        if (!fits(tile, n, stride, caps) || (tile_idx != 0 && tile.rows < std::min(rows, kLargestCoopmatRows) / 2)) continue;
         const SplitPlan split = best_split(tile, n, stride, rows, units, max_splits, k_per_split);
         if (split.cost >= best.cost) continue;
         best = split;
@@ -214,8 +218,7 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
     plan.variant = MatmulVariant::kCoopmat;
     for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); plan.tile++) {
         const CoopmatTile& tile = kCoopmatTiles[plan.tile];
-        if (stride % tile.k != 0 || padded(n) < tile.columns || tile.rows >= rows * 2 + 15 || (tile.rows < rows && tile.rows < 64)) continue;
-        if ((tile.columns + tile.rows) * (tile.k / 8 + 1) * 16 > caps.shared_memory_bytes) continue;
+        if (!fits(tile, n, stride, caps) || tile.rows >= rows * 2 + 15 || (tile.rows < rows && tile.rows < 64)) continue;
         plan.row_tile = tile.rows;
         plan.column_tile = tile.columns;
         add(tile.k);
@@ -239,8 +242,7 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
     const DeviceCapabilities& caps = device_.capabilities();
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile);
     const uint32_t subgroup = caps.subgroup_size;
-    const DispatchInfo info{variant_name(plan), uint64_t{params.n} * params.k * bytes_of(plan.weight_type),
-                            uint64_t{params.n} * params.k * 2 * plan.rows};
+    const DispatchInfo info = product_info(variant_name(plan), params, plan);
     if (plan.variant == MatmulVariant::kGemv) {
         const GemvTile& tile = kGemvTiles[plan.tile];
         const uint32_t size = threads(tile.threads, tile.threads);
@@ -278,8 +280,7 @@ void KernelSet::matmul_with_adapters(Recorder& recorder, MatmulLoraParams params
     const Kernel* k = coopmat_kernel(lora_variant_name(plan), plan, product.w_stride);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(plan.rows, plan.row_tile), ceil_div(product.n, plan.column_tile), plan.n_splits,
-                      {lora_variant_name(plan), uint64_t{product.n} * product.k * bytes_of(plan.weight_type),
-                       uint64_t{product.n} * product.k * 2 * plan.rows});
+                      product_info(lora_variant_name(plan), product, plan));
 }
 
 }  // namespace lorad::gpu

@@ -3,15 +3,13 @@
 
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
+#include "proto/known_fields.h"
 
 namespace lorad::proto {
 namespace {
 
 // Where a parameter is honoured.
 enum class Known : uint8_t { kNowhere, kCompletions, kChats, kBoth };
-
-// The value with which a parameter that is not honoured changes nothing, and so is accepted.
-enum class Neutral : uint8_t { kNone, kFalse, kTrue, kZero, kOne, kEmpty, kNoTools, kTextOnly, kAuto, kAny };
 
 struct Parameter {
     std::string_view name;
@@ -106,36 +104,6 @@ constexpr std::array kParameters = {
     Parameter{"kv_transfer_params", Known::kNowhere},
 };
 
-bool is_neutral(const JsonValue& value, Neutral neutral) {
-    switch (neutral) {
-        case Neutral::kNone:
-            return false;
-        case Neutral::kFalse:
-            return is_bool(value, false);
-        case Neutral::kTrue:
-            return is_bool(value, true);
-        case Neutral::kZero:
-            return is_number(value, 0.0);
-        case Neutral::kOne:
-            return is_number(value, 1.0);
-        case Neutral::kEmpty:
-            return is_text(value, "") ||
-                   ((value.is_array() || value.is_object()) && value.size() == 0);
-        case Neutral::kNoTools:
-            return is_text(value, "none") || is_text(value, "auto");
-        case Neutral::kTextOnly: {
-            if (std::optional<JsonValue> type = value.find("type")) return is_text(*type, "text");
-            Result<std::vector<JsonValue>> kinds = value.as_array();
-            return kinds.ok() && kinds->size() == 1 && is_text(kinds->front(), "text");
-        }
-        case Neutral::kAuto:
-            return is_text(value, "auto") || is_text(value, "default");
-        case Neutral::kAny:
-            return true;
-    }
-    return false;
-}
-
 bool is_honoured(Known known, ApiKind kind) {
     return known == Known::kBoth ||
            known == (kind == ApiKind::kChat ? Known::kChats : Known::kCompletions);
@@ -145,9 +113,7 @@ Error refused(const Parameter& parameter, const JsonValue& value) {
     std::string why = format("this server does not support {}", value.describe());
     if (parameter.known == Known::kChats) why = "only /v1/chat/completions has it";
     if (parameter.known == Known::kCompletions) why = "only /v1/completions has it";
-    return make_error(ErrorCode::kUnsupportedParameter,
-                      format("{}: {}; leave the parameter out", parameter.name, why),
-                      std::string(parameter.name));
+    return unsupported_field(parameter.name, why);
 }
 
 // Three ways to say which adapters a request runs with; only one at a time.
@@ -206,10 +172,8 @@ Status check_known_fields(const JsonValue& root, GenerateRequest& request) {
     return ok_status();
 }
 
-Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
-                                               uint32_t vocab_size) {
-    TRY_ASSIGN(JsonDocument document, parse_json(body));
-    JsonValue root = document.root();
+Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
+                                              uint32_t vocab_size) {
     if (!root.is_object())
         return root.error(format("expected an object, found {}", root.describe()));
     bool chat = kind == ApiKind::kChat;
@@ -229,6 +193,12 @@ Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind ki
     // Chat templates write the special tokens themselves.
     TRY_ASSIGN(request.add_special_tokens, root.bool_or("add_special_tokens", !chat));
     return request;
+}
+
+Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
+                                               uint32_t vocab_size) {
+    TRY_ASSIGN(JsonDocument document, parse_json(body));
+    return parse_generate_object(document.root(), kind, vocab_size);
 }
 
 }  // namespace lorad::proto

@@ -7,6 +7,10 @@
 
 namespace lorad::proto {
 
+// The whole of it.
+Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
+                                              uint32_t vocab_size);
+
 // Honours, accepts or refuses every field that clients know; lists the others.
 Status check_known_fields(const JsonValue& root, GenerateRequest& request);
 

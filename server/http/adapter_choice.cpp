@@ -31,19 +31,35 @@ std::string_view qualified_name(std::string_view model, std::string_view base) {
     return model;
 }
 
-Result<MixLease> lease_of_model(ServerContext& context, const std::string& model,
-                                const adapters::AcquireOptions& options) {
-    Result<MixLease> lease = context.registry.acquire(model, options);
-    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+Error no_such_model(const ServerContext& context, const std::string& model) {
     std::string_view name = qualified_name(model, context.base_name);
     if (name.empty()) {
         return make_error(ErrorCode::kModelNotFound,
                           format("the model {} does not exist", json_quote_short(model)), "model");
     }
-    lease = context.registry.acquire(name, options);
-    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
     return make_error(ErrorCode::kAdapterNotFound,
                       format("no adapter is called {}", json_quote_short(name)), "model");
+}
+
+Result<MixLease> lease_of_model(ServerContext& context, const std::string& model,
+                                const adapters::AcquireOptions& options) {
+    Result<MixLease> lease = context.registry.acquire(model, options);
+    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+    std::string_view name = qualified_name(model, context.base_name);
+    if (name.empty()) return no_such_model(context, model);
+    lease = context.registry.acquire(name, options);
+    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+    return no_such_model(context, model);
+}
+
+Error listed_beside_adapter(const ServerContext& context, const proto::GenerateRequest& request,
+                            std::string_view listed) {
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("{}: the model {} is an adapter already; with a list of adapters, "
+                             "model is the base, {}",
+                             listed, json_quote_short(request.model),
+                             json_quote(context.base_name)),
+                      std::string(listed));
 }
 
 Result<MixLease> lease_of_terms(ServerContext& context, const std::vector<AdapterTerm>& terms,
@@ -131,6 +147,25 @@ std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry
     return terms;
 }
 
+Status check_adapters(ServerContext& context, const proto::GenerateRequest& request) {
+    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    if (!request.model.empty() && request.model != context.base_name) {
+        std::string_view qualified = qualified_name(request.model, context.base_name);
+        if (!context.registry.find(request.model) &&
+            (qualified.empty() || !context.registry.find(qualified)))
+            return no_such_model(context, request.model);
+        if (listed != nullptr) return listed_beside_adapter(context, request, listed);
+    }
+    if (request.lora) TRY(context.lora_scales.terms(context.registry, *request.lora));
+    if (!request.adapters) return ok_status();
+    for (const proto::NamedScale& term : *request.adapters) {
+        if (context.registry.find(term.name)) continue;
+        return make_error(ErrorCode::kAdapterNotFound,
+                          format("no adapter is called {}", json_quote_short(term.name)), listed);
+    }
+    return ok_status();
+}
+
 Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
                                  const HttpRequest& http) {
     const adapters::AcquireOptions options = waiting_for(context, http);
@@ -138,11 +173,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
     if (!request.model.empty() && request.model != context.base_name) {
         TRY_ASSIGN(MixLease lease, lease_of_model(context, request.model, options));
         if (listed == nullptr) return lease;
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: the model {} is an adapter already; with a list of adapters, "
-                                 "model is the base, {}",
-                                 listed, json_quote_short(request.model), json_quote(context.base_name)),
-                          listed);
+        return listed_beside_adapter(context, request, listed);
     }
     std::vector<AdapterTerm> terms;
     if (request.adapters) {

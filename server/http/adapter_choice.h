@@ -53,6 +53,10 @@ class LoraScales {
     std::map<uint32_t, float> scales_;  // those other than 0
 };
 
+// Whether the names that the request gives stand for something, for routes that compute nothing:
+// nothing is brought to the device. Errors as choose_adapters() about names.
+Status check_adapters(ServerContext& context, const proto::GenerateRequest& request);
+
 // Waits, within the registry's bound, until everything is on the device; a client that leaves ends
 // the wait. Empty lease: the base. kModelNotFound and kAdapterNotFound with the field that named it,
 // kInvalidRequest where `model` names an adapter and the request lists others, and what

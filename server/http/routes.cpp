@@ -39,6 +39,12 @@ HttpReply health(bool ok, std::string_view status) {
     return json_reply(writer.take(), ok ? 200 : 503);
 }
 
+HttpReply version() {
+    JsonWriter writer;
+    writer.begin_object().field("version", LORAD_VERSION).end_object();
+    return json_reply(writer.take());
+}
+
 HttpReply ready(const ServerContext* context) {
     if (context == nullptr) return health(false, "starting");
     if (context->engine.failed()) return health(false, "failed");
@@ -107,12 +113,13 @@ constexpr ContextRoute kRoutes[] = {
 }  // namespace
 
 void add_routes(Router& router, const ContextGate& gate) {
+    router.add("GET", "/version", [](const HttpRequest&) { return version(); });
     router.add("GET", "/health/live", [](const HttpRequest&) { return health(true, "live"); });
     router.add("GET", "/health/ready", [&gate](const HttpRequest&) { return ready(gate.load()); });
     router.add("GET", "/health", [&gate](const HttpRequest&) { return ready(gate.load()); });
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
-          compat_routes()}) {
+          compat_routes(), text_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path,

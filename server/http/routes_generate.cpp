@@ -1,9 +1,9 @@
 #include "proto/base/format.h"
 #include "proto/generate_response.h"
 #include "proto/sse.h"
-#include "proto/url.h"
 #include "server/http/answer.h"
 #include "server/http/generation.h"
+#include "server/http/reply_parts.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -11,25 +11,6 @@ namespace {
 
 using proto::ApiKind;
 using proto::GenerateRequest;
-
-// Fields that had no effect, in a header; strict servers refuse them.
-Result<std::string> ignored_fields_header(const ServerContext& context,
-                                          const GenerateRequest& request) {
-    constexpr size_t kHeaderBytesMax = 1024;
-    std::string header;
-    for (const std::string& field : request.ignored_fields) {
-        if (context.strict) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("{}: this server does not know the field",
-                                     field.substr(0, 100)),
-                              field.substr(0, 100));
-        }
-        std::string name = proto::percent_encode(field);
-        if (header.size() + name.size() > kHeaderBytesMax) return header + ", ...";
-        header += (header.empty() ? "" : ", ") + name;
-    }
-    return header;
-}
 
 void stream_out(Generation& generation, HttpSink& sink) {
     AnswerParts parts(generation);
@@ -61,15 +42,13 @@ HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
     if (!answer.ok()) return error_reply(answer.error());
     if (*answer)
         return json_reply(proto::whole_response(generation.head, **answer, generation.usage()));
-    HttpReply nobody;  // nobody reads it; nginx's status for a client that went away
-    nobody.status = 499;
-    return nobody;
+    return nobodys_reply();
 }
 
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiKind kind) {
     TRY_ASSIGN(GenerateRequest parsed,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
-    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
     bool stream = parsed.stream;
     TRY_ASSIGN(std::shared_ptr<Generation> generation,
                Generation::start(context, http, std::move(parsed)));
@@ -77,14 +56,11 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiK
         format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", random_number());
     HttpReply reply;
     if (stream) {
-        reply.content_type = "text/event-stream";
-        reply.headers.emplace_back("Cache-Control", "no-cache");
-        reply.headers.emplace_back("X-Accel-Buffering", "no");
-        reply.stream = [generation](HttpSink& sink) { stream_out(*generation, sink); };
+        reply = event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); });
     } else {
         reply = whole_reply(*generation, http);
     }
-    if (!ignored.empty()) reply.headers.emplace_back("x-lorad-ignored-fields", ignored);
+    add_ignored_fields(reply, ignored);
     return reply;
 }
 

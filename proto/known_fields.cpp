@@ -1,0 +1,64 @@
+#include "proto/known_fields.h"
+
+#include <algorithm>
+
+#include "proto/base/format.h"
+#include "proto/generate_request_parts.h"
+
+namespace lorad::proto {
+
+bool is_neutral(const JsonValue& value, Neutral neutral) {
+    switch (neutral) {
+        case Neutral::kNone:
+            return false;
+        case Neutral::kFalse:
+            return is_bool(value, false);
+        case Neutral::kTrue:
+            return is_bool(value, true);
+        case Neutral::kZero:
+            return is_number(value, 0.0);
+        case Neutral::kOne:
+            return is_number(value, 1.0);
+        case Neutral::kEmpty:
+            return is_text(value, "") ||
+                   ((value.is_array() || value.is_object()) && value.size() == 0);
+        case Neutral::kNoTools:
+            return is_text(value, "none") || is_text(value, "auto");
+        case Neutral::kTextOnly: {
+            if (std::optional<JsonValue> type = value.find("type")) return is_text(*type, "text");
+            Result<std::vector<JsonValue>> kinds = value.as_array();
+            return kinds.ok() && kinds->size() == 1 && is_text(kinds->front(), "text");
+        }
+        case Neutral::kAuto:
+            return is_text(value, "auto") || is_text(value, "default");
+        case Neutral::kAny:
+            return true;
+    }
+    return false;
+}
+
+Error unsupported_field(std::string_view name, std::string_view why) {
+    return make_error(ErrorCode::kUnsupportedParameter,
+                      format("{}: {}; leave the parameter out", name, why), std::string(name));
+}
+
+Status check_fields(const JsonValue& object, std::span<const KnownField> known,
+                    std::vector<std::string>& ignored) {
+    TRY_ASSIGN(std::vector<JsonMember> members, object.as_object());
+    for (const JsonMember& member : members) {
+        auto field = std::find_if(known.begin(), known.end(), [&](const KnownField& candidate) {
+            return candidate.name == member.key;
+        });
+        if (field == known.end()) {
+            if (ignored.size() < kIgnoredFieldsMax) ignored.emplace_back(member.key);
+        } else if (!field->honoured && !member.value.is_null() &&
+                   !is_neutral(member.value, field->neutral)) {
+            return unsupported_field(
+                member.value.path(),
+                format("this server does not support {}", member.value.describe()));
+        }
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::proto

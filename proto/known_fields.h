@@ -1,0 +1,42 @@
+// Which fields of a body are known, for parsers of all endpoints: honoured, accepted where their
+// value changes nothing, refused by name otherwise; what nobody knows is listed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/json.h"
+
+namespace lorad::proto {
+
+// The value with which a parameter that is not honoured changes nothing, and so is accepted.
+enum class Neutral : uint8_t {
+    kNone,
+    kFalse,
+    kTrue,
+    kZero,
+    kOne,
+    kEmpty,
+    kNoTools,
+    kTextOnly,
+    kAuto,
+    kAny
+};
+bool is_neutral(const JsonValue& value, Neutral neutral);
+
+struct KnownField {
+    std::string_view name;
+    bool honoured = true;
+    Neutral neutral = Neutral::kNone;  // where it is not honoured
+};
+
+// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral.
+// Fields that nobody knows are added to `ignored`, up to kIgnoredFieldsMax.
+Status check_fields(const JsonValue& object, std::span<const KnownField> known,
+                    std::vector<std::string>& ignored);
+Error unsupported_field(std::string_view name, std::string_view why);
+
+}  // namespace lorad::proto

@@ -1,0 +1,45 @@
+#include "server/http/reply_parts.h"
+
+#include "proto/base/format.h"
+#include "proto/url.h"
+
+namespace lorad::server {
+
+Result<std::string> ignored_fields_header(const ServerContext& context,
+                                          std::span<const std::string> ignored_fields) {
+    constexpr size_t kHeaderBytesMax = 1024;
+    std::string header;
+    for (const std::string& field : ignored_fields) {
+        if (context.strict) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("{}: this server does not know the field",
+                                     field.substr(0, 100)),
+                              field.substr(0, 100));
+        }
+        std::string name = proto::percent_encode(field);
+        if (header.size() + name.size() > kHeaderBytesMax) return header + ", ...";
+        header += (header.empty() ? "" : ", ") + name;
+    }
+    return header;
+}
+
+void add_ignored_fields(HttpReply& reply, const std::string& header) {
+    if (!header.empty()) reply.headers.emplace_back("x-lorad-ignored-fields", header);
+}
+
+HttpReply event_stream(std::function<void(HttpSink&)> write) {
+    HttpReply reply;
+    reply.content_type = "text/event-stream";
+    reply.headers.emplace_back("Cache-Control", "no-cache");
+    reply.headers.emplace_back("X-Accel-Buffering", "no");
+    reply.stream = std::move(write);
+    return reply;
+}
+
+HttpReply nobodys_reply() {
+    HttpReply reply;
+    reply.status = 499;
+    return reply;
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,24 @@
+// What answers of several routes have in common. HTTP workers.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// Fields of a body that had no effect, for the header x-lorad-ignored-fields; an error, naming the
+// first, where the server is strict.
+Result<std::string> ignored_fields_header(const ServerContext& context,
+                                          std::span<const std::string> ignored_fields);
+void add_ignored_fields(HttpReply& reply, const std::string& header);
+
+// Server-sent events that `write` writes.
+HttpReply event_stream(std::function<void(HttpSink&)> write);
+
+// For a client that went away: nobody reads it. nginx's status.
+HttpReply nobodys_reply();
+
+}  // namespace lorad::server

@@ -1,0 +1,127 @@
+// What the model would read, without generating: rendered prompts and tokens; vLLM's names.
+#include "proto/json.h"
+#include "proto/tokenize_request.h"
+#include "server/http/adapter_choice.h"
+#include "server/http/prompt.h"
+#include "server/http/reply_parts.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+using proto::ApiKind;
+using proto::GenerateRequest;
+
+void write_ids(JsonWriter& writer, std::string_view name, const std::vector<TokenId>& ids) {
+    writer.key(name).begin_array();
+    for (TokenId id : ids) writer.value(int64_t(id));
+    writer.end_array();
+}
+
+Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiKind kind) {
+    TRY_ASSIGN(GenerateRequest request,
+               proto::parse_generate_request(http.body, kind, context.vocab_size));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
+    TRY(check_adapters(context, request));
+    TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, request));
+    JsonWriter writer;
+    if (kind == ApiKind::kCompletion) writer.begin_array();
+    for (PreparedPrompt& prompt : prompts) {
+        TRY_ASSIGN(uint32_t n_tokens_max,
+                   tokens_to_generate(context, request, prompt.tokens.size()));
+        if (prompt.text.empty()) {
+            TRY_ASSIGN(prompt.text, context.text.decode(prompt.tokens, false));
+        }
+        writer.begin_object()
+            .field("object", "rendered_prompt")
+            .field("model", request.model.empty() ? context.base_name : request.model)
+            .field("prompt", prompt.text);
+        write_ids(writer, "token_ids", prompt.tokens);
+        writer.field("count", uint64_t(prompt.tokens.size()))
+            .field("max_tokens", n_tokens_max)
+            .field("max_model_len", context.n_positions_max)
+            .end_object();
+    }
+    if (kind == ApiKind::kCompletion) writer.end_array();
+    HttpReply reply = json_reply(writer.take());
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::TokenizeRequest request,
+               proto::parse_tokenize_request(http.body, context.vocab_size));
+    const GenerateRequest& prompt = request.prompt;
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, prompt.ignored_fields));
+    TRY(check_adapters(context, prompt));
+    std::string text;
+    if (prompt.kind == ApiKind::kChat) {
+        TRY_ASSIGN(text, render_prompt(context, prompt));
+    } else {
+        text = *prompt.prompts[0].text;
+    }
+    TRY_ASSIGN(std::vector<TokenId> tokens, context.text.encode(text, prompt.add_special_tokens));
+    JsonWriter writer;
+    writer.begin_object()
+        .field("count", uint64_t(tokens.size()))
+        .field("max_model_len", context.n_positions_max);
+    write_ids(writer, "tokens", tokens);
+    writer.key("token_strs");
+    if (request.with_strings) {
+        writer.begin_array();
+        for (TokenId token : tokens)
+            writer.value(replace_invalid_utf8(context.text.token_bytes(token)));
+        writer.end_array();
+    } else {
+        writer.null();
+    }
+    HttpReply reply = json_reply(writer.end_object().take());
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+Result<HttpReply> detokenized(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::DetokenizeRequest request,
+               proto::parse_detokenize_request(http.body, context.vocab_size));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
+    GenerateRequest named;
+    named.model = request.model;
+    TRY(check_adapters(context, named));
+    TRY_ASSIGN(std::string text,
+               context.text.decode(request.tokens, request.skip_special_tokens));
+    JsonWriter writer;
+    writer.begin_object().field("prompt", text).end_object();
+    HttpReply reply = json_reply(writer.take());
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+HttpReply reply_of(Result<HttpReply> reply) {
+    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+}
+
+HttpReply render_completion(ServerContext& context, const HttpRequest& request) {
+    return reply_of(rendered(context, request, ApiKind::kCompletion));
+}
+HttpReply render_chat(ServerContext& context, const HttpRequest& request) {
+    return reply_of(rendered(context, request, ApiKind::kChat));
+}
+HttpReply tokenize(ServerContext& context, const HttpRequest& request) {
+    return reply_of(tokenized(context, request));
+}
+HttpReply detokenize(ServerContext& context, const HttpRequest& request) {
+    return reply_of(detokenized(context, request));
+}
+
+constexpr ContextRoute kRoutes[] = {
+    {"POST", "/v1/completions/render", render_completion},
+    {"POST", "/v1/chat/completions/render", render_chat},
+    {"POST", "/tokenize", tokenize},
+    {"POST", "/detokenize", detokenize},
+};
+
+}  // namespace
+
+std::span<const ContextRoute> text_routes() { return kRoutes; }
+
+}  // namespace lorad::server

@@ -115,6 +115,12 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_is_cpu = device.is_cpu;
     shape.prefix_cache = !config.no_prefix_cache;
     shape.memory_utilization = config.gpu_memory_utilization;
+    const model::MemoryPlan& plan = loaded.executor->memory_plan();
+    shape.memory_plan = {{"weights", plan.weight_bytes},
+                         {"scratch", plan.scratch_bytes},
+                         {"adapters", plan.adapter_bytes},
+                         {"merged", plan.merged_bytes},
+                         {"kv", plan.kv_bytes}};
     return shape;
 }
 

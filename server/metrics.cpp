@@ -265,6 +265,10 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
               format("name=\"{}\",driver=\"{}\",type=\"{}\"", escaped_label(shape_.device_name),
                      escaped_label(shape_.device_driver), shape_.device_is_cpu ? "cpu" : "gpu"),
               1, "The Vulkan device that computes.");
+    write_metric_head(out, "lorad_device_memory_planned_bytes", "gauge",
+                      "Device memory by what it is planned for.");
+    for (const auto& [part, bytes] : shape_.memory_plan)
+        out += format("lorad_device_memory_planned_bytes{{part=\"{}\"}} {}\n", part, bytes);
     write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
     write_one(out, "lorad_merged_steps_total", "counter", model, load(n_merged_steps_),
               "Steps that ran on merged weights.");

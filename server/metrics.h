@@ -49,6 +49,8 @@ class Metrics {
         bool device_is_cpu = false;
         bool prefix_cache = true;
         double memory_utilization = 0.0;
+        // What the device's memory is planned for, in bytes: {"weights", 123}, ...
+        std::vector<std::pair<std::string, uint64_t>> memory_plan = {};
     };
     explicit Metrics(Shape shape);
 

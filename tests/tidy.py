@@ -13,7 +13,7 @@ import tempfile
 
 LAYERS = ["proto", "gpu", "model", "adapters", "server"]
 CODE = (".h", ".cpp", ".comp", ".glsl", ".rs")
-TEXT = CODE + (".py", ".sh", ".md", ".txt", ".cmake", ".json", ".toml", ".yaml", ".service", ".in", ".supp")
+TEXT = CODE + (".js", ".css", ".html", ".py", ".sh", ".md", ".txt", ".cmake", ".json", ".toml", ".yaml", ".service", ".in", ".supp")
 SKIPPED_FOLDERS = {".git", "build", "__pycache__", ".cache", "target"}
 SKIPPED_PREFIXES = ("deploy/demo-model/", "tests/golden/", "tests/fuzz/corpus/", "model/text/Cargo.lock")
 

@@ -32,6 +32,7 @@ struct HttpRequest {
     std::string target;  // as sent: percent-encoded, with the query
     std::string content_type;
     std::string accept;
+    std::string if_none_match;
     std::string last_event_id;  // of an event stream that is taken up again
     std::string fairness_id;    // the tenant, as a gateway names it; may be empty
     // Routes that take a stream read it themselves; for all others the router fills `body`.

@@ -199,6 +199,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     ours.target = request.target;
     ours.content_type = std::move(content_type);
     ours.accept = request.get_header_value("Accept");
+    ours.if_none_match = request.get_header_value("If-None-Match");
     ours.last_event_id = request.get_header_value("Last-Event-ID");
     ours.fairness_id = request.get_header_value("x-gateway-inference-fairness-id");
     ours.stream = body;

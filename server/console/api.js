@@ -1,0 +1,98 @@
+// The server: paths relative to the page, so that a proxy may put all of it below a prefix.
+
+export class ApiError extends Error {
+  constructor(status, code, message, param) {
+    super(message);
+    Object.assign(this, { status, code, param });
+  }
+}
+
+const kKeyItem = "lorad-api-key";
+export const apiKey = () => sessionStorage.getItem(kKeyItem) ?? "";
+export function setApiKey(key) {
+  if (key) sessionStorage.setItem(kKeyItem, key);
+  else sessionStorage.removeItem(kKeyItem);
+}
+const headers = (more = {}) => (apiKey() ? { ...more, Authorization: `Bearer ${apiKey()}` } : more);
+
+// The page is <prefix>/console.
+export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
+
+function errorOf(status, text) {
+  try {
+    const { error } = JSON.parse(text);
+    return new ApiError(status, error.code ?? `http_${status}`, error.message ?? "", error.param);
+  } catch {
+    return new ApiError(status, `http_${status}`, text.slice(0, 300) || "no answer");
+  }
+}
+
+async function send(path, init) {
+  try {
+    return await fetch(urlOf(path), { cache: "no-store", credentials: "same-origin", ...init });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreachable", "the server does not answer");
+  }
+}
+
+export async function get(path, { raw = false, signal } = {}) {
+  const response = await send(path, { headers: headers(), signal });
+  const text = await response.text();
+  if (!response.ok) throw errorOf(response.status, text);
+  return raw ? text : JSON.parse(text);
+}
+
+export async function call(method, path, body) {
+  const init = { method, headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }) };
+  if (body !== undefined) init.body = JSON.stringify(body);
+  const response = await send(path, init);
+  const text = await response.text();
+  if (!response.ok) throw errorOf(response.status, text);
+  return text ? JSON.parse(text) : null;
+}
+
+// With progress, which fetch does not tell.
+export function putBlob(digest, file, onProgress) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("PUT", urlOf(`/v1/adapters/blobs/${digest}`));
+    for (const [name, value] of Object.entries(headers({ "Content-Type": "application/octet-stream" }))) request.setRequestHeader(name, value);
+    request.upload.onprogress = (event) => onProgress(event.loaded, event.total);
+    request.onload = () => (request.status < 300 ? resolve() : reject(errorOf(request.status, request.responseText)));
+    request.onerror = () => reject(new ApiError(0, "unreachable", "the upload broke off"));
+    request.send(file);
+  });
+}
+
+// Server-sent events of a GET, or of a POST with a body: {event, data, id} one by one.
+export async function* events(path, { body, signal, lastEventId } = {}) {
+  const more = { Accept: "text/event-stream" };
+  if (body) more["Content-Type"] = "application/json";
+  if (lastEventId) more["Last-Event-ID"] = lastEventId;
+  const init = { method: body ? "POST" : "GET", headers: headers(more), signal };
+  if (body) init.body = JSON.stringify(body);
+  const response = await send(path, init);
+  if (!response.ok) throw errorOf(response.status, await response.text());
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      rest += value;
+      const blocks = rest.split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        const event = { event: "message", data: "", id: undefined };
+        for (const line of block.split("\n")) {
+          const [, field, text] = /^(\w+): ?(.*)$/.exec(line) ?? [];
+          if (field) event[field] = text;
+        }
+        if (event.data) yield event;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

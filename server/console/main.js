@@ -1,0 +1,64 @@
+// Puts the parts of the page together.
+import { onAdapters, refreshAdapters, startAdapters } from "./adapters.js";
+import { apiKey, setApiKey } from "./api.js";
+import { $, ask, el } from "./dom.js";
+import { startOverview } from "./overview.js";
+import { setAdapters, setBase, startPlayground, tryAdapter } from "./playground.js";
+import { startUpload } from "./upload.js";
+import { watch } from "./watch.js";
+
+const kThemes = { auto: ["Auto", "as the system has them"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+
+function startTheme(redraw) {
+  const button = $("theme-button");
+  const show = (theme) => {
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    button.textContent = kThemes[theme][0];
+    button.setAttribute("aria-label", `Colours: ${kThemes[theme][1]}`);
+    redraw();
+  };
+  let theme = localStorage.getItem("lorad-theme");
+  if (!(theme in kThemes)) theme = "auto";
+  show(theme);
+  button.addEventListener("click", () => {
+    const names = Object.keys(kThemes);
+    theme = names[(names.indexOf(theme) + 1) % names.length];
+    localStorage.setItem("lorad-theme", theme);
+    show(theme);
+  });
+}
+
+function startKey() {
+  $("key-button").addEventListener("click", async () => {
+    const input = el("input", { type: "password", autocomplete: "off", value: apiKey() });
+    const key = await ask({
+      title: "API key", confirm: "Keep",
+      body: [el("label", { class: "field" }, "Sent as a bearer token with every request; forgotten when this tab is closed", input)],
+      read: () => input.value,
+    });
+    if (key !== null) {
+      setApiKey(key);
+      refreshAdapters();
+    }
+  });
+}
+
+onAdapters(setAdapters);
+startPlayground();
+startUpload();
+startAdapters({ onTry: tryAdapter });
+startKey();
+startTheme(startOverview((card) => {
+  setBase(card);
+  refreshAdapters();
+}));
+
+// Events come in bursts; the list is read once for each.
+let soon = null;
+watch(() => {
+  soon ??= setTimeout(() => {
+    soon = null;
+    refreshAdapters();
+  }, 150);
+});

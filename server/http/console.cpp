@@ -1,0 +1,52 @@
+#include "server/http/console.h"
+
+namespace lorad::server {
+namespace {
+
+// Scripts, styles and data come from this server alone, nothing is inline, nobody frames the page.
+constexpr const char* kContentSecurityPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+HttpReply file_reply(const HttpRequest& request, const ConsoleFile& file) {
+    HttpReply reply;
+    reply.headers.emplace_back("ETag", file.etag);
+    reply.headers.emplace_back("Cache-Control", "no-cache");  // kept, but asked about each time
+    reply.headers.emplace_back("Content-Security-Policy", kContentSecurityPolicy);
+    reply.headers.emplace_back("X-Content-Type-Options", "nosniff");
+    reply.headers.emplace_back("Referrer-Policy", "no-referrer");
+    reply.headers.emplace_back("Cross-Origin-Opener-Policy", "same-origin");
+    reply.content_type = file.content_type;
+    if (request.if_none_match == "*" || request.if_none_match.find(file.etag) != std::string::npos) {
+        reply.status = 304;
+    } else {
+        reply.body = file.content;
+    }
+    return reply;
+}
+
+HttpReply show_file(const HttpRequest& request, std::string_view name) {
+    for (const ConsoleFile& file : console_files()) {
+        if (file.name == name) return file_reply(request, file);
+    }
+    return error_reply(make_error(ErrorCode::kNotFound, "the console has no such file"));
+}
+
+}  // namespace
+
+void add_console_routes(Router& router) {
+    router.add("GET", "/console",
+               [](const HttpRequest& request) { return show_file(request, "index.html"); });
+    router.add("GET", "/console/{}", [](const HttpRequest& request) {
+        return show_file(request, request.params.at(0));
+    });
+    // The page's links begin where it lies.
+    router.add("GET", "/console/", [](const HttpRequest&) {
+        HttpReply reply;
+        reply.status = 308;
+        reply.headers.emplace_back("Location", "../console");
+        return reply;
+    });
+}
+
+}  // namespace lorad::server

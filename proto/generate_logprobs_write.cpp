@@ -41,10 +41,10 @@ std::string token_name(const ResponseHead& head, TokenId token) {
     return name;
 }
 
-void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head,
-                         const ShownLogprobs& shown_logprobs) {
-    writer.begin_object().key("content").begin_array();
-    for (const TokenLogprobs& token : shown_logprobs.tokens) {
+void write_token_logprobs(JsonWriter& writer, const ResponseHead& head,
+                          std::span<const TokenLogprobs> tokens) {
+    writer.begin_array();
+    for (const TokenLogprobs& token : tokens) {
         writer.begin_object();
         write_chat_token(writer, head, token.token);
         writer.key("top_logprobs").begin_array();
@@ -55,7 +55,14 @@ void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head,
         }
         writer.end_array().end_object();
     }
-    writer.end_array().key("refusal").null().end_object();
+    writer.end_array();
+}
+
+void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head,
+                         const ShownLogprobs& shown_logprobs) {
+    writer.begin_object().key("content");
+    write_token_logprobs(writer, head, shown_logprobs.tokens);
+    writer.key("refusal").null().end_object();
 }
 
 void write_completion_logprobs(JsonWriter& writer, const ResponseHead& head,

@@ -1,5 +1,5 @@
 // Log-probabilities in answers: OpenAI's two forms, and vLLM's for prompts. Private to
-// proto/generate_*.cpp.
+// proto/*_write.cpp.
 #pragma once
 
 #include "proto/generate_response.h"
@@ -7,6 +7,9 @@
 
 namespace lorad::proto {
 
+// [{"token", "logprob", "bytes", "top_logprobs"}]
+void write_token_logprobs(JsonWriter& writer, const ResponseHead& head,
+                          std::span<const TokenLogprobs> tokens);
 // {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
 void write_chat_logprobs(JsonWriter& writer, const ResponseHead& head, const ShownLogprobs& shown);
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, lists of the same length

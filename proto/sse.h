@@ -16,6 +16,14 @@ inline std::string sse_event(std::string_view data) {
     return out;
 }
 
+// With a name, as clients of other interfaces tell events apart.
+inline std::string sse_event(std::string_view name, std::string_view data) {
+    std::string out = "event: ";
+    out += name;
+    out += '\n';
+    return out + sse_event(data);
+}
+
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
 
 }  // namespace lorad::proto

@@ -121,7 +121,7 @@ void add_routes(Router& router, const ContextGate& gate) {
     add_console_routes(router);
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
-          compat_routes(), text_routes()}) {
+          compat_routes(), text_routes(), responses_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path,

@@ -70,6 +70,7 @@ HttpReply generate(ServerContext& context, const HttpRequest& request, proto::Ap
 std::span<const ContextRoute> adapter_routes();  // /v1/adapters
 std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
 std::span<const ContextRoute> text_routes();     // prompts and tokens, without generating
+std::span<const ContextRoute> responses_routes();  // /v1/responses
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
 
 // A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,

@@ -1,0 +1,181 @@
+#include "proto/chat_translation.h"
+
+#include <algorithm>
+
+#include "proto/base/format.h"
+#include "proto/generate_request_parts.h"
+
+namespace lorad::proto {
+
+std::string FieldNames::original(std::string_view translated) const {
+    const std::pair<std::string, std::string>* best = nullptr;
+    for (const auto& name : names_) {
+        const std::string& prefix = name.first;
+        bool fits = translated.starts_with(prefix) &&
+                    (translated.size() == prefix.size() || translated[prefix.size()] == '.' ||
+                     translated[prefix.size()] == '[');
+        if (fits && (best == nullptr || prefix.size() > best->first.size())) best = &name;
+    }
+    if (best == nullptr) return std::string(translated);
+    return best->second + std::string(translated.substr(best->first.size()));
+}
+
+Error FieldNames::renamed(Error error) const {
+    if (error.param.empty()) return error;
+    std::string name = original(error.param);
+    if (error.message.starts_with(error.param))
+        error.message = name + error.message.substr(error.param.size());
+    error.param = std::move(name);
+    return error;
+}
+
+void ChatMessages::begin_message(std::string_view role, const std::string& path) {
+    names_.add(format("messages[{}]", n_messages_), path);
+    if (n_messages_++ > 0) text_ += ',';
+    messages_.begin_object().field("role", role);
+}
+
+void ChatMessages::flush() {
+    if (has_system_) {
+        has_system_ = false;
+        begin_message("system", system_path_);
+        text_ += messages_.field("content", system_).end_object().take();
+    }
+    if (!turn_.begun) return;
+    std::string message = format("messages[{}]", n_messages_);
+    begin_message("assistant", turn_.path);
+    // Never null: templates that know nothing of calls join it with other texts.
+    messages_.field("content", turn_.text);
+    if (!turn_.reasoning.empty()) messages_.field("reasoning_content", turn_.reasoning);
+    if (!turn_.calls.empty()) {
+        messages_.key("tool_calls").begin_array();
+        for (size_t i = 0; i < turn_.calls.size(); ++i) {
+            const Call& call = turn_.calls[i];
+            names_.add(format("{}.tool_calls[{}].function.arguments", message, i),
+                       call.arguments_path);
+            messages_.begin_object().field("id", call.id).field("type", "function");
+            messages_.key("function").begin_object().field("name", call.name);
+            messages_.field("arguments", call.arguments).end_object().end_object();
+        }
+        messages_.end_array();
+    }
+    text_ += messages_.end_object().take();
+    turn_ = {};
+}
+
+void ChatMessages::begin_turn(const std::string& path) {
+    if (turn_.begun) return;
+    flush();
+    turn_.begun = true;
+    turn_.path = path;
+}
+
+void ChatMessages::add(std::string_view role, std::string_view text, const std::string& path) {
+    if (role == "system" && n_messages_ == 0 && !turn_.begun) {
+        if (has_system_) {
+            system_ += "\n\n";
+        } else {
+            system_path_ = path;
+        }
+        has_system_ = true;
+        system_ += text;
+        return;
+    }
+    flush();
+    begin_message(role, path);
+    text_ += messages_.field("content", text).end_object().take();
+}
+
+void ChatMessages::add_tool_result(std::string_view call_id, std::string_view text, bool is_error,
+                                   const std::string& path) {
+    flush();
+    begin_message("tool", path);
+    messages_.field("tool_call_id", call_id).field("content", text);
+    if (is_error) messages_.field("is_error", true);
+    text_ += messages_.end_object().take();
+}
+
+void ChatMessages::add_assistant_text(std::string_view text, const std::string& path) {
+    if (turn_.has_text || !turn_.calls.empty()) flush();
+    begin_turn(path);
+    turn_.text = std::string(text);
+    turn_.has_text = true;
+}
+
+void ChatMessages::add_reasoning(std::string_view text, const std::string& path) {
+    if (turn_.has_text || !turn_.calls.empty()) flush();
+    begin_turn(path);
+    if (!turn_.reasoning.empty()) turn_.reasoning += '\n';
+    turn_.reasoning += text;
+}
+
+void ChatMessages::add_call(std::string_view id, std::string_view name, std::string arguments,
+                            const std::string& path, const std::string& arguments_path) {
+    begin_turn(path);
+    turn_.calls.push_back(
+        {std::string(id), std::string(name), std::move(arguments), arguments_path});
+}
+
+std::string ChatMessages::take() {
+    flush();
+    return std::move(text_) + "]";
+}
+
+void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
+                     std::string_view schema_field) {
+    writer.begin_object().field("type", "function").key("function").begin_object();
+    for (const JsonMember& field : fields) {
+        if (field.key == "type" || field.value.is_null()) continue;
+        writer.key(field.key == schema_field ? "parameters" : field.key).raw(field.value.dump());
+    }
+    writer.end_object().end_object();
+}
+
+Result<std::string> text_of_parts(const JsonValue& content,
+                                  const std::vector<std::string_view>& types) {
+    if (content.is_string()) {
+        TRY_ASSIGN(std::string_view text, content.as_string());
+        return std::string(text);
+    }
+    if (!content.is_array()) {
+        return content.error(
+            format("expected a string or a list of text parts, found {}", content.describe()));
+    }
+    std::string joined;
+    TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
+    for (size_t i = 0; i < parts.size(); ++i) {
+        TRY_ASSIGN(JsonValue type, parts[i].require("type"));
+        TRY_ASSIGN(std::string_view name, type.as_string());
+        if (std::find(types.begin(), types.end(), name) == types.end()) {
+            return make_error(ErrorCode::kUnsupportedParameter,
+                              format("{}: this server takes only text here, found {}", type.path(),
+                                     type.describe()),
+                              type.path());
+        }
+        TRY_ASSIGN(JsonValue part, parts[i].require(name == "refusal" ? "refusal" : "text"));
+        TRY_ASSIGN(std::string_view text, part.as_string());
+        if (i > 0) joined += '\n';
+        joined += text;
+    }
+    return joined;
+}
+
+void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,
+                 JsonWriter& writer) {
+    for (std::string_view name : names) {
+        if (std::optional<JsonValue> value = root.find(name)) writer.key(name).raw(value->dump());
+    }
+}
+
+const std::vector<std::string_view>& extension_fields() {
+    static const std::vector<std::string_view> kNames = {
+        "adapter", "adapters", "lora", "min_p", "typical_p", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "seed",
+        "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
+        "add_special_tokens", "min_tokens", "priority", "cache_salt", "chat_template_kwargs",
+        "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "include_reasoning"};
+    return kNames;
+}
+
+}  // namespace lorad::proto

@@ -1,0 +1,76 @@
+// Bodies of other endpoints said as a chat's, which proto/generate_*_parse.cpp then read: one reading
+// of sampling, limits, tools and schemas for all of them. Private to parsers in proto/.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "proto/field_names.h"
+#include "proto/generate_request.h"
+#include "proto/json.h"
+
+namespace lorad::proto {
+
+// Messages of a chat. What the assistant said, thought and called one after the other is one
+// message of its, as chat templates expect; so are system texts at the beginning.
+class ChatMessages {
+  public:
+    explicit ChatMessages(FieldNames& names) : names_(names) {}
+
+    // `path`: where it stands in the body of the other endpoint.
+    void add(std::string_view role, std::string_view text, const std::string& path);
+    void add_tool_result(std::string_view call_id, std::string_view text, bool is_error,
+                         const std::string& path);
+    void add_assistant_text(std::string_view text, const std::string& path);
+    void add_reasoning(std::string_view text, const std::string& path);
+    // `arguments`: the text of a JSON object; arguments_path: where it stands.
+    void add_call(std::string_view id, std::string_view name, std::string arguments,
+                  const std::string& path, const std::string& arguments_path);
+    // The assistant has spoken last, and its text may be continued.
+    bool ends_with_assistant_text() const { return turn_.has_text && turn_.calls.empty(); }
+
+    // A JSON array; at the end.
+    std::string take();
+
+  private:
+    struct Call {
+        std::string id, name, arguments, arguments_path;
+    };
+    struct Turn {
+        std::string text, reasoning, path;
+        std::vector<Call> calls;
+        bool begun = false, has_text = false;
+    };
+    void begin_turn(const std::string& path);
+    void begin_message(std::string_view role, const std::string& path);
+    void flush();
+
+    FieldNames& names_;
+    JsonWriter messages_;
+    std::string text_ = "[";  // the array so far
+    size_t n_messages_ = 0;
+    std::string system_, system_path_;  // at the beginning, not yet written
+    bool has_system_ = false;
+    Turn turn_;  // of the assistant, not yet written
+};
+
+// {"type":"function","function":{...}} of a tool whose fields stand side by side; `renamed`: what a
+// field is called there.
+void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
+                     std::string_view schema_field);
+
+// A text, or a list of parts of these types with "text", which are joined line by line.
+// kUnsupportedParameter for parts of other types.
+Result<std::string> text_of_parts(const JsonValue& content,
+                                  const std::vector<std::string_view>& types);
+
+// Members of `root` that chats have under the same name.
+void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,
+                 JsonWriter& writer);
+// Those of them that other endpoints' clients send for lorad's and vLLM's sake.
+const std::vector<std::string_view>& extension_fields();
+
+}  // namespace lorad::proto

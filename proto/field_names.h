@@ -1,0 +1,28 @@
+// How fields of a translated body are called in the body that the client sent, for errors.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "proto/base/result.h"
+
+namespace lorad::proto {
+
+class FieldNames {
+  public:
+    // "messages[2]" is the client's "input[5]", and what is within it likewise. Of several that fit
+    // the longest counts.
+    void add(std::string translated, std::string original) {
+        names_.emplace_back(std::move(translated), std::move(original));
+    }
+    std::string original(std::string_view translated) const;
+    // The same error about the client's field, in `param` and where the message begins with it.
+    Error renamed(Error error) const;
+
+  private:
+    std::vector<std::pair<std::string, std::string>> names_;
+};
+
+}  // namespace lorad::proto

@@ -1,0 +1,30 @@
+// Bodies of POST /v1/responses, as OpenAI's clients send them: said as a chat, with what the answer
+// repeats of them. Nothing is stored between requests.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "proto/field_names.h"
+#include "proto/generate_request.h"
+
+namespace lorad::proto {
+
+struct ResponsesRequest {
+    GenerateRequest generate;
+    FieldNames names;  // of the chat's fields in this body, for later errors
+
+    // What the answer repeats, as JSON.
+    std::string instructions_json = "null";
+    std::string metadata_json = "{}";
+    std::string tools_json = "[]";
+    std::string tool_choice_json = "\"auto\"";
+    std::string format_json = R"({"type":"text"})";
+    bool parallel_tool_calls = true;
+    bool with_logprobs = false;
+};
+
+// Errors as parse_generate_request(), about the body's own fields.
+Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size);
+
+}  // namespace lorad::proto

@@ -1,0 +1,115 @@
+// POST /v1/responses: OpenAI's newer interface, over the same generations.
+#include "proto/answer_blocks.h"
+#include "proto/base/clock.h"
+#include "proto/base/format.h"
+#include "proto/responses_request.h"
+#include "proto/responses_response.h"
+#include "server/http/answer.h"
+#include "server/http/generation.h"
+#include "server/http/reply_parts.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+std::string item_id(proto::BlockKind kind) {
+    switch (kind) {
+        case proto::BlockKind::kReasoning:
+            return format("rs_{:016x}", random_number());
+        case proto::BlockKind::kText:
+            return format("msg_{:016x}", random_number());
+        case proto::BlockKind::kToolCall:
+            return format("fc_{:016x}", random_number());
+    }
+    return {};
+}
+
+// One answer while it is being made.
+struct Answering {
+    ServerContext& context;
+    proto::ResponsesRequest request;
+    std::unique_ptr<Generation> generation;
+    proto::AnswerBlocks blocks{item_id};
+
+    proto::ResponsesHead head() const {
+        const proto::GenerateRequest& asked = generation->request;
+        return {generation->head, request,
+                asked.temperature.value_or(context.defaults.temperature),
+                asked.top_p.value_or(context.defaults.top_p)};
+    }
+    proto::ResponsesEnd end(std::string finish_reason, std::optional<Error> error) const {
+        uint64_t n_reasoning = 0;
+        for (const proto::AnswerBlock& block : blocks.blocks()) {
+            if (block.kind != proto::BlockKind::kReasoning) continue;
+            Result<std::vector<TokenId>> tokens = context.text.encode(block.text, false);
+            n_reasoning += tokens.ok() ? tokens->size() : 0;
+        }
+        return {std::move(finish_reason), std::move(error), generation->usage(), n_reasoning,
+                unix_time_s()};
+    }
+};
+
+void stream_out(Answering& answering, HttpSink& sink) {
+    Generation& generation = *answering.generation;
+    AnswerParts parts(generation);
+    proto::ResponsesEvents events(answering.head());
+    if (!sink.write(events.begin())) return;
+    while (!generation.ended()) {
+        std::string out;
+        for (Generation::Piece& piece : generation.next()) {
+            const auto& blocks = answering.blocks.blocks();
+            if (piece.error) {
+                sink.write(out + events.end(blocks, answering.end({}, piece.error)));
+                return;
+            }
+            proto::ChoicePart part = parts.part_of(std::move(piece));
+            for (const proto::BlockChange& change : answering.blocks.take(part))
+                out += events.change(blocks, change);
+            if (!part.finish_reason.empty())
+                out += events.end(blocks, answering.end(part.finish_reason, {}));
+        }
+        if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
+    }
+}
+
+HttpReply whole_reply(Answering& answering, const HttpRequest& http) {
+    auto answer = whole_answer(*answering.generation, http);
+    if (!answer.ok()) return error_reply(answer.error());
+    if (!*answer) return nobodys_reply();
+    const proto::ChoicePart& part = (*answer)->front();
+    answering.blocks.take(part);
+    return json_reply(proto::responses_object(answering.head(), answering.blocks.blocks(),
+                                              answering.end(part.finish_reason, {})));
+}
+
+Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::ResponsesRequest parsed,
+               proto::parse_responses_request(http.body, context.vocab_size));
+    TRY_ASSIGN(std::string ignored,
+               ignored_fields_header(context, parsed.generate.ignored_fields));
+    auto started = Generation::start(context, http, parsed.generate);
+    if (!started.ok()) return parsed.names.renamed(started.error());
+    parsed.generate.messages_json.clear();  // the generation has its own
+    auto answering = std::make_shared<Answering>(
+        Answering{context, std::move(parsed), std::move(*started)});
+    answering->generation->head.id = format("resp_{:016x}", random_number());
+    HttpReply reply =
+        answering->request.generate.stream
+            ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
+            : whole_reply(*answering, http);
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+HttpReply respond(ServerContext& context, const HttpRequest& request) {
+    Result<HttpReply> reply = answered(context, request);
+    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+}
+
+constexpr ContextRoute kRoutes[] = {{"POST", "/v1/responses", respond}};
+
+}  // namespace
+
+std::span<const ContextRoute> responses_routes() { return kRoutes; }
+
+}  // namespace lorad::server

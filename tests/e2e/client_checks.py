@@ -1,0 +1,92 @@
+"""The endpoints beside chats and completions, with the clients that people use: the official openai and anthropic packages.
+
+Where a package is not installed its checks are left out, and say so.
+"""
+
+import json
+
+from harness import SAMPLES, check, check_equal, check_error
+
+SAMPLE = SAMPLES[0]
+QUESTION = SAMPLE["messages"][-1]["content"]
+ADD = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"],
+       "additionalProperties": False}
+
+
+def openai_client(server):
+    try:
+        import openai
+    except ImportError:
+        print("    the openai client is not installed: its checks are left out")
+        return None
+    return openai.OpenAI(base_url=f"http://{server.host}:{server.port}/v1", api_key="none", max_retries=0)
+
+
+def check_rendered_prompts_are_what_is_read(server):
+    for sample in SAMPLES[:3]:
+        status, rendered = server.post("/v1/chat/completions/render", model="pirate", messages=sample["messages"])
+        check_equal((status, rendered["prompt"], rendered["token_ids"]), (200, sample["prompt"], sample["prompt_ids"]), "rendered chat")
+        by_text = server.post("/v1/completions/render", prompt=[sample["prompt"], sample["prompt_ids"]])[1]
+        check_equal([p["token_ids"] for p in by_text], [sample["prompt_ids"]] * 2, "rendered completions")
+        check_equal(by_text[1]["prompt"], sample["prompt"], "text of ids")
+        tokens = server.post("/tokenize", messages=sample["messages"], return_token_strs=True)[1]
+        check_equal((tokens["tokens"], tokens["count"]), (sample["prompt_ids"], len(sample["prompt_ids"])), "tokens of a chat")
+        check_equal("".join(tokens["token_strs"]), sample["prompt"], "strings of tokens")
+        check_equal(server.post("/detokenize", tokens=tokens["tokens"])[1], {"prompt": sample["prompt"]}, "the way back")
+    version = server.request("GET", "/version")
+    check_equal((version[0], set(version[1])), (200, {"version"}), "version")
+
+
+def check_responses_of_the_openai_client(server):
+    client = openai_client(server)
+    if client is None:
+        return
+    import openai
+    import pydantic
+
+    expected = SAMPLE["outputs"]["pirate"]["text"]
+    whole = client.responses.create(model="pirate", input=SAMPLE["messages"], temperature=0)
+    check_equal((whole.output_text, whole.status, whole.error), (expected, "completed", None), "response")
+    check_equal(whole.usage.output_tokens, len(SAMPLE["outputs"]["pirate"]["ids"]), "usage")
+    check_equal(whole.usage.total_tokens, whole.usage.input_tokens + whole.usage.output_tokens, "sum")
+    events = list(client.responses.create(model="pirate", input=SAMPLE["messages"], temperature=0, stream=True))
+    check_equal([e.sequence_number for e in events], list(range(len(events))), "numbers")
+    check_equal(events[0].type + " " + events[-1].type, "response.created response.completed", "first and last")
+    check_equal("".join(e.delta for e in events if e.type == "response.output_text.delta"), expected, "deltas")
+    check_equal(events[-1].response.output_text, expected, "the completed response")
+    with client.responses.stream(model="pirate", input=SAMPLE["messages"], temperature=0) as stream:
+        kinds = {event.type for event in stream}
+        check_equal(stream.get_final_response().output_text, expected, "the helper's final response")
+    check("response.content_part.done" in kinds and "response.output_item.done" in kinds, str(kinds))
+    with_logprobs = client.responses.create(model="base", input="Hello", temperature=0, max_output_tokens=4, top_logprobs=2,
+                                            include=["message.output_text.logprobs"])
+    check_equal(with_logprobs.incomplete_details.reason, "max_output_tokens", "reason")
+    check_equal([len(t.top_logprobs) for t in with_logprobs.output[0].content[0].logprobs], [2] * 4, "log-probabilities")
+
+    tools = [{"type": "function", "name": "add", "description": "Adds.", "parameters": ADD, "strict": True}]
+    with client.responses.stream(model="base", input=QUESTION, temperature=0, tools=tools, tool_choice="required",
+                                 parallel_tool_calls=False, max_output_tokens=100) as stream:
+        arguments = "".join(e.delta for e in stream if e.type == "response.function_call_arguments.delta")
+        call = stream.get_final_response().output[0]
+    check_equal((call.type, call.name, call.arguments), ("function_call", "add", arguments), "call")
+    check(0 <= json.loads(arguments)["x"] <= 9, arguments)
+    history = [{"role": "user", "content": QUESTION}, {"type": "function_call", "call_id": call.call_id, "name": "add", "arguments": arguments},
+               {"type": "function_call_output", "call_id": call.call_id, "output": "7"}]
+    check(client.responses.create(model="base", input=history, tools=tools, max_output_tokens=10).output, "an answer to a call's output")
+
+    class Answer(pydantic.BaseModel):
+        yes: bool
+
+    parsed = client.responses.parse(model="base", input=QUESTION, text_format=Answer, max_output_tokens=60, temperature=0)
+    check(isinstance(parsed.output_parsed, Answer), str(parsed.output))
+    for refused, param in ((dict(store=True), "store"), (dict(previous_response_id="resp_1"), "previous_response_id"),
+                           (dict(background=True), "background"), (dict(tools=[{"type": "web_search"}]), "tools[0].type")):
+        try:
+            client.responses.create(model="base", input="x", **refused)
+            raise AssertionError(f"{refused} was accepted")
+        except openai.BadRequestError as error:
+            check_equal((error.code, error.param), ("unsupported_parameter", param), "refusal")
+    check_error(server.post("/v1/responses", input=[{"role": "user"}]), 400, "invalid_request", "input[0].content")
+
+
+SHARED = [check_rendered_prompts_are_what_is_read, check_responses_of_the_openai_client]

@@ -4,9 +4,10 @@
 //   engine_bench --model DIR [--decode 1,8,32,64] [--prefill 512,2048] [--context 200] [--steps 64]
 //                [--adapter DIR ...] [--kernel-path auto|portable|coopmat|coopmat2] [--vector-shrink] [--expand-rows 8]
 //                [--device D] [--fed-back] [--json]
+//                [--temperature 0.8] [--top-p 0.95] [--top-k 50]
 //
 // Sequences are filled with random tokens by real prefill steps; rows take turns in the adapters. --fed-back keeps two
-// steps in flight, the sampled token going straight into the next step on the device.
+// steps in flight, the sampled token going straight into the next step on the device. With a temperature the device draws.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -19,6 +20,7 @@
 #include "bench/bench_util.h"
 #include "model/executor.h"
 #include "model/kv_cache.h"
+#include "model/sampler.h"
 #include "proto/base/format.h"
 #include "server/loaded_model.h"
 
@@ -40,6 +42,7 @@ struct Options {
     uint32_t positions_max = 4096;
     std::string device;
     bool fed_back = false;
+    proto::SamplingParams sampling{.temperature = 0.0f};
     bool json = false;
 };
 
@@ -98,6 +101,11 @@ class EngineBench {
         report("prefill", n_tokens, n_tokens, summarize(milliseconds));
     }
 
+    void add_output(uint32_t row, uint32_t position) {
+        if (options_.sampling.greedy()) batch_.add_output(row, false);
+        else batch_.add_output(row, model::choice_rule(options_.sampling, position + 1));
+    }
+
     void decode_case(uint32_t n_sequences) {
         std::vector<Sequence> sequences;
         for (uint32_t i = 0; i < n_sequences; ++i) {
@@ -118,8 +126,8 @@ class EngineBench {
             batch_.clear();
             for (const Sequence& sequence : sequences) {
                 const auto position = static_cast<uint32_t>(sequence.tokens.size()) - 1;
-                batch_.add_output(batch_.add_rows(std::span(sequence.tokens).last(1), position, sequence.blocks,
-                                                  sequence.adapter_slot), false);
+                add_output(batch_.add_rows(std::span(sequence.tokens).last(1), position, sequence.blocks, sequence.adapter_slot),
+                           position);
             }
             must(executor_.submit(batch_));
             const auto output = must(executor_.finish());
@@ -141,7 +149,7 @@ class EngineBench {
                                          ? batch_.add_rows(std::span(sequence.tokens).last(1), position,
                                                            sequence.blocks, sequence.adapter_slot)
                                          : batch_.add_fed_back_row(i, position, sequence.blocks, sequence.adapter_slot);
-                batch_.add_output(row, false);
+                add_output(row, position);
             }
             must(executor_.submit(batch_));
             if (executor_.n_in_flight() == 2) must(executor_.finish());
@@ -225,6 +233,9 @@ int main(int argc, char** argv) {
     app.add_option("--device", options.device, "index or part of the name, as `lorad devices` prints it");
     app.add_option("--positions", options.positions_max, "context the KV cache is made for");
     app.add_flag("--fed-back", options.fed_back, "two steps in flight, tokens fed back on the device");
+    app.add_option("--temperature", options.sampling.temperature, "of drawn tokens; 0: the most probable one");
+    app.add_option("--top-p", options.sampling.top_p, "of drawn tokens");
+    app.add_option("--top-k", options.sampling.top_k, "of drawn tokens");
     app.add_flag("--json", options.json, "JSON lines");
     CLI11_PARSE(app, argc, argv);
     return lorad::bench::run_bench(options);

@@ -193,6 +193,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.weight_set = batch.is_merged() ? 1 : 0;
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
+    shape.rules = !batch.choices().empty();
     // The kernels of the extras read the rows' uses, which the plain level does not write.
     if (kernels->attends_by_tile(config.head_dim)) {
         const RowRuns runs = row_runs(batch);
@@ -230,7 +231,10 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
         for (const gpu::LoraLevel lora : kLoraLevels) {
-            shapes.insert({row_bucket, bucket_for(n_outputs), splits_for(row_bucket, n_context), lora});
+            for (const bool rules : {false, true}) {
+                shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
+                               .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
+            }
         }
     };
     for (const uint32_t n_rows : buckets_up_to(std::min(options.n_sequences_max, options.n_outputs_max))) {

@@ -41,7 +41,7 @@ struct ExecutorOptions {
 
 // Answers of one finished step; spans are valid until the next finish().
 struct StepOutput {
-    std::span<const int32_t> sampled;     // [n_outputs] the argmax; -1 where a logit was not finite
+    std::span<const int32_t> sampled;     // [n_outputs] by the output's rule, or the argmax; -1 where a logit was not finite; gpu::kNothingAllowed
     std::span<const float> max_logits;    // [n_outputs]
     std::span<const float> log_sum_exps;  // [n_outputs]; log-probability of the argmax = max_logit - log_sum_exp
     std::span<const float> all_logits;    // [n_outputs][vocab]; only rows that were asked for hold anything

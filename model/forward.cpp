@@ -351,6 +351,22 @@ class Pass {
                                 .vocab = config_.vocab_size,
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
+        if (shape_.rules) choose_by_rules(head);
+    }
+
+    // The tokens of outputs with rules, in the place of the argmax.
+    void choose_by_rules(const Matrix& head) {
+        const gpu::SampleChoiceParams params{.step = step_,
+                                             .logit_rows = step_ + layout_.logit_rows,
+                                             .rules = step_ + layout_.rules,
+                                             .logits = scratch_.logits.address(),
+                                             .sampled = scratch_.sampled.address(),
+                                             .results = scratch_.results.address(),
+                                             .logprobs = 0,
+                                             .vocab = config_.vocab_size,
+                                             .logits_stride = head.n_padded};
+        recorder_.barrier();
+        kernels_.sample_draw(recorder_, params, shape_.output_bucket);
     }
 
     void head_extras(const Matrix& head) {
@@ -414,7 +430,8 @@ std::vector<uint32_t> buckets_up_to(uint32_t n) {
 StepLayout::StepLayout(const StepShape& shape)
     : rows(sizeof(gpu::StepHeader)),
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
-      segments(gpu::round_up(static_cast<uint32_t>(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)), 16)),
+      rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
+      segments(gpu::round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
       tiles(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
@@ -447,7 +464,8 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
                                             .output_bucket = output_bucket,
                                             .lora = gpu::LoraLevel::kFull,
                                             .tiles = true,
-                                            .single_bucket = row_bucket}).block_tables +
+                                            .single_bucket = row_bucket,
+                                            .rules = true}).block_tables +
                                 limits.n_table_entries_max() * sizeof(uint32_t);
     bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);

@@ -28,6 +28,7 @@ struct StepShape {
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
+    bool rules = false;          // some output's token is chosen by a ChoiceRule
 
     auto operator<=>(const StepShape&) const = default;
 };
@@ -43,7 +44,7 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, segments, uses, tiles, single_rows, block_tables;
+    uint64_t rows, logit_rows, rules, segments, uses, tiles, single_rows, block_tables;
 
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);

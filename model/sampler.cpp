@@ -1,23 +1,14 @@
 #include "model/sampler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <numbers>
 
+#include "gpu/kernels/sample_math.h"
 #include "proto/base/check.h"
 
 namespace lorad::model {
 namespace {
-
-// A bijective mixing of 64 bits: each input bit changes each output bit with probability about one half.
-uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ull;
-    x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93ull;
-    x ^= x >> 32;
-    return x;
-}
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -40,39 +31,58 @@ struct ByLogit {
     }
 };
 
-// All ids whose weight is at least `least`, in order of id.
-void keep_heavy(std::span<const float> weights, float least, std::vector<uint32_t>& ids) {
-    ids.clear();
-    for (uint32_t id = 0; id < weights.size(); ++id) {
-        if (weights[id] >= least) ids.push_back(id);
-    }
+// More probable first; of equals the lower id.
+struct ByKey {
+    std::span<const uint32_t> keys;
+    bool operator()(uint32_t a, uint32_t b) const { return keys[a] != keys[b] ? keys[a] < keys[b] : a < b; }
+};
+
+uint64_t weight_of(std::span<const uint32_t> keys, std::span<const uint32_t> ids) {
+    uint64_t sum = 0;
+    for (const uint32_t id : ids) sum += gpu::draw_weight(keys[id]);
+    return sum;
 }
 
-// Those whose information -ln p is nearest to the entropy, until their probabilities reach `mass`, and what is as near as the
-// last of them.
-void keep_typical(std::span<const float> weights, float mass, std::vector<uint32_t>& ids) {
-    std::erase_if(ids, [&](uint32_t id) { return weights[id] <= 0.0f; });
-    double sum = 0.0, entropy = 0.0;
-    for (const uint32_t id : ids) sum += weights[id];
-    const auto information = [&](uint32_t id) { return -std::log(static_cast<double>(weights[id]) / sum); };
-    for (const uint32_t id : ids) entropy += weights[id] / sum * information(id);
-    struct Distance {
-        double distance;
-        uint32_t id;
-    };
-    std::vector<Distance> order;
-    order.reserve(ids.size());
-    for (const uint32_t id : ids) order.push_back({std::abs(information(id) - entropy), id});
-    std::ranges::sort(order, [](const Distance& a, const Distance& b) {
-        return a.distance != b.distance ? a.distance < b.distance : a.id < b.id;
-    });
-    ids.clear();
-    double kept = 0.0;
-    for (const Distance& next : order) {
-        if (kept >= mass * sum && next.distance > order[ids.size() - 1].distance) break;
-        kept += weights[next.id];
-        ids.push_back(next.id);
+// The first k by key.
+void keep_top_k(std::span<const uint32_t> keys, uint32_t k, std::vector<uint32_t>& ids) {
+    if (ids.size() <= k) return;
+    std::ranges::nth_element(ids, ids.begin() + k, ByKey{keys});
+    ids.resize(k);
+}
+
+// The first by key whose weights reach the share.
+void keep_top_p(std::span<const uint32_t> keys, uint32_t share, std::vector<uint32_t>& ids) {
+    const uint64_t total = weight_of(keys, ids), target = gpu::share_of(total, share);
+    // Tokens lighter than this weigh less than what is not needed even together: none of them has to be sorted.
+    const uint64_t least = (total - target) / ids.size();
+    std::erase_if(ids, [&](uint32_t id) { return gpu::draw_weight(keys[id]) < least; });
+    std::ranges::sort(ids, ByKey{keys});
+    uint64_t kept = 0;
+    size_t n_kept = 0;
+    while (kept < target) kept += gpu::draw_weight(keys[ids[n_kept++]]);
+    ids.resize(n_kept);
+}
+
+// The nearest to the entropy until their weights reach the share, and what is as near as the last of them.
+void keep_typical(std::span<const uint32_t> keys, uint32_t share, std::vector<uint32_t>& ids) {
+    uint64_t shares = 0, weights = 0;
+    for (const uint32_t id : ids) {
+        shares += gpu::draw_entropy_share(keys[id]);
+        weights += gpu::draw_weight(keys[id]) >> 16;
     }
+    const uint64_t entropy = shares / weights, target = gpu::share_of(weight_of(keys, ids), share);
+    const auto distance = [&](uint32_t id) { return gpu::typical_key(keys[id], entropy); };
+    std::ranges::sort(ids, {}, distance);
+    uint64_t kept = 0;
+    size_t n_kept = 0;
+    while (n_kept < ids.size() && (kept < target || distance(ids[n_kept]) == distance(ids[n_kept - 1])))
+        kept += gpu::draw_weight(keys[ids[n_kept++]]);
+    ids.resize(n_kept);
+}
+
+uint32_t share_bits(float share) {
+    if (share >= 1.0f) return 0;
+    return static_cast<uint32_t>(std::clamp(static_cast<double>(share) * 0x1.0p32, 1.0, 0x1.0p32 - 1.0));
 }
 
 }  // namespace
@@ -94,67 +104,55 @@ void top_ids(std::span<const float> logits, uint32_t k, std::vector<uint32_t>& i
     std::ranges::sort_heap(ids, before);
 }
 
-double uniform_at(uint64_t seed, uint64_t position) {
-    constexpr uint64_t kStep = 0x9e3779b97f4a7c15ull;
-    const uint64_t bits = mix(mix(seed + kStep) + kStep * (position + 1));
-    return static_cast<double>(bits >> 11) * 0x1.0p-53;
+gpu::ChoiceRule choice_rule(const proto::SamplingParams& params, uint32_t position) {
+    gpu::ChoiceRule rule{};
+    rule.last_token = -1;
+    rule.position = position;
+    if (params.greedy()) return rule;
+    constexpr double kScaleMax = 1e30;  // hotter than that, only the most probable tokens have weight anyway
+    rule.what = gpu::kRuleDraws;
+    rule.seed = params.seed;
+    rule.scale = static_cast<float>(std::min(std::numbers::log2e / static_cast<double>(params.temperature), kScaleMax));
+    rule.top_k = params.top_k;
+    rule.top_p = share_bits(params.top_p);
+    rule.typical_p = share_bits(params.typical_p);
+    if (params.min_p > 0.0f)
+        rule.min_weight = static_cast<uint64_t>(static_cast<double>(params.min_p) * static_cast<double>(gpu::draw_weight(0)));
+    return rule;
 }
 
 TokenId sample(std::span<const float> logits, const proto::SamplingParams& params, uint32_t position,
                SamplerScratch& scratch) {
+    return sample(logits, choice_rule(params, position), scratch);
+}
+
+TokenId sample(std::span<const float> logits, const gpu::ChoiceRule& rule, SamplerScratch& scratch) {
     CHECK(!logits.empty());
     const TokenId best = argmax(logits);
-    if (best < 0 || params.greedy()) return best;
-
-    // Weights are probabilities up to a common factor; the largest is 1.
+    if (best < 0 || (rule.what & gpu::kRuleDraws) == 0) return best;
     const float max_logit = logits[static_cast<size_t>(best)];
-    std::vector<float>& weights = scratch.weights;
+    std::vector<uint32_t>& keys = scratch.keys;
     std::vector<uint32_t>& ids = scratch.ids;
-    weights.resize(logits.size());
-    const auto weigh = [&](size_t id) { weights[id] = std::exp((logits[id] - max_logit) / params.temperature); };
-
-    const bool has_top_k = params.top_k > 0 && params.top_k < logits.size();
-    const bool has_top_p = params.top_p < 1.0f;
-    if (has_top_k) {
-        top_ids(logits, params.top_k, ids);
-        for (const uint32_t id : ids) weigh(id);  // nobody looks at the others' weights
-    } else {
-        for (size_t id = 0; id < logits.size(); ++id) weigh(id);
+    keys.resize(logits.size());
+    ids.clear();
+    for (uint32_t id = 0; id < logits.size(); ++id) {
+        keys[id] = gpu::draw_key(max_logit, logits[id], rule.scale);
+        if (keys[id] < gpu::kDrawKeyEnd) ids.push_back(id);
     }
-    if (has_top_p) {
-        double sum = 0.0;
-        if (has_top_k) {
-            for (const uint32_t id : ids) sum += weights[id];
-        } else {
-            for (const float weight : weights) sum += weight;
-            // Tokens lighter than this weigh less than 1 - top_p even together: none of them is needed, nor sorted.
-            const double least = (1.0 - params.top_p) * sum / static_cast<double>(logits.size());
-            keep_heavy(weights, static_cast<float>(least), ids);
-            std::ranges::sort(ids, ByLogit{logits});
-        }
-        double kept = 0.0;
-        size_t n_kept = 0;
-        while (n_kept < ids.size() && (n_kept == 0 || kept < params.top_p * sum)) kept += weights[ids[n_kept++]];
-        ids.resize(n_kept);
-    }
-    if (has_top_k || has_top_p) {
-        std::erase_if(ids, [&](uint32_t id) { return weights[id] < params.min_p; });
-    } else {
-        keep_heavy(weights, params.min_p, ids);
-    }
+    if (rule.top_k != 0) keep_top_k(keys, rule.top_k, ids);
+    if (rule.top_p != 0) keep_top_p(keys, rule.top_p, ids);
+    if (rule.min_weight != 0) std::erase_if(ids, [&](uint32_t id) { return gpu::draw_weight(keys[id]) < rule.min_weight; });
+    if (rule.typical_p != 0) keep_typical(keys, rule.typical_p, ids);
 
-    if (params.typical_p < 1.0f) keep_typical(weights, params.typical_p, ids);
-
-    double sum = 0.0;
-    for (const uint32_t id : ids) sum += weights[id];
-    double left = uniform_at(params.seed, position) * sum;
-    TokenId last = best;  // where rounding uses up the sum
+    std::ranges::sort(ids);
+    const uint64_t rank = gpu::mul_high_64(gpu::draw_bits(rule.seed, rule.position), weight_of(keys, ids));
+    uint64_t passed = 0;
     for (const uint32_t id : ids) {
-        left -= weights[id];
-        if (left < 0.0) return static_cast<TokenId>(id);
-        if (weights[id] > 0.0f) last = static_cast<TokenId>(id);
+        passed += gpu::draw_weight(keys[id]);
+        if (rank < passed) return static_cast<TokenId>(id);
     }
-    return last;
+    CHECK(false);
+    return best;
 }
 
 }  // namespace lorad::model

@@ -9,6 +9,7 @@ namespace lorad::model {
 void StepBatch::clear() {
     rows_.clear();
     outputs_.clear();
+    choices_.clear();
     block_tables_.clear();
     lora_uses_.clear();
     last_list_ = 0;
@@ -74,6 +75,13 @@ uint32_t StepBatch::add_output(uint32_t row, bool want_logits) {
     CHECK(row < n_rows());
     outputs_.push_back({row, want_logits});
     return n_outputs() - 1;
+}
+
+uint32_t StepBatch::add_output(uint32_t row, const gpu::ChoiceRule& rule) {
+    const uint32_t output = add_output(row, false);
+    outputs_.back().choice = static_cast<int32_t>(choices_.size());
+    choices_.push_back(rule);
+    return output;
 }
 
 }  // namespace lorad::model

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "gpu/kernels/choice_rule.h"
 #include "proto/base/ids.h"
 
 namespace lorad::model {
@@ -39,6 +40,7 @@ struct RowAdapters {
 struct OutputRow {
     uint32_t row = 0;
     bool want_logits = false;  // copy the row's logits to the host; the argmax comes in any case
+    int32_t choice = -1;       // how the device chooses the token, in choices(); -1: the argmax
 };
 
 // Filled by the engine thread, handed to Executor::submit. Reusable: clear() keeps the memory.
@@ -62,11 +64,14 @@ class StepBatch {
     void set_merged() { merged_ = true; }
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
     uint32_t add_output(uint32_t row, bool want_logits);
+    // The same; the device chooses the token by the rule. Where in the step state its lists lie is not the caller's business.
+    uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule);
 
     uint32_t n_rows() const { return static_cast<uint32_t>(rows_.size()); }
     uint32_t n_outputs() const { return static_cast<uint32_t>(outputs_.size()); }
     std::span<const BatchRow> rows() const { return rows_; }
     std::span<const OutputRow> outputs() const { return outputs_; }
+    std::span<const gpu::ChoiceRule> choices() const { return choices_; }
     std::span<const BlockId> block_tables() const { return block_tables_; }
     std::span<const LoraUse> lora_uses() const { return lora_uses_; }
     bool has_lora() const { return !lora_uses_.empty(); }
@@ -77,6 +82,7 @@ class StepBatch {
   private:
     std::vector<BatchRow> rows_;
     std::vector<OutputRow> outputs_;
+    std::vector<gpu::ChoiceRule> choices_;
     std::vector<BlockId> block_tables_;
     std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
     uint32_t last_list_ = 0;          // where the last list begins

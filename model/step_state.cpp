@@ -200,6 +200,10 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
         const OutputRow& output = batch.outputs()[i];
         const gpu::LogitRow row{output.row, output.want_logits ? readback_begin + i : gpu::kNoReadback};
         put(to, layout.logit_rows + i * sizeof(row), &row, 1);
+        CHECK(output.choice < 0 || shape.rules);
+        if (!shape.rules) continue;
+        const gpu::ChoiceRule rule = output.choice < 0 ? gpu::ChoiceRule{} : batch.choices()[static_cast<size_t>(output.choice)];
+        put(to, layout.rules + i * sizeof(rule), &rule, 1);
     }
     if (shape.lora != gpu::LoraLevel::kNone) {
         LoraWriter(batch, shape, slots, to).write(header);

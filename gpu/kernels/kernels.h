@@ -32,6 +32,7 @@
 #include "gpu/kernels/qkv_post.params.h"
 #include "gpu/kernels/rms_norm.params.h"
 #include "gpu/kernels/sample_argmax.params.h"
+#include "gpu/kernels/sample_choice.params.h"
 #include "gpu/kernels/step_state.h"
 #include "gpu/pipeline.h"
 #include "proto/base/result.h"
@@ -146,6 +147,9 @@ class KernelSet {
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
+
+    // After sample_argmax, for steps whose outputs have rules: the tokens that are drawn. Reads a drawn row 4 to 14 times.
+    void sample_draw(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);
 
     // As embed, for steps with adapters that change the embedding.
     void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, ScalarType table_type, uint32_t rows);

@@ -147,13 +147,13 @@ bool Engine::may_plan() const {
     if (in_flight_.size() > 1) return false;
     const std::vector<Planned>& planned = in_flight_.front().planned;
     return std::all_of(planned.begin(), planned.end(), [](const Planned& p) {
-        return p.output < 0 || p.sequence->ended || device_chooses(p.sequence->request, p.position);
+        return p.output < 0 || p.sequence->ended || p.sequence->device_chooses(p.position);
     });
 }
 
 void Engine::take_arrivals() {
     for (Request& request : queue_.drain()) {
-        auto sequence = std::make_unique<Sequence>(std::move(request));
+        auto sequence = std::make_unique<Sequence>(std::move(request), options_.draws_on_device);
         sequence->arrival = n_arrived_++;
         sequence->arrived_ms = now_ms();
         sequence->ticket = fair_share_.enter(sequence->request.tenant, sequence->request.adapter.name,
@@ -255,13 +255,11 @@ Status Engine::submit_step() {
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
         planned.position = sequence.n_known();
-        planned.output = int32_t(batch_.add_output(first_row + planned.n_rows - 1,
-                                                   !device_chooses(request, planned.position)));
+        planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);
     }
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
-        if (planned.output < 0 || !device_chooses(planned.sequence->request, planned.position))
-            continue;
+        if (planned.output < 0 || !planned.sequence->device_chooses(planned.position)) continue;
         uint32_t n_generated =
             planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
         if (n_generated < planned.sequence->request.n_tokens_max)
@@ -280,6 +278,13 @@ Status Engine::submit_step() {
     in_flight_.push_back(std::move(flight));
     ++n_submitted_;
     return ok_status();
+}
+
+// The output that chooses the token at `position`.
+int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t position) {
+    bool on_device = sequence.device_chooses(position);
+    auto rule = on_device ? sequence.choice.rule(sequence.request, position) : std::nullopt;
+    return int32_t(rule ? batch_.add_output(row, *rule) : batch_.add_output(row, !on_device));
 }
 
 // Where log-probabilities of the prompt are wanted, each row says what it expects to follow.

@@ -8,7 +8,7 @@
 //   device works publish          meanwhile the tokens of an earlier step go out to the HTTP
 //   workers finish_step      waits for the oldest step; chooses tokens, ends sequences
 //
-// Two steps are in flight where tokens are chosen greedily: the second is planned and submitted
+// Two steps are in flight where the device chooses all tokens of the first: the second is planned and submitted
 // while the first runs, and takes the first one's tokens on the device. A token that is not known
 // yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
 // row for nothing. Steps run in order, so KV blocks may be given to another sequence at once; the
@@ -53,6 +53,7 @@ struct EngineOptions {
     uint32_t n_waiting_max = 1024;
     uint32_t n_sampling_threads =
         1;  // that share the sampling of a step, the engine's own included
+    bool draws_on_device = true;  // false: the host draws, and the next step waits for it
     bool prefix_cache = true;  // KV blocks of requests with an identity are used again
     uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of prompts
     std::chrono::milliseconds request_time_max{0};     // from arrival to the end; 0: no limit
@@ -166,6 +167,7 @@ class Engine {
     void publish();
     Status finish_step();
     uint32_t prompt_rows_max() const;
+    int32_t add_output(const Sequence& sequence, uint32_t row, uint32_t position);
     void add_prompt_outputs(Planned& planned, uint32_t first_row);
     void list_choices(const Flight& flight);
     void take_prompt_logprobs(const StepResult& result);

@@ -15,10 +15,10 @@
 namespace lorad::server {
 
 struct Sequence {
-    explicit Sequence(Request its_request)
+    explicit Sequence(Request its_request, bool draws_on_device = true)
         : request(std::move(its_request)),
           tokens(request.prompt.begin(), request.prompt.end()),
-          choice(request) {
+          choice(request, draws_on_device) {
         tokens.reserve(request.prompt.size() + std::min(request.n_tokens_max, 4096u));
     }
 
@@ -50,6 +50,8 @@ struct Sequence {
     std::span<const TokenId> known_tokens() const {
         return std::span(tokens).first(tokens.size() - (tokens.back() < 0 ? 1 : 0));
     }
+    // See ChoiceState.
+    bool device_chooses(uint32_t position) const { return choice.device_chooses(request, position); }
     bool wants_prompt_outputs() const {
         return request.n_prompt_logprobs && !prompt_logprobs_sent &&
                choice.prompt_logprobs.size() + 1 < request.prompt.size();

@@ -13,7 +13,8 @@
 namespace lorad::server {
 
 struct StepResult {
-    std::vector<TokenId> argmax;  // by output; -1 where a logit was not finite
+    // By output: what its rule chose, else the argmax; -1 where a logit was not finite.
+    std::vector<TokenId> argmax;
     // By output; empty where not asked for; valid until the next finish.
     std::vector<std::span<const float>> logits;
     uint32_t n_dispatches = 0;  // kernels that the step ran; 0 where there is no such thing

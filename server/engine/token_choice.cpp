@@ -17,7 +17,8 @@ bool must_go_on(const Request& request, uint32_t position) {
 
 }  // namespace
 
-ChoiceState::ChoiceState(const Request& request) : constraint_(request.constraint) {
+ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
+    : constraint_(request.constraint), draws_on_device_(draws_on_device) {
     if (request.sampling.has_penalties()) history_.emplace(request.prompt);
     if (request.n_prompt_logprobs) prompt_logprobs.reserve(request.prompt.size());
 }
@@ -29,9 +30,14 @@ Status ChoiceState::accept(TokenId token) {
     return ok_status();
 }
 
-bool device_chooses(const Request& request, uint32_t position) {
-    return request.sampling.greedy() && !request.sampling.changes_logits() &&
+bool ChoiceState::device_chooses(const Request& request, uint32_t position) const {
+    return (request.sampling.greedy() || draws_on_device_) && !request.sampling.changes_logits() &&
            !request.n_logprobs && !request.constraint && !must_go_on(request, position);
+}
+
+std::optional<gpu::ChoiceRule> ChoiceState::rule(const Request& request, uint32_t position) const {
+    if (request.sampling.greedy()) return std::nullopt;
+    return model::choice_rule(request.sampling, position);
 }
 
 TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n_threads) {}
@@ -58,7 +64,7 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
     for (TokenChoice& choice : choices) {
         bool is_prompt = choice.prompt_token >= 0;
         if (result.argmax[choice.output] >= 0 &&
-            (is_prompt || !device_chooses(*choice.request, choice.position)))
+            (is_prompt || !choice.state->device_chooses(*choice.request, choice.position)))
             chosen_here_.push_back(&choice);
     }
     threads_.run(uint32_t(chosen_here_.size()), [&](uint32_t index, uint32_t worker) {

@@ -18,7 +18,14 @@ namespace lorad::server {
 // What choosing remembers of one sequence from token to token. It outlives preemption.
 class ChoiceState {
   public:
-    explicit ChoiceState(const Request& request);
+    // With draws_on_device false: keeps every draw on the host, to compare.
+    explicit ChoiceState(const Request& request, bool draws_on_device = true);
+
+    // Whether the device chooses the token at this position, so that the next step may begin before it
+    // is known here and no logits have to be copied to the host.
+    bool device_chooses(const Request& request, uint32_t position) const;
+    // How, where it does; nullopt: the argmax of the model's own logits.
+    std::optional<gpu::ChoiceRule> rule(const Request& request, uint32_t position) const;
 
     // The chosen token becomes part of the answer. An error where the request's grammar does not
     // take it.
@@ -32,6 +39,7 @@ class ChoiceState {
     std::optional<model::TokenHistory> history_;  // where penalties are asked for
     std::shared_ptr<TokenConstraint> constraint_;
     std::vector<uint32_t> mask_;  // of the next token; empty: not computed
+    bool draws_on_device_;
 };
 
 // One output of a step that becomes a token of a sequence, or, of a prompt, is compared with the
@@ -47,10 +55,6 @@ struct TokenChoice {
     bool nothing_allowed = false;
 };
 
-// Whether the device's argmax is the answer at this position, so that the next step may begin before
-// it is known here and no logits have to be copied to the host.
-bool device_chooses(const Request& request, uint32_t position);
-
 class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
@@ -58,8 +62,8 @@ class TokenChooser {
     // While the step runs on the device: computes which tokens the grammars of these allow.
     void prepare(std::span<const TokenChoice> choices);
 
-    // Replaces the device's argmax in `result` where it is not the answer; -1, logits that are not
-    // finite or allow nothing, stays.
+    // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite
+    // or allow nothing, stays.
     void choose(std::span<TokenChoice> choices, StepResult& result);
 
   private:

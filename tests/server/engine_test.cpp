@@ -58,8 +58,8 @@ TEST(Engine, KeepsTwoStepsInFlightWhereTheDeviceChoosesTheTokens) {
     EXPECT_EQ(b->pop(milliseconds(0)).tokens, fake_continuation(second, kNoAdapterSlot, 20));
 }
 
-TEST(Engine, SampledTokensAreFinishedBeforeTheNextStepIsMade) {
-    Fixture f;
+TEST(Engine, TokensThatTheHostDrawsAreFinishedBeforeTheNextStepIsMade) {
+    Fixture f({.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 64, .draws_on_device = false});
     Request request;
     request.prompt = prompt_of(7, 32);
     request.n_tokens_max = 10;

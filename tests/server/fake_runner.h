@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "model/kv_cache.h"
+#include "model/sampler.h"
 #include "server/engine/step_runner.h"
 
 namespace lorad::server {
@@ -43,6 +44,14 @@ class FakeState {
   public:
     void add(TokenId token, uint64_t delta) {
         hash_ = fake_mix(fake_mix(hash_, uint64_t(token)), delta);
+    }
+    // With many tokens that may be drawn.
+    std::vector<float> spread_logits() const {
+        std::vector<float> logits(kFakeVocab);
+        for (uint32_t id = 0; id < kFakeVocab; ++id)
+            logits[id] = float(fake_mix(fake_mix(hash_, id), 77) >> 40 & 0xffffu) / 8192.0f;
+        logits[size_t(next_token())] = 8.0f;
+        return logits;
     }
     TokenId next_token() const { return TokenId((hash_ >> 20) % kFakeVocab); }
 
@@ -125,10 +134,17 @@ class FakeRunner final : public StepRunner {
             if (!whole) n_broken_.fetch_add(1);
             TokenId next = state.next_token();
             if (not_finite_token_ && last == *not_finite_token_) next = -1;
+            std::vector<float> row_values(kFakeVocab, 0.0f);
+            if (next >= 0 && spread_logits_) row_values = state.spread_logits();
+            else if (next >= 0) row_values.at(size_t(next)) = 50.0f;
+            if (output.choice >= 0 && next >= 0) {
+                ++n_rules_;
+                model::SamplerScratch scratch;
+                next = model::sample(row_values, batch.choices()[size_t(output.choice)], scratch);
+            }
             result.argmax.push_back(next);
             if (output.want_logits) {
-                auto row_logits = std::make_shared<std::vector<float>>(kFakeVocab, 0.0f);
-                if (next >= 0) row_logits->at(size_t(next)) = 50.0f;
+                auto row_logits = std::make_shared<std::vector<float>>(std::move(row_values));
                 result.logits.emplace_back(*row_logits);
                 logits_.push_back(std::move(row_logits));
             } else {
@@ -166,6 +182,7 @@ class FakeRunner final : public StepRunner {
     uint64_t trace() const { return trace_; }
     uint64_t n_rows() const { return n_rows_; }  // of all steps
     uint32_t n_rows_max() const { return n_rows_max_; }
+    uint64_t n_rules() const { return n_rules_; }  // outputs whose token was chosen by a rule
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
 
     // Rows of steps on the merged weights, and of others. Engine's thread, or after it ended.
@@ -175,6 +192,7 @@ class FakeRunner final : public StepRunner {
     uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
     std::chrono::microseconds step_time_{0};
     std::optional<uint64_t> fail_at_step_;
+    bool spread_logits_ = false;  // else one token has nearly all of the probability
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite
     SlotDigest slot_digest_;  // without it a slot's number stands for its content
 
@@ -201,7 +219,7 @@ class FakeRunner final : public StepRunner {
     std::deque<Pending> pending_;                             // oldest first
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     std::atomic<uint64_t> n_steps_{0};
-    uint64_t trace_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;
+    uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;
     std::shared_ptr<const model::MergedWeights> merged_;
     uint32_t n_rows_max_ = 0;
     uint32_t n_in_flight_max_ = 0;

@@ -57,6 +57,7 @@ struct ChoicePart {
     std::string reasoning;                 // chats: before the text
     std::vector<ToolCallPart> tool_calls;  // chats: after the text
     std::string finish_reason;             // empty: not ended
+    std::string stop_text;                 // the stop string that ended it, where one did
     bool is_first = false;      // of a stream's chunks of this choice: carries the role
     std::optional<ShownLogprobs> logprobs;
     // Where they were asked for; with vLLM's names and places.

@@ -45,12 +45,14 @@ Error unsupported_field(std::string_view name, std::string_view why) {
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored) {
     TRY_ASSIGN(std::vector<JsonMember> members, object.as_object());
+    std::string within = object.path();
+    if (!within.empty()) within += '.';
     for (const JsonMember& member : members) {
         auto field = std::find_if(known.begin(), known.end(), [&](const KnownField& candidate) {
             return candidate.name == member.key;
         });
         if (field == known.end()) {
-            if (ignored.size() < kIgnoredFieldsMax) ignored.emplace_back(member.key);
+            if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(within + std::string(member.key));
         } else if (!field->honoured && !member.value.is_null() &&
                    !is_neutral(member.value, field->neutral)) {
             return unsupported_field(

@@ -34,7 +34,7 @@ struct KnownField {
 };
 
 // kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral.
-// Fields that nobody knows are added to `ignored`, up to kIgnoredFieldsMax.
+// Fields that nobody knows are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored);
 Error unsupported_field(std::string_view name, std::string_view why);

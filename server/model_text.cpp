@@ -18,6 +18,7 @@ class ModelDecoder final : public TextDecoder {
         return detokenizer_.push(token, ++n_tokens_ > n_tokens_min_);
     }
     bool found_stop() const override { return detokenizer_.stopped(); }
+    std::string matched_stop() const override { return detokenizer_.matched_stop(); }
     Result<std::string> finish() override { return detokenizer_.flush(); }
 
   private:
@@ -31,6 +32,7 @@ class SilentDecoder final : public TextDecoder {
   public:
     Result<std::string> push(TokenId) override { return std::string(); }
     bool found_stop() const override { return false; }
+    std::string matched_stop() const override { return {}; }
     Result<std::string> finish() override { return std::string(); }
 };
 

@@ -27,6 +27,8 @@ class TextDecoder {
     // more comes.
     virtual Result<std::string> push(TokenId token) = 0;
     virtual bool found_stop() const = 0;
+    // The stop string that was found; empty where none was.
+    virtual std::string matched_stop() const = 0;
     // What was held back, at the end of the tokens.
     virtual Result<std::string> finish() = 0;
 };

@@ -20,6 +20,7 @@ void append(proto::ChoicePart& whole, proto::ChoicePart part) {
         }
     }
     whole.finish_reason = std::move(part.finish_reason);
+    whole.stop_text = std::move(part.stop_text);
     if (part.logprobs) {
         auto& tokens = part.logprobs->tokens;
         if (!whole.logprobs) whole.logprobs.emplace();
@@ -141,6 +142,7 @@ proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
     proto::ChoicePart part;
     part.index = piece.choice;
     part.finish_reason = std::move(piece.finish_reason);
+    part.stop_text = std::move(piece.stop_text);
     const proto::GenerateRequest& request = generation_.request;
     Progress& progress = progress_[piece.choice];
     if (!std::exchange(progress.begun, true)) begin_choice(piece.choice, part);

@@ -256,6 +256,7 @@ Generation::Piece Generation::read(uint32_t index) {
     }
     FinishReason reason = choice.decoder->found_stop() ? FinishReason::kStop : batch.end->reason;
     piece.finish_reason = to_string(reason);
+    piece.stop_text = choice.decoder->matched_stop();
     return piece;
 }
 
@@ -281,6 +282,7 @@ Status Generation::take_tokens(Choice& choice, TokenStream::Batch& batch, Piece&
         if (choice.decoder->found_stop()) {
             choice.stream->cancel(FinishReason::kStop);
             piece.finish_reason = to_string(FinishReason::kStop);
+            piece.stop_text = choice.decoder->matched_stop();
             return ok_status();
         }
     }

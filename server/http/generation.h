@@ -24,6 +24,7 @@ class Generation {
         std::vector<TokenId> ids;                     // also those that are not text
         std::vector<proto::TokenLogprobs> logprobs;   // of the ids that are text
         std::string finish_reason;                    // set in the choice's last piece
+        std::string stop_text;                        // the stop string that was the reason
         std::optional<Error> error;                   // instead of a finish reason
         bool ended() const { return error || !finish_reason.empty(); }
     };

@@ -73,6 +73,9 @@ HttpReply json_reply(std::string body, int status = 200);
 // The envelope of proto/error.h with its status, and Retry-After where repeating makes sense.
 HttpReply error_reply(const Error& error);
 
+// How a route shows errors: error_reply, or another interface's envelope.
+using ErrorReply = HttpReply (*)(const Error& error);
+
 enum class BodyUse : uint8_t {
     kBuffered,  // read before the handler runs, up to the server's limit
     kStreamed,  // the handler reads it, or part of it
@@ -83,7 +86,7 @@ enum class BodyUse : uint8_t {
 class Router {
   public:
     void add(std::string method, std::string_view path, HttpHandler handler,
-             BodyUse body = BodyUse::kBuffered);
+             BodyUse body = BodyUse::kBuffered, ErrorReply errors = error_reply);
     // Answers 404 and 405 (with Allow) itself, and 400 for a target it cannot read. HEAD is answered
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
@@ -94,6 +97,7 @@ class Router {
         std::vector<std::string> segments;
         HttpHandler handler;
         BodyUse body;
+        ErrorReply errors;  // also of what the router itself finds
     };
     static bool matches(const Route& route, const std::vector<std::string>& path,
                         std::vector<std::string>& params);

@@ -4,17 +4,17 @@
 namespace lorad::server {
 namespace {
 
-HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body) {
+HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors) {
     if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
     if (request.content_type.starts_with("multipart/")) {
-        return error_reply(
+        return errors(
             make_error(ErrorCode::kUnsupportedMedia, "expected a JSON body, found a form"));
     }
     Status read = request.stream->read(request.body_bytes_max, [&](std::string_view piece) {
         request.body.append(piece);
         return ok_status();
     });
-    if (!read.ok()) return error_reply(read.error());
+    if (!read.ok()) return errors(read.error());
     return handler(request);
 }
 
@@ -42,10 +42,12 @@ std::optional<std::string_view> HttpRequest::query_value(std::string_view key) c
     return std::nullopt;
 }
 
-void Router::add(std::string method, std::string_view path, HttpHandler handler, BodyUse body) {
+void Router::add(std::string method, std::string_view path, HttpHandler handler, BodyUse body,
+                 ErrorReply errors) {
     Result<proto::Target> target = proto::parse_target(path);
     CHECK(target.ok());
-    routes_.push_back({std::move(method), std::move(target->segments), std::move(handler), body});
+    routes_.push_back(
+        {std::move(method), std::move(target->segments), std::move(handler), body, errors});
 }
 
 bool Router::matches(const Route& route, const std::vector<std::string>& path,
@@ -79,7 +81,9 @@ HttpReply Router::handle(HttpRequest request) const {
     std::vector<std::string> get_params;
     for (const Route& route : routes_) {
         if (!matches(route, target->segments, request.params)) continue;
-        if (route.method == request.method) return run(route.handler, request, route.body);
+        if (route.method == request.method) {
+            return run(route.handler, request, route.body, route.errors);
+        }
         if (request.method == "HEAD" && route.method == "GET" && as_get == nullptr) {
             as_get = &route;
             get_params = request.params;
@@ -90,7 +94,7 @@ HttpReply Router::handle(HttpRequest request) const {
     }
     if (as_get != nullptr) {
         request.params = std::move(get_params);
-        return run(as_get->handler, request, as_get->body);
+        return run(as_get->handler, request, as_get->body, as_get->errors);
     }
     if (!allowed.empty()) {
         HttpReply reply = error_reply(

@@ -121,18 +121,19 @@ void add_routes(Router& router, const ContextGate& gate) {
     add_console_routes(router);
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
-          compat_routes(), text_routes(), responses_routes()}) {
+          compat_routes(), text_routes(), responses_routes(),
+          messages_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path,
-                [&gate, handler = route.handler](const HttpRequest& request) {
+                [&gate, handler = route.handler, errors = route.errors](const HttpRequest& request) {
                     ServerContext* context = gate.load();
                     if (context != nullptr) return handler(*context, request);
-                    return error_reply(
+                    return errors(
                         make_error(ErrorCode::kDraining,
                                    "the server is starting: the model is still being loaded"));
                 },
-                route.body);
+                route.body, route.errors);
         }
     }
 }

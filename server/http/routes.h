@@ -63,6 +63,7 @@ struct ContextRoute {
     const char* path;
     ContextHandler handler;
     BodyUse body = BodyUse::kBuffered;
+    ErrorReply errors = error_reply;
 };
 
 HttpReply generate(ServerContext& context, const HttpRequest& request, proto::ApiKind kind);
@@ -71,6 +72,7 @@ std::span<const ContextRoute> adapter_routes();  // /v1/adapters
 std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
 std::span<const ContextRoute> text_routes();     // prompts and tokens, without generating
 std::span<const ContextRoute> responses_routes();  // /v1/responses
+std::span<const ContextRoute> messages_routes();   // /v1/messages
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
 
 // A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,

@@ -89,4 +89,53 @@ def check_responses_of_the_openai_client(server):
     check_error(server.post("/v1/responses", input=[{"role": "user"}]), 400, "invalid_request", "input[0].content")
 
 
-SHARED = [check_rendered_prompts_are_what_is_read, check_responses_of_the_openai_client]
+def check_messages_of_the_anthropic_client(server):
+    try:
+        import anthropic
+    except ImportError:
+        print("    the anthropic client is not installed: its checks are left out")
+        return
+    client = anthropic.Anthropic(base_url=f"http://{server.host}:{server.port}", api_key="none", max_retries=0)
+    greedy = {"temperature": 0}  # newer clients have no parameter of this name
+    expected = SAMPLE["outputs"]["pirate"]["text"]
+    whole = client.messages.create(model="pirate", max_tokens=100, messages=SAMPLE["messages"], extra_body=greedy)
+    check_equal((whole.content[0].text, whole.stop_reason, whole.role), (expected, "end_turn", "assistant"), "message")
+    usage = whole.usage
+    check_equal(usage.input_tokens + usage.cache_read_input_tokens, len(SAMPLE["prompt_ids"]), "input tokens")
+    check_equal(client.messages.count_tokens(model="pirate", messages=SAMPLE["messages"]).input_tokens, len(SAMPLE["prompt_ids"]), "count")
+    with client.messages.stream(model="pirate", max_tokens=100, messages=SAMPLE["messages"], extra_body=greedy) as stream:
+        check_equal("".join(stream.text_stream), expected, "streamed text")
+        final = stream.get_final_message()
+    check_equal((final.content[0].text, final.usage.output_tokens), (expected, usage.output_tokens), "the helper's final message")
+    raw = [event.type for event in client.messages.create(model="pirate", max_tokens=100, messages=SAMPLE["messages"], stream=True)]
+    check_equal((raw[0], raw[1], raw[-3:]), ("message_start", "content_block_start", ["content_block_stop", "message_delta", "message_stop"]), "events")
+    word = expected.split()[2]
+    stopped = client.messages.create(model="pirate", max_tokens=100, messages=SAMPLE["messages"], stop_sequences=[word], extra_body=greedy)
+    check_equal((stopped.stop_reason, stopped.stop_sequence, stopped.content[0].text), ("stop_sequence", word, expected[:expected.index(word)]), "stop")
+    begun = SAMPLE["messages"] + [{"role": "assistant", "content": "I am"}]
+    continued = client.messages.create(model="base", max_tokens=5, messages=begun, system="Be short.", extra_body=greedy)
+    check(not continued.content[0].text.startswith("I am"), "an answer that was begun is continued")
+
+    tools = [{"name": "add", "description": "Adds.", "input_schema": ADD}]
+    ask = [{"role": "user", "content": QUESTION}]
+    with client.messages.stream(model="base", max_tokens=100, messages=ask, tools=tools, extra_body=greedy,
+                                tool_choice={"type": "any", "disable_parallel_tool_use": True}) as stream:
+        called = stream.get_final_message()
+    call = called.content[0]
+    check_equal((call.type, call.name, called.stop_reason), ("tool_use", "add", "tool_use"), "call")
+    check(0 <= call.input["x"] <= 9, str(call.input))
+    history = ask + [{"role": "assistant", "content": [{"type": "tool_use", "id": call.id, "name": "add", "input": call.input}]},
+                     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "7"}]}]
+    check(client.messages.create(model="base", max_tokens=10, messages=history, tools=tools).content, "an answer to a call's result")
+    image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}]
+    for kind, body in ((anthropic.BadRequestError, dict(messages=image)), (anthropic.NotFoundError, dict(messages=ask, model="nobody")),
+                       (anthropic.BadRequestError, dict(messages=ask, thinking={"type": "enabled", "budget_tokens": 1024}))):
+        try:
+            client.messages.create(**dict(dict(model="base", max_tokens=10), **body))
+            raise AssertionError(f"{body} was accepted")
+        except kind as error:
+            check_equal(set(error.body["error"]), {"type", "message"}, "envelope")
+
+
+SHARED = [check_rendered_prompts_are_what_is_read, check_responses_of_the_openai_client,
+          check_messages_of_the_anthropic_client]

@@ -32,16 +32,21 @@ class FakeDecoder final : public TextDecoder {
     Result<std::string> push(TokenId token) override {
         std::string piece = "<" + std::to_string(token) + ">";
         if (++n_tokens_ <= options_.n_tokens_min) return piece;
-        for (const std::string& stop : options_.stop) found_ = found_ || piece == stop;
+        for (const std::string& stop : options_.stop) {
+            found_ = found_ || piece == stop;
+            if (piece == stop) matched_ = stop;
+        }
         return found_ && !options_.include_stop ? std::string() : piece;
     }
     bool found_stop() const override { return found_; }
+    std::string matched_stop() const override { return matched_; }
     Result<std::string> finish() override { return std::string(); }
 
   private:
     DecodeOptions options_;
     uint32_t n_tokens_ = 0;
     bool found_ = false;
+    std::string matched_;
 };
 
 class FakeCodec final : public TextCodec {

@@ -1,0 +1,219 @@
+#include "proto/messages_request.h"
+
+#include "proto/base/format.h"
+#include "proto/chat_translation.h"
+#include "proto/generate_request_parts.h"
+#include "proto/known_fields.h"
+
+namespace lorad::proto {
+
+// proto/messages_content_parse.cpp
+Status translate_messages(const JsonValue& list, ChatMessages& messages);
+
+namespace {
+
+std::vector<KnownField> make_known_fields() {
+    std::vector<KnownField> fields = {
+        {"model"}, {"messages"}, {"system"}, {"max_tokens"}, {"metadata"}, {"stop_sequences"},
+        {"stream"}, {"temperature"}, {"top_k"}, {"top_p"}, {"tools"}, {"tool_choice"},
+        {"thinking"}, {"output_config"},
+        // Labels, which change no answer.
+        {"service_tier", false, Neutral::kAny},
+        {"cache_control", false, Neutral::kAny},
+        {"user_profile_id", false, Neutral::kAny},
+        {"workspace_id", false, Neutral::kAny},
+        // What clients know and lorad does not do.
+        {"container", false},
+        {"mcp_servers", false, Neutral::kEmpty},
+        {"context_management", false, Neutral::kEmpty},
+        {"diagnostics", false},
+        {"inference_geo", false},
+        {"speed", false},
+        {"output_format", false},
+        {"prefill", false},
+        {"stop", false},
+        {"response_format", false},
+    };
+    for (std::string_view name : extension_fields()) fields.push_back({name});
+    return fields;
+}
+
+struct Translator {
+    const JsonValue& root;
+    JsonWriter& chat;
+    MessagesRequest& out;
+    std::vector<std::string>& ignored;
+
+    Status messages() {
+        ChatMessages list(out.names);
+        if (std::optional<JsonValue> system = root.find("system")) {
+            TRY_ASSIGN(std::string text, text_of_parts(*system, {"text"}));
+            list.add("system", text, "system");
+        }
+        TRY_ASSIGN(JsonValue given, root.require("messages"));
+        TRY(translate_messages(given, list));
+        // An answer that the client has begun is gone on with.
+        bool continues = list.ends_with_assistant_text();
+        chat.field("add_generation_prompt", !continues);
+        chat.field("continue_final_message", continues);
+        chat.key("messages").raw(list.take());
+        return ok_status();
+    }
+
+    Status tools() {
+        static constexpr KnownField kFields[] = {
+            {"name"}, {"description"}, {"input_schema"}, {"type"}, {"strict"}, {"input_examples"},
+            {"cache_control", false, Neutral::kAny}, {"eager_input_streaming", false, Neutral::kAny},
+            {"defer_loading", false, Neutral::kFalse}, {"allowed_callers", false}};
+        std::optional<JsonValue> list = root.find("tools");
+        if (!list) return ok_status();
+        TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
+        chat.key("tools").begin_array();
+        for (size_t i = 0; i < elements.size(); ++i) {
+            const JsonValue& element = elements[i];
+            std::optional<JsonValue> type = element.find("type");
+            if (type && !is_text(*type, "custom")) {
+                return unsupported_field(
+                    type->path(), "this server has no tools of its own, only those of the client");
+            }
+            TRY(element.require("input_schema"));
+            TRY(check_fields(element, kFields, ignored));
+            TRY_ASSIGN(std::vector<JsonMember> fields, element.as_object());
+            std::erase_if(fields, [](const JsonMember& field) {
+                return field.key == "cache_control" || field.key == "eager_input_streaming";
+            });
+            write_chat_tool(chat, fields, "input_schema");
+            out.names.add(format("tools[{}].function", i), element.path());
+            out.names.add(format("tools[{}].function.parameters", i),
+                          element.path() + ".input_schema");
+        }
+        chat.end_array();
+        return ok_status();
+    }
+
+    Status tool_choice() {
+        std::optional<JsonValue> choice = root.find("tool_choice");
+        if (!choice) return ok_status();
+        TRY_ASSIGN(JsonValue type, choice->require("type"));
+        TRY_ASSIGN(std::string_view kind, type.as_string());
+        chat.key("tool_choice");
+        if (kind == "auto" || kind == "none") {
+            chat.value(kind);
+        } else if (kind == "any") {
+            chat.value("required");
+        } else if (kind == "tool") {
+            TRY_ASSIGN(JsonValue name, choice->require("name"));
+            TRY_ASSIGN(std::string_view text, name.as_string());
+            out.names.add("tool_choice.function", "tool_choice");
+            chat.begin_object().field("type", "function").key("function");
+            chat.begin_object().field("name", text).end_object().end_object();
+        } else {
+            return type.error(format("expected \"auto\", \"any\", \"tool\" or \"none\", found {}",
+                                     type.describe()));
+        }
+        TRY_ASSIGN(bool one, choice->bool_or("disable_parallel_tool_use", false));
+        chat.field("parallel_tool_calls", !one);
+        return ok_status();
+    }
+
+    // Models think as their template has it; what is decided here is whether the answer shows it.
+    Status thinking() {
+        std::optional<JsonValue> thinking = root.find("thinking");
+        if (!thinking) return ok_status();
+        TRY_ASSIGN(JsonValue type, thinking->require("type"));
+        std::optional<JsonValue> display = thinking->find("display");
+        if (display && !is_text(*display, "omitted"))
+            return unsupported_field("thinking.display", "this server summarises nothing");
+        if (thinking->find("budget_tokens") || is_text(type, "enabled")) {
+            return unsupported_field("thinking.budget_tokens",
+                                     "this server sets thinking no budget; the type \"adaptive\" "
+                                     "leaves it to the model");
+        }
+        bool shown = is_text(type, "adaptive") && !display;
+        if (!shown && !is_text(type, "disabled") && !is_text(type, "adaptive")) {
+            return type.error(format("expected \"adaptive\" or \"disabled\", found {}",
+                                     type.describe()));
+        }
+        if (!root.find("include_reasoning")) chat.field("include_reasoning", shown);
+        return ok_status();
+    }
+
+    Status output_config() {
+        std::optional<JsonValue> config = root.find("output_config");
+        if (!config) return ok_status();
+        static constexpr KnownField kFields[] = {{"format"}, {"effort", false}};
+        TRY(check_fields(*config, kFields, ignored));
+        std::optional<JsonValue> wanted = config->find("format");
+        if (!wanted) return ok_status();
+        TRY_ASSIGN(JsonValue type, wanted->require("type"));
+        if (!is_text(type, "json_schema"))
+            return type.error(format("expected \"json_schema\", found {}", type.describe()));
+        TRY_ASSIGN(JsonValue schema, wanted->require("schema"));
+        out.names.add("response_format.json_schema", "output_config.format");
+        chat.key("response_format").begin_object().field("type", "json_schema");
+        chat.key("json_schema").begin_object().field("name", "output");
+        chat.key("schema").raw(schema.dump()).end_object().end_object();
+        return ok_status();
+    }
+
+    Status metadata() {
+        std::optional<JsonValue> metadata = root.find("metadata");
+        if (!metadata) return ok_status();
+        static constexpr KnownField kFields[] = {{"user_id"}};
+        TRY(check_fields(*metadata, kFields, ignored));
+        if (std::optional<JsonValue> user = metadata->find("user_id")) {
+            out.names.add("user", "metadata.user_id");
+            chat.key("user").raw(user->dump());
+        }
+        return ok_status();
+    }
+};
+
+Status translate(const JsonValue& root, MessagesUse use, JsonWriter& chat, MessagesRequest& out,
+                 std::vector<std::string>& ignored) {
+    static const std::vector<KnownField> kFields = make_known_fields();
+    TRY(check_fields(root, kFields, ignored));
+    if (use == MessagesUse::kGenerate) TRY(root.require("max_tokens"));
+    chat.begin_object();
+    copy_fields(root, {"model", "stream", "max_tokens", "temperature", "top_p", "top_k"}, chat);
+    copy_fields(root, extension_fields(), chat);
+    if (std::optional<JsonValue> stop = root.find("stop_sequences")) {
+        TRY(stop->as_array());
+        out.names.add("stop", "stop_sequences");
+        chat.key("stop").raw(stop->dump());
+    }
+    Translator translator{root, chat, out, ignored};
+    TRY(translator.messages());
+    TRY(translator.tools());
+    TRY(translator.tool_choice());
+    TRY(translator.thinking());
+    TRY(translator.output_config());
+    TRY(translator.metadata());
+    chat.end_object();
+    return ok_status();
+}
+
+}  // namespace
+
+Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUse use,
+                                               uint32_t vocab_size) {
+    TRY_ASSIGN(JsonDocument document, parse_json(body));
+    JsonValue root = document.root();
+    if (!root.is_object())
+        return root.error(format("expected an object, found {}", root.describe()));
+    MessagesRequest out;
+    std::vector<std::string> ignored;
+    JsonWriter chat;
+    TRY(translate(root, use, chat, out, ignored));
+    TRY_ASSIGN(JsonDocument translated, parse_json(chat.take()));
+    Result<GenerateRequest> parsed =
+        parse_generate_object(translated.root(), ApiKind::kChat, vocab_size);
+    if (!parsed.ok()) return out.names.renamed(parsed.error());
+    out.generate = std::move(*parsed);
+    out.generate.ignored_fields = std::move(ignored);
+    if (out.generate.structure)
+        out.generate.structure->param = out.names.original(out.generate.structure->param);
+    return out;
+}
+
+}  // namespace lorad::proto

@@ -1,0 +1,24 @@
+// Bodies of POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients send them: said as
+// a chat.
+#pragma once
+
+#include <string_view>
+
+#include "proto/field_names.h"
+#include "proto/generate_request.h"
+
+namespace lorad::proto {
+
+struct MessagesRequest {
+    GenerateRequest generate;
+    FieldNames names;  // of the chat's fields in this body, for later errors
+};
+
+enum class MessagesUse : uint8_t { kGenerate, kCountTokens };
+
+// Errors as parse_generate_request(), about the body's own fields. max_tokens is required to
+// generate, as there.
+Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUse use,
+                                               uint32_t vocab_size);
+
+}  // namespace lorad::proto

@@ -1,0 +1,127 @@
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's interface, over the same generations.
+#include <chrono>
+
+#include "proto/answer_blocks.h"
+#include "proto/base/format.h"
+#include "proto/messages_request.h"
+#include "proto/messages_response.h"
+#include "server/http/answer.h"
+#include "server/http/generation.h"
+#include "server/http/prompt.h"
+#include "server/http/reply_parts.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using proto::MessagesUse;
+
+// Readers and proxies are told now and then that the answer is still being made.
+constexpr std::chrono::seconds kPingInterval{15};
+
+HttpReply messages_error_reply(const Error& error) {
+    HttpReply reply = error_reply(error);
+    reply.body = proto::messages_error_body(error);
+    return reply;
+}
+
+// Anthropic's clients name blocks by their place; only calls have ids.
+proto::AnswerBlocks make_blocks() {
+    return proto::AnswerBlocks([](proto::BlockKind) { return std::string(); });
+}
+
+void stream_out(Generation& generation, HttpSink& sink) {
+    AnswerParts parts(generation);
+    proto::AnswerBlocks answer = make_blocks();
+    const auto& blocks = answer.blocks();
+    std::string out =
+        proto::messages_begin_event(generation.head, generation.prompt_of(0).tokens.size()) +
+        proto::messages_ping_event();
+    if (!sink.write(out)) return;
+    Clock::time_point last_write = Clock::now();
+    while (!generation.ended()) {
+        out.clear();
+        for (Generation::Piece& piece : generation.next()) {
+            if (piece.error) {
+                sink.write(out + proto::messages_error_event(*piece.error));
+                return;
+            }
+            proto::ChoicePart part = parts.part_of(std::move(piece));
+            for (const proto::BlockChange& change : answer.take(part))
+                out += proto::messages_change_event(blocks, change);
+            if (part.finish_reason.empty()) continue;
+            out += proto::messages_end_events(
+                blocks, {part.finish_reason, part.stop_text, generation.usage()});
+        }
+        if (out.empty() && Clock::now() - last_write >= kPingInterval)
+            out = proto::messages_ping_event();
+        if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
+        if (!out.empty()) last_write = Clock::now();
+    }
+}
+
+HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
+    auto whole = whole_answer(generation, http);
+    if (!whole.ok()) return messages_error_reply(whole.error());
+    if (!*whole) return nobodys_reply();
+    const proto::ChoicePart& part = (*whole)->front();
+    proto::AnswerBlocks answer = make_blocks();
+    answer.take(part);
+    return json_reply(
+        proto::messages_object(generation.head, answer.blocks(),
+                               {part.finish_reason, part.stop_text, generation.usage()}));
+}
+
+Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::MessagesRequest parsed,
+               proto::parse_messages_request(http.body, MessagesUse::kGenerate,
+                                             context.vocab_size));
+    TRY_ASSIGN(std::string ignored,
+               ignored_fields_header(context, parsed.generate.ignored_fields));
+    bool stream = parsed.generate.stream;
+    auto started = Generation::start(context, http, std::move(parsed.generate));
+    if (!started.ok()) return parsed.names.renamed(started.error());
+    std::shared_ptr<Generation> generation = std::move(*started);
+    generation->head.id = format("msg_{:016x}", random_number());
+    HttpReply reply =
+        stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
+               : whole_reply(*generation, http);
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::MessagesRequest parsed,
+               proto::parse_messages_request(http.body, MessagesUse::kCountTokens,
+                                             context.vocab_size));
+    TRY_ASSIGN(std::string ignored,
+               ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY(check_adapters(context, parsed.generate));
+    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
+    if (!prompts.ok()) return parsed.names.renamed(prompts.error());
+    HttpReply reply = json_reply(proto::messages_token_count(prompts->front().tokens.size()));
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+HttpReply reply_of(Result<HttpReply> reply) {
+    return reply.ok() ? std::move(*reply) : messages_error_reply(reply.error());
+}
+HttpReply create_message(ServerContext& context, const HttpRequest& request) {
+    return reply_of(answered(context, request));
+}
+HttpReply count_tokens(ServerContext& context, const HttpRequest& request) {
+    return reply_of(counted(context, request));
+}
+
+constexpr ContextRoute kRoutes[] = {
+    {"POST", "/v1/messages", create_message, BodyUse::kBuffered, messages_error_reply},
+    {"POST", "/v1/messages/count_tokens", count_tokens, BodyUse::kBuffered, messages_error_reply},
+};
+
+}  // namespace
+
+std::span<const ContextRoute> messages_routes() { return kRoutes; }
+
+}  // namespace lorad::server

@@ -1,0 +1,224 @@
+// /v1/messages: Anthropic's bodies said as chats, and answers as blocks and events.
+#include <gtest/gtest.h>
+
+#include "proto/messages_request.h"
+#include "proto/messages_response.h"
+
+namespace lorad::proto {
+namespace {
+
+constexpr uint32_t kVocab = 1000;
+constexpr const char* kHi = R"("messages":[{"role":"user","content":"hi"}])";
+
+MessagesRequest parsed(const std::string& fields) {
+    Result<MessagesRequest> request = parse_messages_request(
+        "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
+    EXPECT_TRUE(request.ok()) << fields << ": " << request.error().message;
+    return request.ok() ? std::move(*request) : MessagesRequest();
+}
+Error refused(const std::string& fields) {
+    Result<MessagesRequest> request = parse_messages_request(
+        "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
+    EXPECT_FALSE(request.ok()) << fields;
+    return request.ok() ? Error() : request.error();
+}
+
+TEST(MessagesRequest, BlocksBecomeMessagesOfAChat) {
+    EXPECT_EQ(
+        parsed(
+            R"("system":[{"type":"text","text":"Be nice.","cache_control":{"type":"ephemeral"}}],"messages":[)"
+            R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+            R"({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"well"},)"
+            R"({"type":"tool_use","id":"t1","name":"f","input":{"x":1.50}}]},)"
+            R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"7"}],"is_error":true},{"type":"text","text":"so?"}]}])")
+            .generate.messages_json,
+        R"([{"role":"system","content":"Be nice."},{"role":"user","content":"a\nb"},)"
+        R"({"role":"assistant","content":"well","reasoning_content":"hm","tool_calls":[)"
+        R"({"id":"t1","type":"function","function":{"name":"f","arguments":{"x":1.50}}}]},)"
+        R"({"role":"tool","tool_call_id":"t1","content":"7","is_error":true},)"
+        R"({"role":"user","content":"so?"}])");
+}
+
+TEST(MessagesRequest, AnAnswerThatTheClientHasBegunIsContinued) {
+    MessagesRequest begun = parsed(
+        R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well, "}])");
+    EXPECT_EQ(begun.generate.continued_text, "Well, ");
+    EXPECT_FALSE(begun.generate.add_generation_prompt);
+    MessagesRequest plain = parsed(kHi);
+    EXPECT_FALSE(plain.generate.continued_text);
+    EXPECT_TRUE(plain.generate.add_generation_prompt);
+}
+
+TEST(MessagesRequest, OptionsAreThoseOfChatsUnderOtherNames) {
+    MessagesRequest request = parsed(
+        std::string(kHi) +
+        R"(,"stop_sequences":["x"],"metadata":{"user_id":"me"},"top_k":3,"temperature":0.5,"stream":true,)"
+        R"("tools":[{"name":"f","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}}],)"
+        R"("tool_choice":{"type":"any","disable_parallel_tool_use":true},"service_tier":"auto","nonsense":1,"adapter":"x")");
+    const GenerateRequest& generate = request.generate;
+    EXPECT_EQ(generate.stop, std::vector<std::string>{"x"});
+    EXPECT_EQ(generate.user, "me");
+    EXPECT_EQ(generate.top_k, 3u);
+    EXPECT_EQ(generate.n_tokens_max, 5u);
+    EXPECT_TRUE(generate.stream);
+    EXPECT_EQ(generate.tools_json,
+              R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])");
+    EXPECT_EQ(generate.tool_choice, ToolChoice::kRequired);
+    EXPECT_FALSE(generate.parallel_tool_calls);
+    EXPECT_EQ(generate.ignored_fields, std::vector<std::string>{"nonsense"});
+    EXPECT_EQ(generate.adapters->at(0).name, "x");
+    MessagesRequest shaped = parsed(
+        std::string(kHi) +
+        R"(,"output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}},"thinking":{"type":"disabled"})");
+    EXPECT_EQ(shaped.generate.structure->source, R"({"type":"null"})");
+    EXPECT_EQ(shaped.generate.structure->param, "output_config.format.schema");
+    EXPECT_FALSE(shaped.generate.include_reasoning);
+}
+
+TEST(MessagesRequest, OnlyCountingNeedsNoMaxTokens) {
+    const std::string body = "{" + std::string(kHi) + "}";
+    EXPECT_EQ(parse_messages_request(body, MessagesUse::kGenerate, kVocab).error().param,
+              "max_tokens");
+    EXPECT_TRUE(parse_messages_request(body, MessagesUse::kCountTokens, kVocab).ok());
+}
+
+TEST(MessagesRequest, ErrorsNameTheFieldsOfTheBody) {
+    auto block = [](const std::string& text) {
+        return R"("messages":[{"role":"user","content":[)" + text + "]}]";
+    };
+    const std::pair<std::string, const char*> cases[] = {
+        {R"("messages":[])", "messages"},
+        {R"("messages":[{"role":"robot","content":"a"}])", "messages[0].role"},
+        {R"("messages":[{"role":"user","content":[]}])", "messages[0].content"},
+        {block(R"({"type":"text"})"), "messages[0].content[0].text"},
+        {block(R"({"type":"tool_result"})"), "messages[0].content[0].tool_use_id"},
+        {R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":3}]}])",
+         "messages[0].content[0].input"},
+        {std::string(kHi) + R"(,"stop_sequences":[""])", "stop_sequences[0]"},
+        {std::string(kHi) + R"(,"stop_sequences":"x")", "stop_sequences"},
+        {std::string(kHi) + R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
+        {std::string(kHi) + R"(,"tools":[{"name":"","input_schema":{}}])", "tools[0].name"},
+        {std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":3}])", "tools[0].input_schema"},
+        {std::string(kHi) + R"(,"tool_choice":{"type":"tool","name":"f"})", "tool_choice.name"},
+        {std::string(kHi) + R"(,"metadata":{"user_id":3})", "metadata.user_id"},
+        {std::string(kHi) + R"(,"temperature":"hot")", "temperature"},
+    };
+    for (const auto& [fields, param] : cases) {
+        Error error = refused(fields);
+        EXPECT_EQ(error.param, param) << error.message;
+        EXPECT_EQ(error.code, ErrorCode::kInvalidRequest) << error.message;
+    }
+}
+
+TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
+    const std::pair<std::string, const char*> cases[] = {
+        {R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])",
+         "messages[0].content[0].type"},
+        {R"("messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":""}]}])",
+         "messages[0].content[0].type"},
+        {std::string(kHi) + R"(,"thinking":{"type":"enabled","budget_tokens":1024})",
+         "thinking.budget_tokens"},
+        {std::string(kHi) + R"(,"tools":[{"type":"bash_20250124","name":"bash"}])", "tools[0].type"},
+        {std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":{},"defer_loading":true}])",
+         "tools[0].defer_loading"},
+        {std::string(kHi) + R"(,"output_config":{"effort":"low"})", "output_config.effort"},
+        {std::string(kHi) + R"(,"container":"x")", "container"},
+        {std::string(kHi) + R"(,"mcp_servers":[{}])", "mcp_servers"},
+    };
+    for (const auto& [fields, param] : cases) {
+        Error error = refused(fields);
+        EXPECT_EQ(error.param, param) << error.message;
+        EXPECT_EQ(error.code, ErrorCode::kUnsupportedParameter) << error.message;
+    }
+}
+
+AnswerBlocks blocks_of(const std::vector<ChoicePart>& parts, std::string* events = nullptr) {
+    AnswerBlocks blocks([](BlockKind) { return std::string(); });
+    for (const ChoicePart& part : parts) {
+        for (const BlockChange& change : blocks.take(part)) {
+            if (events != nullptr) *events += messages_change_event(blocks.blocks(), change);
+        }
+    }
+    return blocks;
+}
+ChoicePart text_part(std::string text, std::string finish_reason = {}) {
+    ChoicePart part;
+    part.text = std::move(text);
+    part.finish_reason = std::move(finish_reason);
+    return part;
+}
+
+TEST(MessagesResponse, EventsHaveTheirNamesAndOrder) {
+    ChoicePart thought, call;
+    thought.reasoning = "hm";
+    call.tool_calls = {{0, "c0", "f", "{\"x\":1}"}};
+    call.finish_reason = "tool_calls";
+    std::string events;
+    AnswerBlocks blocks = blocks_of({thought, text_part("So"), call}, &events);
+    EXPECT_EQ(
+        events,
+        "event: content_block_start\n"
+        R"(data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}})"
+        "\n\nevent: content_block_delta\n"
+        R"(data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}})"
+        "\n\nevent: content_block_stop\n"
+        R"(data: {"type":"content_block_stop","index":0})"
+        "\n\nevent: content_block_start\n"
+        R"(data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":"","citations":null}})"
+        "\n\nevent: content_block_delta\n"
+        R"(data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"So"}})"
+        "\n\nevent: content_block_stop\n"
+        R"(data: {"type":"content_block_stop","index":1})"
+        "\n\nevent: content_block_start\n"
+        R"(data: {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"c0","name":"f","input":{}}})"
+        "\n\nevent: content_block_delta\n"
+        R"(data: {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{\"x\":1}"}})"
+        "\n\nevent: content_block_stop\n"
+        R"(data: {"type":"content_block_stop","index":2})"
+        "\n\n");
+    EXPECT_EQ(messages_end_events(blocks.blocks(), {"tool_calls", "", {9, 4, 3}}),
+              "event: message_delta\n"
+              R"(data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},)"
+              R"("usage":{"input_tokens":6,"cache_creation_input_tokens":0,"cache_read_input_tokens":3,"output_tokens":4}})"
+              "\n\nevent: message_stop\n"
+              R"(data: {"type":"message_stop"})"
+              "\n\n");
+}
+
+TEST(MessagesResponse, SaysWhyTheAnswerEnded) {
+    ResponseHead head;
+    auto reason = [&](const std::vector<ChoicePart>& parts, const MessagesEnd& end) {
+        auto document = parse_json(messages_object(head, blocks_of(parts).blocks(), end));
+        return std::string(*document->root().string_or("stop_reason", "")) + "/" +
+               std::string(*document->root().string_or("stop_sequence", "null"));
+    };
+    EXPECT_EQ(reason({text_part("a", "stop")}, {"stop", "", {}}), "end_turn/null");
+    EXPECT_EQ(reason({text_part("a", "stop")}, {"stop", "xy", {}}), "stop_sequence/xy");
+    EXPECT_EQ(reason({text_part("a", "length")}, {"length", "", {}}), "max_tokens/null");
+    ChoicePart call;
+    call.tool_calls = {{0, "c0", "f", "{\"x\":"}};
+    call.finish_reason = "stop";
+    EXPECT_EQ(reason({call}, {"stop", "", {}}), "tool_use/null");
+    EXPECT_NE(messages_object(head, blocks_of({call}).blocks(), {"length", "", {}}).find(R"("input":{})"),
+              std::string::npos)
+        << "half an object is none";
+}
+
+TEST(MessagesResponse, ErrorsHaveAnthropicsEnvelope) {
+    auto type = [](ErrorCode code) {
+        auto document = parse_json(messages_error_body(make_error(code, "why")));
+        EXPECT_EQ(*document->root().string_or("type", ""), "error");
+        EXPECT_EQ(*document->root().find("error")->string_or("message", ""), "why");
+        return std::string(*document->root().find("error")->string_or("type", ""));
+    };
+    EXPECT_EQ(type(ErrorCode::kInvalidRequest), "invalid_request_error");
+    EXPECT_EQ(type(ErrorCode::kModelNotFound), "not_found_error");
+    EXPECT_EQ(type(ErrorCode::kPayloadTooLarge), "request_too_large");
+    EXPECT_EQ(type(ErrorCode::kOverloaded), "rate_limit_error");
+    EXPECT_EQ(type(ErrorCode::kDraining), "overloaded_error");
+    EXPECT_EQ(type(ErrorCode::kInternal), "api_error");
+    EXPECT_EQ(type(ErrorCode::kAdapterUnsupported), "invalid_request_error");
+}
+
+}  // namespace
+}  // namespace lorad::proto

@@ -10,65 +10,33 @@ Printed: upload of one adapter over loopback until it is resident; time to first
 against a resident one; throughput of Zipf-1.1 traffic with paging against all resident; GPU time of a merge.
 """
 import argparse
+import asyncio
 import hashlib
-import http.client
 import json
 import pathlib
 import random
-import shlex
 import statistics
-import subprocess
-import tempfile
 import time
 
-import http_bench
+from load import client, runner, servers
 
 
 class Daemon:
     """One `lorad serve` on its own port; stopped at the end of the with block."""
 
-    def __init__(self, args, room, port):
-        self.port, self.url = port, f"http://127.0.0.1:{port}"
+    def __init__(self, args, room):
         adapter = pathlib.Path(args.adapters.format(1)) / "adapter_model.safetensors"
         mib = adapter.stat().st_size / 2**20
-        self.log = tempfile.NamedTemporaryFile(prefix="lorad-bench-", suffix=".log", delete=False)
-        self.process = subprocess.Popen(
-            shlex.split(args.lorad) + ["serve", "--model", args.model, "--served-model-name", "base", "--port", str(port),
-                                       "--max-model-len", "4096", "--max-loras", str(room), "--state-dir", "none",
-                                       "--adapter-memory-mib", str(int(mib * (room + 0.5)) + 1),
-                                       "--adapter-ram-mib", str(int(mib * (args.n + 2) * 1.1))],
-            stdout=self.log, stderr=self.log)
+        self.server = servers.lorad(args.lorad, args.model, "--served-model-name", "base", "--max-model-len", "4096", "--max-loras", str(room),
+                                    "--adapter-memory-mib", str(int(mib * (room + 0.5)) + 1), "--adapter-ram-mib", str(int(mib * (args.n + 2) * 1.1)))
 
     def __enter__(self):
-        for _ in range(600):
-            try:
-                if self.call("GET", "/health/ready")[0] == 200:
-                    return self
-            except OSError:
-                pass
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.2)
-        raise SystemExit("lorad did not become ready:\n" + pathlib.Path(self.log.name).read_text()[-2000:])
+        self.server.__enter__()
+        self.url, self.must = self.server.url, self.server.must
+        return self
 
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(60)
-
-    def call(self, method, path, body=None, content_type="application/json"):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        payload = json.dumps(body) if isinstance(body, (dict, list)) else body
-        connection.request(method, path, payload, {"Content-Type": content_type} if payload is not None else {})
-        response = connection.getresponse()
-        text = response.read()
-        connection.close()
-        return response.status, text
-
-    def must(self, *call):
-        status, text = self.call(*call)
-        if status >= 300:
-            raise SystemExit(f"{call[0]} {call[1]}: {status} {text[:500].decode(errors='replace')}")
-        return json.loads(text) if text else {}
+    def __exit__(self, *error):
+        self.server.__exit__(*error)
 
     def load(self, args, n):
         self.must("POST", "/v1/load_lora_adapter", {"lora_name": f"a{n}", "lora_path": str(pathlib.Path(args.adapters.format(n)).resolve())})
@@ -77,10 +45,10 @@ class Daemon:
         rng = random.Random(seed)
         body = {"model": model, "prompt": [rng.randrange(3, 4000) for _ in range(32)], "temperature": 0, "max_tokens": 2,
                 "ignore_eos": True, "stream": True, "return_token_ids": True}
-        first, _, _, error = http_bench.stream_one(http_bench.urllib.parse.urlparse(self.url), body)
-        if error:
-            raise SystemExit(f"{model}: {error}")
-        return 1e3 * first
+        outcome = asyncio.run(client.Endpoint(self.url).send("/v1/completions", body))
+        if not outcome.ok:
+            raise SystemExit(f"{model}: {outcome.error}")
+        return 1e3 * outcome.ttft
 
 
 def upload(daemon, args, results):
@@ -110,22 +78,17 @@ def page(daemon, args, results):
                     "resident_max": max(resident), "in_host_memory_max": max(paged)})
 
 
-def zipf_models(args, n_requests):
-    rng = random.Random(7)
-    weights = [1 / rank**1.1 for rank in range(1, args.n + 1)]
-    return [f"a{n}" for n in rng.choices(range(1, args.n + 1), weights, k=n_requests)]
-
-
-def traffic(daemon, args, models):
-    options = argparse.Namespace(url=daemon.url, models=",".join(models), requests=len(models), prompt_tokens=128, max_tokens=64,
-                                 vocab=4000, seed=3, llama_loras=0)
-    return http_bench.run(options, args.streams)
+def traffic(daemon, args, requests, seed):
+    settings = {"url": daemon.url, "streams": args.streams, "requests": requests,
+                "workload": {"models": [f"a{n}" for n in range(1, args.n + 1)], "mix": "zipf:1.1", "prompt": "128", "output": "64", "vocab": 4000, "seed": seed}}
+    return runner.measured(settings)[0]
 
 
 def zipf(daemon, args, results, room):
-    traffic(daemon, args, zipf_models(args, 2 * args.streams))  # pipelines, and the adapters that this traffic likes
-    row = traffic(daemon, args, zipf_models(args, 12 * args.streams))
-    results.append({"bench": "zipf_1.1", "room": room, "adapters": args.n, **{key: row[key] for key in ("streams", "tokens_per_s", "ttft_ms_median", "ttft_ms_p99", "errors", "first_error")}})
+    traffic(daemon, args, 2 * args.streams, 3)  # pipelines, and the adapters that this traffic likes
+    row = traffic(daemon, args, 12 * args.streams, 4)
+    results.append({"bench": "zipf_1.1", "room": room, "adapters": args.n, "streams": args.streams, "tokens_per_s": row["tokens_per_s"],
+                    "ttft_ms": row["ttft_ms"], "errors": row["errors"], "first_error": row["first_error"]})
     return row["tokens_per_s"]
 
 
@@ -152,7 +115,7 @@ def main():
     for room in (args.room, args.n):
         if room == args.n and "zipf" not in parts:
             continue
-        with Daemon(args, room, 8191) as daemon:
+        with Daemon(args, room) as daemon:
             if room == args.room and "upload" in parts:
                 upload(daemon, args, results)
             begin = time.perf_counter()

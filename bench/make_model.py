@@ -3,12 +3,15 @@
 
 usage: make_model.py model   OUT_DIR  SHAPE {f16|bf16}         SHAPE: tiny, 0.5b, 1.5b, 7b (Qwen2.5 shapes)
        make_model.py adapter OUT_DIR  SHAPE RANK SEED          all seven linear modules, alpha = 2 * RANK, f16
+       make_model.py adapters OUT_PREFIX SHAPE RANK N          OUT_PREFIX1 ... OUT_PREFIXN, those that do not exist yet
 
 The values are one random block read at shifting offsets: random enough for timing and for comparing kernel paths, never
-zero. Tokenizer files come from deploy/demo-model/base, so a text prompt works though its answer means nothing.
+zero. Files are written by several processes. Tokenizer files come from deploy/demo-model/base, so a text prompt works though its answer means nothing.
 Needs python3 with numpy. The 7b folder takes 15.2 GB.
 """
 import json
+import multiprocessing
+import os
 import pathlib
 import shutil
 import struct
@@ -22,7 +25,7 @@ SHAPES = {
     "1.5b": dict(h=1536, layers=28, heads=12, kv=2, d=128, ff=8960, vocab=151936, tied=True),
     "7b": dict(h=3584, layers=28, heads=28, kv=4, d=128, ff=18944, vocab=152064, tied=False),
 }
-SHARD_BYTES = 4 << 30
+SHARD_BYTES = 2 << 30
 BLOCK = 1 << 25  # values in the random block
 
 
@@ -38,8 +41,13 @@ def one(dtype: str) -> int:
     return {"f16": 0x3C00, "bf16": 0x3F80}[dtype]
 
 
-def write_safetensors(path: pathlib.Path, tensors, dtype: str, block: np.ndarray, start: int) -> int:
-    """tensors: (name, shape, kind) with kind random or ones. Returns the block offset to go on from."""
+def next_start(tensors, start: int) -> int:
+    """The block offset behind these tensors, of which each random one begins a little further on."""
+    return (start + 977 * sum(kind == "random" for _, _, kind in tensors)) % BLOCK
+
+
+def write_safetensors(path: pathlib.Path, tensors, dtype: str, block: np.ndarray, start: int) -> None:
+    """tensors: (name, shape, kind) with kind random or ones; start: the block offset before the first."""
     header, offset = {}, 0
     for name, shape, _ in tensors:
         size = 2 * int(np.prod(shape))
@@ -62,7 +70,20 @@ def write_safetensors(path: pathlib.Path, tensors, dtype: str, block: np.ndarray
                 file.write(block[at:at + count].data)
                 left -= count
                 at = 0
-    return start
+
+
+def in_parallel(function, jobs) -> None:
+    """function(*job) for all jobs, each in a process forked from here, a few at a time; the first failure ends it."""
+    context, running, left = multiprocessing.get_context("fork"), [], list(jobs)
+    while left or running:
+        while left and len(running) < (os.cpu_count() or 1):
+            process = context.Process(target=function, args=left.pop(0))
+            process.start()
+            running.append(process)
+        process = running.pop(0)
+        process.join()
+        if process.exitcode != 0:
+            sys.exit("a file could not be written")
 
 
 def linear_shapes(s):
@@ -97,13 +118,15 @@ def make_model(out: pathlib.Path, shape: str, dtype: str) -> None:
             size = 0
         shards[-1] += group
         size += group_bytes
-    block, start, weight_map, total = random_block(dtype, 1, 0.02), 0, {}, 0
+    block, start, weight_map, total, jobs = random_block(dtype, 1, 0.02), 0, {}, 0, []
     for index, tensors in enumerate(shards):
         name = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
-        start = write_safetensors(out / name, tensors, dtype, block, start)
+        jobs.append((out / name, tensors, dtype, block, start))
+        start = next_start(tensors, start)
         for tensor, tensor_shape, _ in tensors:
             weight_map[tensor] = name
             total += 2 * int(np.prod(tensor_shape))
+    in_parallel(write_safetensors, jobs)
     (out / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}))
     (out / "config.json").write_text(json.dumps({
@@ -118,15 +141,22 @@ def make_model(out: pathlib.Path, shape: str, dtype: str) -> None:
         shutil.copyfile(demo / name, out / name)
 
 
-def make_adapter(out: pathlib.Path, shape: str, rank: int, seed: int) -> None:
+def make_adapters(prefix: str, shape: str, rank: int, n: int) -> None:
+    block = random_block("f16", 100, 0.01)
+    folders = [(pathlib.Path(f"{prefix}{i}"), i) for i in range(1, n + 1)]
+    in_parallel(make_adapter, [(folder, shape, rank, i, block) for folder, i in folders if not (folder / "adapter_config.json").exists()])
+
+
+def make_adapter(out: pathlib.Path, shape: str, rank: int, seed: int, block=None) -> None:
     s = SHAPES[shape]
+    block = random_block("f16", seed + 100, 0.01) if block is None else block
     out.mkdir(parents=True, exist_ok=True)
     tensors = []
     for layer in range(s["layers"]):
         for name, n, k in linear_shapes(s):
             prefix = f"base_model.model.model.layers.{layer}.{name}."
             tensors += [(prefix + "lora_A.weight", (rank, k), "random"), (prefix + "lora_B.weight", (n, rank), "random")]
-    write_safetensors(out / "adapter_model.safetensors", tensors, "f16", random_block("f16", seed + 100, 0.01), seed * 7919)
+    write_safetensors(out / "adapter_model.safetensors", tensors, "f16", block, seed * 7919)
     (out / "adapter_config.json").write_text(json.dumps({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0,
         "bias": "none", "use_rslora": False, "use_dora": False, "modules_to_save": None, "rank_pattern": {},
@@ -140,6 +170,8 @@ def main() -> None:
         make_model(pathlib.Path(args[1]), args[2], args[3])
     elif len(args) == 5 and args[0] == "adapter" and args[2] in SHAPES:
         make_adapter(pathlib.Path(args[1]), args[2], int(args[3]), int(args[4]))
+    elif len(args) == 5 and args[0] == "adapters" and args[2] in SHAPES:
+        make_adapters(args[1], args[2], int(args[3]), int(args[4]))
     else:
         sys.exit(__doc__)
 

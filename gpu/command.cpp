@@ -51,19 +51,8 @@ void write_timestamp(CommandBufferImpl& impl, uint32_t query) {
                          query % kPerPool);
 }
 
-void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
-                     const DispatchInfo& info) {
-    const KernelImpl& k = kernel.impl();
-    if (impl.bound != k.pipeline) {
-        vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
-        impl.bound = k.pipeline;
-    }
-    CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
-    vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                       static_cast<uint32_t>(params.size()), params.data());
-    ++impl.n_dispatches;
-    if (!impl.timestamps) return;
-
+// Writes the first timestamp of a pair. False, and no timestamps from then on, if there is no pool for it.
+bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
     const uint32_t query = static_cast<uint32_t>(impl.timed.size()) * 2;
     impl.timed.push_back({info.name, info.bytes, info.flops});
     if (query / 2 % CommandBufferImpl::kTimedPerPool == 0) {
@@ -76,17 +65,35 @@ void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
             impl.first_failure = result;  // reported by end()
             impl.timestamps = false;
             impl.timed.clear();
-            return;
+            return false;
         }
         impl.query_pools.push_back(pool);
         vkCmdResetQueryPool(impl.command, pool, 0, pool_info.queryCount);
     }
     write_timestamp(impl, query);
+    return true;
+}
+
+void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1); }
+
+void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
+                     const DispatchInfo& info) {
+    const KernelImpl& k = kernel.impl();
+    if (impl.bound != k.pipeline) {
+        vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
+        impl.bound = k.pipeline;
+    }
+    CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
+    vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                       static_cast<uint32_t>(params.size()), params.data());
+    ++impl.n_dispatches;
+    if (!impl.timestamps) return;
+    begin_timed(impl, info);
 }
 
 void after_dispatch(CommandBufferImpl& impl) {
     if (!impl.timestamps) return;
-    write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1);
+    end_timed(impl);
     record_full_barrier(impl);
 }
 
@@ -122,6 +129,8 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
     VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     info.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;  // may be submitted again while pending
     VK_TRY(vkBeginCommandBuffer(impl->command, &info));
+    impl->span = options.span_timestamps && !options.timestamps && impl->device->physical.timestamp_bits > 0;
+    if (impl->span) impl->span = begin_timed(*impl, {.name = "recording"});
     return Recorder(std::move(impl));
 }
 
@@ -167,6 +176,7 @@ void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, 
 
 Result<CommandBuffer> Recorder::end() && {
     CommandBufferImpl& impl = *impl_;
+    if (impl.span) end_timed(impl);
     // The next recording, and the host once the timeline says so, see everything that this one wrote.
     record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
                    kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,

@@ -42,6 +42,7 @@ struct DispatchInfo {
 
 struct RecorderOptions {
     bool timestamps = false;  // one timestamp pair per dispatch, read by gpu/profiler.h; forces a barrier after each
+    bool span_timestamps = false;  // instead: one pair around all of it, read as one dispatch named "recording"
 };
 
 // Records one command buffer. Engine thread only.

@@ -23,7 +23,8 @@ struct CommandBufferImpl {
     uint32_t n_dispatches = 0;
     uint64_t last_submission = 0;  // compute timeline value; 0: never submitted
 
-    bool timestamps = false;
+    bool timestamps = false;  // a pair for each dispatch
+    bool span = false;        // one pair for all
     std::vector<VkQueryPool> query_pools;
     std::vector<Timed> timed;  // entry i: queries 2i and 2i+1, counted over the pools
 

@@ -10,7 +10,7 @@ namespace lorad::gpu {
 Result<std::vector<DispatchTime>> read_dispatch_times(Device& device, const CommandBuffer& recording) {
     const CommandBufferImpl& impl = recording.impl();
     std::vector<DispatchTime> times;
-    if (!impl.timestamps || impl.timed.empty()) return times;
+    if (impl.timed.empty()) return times;
     TRY_ASSIGN(const uint64_t completed, device.compute_queue().completed());
     if (impl.last_submission == 0 || impl.last_submission > completed) {
         return make_error(ErrorCode::kInternal, "dispatch times were asked for before the recording had finished");

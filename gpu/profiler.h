@@ -1,4 +1,4 @@
-// GPU time of each dispatch of a recording made with RecorderOptions::timestamps.
+// GPU time of each dispatch of a recording made with RecorderOptions::timestamps, or of all of it with span_timestamps.
 #pragma once
 
 #include <cstdint>

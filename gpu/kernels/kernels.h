@@ -26,11 +26,14 @@
 #include "gpu/kernels/gated_act.params.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/lora_shrink.params.h"
+#include "gpu/kernels/lora_vector.params.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
 #include "gpu/kernels/merge_weights.params.h"
 #include "gpu/kernels/qkv_post.params.h"
+#include "gpu/kernels/read_stream.params.h"
 #include "gpu/kernels/rms_norm.params.h"
+#include "gpu/kernels/row_normalize.params.h"
 #include "gpu/kernels/sample_argmax.params.h"
 #include "gpu/kernels/sample_choice.params.h"
 #include "gpu/kernels/step_state.h"
@@ -46,6 +49,10 @@ constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value +
 constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeightAlign); }
 
 enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
+
+enum class RowOperation : uint32_t { kSoftmax = 0, kLayerNorm = 1, kRmsNorm = 2 };
+// Who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
+enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
@@ -164,6 +171,14 @@ class KernelSet {
     void merge_bias(Recorder& recorder, const MergeWeightsParams& params);
     // DoRA: magnitudes -> gains, in place. Moves W once.
     void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type);
+
+    // y = W x + scale * B (A x) for one row of one adapter, in one dispatch. Moves W, A and B once.
+    void lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
+                     LowSharing sharing = LowSharing::kAuto);
+    // Softmax, layer norm or RMS norm of each row, one type in and out. Moves the rows in and out.
+    void row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type, uint32_t rows);
+    // Reads memory and keeps nothing: the ceiling that benchmarks divide by. loads: 16-byte words of a thread in flight.
+    void read_stream(Recorder& recorder, const ReadStreamParams& params, uint32_t loads);
 
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);

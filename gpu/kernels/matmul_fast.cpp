@@ -55,7 +55,7 @@ struct CoopmatTile {
     double factor;  // measured time over what best_split() expects, relative to the others
 };
 // The first one fits every matrix. Factors fitted to 24 products of 16 to 2,048 rows on an H200: what is chosen takes 1.02 of the
-// best candidate's time on average (`kernels_bench --sweep` measures all candidates).
+// best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates).
 constexpr std::array kCoopmatTiles = {
     CoopmatTile{16, 64, 64, 4, 4, 1.30},    CoopmatTile{16, 64, 128, 4, 4, 1.00},   CoopmatTile{16, 128, 64, 8, 8, 1.056},
     CoopmatTile{32, 64, 64, 4, 4, 1.022},   CoopmatTile{32, 128, 64, 8, 8, 1.106},  CoopmatTile{48, 256, 64, 8, 8, 1.51},

@@ -10,8 +10,8 @@ namespace {
 class ProfilerTest : public GpuTest {
   protected:
     // n dispatches called a, b, a, b, ... of 1 and 200 workgroups.
-    CommandBuffer record(uint32_t n, bool timestamps) {
-        auto recorder = must(Recorder::begin(device(), {.timestamps = timestamps}));
+    CommandBuffer record(uint32_t n, bool timestamps, bool span = false) {
+        auto recorder = must(Recorder::begin(device(), {.timestamps = timestamps, .span_timestamps = span}));
         for (uint32_t i = 0; i < n; ++i) {
             const bool b = i % 2 == 1;
             recorder.dispatch(kernel_, SelfTestParams{0, counter_.address(), 0, 0, 0, 0}, b ? 200 : 1, 1, 1,
@@ -47,6 +47,24 @@ TEST_F(ProfilerTest, AResubmittedRecordingCanBeReadAgain) {
     for (int i = 0; i < 3; ++i) {
         run(recording);
         EXPECT_EQ(must(read_dispatch_times(device(), recording)).size(), 4u);
+    }
+}
+
+TEST_F(ProfilerTest, ASpanIsOneTimeAroundTheWholeRecording) {
+    const CommandBuffer few = record(1, false, true), many = record(2000, false, true);
+    for (int i = 0; i < 2; ++i) {  // the second time nothing is compiled any more
+        run(few);
+        const auto begin = std::chrono::steady_clock::now();
+        run(many);
+        const std::chrono::duration<double, std::micro> wall = std::chrono::steady_clock::now() - begin;
+        const auto short_times = must(read_dispatch_times(device(), few)), long_times = must(read_dispatch_times(device(), many));
+        ASSERT_EQ(short_times.size(), 1u);
+        ASSERT_EQ(long_times.size(), 1u);
+        EXPECT_EQ(long_times[0].name, "recording");
+        EXPECT_LE(long_times[0].us, wall.count());
+        if (i == 1) {
+            EXPECT_GT(long_times[0].us, short_times[0].us);
+        }
     }
 }
 

@@ -1,9 +1,7 @@
-// Speed of the matrix products alone, as the engine plans them: microseconds, GB/s, TFLOP/s and the share of the bandwidth
-// that a long read-only stream reaches in the same run. Each dispatch is followed by a barrier, as in a step, and takes
+// lorad-bench kernels: the matrix products alone, as the engine plans them: microseconds, GB/s, TFLOP/s and the share of the
+// bandwidth that reading alone reaches in the same run. Each dispatch is followed by a barrier, as in a step, and takes
 // another set of weights, so that no cache is measured. Sampled results are compared with fp64 on the CPU.
-//
-//   kernels_bench [--shape 7b|1.5b|0.5b] [--rows 1,2,4,8,16,32,64,128,512,2048] [--type f16|bf16|f32] [--json]
-//                 [--kernel-path auto|portable|coopmat|coopmat2] [--pool-gib 15] [--sweep]   --sweep: all candidates, not only the plans taken
+// With --model: every kernel of that model's own step instead, by name.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -11,18 +9,24 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "bench/bench_util.h"
+#include "bench/commands.h"
+#include "bench/results.h"
+#include "bench/weight_pool.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/profiler.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
+#include "proto/base/format.h"
+#include "server/loaded_model.h"
 
 namespace lorad::bench {
 namespace {
@@ -38,90 +42,25 @@ struct Shape {
     uint32_t n, k, n_per_model;
 };
 const std::map<std::string, std::vector<Shape>> kModels = {
+    {"tiny", {{"qkv", 512, 256, 4}, {"o", 256, 256, 4}, {"gate_up", 1408, 256, 4}, {"down", 256, 704, 4}, {"lm_head", 4096, 256, 1}}},
     {"7b", {{"qkv", 4608, 3584, 28}, {"o", 3584, 3584, 28}, {"gate_up", 37888, 3584, 28}, {"down", 3584, 18944, 28}, {"lm_head", 152064, 3584, 1}}},
     {"1.5b", {{"qkv", 2048, 1536, 28}, {"o", 1536, 1536, 28}, {"gate_up", 17920, 1536, 28}, {"down", 1536, 8960, 28}, {"lm_head", 151936, 1536, 1}}},
     {"0.5b", {{"qkv", 1152, 896, 24}, {"o", 896, 896, 24}, {"gate_up", 9728, 896, 24}, {"down", 896, 4864, 24}, {"lm_head", 151936, 896, 1}}},
 };
 
 struct Options {
-    std::string shape = "7b", type = "f16", kernel_path = "auto";
+    std::string shape = "7b", type = "f16", model;
     std::vector<uint32_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
-    double pool_gib = 15;
-    bool json = false;
+    std::vector<uint32_t> context = {200};
+    bool prompt = false;
+    uint32_t repeats = 10;
     bool sweep = false;
-};
-
-void stop_on_error(const Status& status) {
-    if (status.ok()) return;
-    std::fprintf(stderr, "kernels_bench stopped: %s\n", status.error().message.c_str());
-    std::exit(1);
-}
-
-float decode(uint16_t bits, ScalarType type) {
-    if (type == ScalarType::kBf16) {
-        const uint32_t word = uint32_t{bits} << 16;
-        float value;
-        std::memcpy(&value, &word, 4);
-        return value;
-    }
-    const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1024 : 0)), std::max(exponent, 1) - 25);
-    return (bits & 0x8000) != 0 ? -value : value;
-}
-
-// Weights of all products: one block of random values, repeated over slabs that together are far larger than any cache.
-class WeightPool {
-  public:
-    WeightPool(gpu::Device& device, ScalarType type, double gib) : type_(type) {
-        std::mt19937 random(7);
-        block_.resize(kBlockBytes / 2);
-        for (uint16_t& value : block_) value = random_value(static_cast<uint32_t>(random()));
-        const uint64_t wanted = static_cast<uint64_t>(gib * double{1u << 30});
-        const uint64_t slab = std::min<uint64_t>(device.capabilities().max_allocation_bytes, uint64_t{3} << 30) / kBlockBytes * kBlockBytes;
-        for (uint64_t have = 0; have < wanted; have += slab) {
-            slabs_.push_back(must(device.create_buffer(slab, MemoryKind::kDeviceLocal, "weights")));
-            for (uint64_t at = 0; at < slab; at += kBlockBytes) {
-                stop_on_error(device.uploader().upload(slabs_.back(), at, std::as_bytes(std::span(block_))));
-            }
-        }
-        stop_on_error(device.uploader().finish());
-    }
-
-    // 16-bit values of magnitude 1/32 to 1/4; as f32 words they are small numbers too, which is all that timing needs.
-    uint16_t random_value(uint32_t bits) const {
-        const uint32_t exponent = type_ == ScalarType::kF16 ? 10 + (bits >> 16) % 3 : 122 + (bits >> 16) % 3;
-        const uint32_t mantissa_bits = type_ == ScalarType::kF16 ? 10 : 7;
-        return static_cast<uint16_t>((bits & 0x8000u) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1)));
-    }
-
-    uint64_t next(uint64_t bytes) {
-        if (at_ + bytes > slabs_[slab_].size()) {
-            slab_ = (slab_ + 1) % slabs_.size();
-            at_ = 0;
-        }
-        CHECK(bytes <= slabs_[slab_].size());
-        const uint64_t address = slabs_[slab_].address() + at_;
-        at_ += (bytes + 255) / 256 * 256;
-        return address;
-    }
-    void rewind() { slab_ = at_ = 0; }
-    uint64_t first() const { return slabs_[0].address(); }
-    // Of the first matrix after rewind().
-    float value(uint64_t element) const { return decode(block_[element % block_.size()], type_); }
-
-  private:
-    static constexpr uint64_t kBlockBytes = uint64_t{64} << 20;
-    ScalarType type_;
-    std::vector<uint16_t> block_;
-    std::vector<Buffer> slabs_;
-    size_t slab_ = 0;
-    uint64_t at_ = 0;
 };
 
 class KernelsBench {
   public:
-    KernelsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, ScalarType type)
-        : device_(device), kernels_(kernels), options_(options), type_(type), pool_(device, type, options.pool_gib) {
+    KernelsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, ScalarType type, double gib, Results& results)
+        : device_(device), kernels_(kernels), options_(options), type_(type), results_(results), pool_(device, type, gib) {
         uint64_t x_elements = 0, y_elements = 0;
         for (const Shape& s : kModels.at(options.shape)) {
             for (const uint32_t rows : options.rows) {
@@ -140,7 +79,7 @@ class KernelsBench {
         for (uint64_t i = 0; i < x_elements; i++) {
             const uint16_t value = pool_.random_value(static_cast<uint32_t>(random()));
             if (kernels_.act_type(type) == ScalarType::kF32) {
-                reinterpret_cast<float*>(x_.mapped().data())[i] = decode(value, type);
+                reinterpret_cast<float*>(x_.mapped().data())[i] = WeightPool::decode(value, type);
             } else {
                 reinterpret_cast<uint16_t*>(x_.mapped().data())[i] = value;
             }
@@ -150,11 +89,7 @@ class KernelsBench {
     }
 
     void run() {
-        const Shape& largest = kModels.at(options_.shape).back();
-        for (int warm = 0; warm < 20; warm++) measure(largest, 1);
-        const double us = measure(largest, 1).median;
-        ceiling_ = bytes(largest) / us * 1e-6;
-        std::printf("stream ceiling: %.3f TB/s (%u x %u, one row, dispatch and barrier included)\n", ceiling_, largest.n, largest.k);
+        ceiling_ = measure_ceiling(device_, kernels_, pool_, results_) * 1e-3;
         if (options_.sweep) return sweep();
         for (const uint32_t rows : options_.rows) {
             double step_ms = 0;
@@ -162,7 +97,7 @@ class KernelsBench {
                 if (skipped(s, rows)) continue;
                 step_ms += print(s, rows) * s.n_per_model * 1e-3;
             }
-            std::printf("rows %4u: all products of a step %.3f ms\n", rows, step_ms);
+            results_.say(lorad::format("rows {:4}: all products of a step {:.3f} ms", rows, step_ms));
         }
     }
 
@@ -197,10 +132,10 @@ class KernelsBench {
     }
 
     // Microseconds from the beginning of one dispatch to that of the next, on the device's clock, in chains of them with barriers.
-    Summary measure(const Shape& s, uint32_t rows) {
+    std::vector<double> measure(const Shape& s, uint32_t rows) {
         return measure(s, rows, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)), 6000);
     }
-    Summary measure(const Shape& s, uint32_t rows, const MatmulPlan& plan, double wanted_us) {
+    std::vector<double> measure(const Shape& s, uint32_t rows, const MatmulPlan& plan, double wanted_us) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         const double guess_us = bytes(s) / 3e6 + 2.0 * s.n * s.k * rows / 150e6 + 3;
         const auto n_dispatches = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
@@ -218,7 +153,7 @@ class KernelsBench {
             const auto times = must(gpu::read_dispatch_times(device_, chain));
             for (size_t j = 2; i > 0 && j < times.size(); j++) us.push_back(times[j].begin_us - times[j - 1].begin_us);
         }
-        return summarize(us);
+        return us;
     }
 
     // Largest error of sampled results, in units of the result's typical size.
@@ -249,7 +184,7 @@ class KernelsBench {
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
         const auto x = [&](uint64_t element) {
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
-            return decode(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
+            return WeightPool::decode(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
         double worst = 0, norm = 0;
         for (uint32_t i = 0; i < kSamples; i++) {
@@ -294,7 +229,7 @@ class KernelsBench {
                     size_t plan;
                 };
                 std::vector<Timed> timed;
-                for (size_t i = 0; i < plans.size(); i++) timed.push_back({measure(s, rows, plans[i], kSweepUs).median, i});
+                for (size_t i = 0; i < plans.size(); i++) timed.push_back({summarize(measure(s, rows, plans[i], kSweepUs)).median, i});
                 std::ranges::sort(timed, {}, &Timed::us);
                 for (size_t i = 0; i < timed.size(); i++) {
                     const MatmulPlan& plan = plans[timed[i].plan];
@@ -313,24 +248,20 @@ class KernelsBench {
         const MatmulPlan plan = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
         const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows);
         if (!(error < 1e-4)) {
-            std::fprintf(stderr, "kernels_bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan), s.name, rows, error);
+            std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan), s.name, rows, error);
             std::exit(1);
         }
-        const Summary us = measure(s, rows);
+        Row row("kernel");
+        row.field("kernel", variant_name(plan)).field("product", s.name).field("shape", options_.shape).field("type", options_.type);
+        row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("row_tile", plan.row_tile);
+        row.field("column_tile", plan.column_tile).samples("us", measure(s, rows));
+        const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;
-        if (options_.json) {
-            std::printf("{\"device\":\"%s\",\"driver\":\"%s\",\"kernel\":\"%s\",\"product\":\"%s\",\"n\":%u,\"k\":%u,\"rows\":%u,\"splits\":%u,"
-                        "\"row_tile\":%u,\"column_tile\":%u,\"us\":%.2f,\"us_p10\":%.2f,\"us_p90\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f,"
-                        "\"of_ceiling\":%.3f,\"error\":%.1e}\n",
-                        device_.capabilities().name.c_str(), device_.capabilities().driver.c_str(), variant_name(plan), s.name, s.n, s.k,
-                        rows, plan.n_splits, plan.row_tile, plan.column_tile, us.median, us.p10, us.p90, tb_s * 1e3, tflop_s,
-                        tb_s / ceiling_, error);
-        } else {
-            std::printf("%-8s rows %4u  %-21s tile %3ux%-3u splits %2u  %8.2f us (%.2f..%.2f)  %5.2f TB/s %3.0f %%  %6.1f TFLOP/s  error %.0e\n",
-                        s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits, us.median, us.p10, us.p90, tb_s,
-                        100 * tb_s / ceiling_, tflop_s, error);
-        }
-        std::fflush(stdout);
+        row.field("bytes", bytes(s)).field("gb_s", tb_s * 1e3).field("tflop_s", tflop_s).field("of_ceiling", tb_s / ceiling_);
+        row.field("error", error);
+        results_.add(std::move(row), lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}  {:8.2f} us ({:.2f}..{:.2f})  {:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
+                                                   s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits, us.median,
+                                                   us.p10, us.p90, tb_s, 100 * tb_s / ceiling_, tflop_s, error));
         return us.median;
     }
 
@@ -338,39 +269,83 @@ class KernelsBench {
     gpu::KernelSet& kernels_;
     const Options& options_;
     ScalarType type_;
+    Results& results_;
     WeightPool pool_;
     Buffer x_, x_device_, y_, y_host_, count_;
     double ceiling_ = 0;
 };
 
-}  // namespace
-}  // namespace lorad::bench
+// Every kernel of the model's step, by name, at each number of rows and context.
+void profile_model(const CommonOptions& common, const Options& options) {
+    server::LoadArguments arguments;
+    arguments.device.device = common.device;
+    arguments.folder = options.model;
+    arguments.base_name = "base";
+    arguments.kernel_path = common.kernel_path;
+    const uint32_t rows_max = *std::ranges::max_element(options.rows), context_max = *std::ranges::max_element(options.context);
+    arguments.executor.n_positions_max = std::max(context_max, rows_max) + 64;
+    arguments.executor.n_rows_max = std::max(2048u, rows_max);
+    arguments.executor.n_sequences_max = std::max(64u, options.prompt ? 1 : rows_max);
+    std::unique_ptr<Results> results;
+    {
+        const auto device = open_device(common);
+        results = std::make_unique<Results>(common.json, device->capabilities());
+    }
+    const double ceiling = measure_ceiling(common, *results);
+    auto loaded = must(server::LoadedModel::load(arguments));
+    const std::string name = std::filesystem::path(options.model).filename().string();
+    for (const uint32_t rows : options.rows) {
+        for (const uint32_t context : options.context) {
+            const auto kernels = must(loaded.executor->profile({rows, context, options.prompt}, {}, options.repeats));
+            double total_us = 0;
+            for (const gpu::KernelProfile& kernel : kernels) total_us += kernel.us / options.repeats;
+            results->say(lorad::format("{}, {} {}, context {}: {:.1f} us in kernels", name, rows, options.prompt ? "rows of a prompt" : "rows",
+                                       context, total_us));
+            for (const gpu::KernelProfile& kernel : kernels) {
+                const double calls = static_cast<double>(kernel.n_calls) / options.repeats, us = kernel.us / options.repeats;
+                const double gb_s = us > 0 ? static_cast<double>(kernel.bytes) / options.repeats / us * 1e-3 : 0;
+                Row row("model_kernel");
+                row.field("model", name).field("kernel", kernel.name).field("rows", rows).field("context", context);
+                row.field("prompt", options.prompt).field("calls", calls).field("us", us).field("share", us / total_us);
+                row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats).field("gb_s", gb_s).field("of_ceiling", gb_s / ceiling);
+                row.field("samples", options.repeats);
+                results->add(std::move(row), lorad::format("  {:<36} {:6.0f} calls {:10.1f} us {:5.1f} %  {:8.2f} us each  {:8.1f} GB/s {:3.0f} % of the ceiling",
+                                                           kernel.name, calls, us, 100 * us / total_us, us / calls, gb_s, 100 * gb_s / ceiling));
+            }
+        }
+    }
+}
 
-int main(int argc, char** argv) {
-    using namespace lorad;
-    bench::Options options;
-    CLI::App app("Speed of the matrix products on this device");
-    app.add_option("--shape", options.shape)->check(CLI::IsMember({"7b", "1.5b", "0.5b"}));
-    app.add_option("--rows", options.rows)->delimiter(',');
-    app.add_option("--type", options.type)->check(CLI::IsMember({"f16", "bf16", "f32"}));
-    app.add_option("--kernel-path", options.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2"}));
-    app.add_option("--pool-gib", options.pool_gib);
-    app.add_flag("--json", options.json);
-    app.add_flag("--sweep", options.sweep, "time every plan that could serve");
-    CLI11_PARSE(app, argc, argv);
-    const std::map<std::string, gpu::KernelPath> paths = {{"auto", gpu::KernelPath::kAuto},
-                                                          {"portable", gpu::KernelPath::kPortable},
-                                                          {"coopmat", gpu::KernelPath::kCoopmat},
-                                                          {"coopmat2", gpu::KernelPath::kCoopmat2}};
+void run_kernels(const CommonOptions& common, const Options& options) {
+    if (!options.model.empty()) return profile_model(common, options);
     const gpu::ScalarType type = options.type == "f16"    ? gpu::ScalarType::kF16
                                  : options.type == "bf16" ? gpu::ScalarType::kBf16
                                                           : gpu::ScalarType::kF32;
-    auto device = bench::must(gpu::Device::create({}));
+    const auto device = open_device(common);
+    Results results(common.json, device->capabilities());
     const auto begin = std::chrono::steady_clock::now();
-    auto kernels = bench::must(gpu::KernelSet::create(*device, {.path = paths.at(options.kernel_path)}));
-    std::printf("%s, %s, %u multiprocessors; kernels chosen and tested in %.2f s\n", device->capabilities().name.c_str(),
-                device->capabilities().driver.c_str(), device->capabilities().n_compute_units_hint,
-                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    bench::KernelsBench(*device, *kernels, options, type).run();
-    return 0;
+    const auto kernels = must(gpu::KernelSet::create(*device, {.path = kernel_path(common)}));
+    results.say(lorad::format("{}, {}, {} multiprocessors; kernels chosen and tested in {:.2f} s", device->capabilities().name,
+                              device->capabilities().driver, device->capabilities().n_compute_units_hint,
+                              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+    const double gib = common.pool_gib > 0 || device->capabilities().is_cpu ? pool_gib(common, *device) : 15.0;
+    KernelsBench(*device, *kernels, options, type, gib, results).run();
 }
+
+}  // namespace
+
+void add_kernels_command(CLI::App& app, CommonOptions& common) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("kernels", "the matrix products of a model's shape, or every kernel of a model's step");
+    command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "7b", "1.5b", "0.5b"}));
+    command->add_option("--rows", options->rows)->delimiter(',');
+    command->add_option("--type", options->type)->check(CLI::IsMember({"f16", "bf16", "f32"}));
+    command->add_flag("--sweep", options->sweep, "time every plan that could serve");
+    command->add_option("--model", options->model, "model folder: time each kernel of its step");
+    command->add_option("--context", options->context, "with --model: positions that each row sees")->delimiter(',');
+    command->add_flag("--prompt", options->prompt, "with --model: the rows are one prompt's");
+    command->add_option("--repeats", options->repeats, "with --model")->check(CLI::Range(1u, 1000u));
+    command->callback([options, &common] { run_kernels(common, *options); });
+}
+
+}  // namespace lorad::bench

@@ -1,0 +1,369 @@
+// lorad-bench engine: decode, prefill and mixed speed of the engine's own step (Executor::submit and finish), without HTTP: what
+// a batch of that size costs, wall clock, host work included.
+//
+// Sequences are filled with random tokens by real prefill steps, once for each context. --in-flight 2 is how the engine runs
+// requests: two steps in flight, the sampled token going straight into the next step on the device; 1 waits for each. With a
+// temperature the device draws.
+// The floor of a decode step is what it must read (weights, keys and values, adapters) at the bandwidth that reading alone
+// reaches on the same device right before.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bench/adapter_mix.h"
+#include "bench/commands.h"
+#include "bench/results.h"
+#include "bench/weight_pool.h"
+#include "model/executor.h"
+#include "model/kv_cache.h"
+#include "model/sampler.h"
+#include "proto/base/format.h"
+#include "server/loaded_model.h"
+
+namespace lorad::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+    std::string model, label;
+    std::vector<uint32_t> batch = {1, 8, 32, 64};
+    std::vector<uint32_t> context = {160};
+    std::vector<uint32_t> prefill;
+    std::vector<uint32_t> chunk = {0};
+    std::vector<uint32_t> in_flight = {1};
+    std::vector<uint32_t> adapters = {0};
+    std::vector<std::string> mix = {"distinct"};
+    std::vector<std::string> adapter_folders;
+    uint32_t steps = 64;
+    uint32_t prefill_runs = 20;
+    bool vector_shrink = false;
+    uint32_t expand_rows = 8;
+    proto::SamplingParams sampling{.temperature = 0.0f};
+};
+
+struct Sequence {
+    std::vector<BlockId> blocks;
+    TokenId next = 0;
+};
+
+// One cell of the grid.
+struct Case {
+    uint32_t batch = 1, context = 0, chunk = 0, adapters = 0, in_flight = 1;
+    std::string mix = "none";
+};
+
+class EngineBench {
+  public:
+    EngineBench(model::Executor& executor, const Options& options, std::vector<uint32_t> slots, std::vector<uint64_t> adapter_bytes,
+                double ceiling, Results& results)
+        : executor_(executor), options_(options), slots_(std::move(slots)), adapter_bytes_(std::move(adapter_bytes)), ceiling_(ceiling),
+          results_(results), pool_(executor.n_kv_blocks()) {}
+
+    void run() {
+        for (const uint32_t n_tokens : options_.prefill) {
+            for (const uint32_t n_adapters : options_.adapters) prefill_case(n_tokens, n_adapters);
+        }
+        for (const uint32_t context : options_.context) {
+            for (const uint32_t batch : options_.batch) {
+                if (!make_sequences(batch, context)) continue;
+                for (const Case& c : cases(batch, context)) decode_case(c);
+            }
+            for (const Sequence& sequence : sequences_) pool_.release(sequence.blocks);
+            sequences_.clear();
+        }
+    }
+
+  private:
+    uint32_t room() const { return n_steps() + 2; }
+    uint32_t n_steps() const { return n_warm() + options_.steps; }
+    uint32_t n_warm() const { return std::max(8u, options_.steps / 4); }
+
+    std::vector<Case> cases(uint32_t batch, uint32_t context) const {
+        std::vector<Case> all;
+        for (const uint32_t chunk : options_.chunk) {
+            for (const uint32_t in_flight : options_.in_flight) {
+                for (const uint32_t n : options_.adapters) {
+                    for (const std::string& mix : options_.mix) {
+                        all.push_back({batch, context, chunk, n, in_flight, n == 0 ? "none" : mix});
+                        if (n == 0) break;
+                    }
+                }
+            }
+        }
+        return all;
+    }
+
+    std::vector<TokenId> random_tokens(uint32_t n) {
+        std::uniform_int_distribution<TokenId> token(3, static_cast<TokenId>(executor_.config().vocab_size) - 1);
+        std::vector<TokenId> tokens(n);
+        for (TokenId& id : tokens) id = token(rng_);
+        return tokens;
+    }
+
+    // Runs a prompt in as few steps as possible; returns the token that follows.
+    TokenId prefill(std::span<const TokenId> tokens, std::span<const BlockId> blocks, uint32_t slot) {
+        const auto n = static_cast<uint32_t>(tokens.size());
+        TokenId next = 0;
+        for (uint32_t begin = 0; begin < n; begin += executor_.options().n_rows_max) {
+            const uint32_t count = std::min(executor_.options().n_rows_max, n - begin);
+            batch_.clear();
+            const uint32_t row = batch_.add_rows(tokens.subspan(begin, count), begin, blocks, slot);
+            if (begin + count == n) batch_.add_output(row + count - 1, false);
+            must(executor_.submit(batch_));
+            const auto output = must(executor_.finish());
+            if (begin + count == n) next = output.sampled[0];
+        }
+        return next;
+    }
+
+    bool make_sequences(uint32_t n, uint32_t context) {
+        while (sequences_.size() < n) {
+            Sequence sequence;
+            const uint32_t n_blocks = model::blocks_for_tokens(context + room());
+            if (!pool_.allocate(n_blocks, sequence.blocks)) {
+                Row row("decode");
+                row.field("model", options_.label).field("batch", n).field("context", context);
+                row.field("skipped", lorad::format("{} blocks of keys and values for each sequence, {} in all", n_blocks, pool_.n_blocks()));
+                results_.add(std::move(row), lorad::format("decode {:4} context {:6}  skipped: its keys and values do not fit", n, context));
+                return false;
+            }
+            sequence.next = prefill(random_tokens(context), sequence.blocks, kNoAdapterSlot);
+            sequences_.push_back(std::move(sequence));
+        }
+        return true;
+    }
+
+    void prefill_case(uint32_t n_tokens, uint32_t n_adapters) {
+        std::vector<BlockId> blocks;
+        CHECK(pool_.allocate(model::blocks_for_tokens(n_tokens), blocks));
+        std::vector<double> milliseconds;
+        for (uint32_t i = 0; i < options_.prefill_runs + 3; ++i) {
+            const auto tokens = random_tokens(n_tokens);
+            const auto start = Clock::now();
+            prefill(tokens, blocks, n_adapters == 0 ? kNoAdapterSlot : slots_[i % n_adapters]);
+            if (i >= 3) milliseconds.push_back(ms_since(start));
+        }
+        pool_.release(blocks);
+        Row row("prefill");
+        row.field("model", options_.label).field("tokens", n_tokens).field("adapters", n_adapters).samples("ms", milliseconds);
+        const Summary ms = row.summary();
+        const double flops = 2.0 * static_cast<double>(layer_elements()) * n_tokens;
+        row.field("tokens_per_s", 1e3 * n_tokens / ms.median).field("tflop_s", flops / ms.median * 1e-9);
+        results_.add(std::move(row), lorad::format("prefill {:5} tokens, adapters {:2}  {:9.3f} ms ({:.3f}..{:.3f})  {:10.1f} tok/s  {:6.1f} TFLOP/s of products",
+                                                   n_tokens, n_adapters, ms.median, ms.p10, ms.p90, 1e3 * n_tokens / ms.median, flops / ms.median * 1e-9));
+    }
+
+    void decode_case(const Case& c) {
+        row_slots_.assign(c.batch, kNoAdapterSlot);
+        std::set<uint32_t> distinct;
+        if (c.adapters > 0) {
+            const auto drawn = adapters_of_rows(must(mix_named(c.mix)), c.batch, c.adapters, 11);
+            distinct.insert(drawn.begin(), drawn.end());
+            for (uint32_t i = 0; i < c.batch; ++i) row_slots_[i] = slots_[drawn[i]];
+            std::ranges::sort(row_slots_);
+        }
+        chunk_blocks_.clear();
+        if (c.chunk > 0) CHECK(pool_.allocate(model::blocks_for_tokens(c.chunk), chunk_blocks_));
+        const auto times = c.in_flight == 2 ? fed_back_steps(c) : plain_steps(c);
+        pool_.release(chunk_blocks_);
+
+        uint64_t bytes = weight_bytes() + kv_bytes(c);
+        for (const uint32_t adapter : distinct) bytes += adapter_bytes_[adapter];
+        const double floor_ms = static_cast<double>(bytes) / ceiling_ * 1e-6;
+        const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") + (options_.sampling.greedy() ? "" : "-drawn");
+        Row row(name);
+        row.field("model", options_.label).field("batch", c.batch).field("context", c.context).field("chunk", c.chunk);
+        if (!options_.sampling.greedy()) {
+            row.field("temperature", options_.sampling.temperature).field("top_p", options_.sampling.top_p).field("top_k", options_.sampling.top_k);
+        }
+        row.field("adapters", c.adapters).field("mix", c.mix).field("distinct", distinct.size()).field("in_flight", c.in_flight);
+        row.samples("ms", times);
+        const Summary ms = row.summary();
+        const double tokens_per_s = 1e3 * c.batch / ms.median;
+        row.field("tokens_per_s", tokens_per_s).field("bytes", bytes);
+        if (ceiling_ > 0) row.field("floor_ms", floor_ms).field("of_floor", floor_ms / ms.median).field("ceiling_gb_s", ceiling_);
+        std::string line = lorad::format("{:<6} {:4} context {:6} in flight {}", name, c.batch, c.context, c.in_flight);
+        if (c.chunk > 0) line += lorad::format(" beside {} prompt rows", c.chunk);
+        if (c.adapters > 0) line += lorad::format(" {} adapters {} ({} in the step)", c.adapters, c.mix, distinct.size());
+        line += lorad::format("  {:9.3f} ms ({:.3f}..{:.3f})  {:10.1f} tok/s", ms.median, ms.p10, ms.p90, tokens_per_s);
+        if (ceiling_ > 0 && c.chunk == 0) line += lorad::format("  {:.2f} of the floor's rate ({:.3f} ms)", floor_ms / ms.median, floor_ms);
+        results_.add(std::move(row), line);
+    }
+
+    void add_output(uint32_t row, uint32_t position) {
+        if (options_.sampling.greedy()) batch_.add_output(row, false);
+        else batch_.add_output(row, model::choice_rule(options_.sampling, position + 1));
+    }
+
+    // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt.
+    void add_chunk(const Case& c) {
+        if (c.chunk > 0) batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, kNoAdapterSlot);
+    }
+
+    std::vector<double> plain_steps(const Case& c) {
+        std::vector<double> milliseconds;
+        std::vector<TokenId> tokens;
+        for (uint32_t i = 0; i < c.batch; ++i) tokens.push_back(sequences_[i].next);
+        for (uint32_t step = 0; step < n_steps(); ++step) {
+            const auto start = Clock::now();
+            batch_.clear();
+            for (uint32_t i = 0; i < c.batch; ++i) {
+                add_output(batch_.add_rows(std::span(&tokens[i], 1), c.context + step, sequences_[i].blocks, row_slots_[i]), c.context + step);
+            }
+            add_chunk(c);
+            must(executor_.submit(batch_));
+            const auto output = must(executor_.finish());
+            std::copy_n(output.sampled.begin(), c.batch, tokens.begin());
+            if (step >= n_warm()) milliseconds.push_back(ms_since(start));
+        }
+        return milliseconds;
+    }
+
+    std::vector<double> fed_back_steps(const Case& c) {
+        std::vector<double> milliseconds;
+        auto last = Clock::now();
+        for (uint32_t step = 0; step < n_steps(); ++step) {
+            batch_.clear();
+            for (uint32_t i = 0; i < c.batch; ++i) {
+                const Sequence& sequence = sequences_[i];
+                const uint32_t row = step == 0 ? batch_.add_rows(std::span(&sequence.next, 1), c.context, sequence.blocks, row_slots_[i])
+                                               : batch_.add_fed_back_row(i, c.context + step, sequence.blocks, row_slots_[i]);
+                add_output(row, c.context + step);
+            }
+            add_chunk(c);
+            must(executor_.submit(batch_));
+            if (executor_.n_in_flight() == 2) must(executor_.finish());
+            if (step >= n_warm()) milliseconds.push_back(ms_since(last));
+            last = Clock::now();
+        }
+        while (executor_.n_in_flight() > 0) must(executor_.finish());
+        return milliseconds;
+    }
+
+    static double ms_since(Clock::time_point start) {
+        return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    }
+
+    uint64_t layer_elements() const {
+        uint64_t elements = 0;
+        for (uint32_t m = 0; m < model::kLinearModules; ++m) {
+            const auto shape = executor_.config().shape(static_cast<model::LinearModule>(m));
+            elements += uint64_t{shape.n} * shape.k;
+        }
+        return elements * executor_.config().n_layers;
+    }
+    uint64_t weight_bytes() const {
+        const model::Matrix& head = executor_.weights().output();
+        return (layer_elements() + uint64_t{head.n} * head.k) * gpu::bytes_of(head.type);
+    }
+    uint64_t kv_bytes(const Case& c) const {
+        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config()) / model::kBlockTokens;
+    }
+
+    model::Executor& executor_;
+    const Options& options_;
+    std::vector<uint32_t> slots_;
+    std::vector<uint64_t> adapter_bytes_;
+    double ceiling_;
+    Results& results_;
+    model::BlockPool pool_;
+    model::StepBatch batch_;
+    std::vector<Sequence> sequences_;
+    std::vector<uint32_t> row_slots_;
+    std::vector<BlockId> chunk_blocks_;
+    std::mt19937 rng_{1};
+};
+
+uint32_t largest(const std::vector<uint32_t>& values) { return values.empty() ? 0 : *std::ranges::max_element(values); }
+
+// The folders named, or as many as are needed of a pattern DIR{}: DIR1, DIR2, ...
+std::vector<std::string> folders_of(const Options& options, uint32_t n) {
+    std::vector<std::string> folders;
+    for (const std::string& name : options.adapter_folders) {
+        const size_t at = name.find("{}");
+        if (at == std::string::npos) folders.push_back(name);
+        for (uint32_t i = 1; at != std::string::npos && i <= n; ++i) folders.push_back(name.substr(0, at) + std::to_string(i) + name.substr(at + 2));
+    }
+    return folders;
+}
+
+void run_engine(const CommonOptions& common, Options options) {
+    if (options.label.empty()) options.label = std::filesystem::path(options.model).filename().string();
+    const uint32_t n_adapters = largest(options.adapters);
+    const auto folders = folders_of(options, n_adapters);
+    if (folders.size() < n_adapters) {
+        stop_on_error(make_error(ErrorCode::kInvalidConfig, lorad::format("--adapters {}: only {} adapter folders are named", n_adapters, folders.size())));
+    }
+    server::LoadArguments arguments;
+    arguments.device.device = common.device;
+    arguments.folder = options.model;
+    arguments.base_name = "base";
+    arguments.kernel_path = common.kernel_path;
+    arguments.n_adapters_max = std::max(n_adapters, 1u);
+    const uint32_t context = std::max({largest(options.context), largest(options.prefill), largest(options.chunk)});
+    arguments.executor.n_positions_max = (context + 2 * options.steps + 16 + 63) / 64 * 64;
+    arguments.executor.n_rows_max = std::max(2048u, largest(options.chunk) + largest(options.batch));
+    arguments.executor.matrix_shrink = !options.vector_shrink;
+    arguments.executor.expand_rows = options.expand_rows;
+    arguments.executor.n_sequences_max = std::max(64u, largest(options.batch));
+
+    std::unique_ptr<Results> results;
+    {
+        const auto device = open_device(common);
+        results = std::make_unique<Results>(common.json, device->capabilities());
+    }
+    const double ceiling = measure_ceiling(common, *results);
+    const auto start = Clock::now();
+    auto loaded = must(server::LoadedModel::load(arguments));
+    Results::say(lorad::format("{} on {}, ready in {:.2f} s", options.label, loaded.device->capabilities().name,
+                               std::chrono::duration<double>(Clock::now() - start).count()));
+    std::vector<adapters::MixLease> leases;
+    std::vector<uint32_t> slots;
+    std::vector<uint64_t> bytes;
+    for (uint32_t i = 0; i < n_adapters; ++i) {
+        const std::string name = lorad::format("a{}", i);
+        must(loaded.registry->load(name, folders[i]));
+        leases.push_back(must(loaded.registry->acquire(name)));
+        slots.push_back(leases.back().slot());
+        bytes.push_back(std::filesystem::file_size(std::filesystem::path(folders[i]) / "adapter_model.safetensors"));
+    }
+    EngineBench(*loaded.executor, options, slots, bytes, ceiling, *results).run();
+}
+
+}  // namespace
+
+void add_engine_command(CLI::App& app, CommonOptions& common) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("engine", "decode, prefill and mixed steps of a model, without HTTP");
+    command->add_option("--model", options->model, "model folder")->required();
+    command->add_option("--label", options->label, "the model's name in results; default: the folder's");
+    command->add_option("--batch", options->batch, "numbers of sequences in a decode step; 0: none")->delimiter(',');
+    command->add_option("--context", options->context, "tokens in each sequence before the first step")->delimiter(',');
+    command->add_option("--prefill", options->prefill, "prompt lengths")->delimiter(',');
+    command->add_option("--chunk", options->chunk, "prompt rows beside the decodes")->delimiter(',');
+    command->add_option("--in-flight", options->in_flight, "steps in flight")->delimiter(',')->check(CLI::Range(1u, 2u));
+    command->add_option("--adapter", options->adapter_folders, "adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
+    command->add_option("--adapters", options->adapters, "numbers of adapters; 0: the base alone")->delimiter(',');
+    command->add_option("--mix", options->mix, "which rows have which")->delimiter(',')->check(CLI::IsMember({"identical", "distinct", "uniform", "zipf"}));
+    command->add_option("--steps", options->steps, "timed steps, after a quarter as many untimed ones")->check(CLI::Range(1u, 100000u));
+    command->add_option("--prefill-runs", options->prefill_runs, "timed prompts")->check(CLI::Range(1u, 1000u));
+    command->add_option("--temperature", options->sampling.temperature, "of drawn tokens; 0: the most probable one");
+    command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
+    command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
+    command->add_flag("--vector-shrink", options->vector_shrink, "shrink without cooperative matrices, to compare");
+    command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
+        ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));
+    command->callback([options, &common] {
+        std::erase(options->batch, 0u);
+        run_engine(common, *options);
+    });
+}
+
+}  // namespace lorad::bench

@@ -1,0 +1,1 @@
+"""Load-test client for OpenAI-compatible endpoints; see __main__.py."""

@@ -1,0 +1,46 @@
+// lorad-bench: what the engine, its kernels and single operations reach on this machine's device, as ratios to a ceiling that
+// is measured in the same run. docs/PERFORMANCE.md says how to use it.
+//
+//   lorad-bench engine --model DIR [--batch 1,8,32,64] [--context 160,1024] [--prefill 512,2048] [--adapters 0,8 --adapter 'DIR{}' --mix zipf]
+//   lorad-bench kernels [--shape 7b] [--rows 1,8,64] [--sweep]   |   kernels --model DIR: each kernel of the model's own step
+//   lorad-bench ops
+//   lorad-bench merge [--shape 7b]
+#include "bench/bench_util.h"
+#include "bench/commands.h"
+#include "bench/results.h"
+#include "server/loaded_model.h"
+
+namespace lorad::bench {
+
+std::unique_ptr<gpu::Device> open_device(const CommonOptions& common) {
+    server::DeviceArguments arguments;
+    arguments.device = common.device;
+    return must(gpu::Device::create(must(server::device_options(arguments))));
+}
+
+gpu::KernelPath kernel_path(const CommonOptions& common) {
+    return common.kernel_path == "portable"  ? gpu::KernelPath::kPortable
+           : common.kernel_path == "coopmat" ? gpu::KernelPath::kCoopmat
+           : common.kernel_path == "coopmat2" ? gpu::KernelPath::kCoopmat2
+                                              : gpu::KernelPath::kAuto;
+}
+
+}  // namespace lorad::bench
+
+int main(int argc, char** argv) {
+    lorad::bench::CommonOptions common;
+    CLI::App app("Benchmarks of lorad on this machine's Vulkan device");
+    app.set_version_flag("--version", lorad::bench::build_commit(), "the commit that was built");
+    app.require_subcommand(1);
+    app.fallthrough();
+    app.add_option("--json", common.json, "file that gets a JSON line for each case; lines are appended");
+    app.add_option("--device", common.device, "index or part of the name, as `lorad devices` prints it");
+    app.add_option("--kernel-path", common.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2"}));
+    app.add_option("--pool-gib", common.pool_gib, "random data that is read in turn, so that no cache is measured");
+    lorad::bench::add_engine_command(app, common);
+    lorad::bench::add_kernels_command(app, common);
+    lorad::bench::add_ops_command(app, common);
+    lorad::bench::add_merge_command(app, common);
+    CLI11_PARSE(app, argc, argv);
+    return 0;
+}

@@ -1,0 +1,269 @@
+// lorad-bench ops: single operations as dependent chains inside one recording, GPU time for each: what the result of one
+// costs when the next one needs it. One row (LoRA) or [64][1024] (normalisations), f32 and f16, 200 in a chain.
+//
+// The first line is the smallest dispatch with a barrier: what any operation costs at least here. Weights are random; with
+// --weight-sets 1 (the default, and how other implementations of these measurements do it) a chain uses the same ones throughout,
+// so that they may lie in a cache; more sets take turns.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/commands.h"
+#include "bench/results.h"
+#include "bench/weight_pool.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/queue.h"
+#include "gpu/upload.h"
+#include "proto/base/format.h"
+
+namespace lorad::bench {
+namespace {
+
+using gpu::Buffer;
+using gpu::ScalarType;
+
+struct Options {
+    std::vector<uint32_t> sizes = {512, 1024, 2048}, ranks = {4, 8, 16, 32, 64};
+    uint32_t base_rank = 8, chain = 200, samples = 30, weight_sets = 1;
+    std::string sharing = "auto";
+};
+
+uint16_t half_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    const int exponent = static_cast<int>(bits >> 23 & 255) - 127 + 15;
+    if (exponent <= 0) return static_cast<uint16_t>(sign);  // so small a weight does not matter here
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(exponent) << 10 | (bits >> 13 & 1023));
+}
+
+class OpsBench {
+  public:
+    OpsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, Results& results)
+        : device_(device), kernels_(kernels), options_(options), results_(results) {}
+
+    void run() {
+        dispatch_alone();
+        for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
+            for (const uint32_t n : options_.sizes) lora(type, n, options_.base_rank, true);
+        }
+        for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
+            for (const uint32_t n : options_.sizes) {
+                for (const uint32_t rank : options_.ranks) lora(type, n, rank, false);
+            }
+        }
+        for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
+            normalize(type, gpu::RowOperation::kSoftmax, "softmax");
+            normalize(type, gpu::RowOperation::kLayerNorm, "layer_norm");
+            normalize(type, gpu::RowOperation::kRmsNorm, "rms_norm");
+        }
+    }
+
+  private:
+    static constexpr uint32_t kRows = 64, kColumns = 1024;
+
+    std::vector<float> random_values(size_t n, double deviation, double mean = 0) {
+        std::normal_distribution<float> normal(static_cast<float>(mean), static_cast<float>(deviation));
+        std::vector<float> values(n);
+        for (float& value : values) value = normal(random_);
+        return values;
+    }
+
+    Buffer upload(const std::vector<float>& values, ScalarType type, float factor = 1) {
+        std::vector<std::byte> bytes(values.size() * gpu::bytes_of(type));
+        for (size_t i = 0; i < values.size(); i++) {
+            const float value = values[i] * factor;
+            const uint16_t half = half_of(value);
+            if (type == ScalarType::kF32) std::memcpy(&bytes[i * 4], &value, 4);
+            else std::memcpy(&bytes[i * 2], &half, 2);
+        }
+        Buffer buffer = must(device_.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "operation"));
+        stop_on_error(device_.uploader().upload(buffer, 0, bytes));
+        stop_on_error(device_.uploader().finish());
+        return buffer;
+    }
+
+    // Time of each link of a chain, in us; `record` records link i. Before each run x is what it was at first.
+    std::vector<double> time_chain(const Buffer& x, const std::function<void(gpu::Recorder&, uint32_t)>& record) {
+        const Buffer start = must(device_.create_buffer(x.size(), gpu::MemoryKind::kDeviceLocal, "start"));
+        run_copy(x, start);
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
+        for (uint32_t i = 0; i < options_.chain; i++) {
+            record(recorder, i);
+            recorder.barrier();
+        }
+        stop_on_error(kernels_.status());
+        const gpu::CommandBuffer chain = must(std::move(recorder).end());
+        std::vector<double> us;
+        for (uint32_t i = 0; i < options_.samples + 3; i++) {
+            run_copy(start, x);
+            const double one = run_span_us(device_, chain) / options_.chain;
+            if (i >= 3) us.push_back(one);
+        }
+        return us;
+    }
+
+    void run_copy(const Buffer& from, const Buffer& to) {
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+        recorder.copy(from, 0, to, 0, to.size());
+        const gpu::CommandBuffer recording = must(std::move(recorder).end());
+        const gpu::CommandBuffer* const list[] = {&recording};
+        stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(list))));
+    }
+
+    void report(Row&& row, const std::vector<double>& values, const std::string& name, double bytes) {
+        row.field("chain", options_.chain).samples("us", values);
+        const Summary us = row.summary();
+        if (alone_us_ == 0) alone_us_ = us.median;
+        row.field("bytes", bytes).field("dispatch_alone_us", alone_us_);
+        results_.add(std::move(row), lorad::format("{:<44} {:8.2f} us ({:.2f}..{:.2f})  {:6.2f} above a dispatch alone  {:8.1f} GB/s", name,
+                                                   us.median, us.p10, us.p90, us.median - alone_us_, bytes / us.median * 1e-3));
+    }
+
+    void dispatch_alone() {
+        const Buffer from = upload(random_values(16, 1), ScalarType::kF32);
+        Row row("op");
+        const auto us = time_chain(from, [&](gpu::Recorder& recorder, uint32_t) {
+            kernels_.read_stream(recorder, {from.address(), from.address() + 32, 1, 0xffffffffu}, 4);
+        });
+        row.field("op", "dispatch_alone");
+        report(std::move(row), us, "smallest dispatch and barrier", 16);
+    }
+
+    // A chain's values must neither vanish nor overflow: such data could be faster.
+    void expect_alive(const Buffer& buffer, size_t n, ScalarType type, const std::string& name) {
+        const uint64_t bytes = n * gpu::bytes_of(type);
+        const Buffer host = must(device_.create_buffer(bytes, gpu::MemoryKind::kHostReadback, "result"));
+        run_copy(buffer, host);
+        size_t n_good = 0;
+        for (size_t i = 0; i < n; i++) {
+            float value;
+            if (type == ScalarType::kF32) {
+                std::memcpy(&value, host.mapped().data() + i * 4, 4);
+            } else {
+                uint16_t half;
+                std::memcpy(&half, host.mapped().data() + i * 2, 2);
+                value = (half & 0x7c00) == 0x7c00 ? INFINITY : WeightPool::decode(half, ScalarType::kF16);
+            }
+            n_good += std::isfinite(value) && value != 0;
+        }
+        if (n_good * 10 < n * 9) stop_on_error(make_error(ErrorCode::kInternal, name + ": the chain's result has infinite or zero values"));
+    }
+
+    struct Weights {
+        std::vector<float> w, a, b;  // [n][n] or nothing, [rank][n], [n][rank8]
+    };
+
+    // How much one link makes a vector longer, on the average of some links.
+    static double growth(const std::vector<Weights>& sets, std::vector<float> x, uint32_t rank, uint32_t rank8, float scale) {
+        constexpr int kWarm = 20, kCounted = 60;
+        const size_t n = x.size();
+        double log_growth = 0;
+        std::vector<float> y(n), low(rank);
+        for (int link = 0; link < kWarm + kCounted; link++) {
+            const Weights& s = sets[static_cast<size_t>(link) % sets.size()];
+            for (uint32_t r = 0; r < rank; r++) low[r] = std::inner_product(x.begin(), x.end(), &s.a[r * n], 0.0f);
+            double squares = 0;
+            for (size_t i = 0; i < n; i++) {
+                y[i] = scale * std::inner_product(low.begin(), low.end(), &s.b[i * rank8], 0.0f);
+                if (!s.w.empty()) y[i] = std::inner_product(x.begin(), x.end(), &s.w[i * n], y[i]);
+                squares += double{y[i]} * y[i];
+            }
+            const double length = std::sqrt(squares / static_cast<double>(n));
+            for (size_t i = 0; i < n; i++) x[i] = static_cast<float>(y[i] / length);
+            if (link >= kWarm) log_growth += std::log(length) / kCounted;
+        }
+        return std::exp(log_growth);
+    }
+
+    void lora(ScalarType type, uint32_t n, uint32_t rank, bool with_base) {
+        const uint32_t rank8 = gpu::round_up(rank, 8);
+        const float scale = with_base ? 0.1f : 1.0f;
+        std::vector<Weights> weights;
+        for (uint32_t i = 0; i < options_.weight_sets; i++) {
+            weights.push_back({random_values(with_base ? size_t{n} * n : 0, 1 / std::sqrt(n)), random_values(size_t{rank} * n, 1 / std::sqrt(n)),
+                               random_values(size_t{n} * rank8, 1 / std::sqrt(rank))});
+        }
+        // After 200 links x is about as long as before, neither zero nor infinite.
+        const auto factor = static_cast<float>(1 / growth(weights, random_values(n, 1), rank, rank8, scale));
+        struct Set {
+            Buffer w, a, b;
+        };
+        std::vector<Set> sets;
+        for (const Weights& s : weights) {
+            sets.push_back({with_base ? upload(s.w, type, factor) : Buffer(), upload(s.a, type), upload(s.b, type, factor)});
+        }
+        const Buffer x[2] = {upload(random_values(n, 1), type), upload(random_values(n, 1), type)};
+        const Buffer low = must(device_.create_buffer(gpu::kLoraVectorScratchBytes, gpu::MemoryKind::kDeviceLocal, "low"));
+        stop_on_error(device_.uploader().fill_zero(low, 0, gpu::kLoraVectorScratchBytes));
+        stop_on_error(device_.uploader().finish());
+        const gpu::LowSharing sharing = options_.sharing == "always"  ? gpu::LowSharing::kAlways
+                                        : options_.sharing == "never" ? gpu::LowSharing::kNever
+                                                                      : gpu::LowSharing::kAuto;
+        const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
+            const Set& set = sets[i % sets.size()];
+            kernels_.lora_vector(recorder, {x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
+                                            x[(i + 1) % 2].address(), low.address(), n, n, rank, scale}, type, type, sharing);
+        });
+        const std::string name = lorad::format("{} {} rank {} {}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type));
+        expect_alive(x[options_.chain % 2], n, type, name);
+        Row row("op");
+        row.field("op", with_base ? "base_lora" : "lora").field("n", n).field("rank", rank).field("type", gpu_type(type));
+        row.field("weight_sets", options_.weight_sets);
+        const double elements = static_cast<double>(rank) * 2 * n + (with_base ? static_cast<double>(n) * n : 0);
+        report(std::move(row), us, name, elements * gpu::bytes_of(type));
+    }
+
+    void normalize(ScalarType type, gpu::RowOperation operation, const std::string& name) {
+        const Buffer x[2] = {upload(random_values(kRows * kColumns, 1), type), upload(random_values(kRows * kColumns, 1), type)};
+        // Near 1, because a chain takes its 200th power.
+        const Buffer gamma = upload(random_values(kColumns, 1e-3, 1), ScalarType::kF32), beta = upload(random_values(kColumns, 1e-3), ScalarType::kF32);
+        const float value = operation == gpu::RowOperation::kSoftmax ? 1.0f : 1e-5f;
+        const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
+            kernels_.row_normalize(recorder, operation, {x[i % 2].address(), x[(i + 1) % 2].address(), gamma.address(), beta.address(),
+                                                         kColumns, kColumns, kColumns, value}, type, kRows);
+        });
+        expect_alive(x[options_.chain % 2], kRows * kColumns, type, name);
+        Row row("op");
+        row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
+        report(std::move(row), us, lorad::format("{} [{}][{}] {}", name, kRows, kColumns, gpu_type(type)), 2.0 * kRows * kColumns * gpu::bytes_of(type));
+    }
+
+    static const char* gpu_type(ScalarType type) { return type == ScalarType::kF32 ? "f32" : "f16"; }
+
+    gpu::Device& device_;
+    gpu::KernelSet& kernels_;
+    const Options& options_;
+    Results& results_;
+    std::mt19937 random_{5};
+    double alone_us_ = 0;
+};
+
+}  // namespace
+
+void add_ops_command(CLI::App& app, CommonOptions& common) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("ops", "single operations in dependent chains");
+    command->add_option("--sizes", options->sizes)->delimiter(',')->check(CLI::Range(8u, 16384u));
+    command->add_option("--ranks", options->ranks, "of LoRA alone")->delimiter(',')->check(CLI::Range(1u, 512u));
+    command->add_option("--base-rank", options->base_rank, "of LoRA with its base")->check(CLI::Range(1u, 512u));
+    command->add_option("--chain", options->chain)->check(CLI::Range(1u, 100000u));
+    command->add_option("--samples", options->samples)->check(CLI::Range(1u, 100000u));
+    command->add_option("--weight-sets", options->weight_sets)->check(CLI::Range(1u, 64u));
+    command->add_option("--sharing", options->sharing, "who computes A x: workgroups together, each by itself, or what is faster")
+        ->check(CLI::IsMember({"auto", "always", "never"}));
+    command->callback([options, &common] {
+        const auto device = open_device(common);
+        Results results(common.json, device->capabilities());
+        const auto kernels = must(gpu::KernelSet::create(*device, {.path = gpu::KernelPath::kPortable}));
+        OpsBench(*device, *kernels, *options, results).run();
+    });
+}
+
+}  // namespace lorad::bench

@@ -1,0 +1,170 @@
+#include "bench/weight_pool.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "bench/commands.h"
+#include "bench/results.h"
+#include "gpu/profiler.h"
+#include "gpu/queue.h"
+#include "gpu/upload.h"
+#include "proto/base/format.h"
+
+namespace lorad::bench {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kSlabMax = 3072 * kMiB;
+constexpr int kCeilingSamples = 20;
+
+}  // namespace
+
+WeightPool::WeightPool(gpu::Device& device, gpu::ScalarType type, double gib) : type_(type) {
+    std::mt19937 random(7);
+    const auto wanted = static_cast<uint64_t>(gib * 1024.0 * static_cast<double>(kMiB));
+    const uint64_t block_bytes = wanted < 512 * kMiB ? 4 * kMiB : 64 * kMiB;
+    block_.resize(block_bytes / 2);
+    for (uint16_t& value : block_) value = random_value(static_cast<uint32_t>(random()));
+    const uint64_t room = std::min({device.capabilities().max_allocation_bytes, kSlabMax, wanted});
+    const uint64_t slab = std::max(room / block_bytes, uint64_t{1}) * block_bytes;
+    for (uint64_t have = 0; have < wanted; have += slab) {
+        slabs_.push_back(must(device.create_buffer(slab, gpu::MemoryKind::kDeviceLocal, "weights")));
+        for (uint64_t at = 0; at < slab; at += block_bytes) {
+            stop_on_error(device.uploader().upload(slabs_.back(), at, std::as_bytes(std::span(block_))));
+        }
+    }
+    stop_on_error(device.uploader().finish());
+}
+
+uint16_t WeightPool::random_value(uint32_t bits) const {
+    const uint32_t exponent = type_ == gpu::ScalarType::kF16 ? 10 + (bits >> 16) % 3 : 122 + (bits >> 16) % 3;
+    const uint32_t mantissa_bits = type_ == gpu::ScalarType::kF16 ? 10 : 7;
+    return static_cast<uint16_t>((bits & 0x8000u) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1)));
+}
+
+uint64_t WeightPool::next(uint64_t bytes) {
+    if (at_ + bytes > slabs_[slab_].size()) {
+        slab_ = (slab_ + 1) % slabs_.size();
+        at_ = 0;
+    }
+    CHECK(bytes <= slabs_[slab_].size());
+    const uint64_t address = slabs_[slab_].address() + at_;
+    at_ += (bytes + 255) / 256 * 256;
+    return address;
+}
+
+void WeightPool::copy_to(gpu::Device& device, const gpu::Buffer& to) const {
+    const auto bytes = std::as_bytes(std::span(block_));
+    for (uint64_t at = 0; at < to.size(); at += bytes.size()) {
+        stop_on_error(device.uploader().upload(to, at, bytes.first(std::min<uint64_t>(bytes.size(), to.size() - at))));
+    }
+}
+
+float WeightPool::value(uint64_t element) const { return decode(block_[element % block_.size()], type_); }
+
+float WeightPool::decode(uint16_t bits, gpu::ScalarType type) {
+    if (type == gpu::ScalarType::kBf16) {
+        const uint32_t word = uint32_t{bits} << 16;
+        float value;
+        std::memcpy(&value, &word, 4);
+        return value;
+    }
+    const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
+    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1024 : 0)), std::max(exponent, 1) - 25);
+    return (bits & 0x8000) != 0 ? -value : value;
+}
+
+double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
+    const gpu::CommandBuffer* const list[] = {&recording};
+    stop_on_error(device.compute_queue().wait(must(device.compute_queue().submit(list))));
+    const auto times = must(gpu::read_dispatch_times(device, recording));
+    CHECK(times.size() == 1);
+    return times[0].us;
+}
+
+namespace {
+
+// Rates of reading one slab after another, in GB/s; `record` records the kernel that reads `bytes` at an address.
+std::vector<double> read_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t bytes,
+                               const std::function<void(gpu::Recorder&, uint64_t)>& record) {
+    std::vector<double> gb_per_s;
+    for (int i = 0; i < kCeilingSamples + 3; i++) {
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device, {.span_timestamps = true}));
+        record(recorder, pool.next(bytes));
+        stop_on_error(kernels.status());
+        const double us = run_span_us(device, must(std::move(recorder).end()));
+        if (i >= 3) gb_per_s.push_back(static_cast<double>(bytes) / us * 1e-3);
+    }
+    return gb_per_s;
+}
+
+// All of a slab as one matrix times one row.
+std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t& bytes) {
+    constexpr uint32_t kWidth = 4096;
+    const auto n = static_cast<uint32_t>(pool.slab_bytes() / (kWidth * 2) / gpu::kWeightAlign * gpu::kWeightAlign);
+    bytes = uint64_t{n} * kWidth * 2;
+    const gpu::MatmulPlan plan = kernels.plan_matmul(n, kWidth, gpu::ScalarType::kF16, 1, 1);
+    const gpu::Buffer x = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * kWidth * 4, gpu::MemoryKind::kDeviceLocal, "row"));
+    const gpu::Buffer y = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * n * 4, gpu::MemoryKind::kDeviceLocal, "products"));
+    const gpu::Buffer count = must(device.create_buffer(16, gpu::MemoryKind::kHostUpload, "row count"));
+    pool.copy_to(device, x);
+    stop_on_error(device.uploader().finish());
+    const uint32_t one = 1;
+    std::memcpy(count.mapped().data(), &one, 4);
+    return read_rates(device, kernels, pool, bytes, [&](gpu::Recorder& recorder, uint64_t from) {
+        gpu::MatmulParams p{};
+        p.n_rows = count.address();
+        p.w = from;
+        p.x = x.address();
+        p.y = y.address();
+        p.n = p.y_stride = n;
+        p.k = p.w_stride = p.x_stride = kWidth;
+        p.split_stride = gpu::round_up(plan.rows, plan.row_tile) * n;
+        kernels.matmul(recorder, p, plan);
+    });
+}
+
+}  // namespace
+
+double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, Results& results) {
+    const gpu::Buffer found = must(device.create_buffer(16, gpu::MemoryKind::kDeviceLocal, "found"));
+    const uint64_t slab = pool.slab_bytes() / 16 * 16;
+    std::vector<double> best;
+    std::string best_name;
+    uint64_t best_bytes = 0;
+    const auto take = [&](const std::string& name, uint64_t bytes, std::vector<double> values) {
+        if (!best.empty() && summarize(values).median <= summarize(best).median) return;
+        best = std::move(values);
+        best_name = name;
+        best_bytes = bytes;
+    };
+    for (const uint32_t loads : {4u, 8u, 16u}) {
+        take(lorad::format("reading, {} loads in flight", loads), slab, read_rates(device, kernels, pool, slab, [&](gpu::Recorder& recorder, uint64_t from) {
+                 kernels.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
+             }));
+    }
+    uint64_t bytes = 0;
+    auto products = product_rates(device, kernels, pool, bytes);
+    take("matrix times one row", bytes, std::move(products));
+    Row row("ceiling");
+    row.field("bytes", best_bytes).field("kernel", best_name).samples("GB/s", best);
+    const Summary s = row.summary();
+    results.add(std::move(row), lorad::format("ceiling: {:.1f} GB/s ({:.1f}..{:.1f}), {} MiB, {}", s.median, s.p10, s.p90, best_bytes / kMiB, best_name));
+    return s.median;
+}
+
+double pool_gib(const CommonOptions& common, const gpu::Device& device) {
+    if (common.pool_gib > 0) return common.pool_gib;
+    return device.capabilities().is_cpu ? 1.0 / 16 : 6.0;
+}
+
+double measure_ceiling(const CommonOptions& common, Results& results) {
+    const auto device = open_device(common);
+    const auto kernels = must(gpu::KernelSet::create(*device, {.path = gpu::KernelPath::kPortable}));
+    WeightPool pool(*device, gpu::ScalarType::kF16, pool_gib(common, *device));
+    return measure_ceiling(*device, *kernels, pool, results);
+}
+
+}  // namespace lorad::bench

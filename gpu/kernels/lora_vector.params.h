@@ -1,0 +1,27 @@
+#ifndef LORAD_GPU_KERNELS_LORA_VECTOR_PARAMS_H
+#define LORAD_GPU_KERNELS_LORA_VECTOR_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+// A x in f32, and counts of workgroups, one for each power of two.
+INTEROP_CONST kLoraVectorScratchBytes = 512 * 4 + 32 * 4;
+
+struct LoraVectorParams {
+    uint64_t x;      // [k] of the activation type
+    uint64_t w;      // [n][k] of the weight type, or 0: the adapter's part alone
+    uint64_t a;      // [rank][k]
+    uint64_t b;      // [n][rank rounded up to 8], columns rank.. zero
+    uint64_t y;      // [n rounded up to 2] of the activation type
+    uint64_t low;    // scratch of kLoraVectorScratchBytes, zero before its first use; one dispatch at a time
+    uint32_t n;
+    uint32_t k;      // a multiple of 8
+    uint32_t rank;   // 1 to kMaxRank
+    float scale;
+};
+INTEROP_SIZE(LoraVectorParams, 64);
+
+INTEROP_END
+
+#endif

@@ -1,0 +1,16 @@
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+
+void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
+                              uint32_t rows) {
+    const uint32_t size = threads(threads_for(ceil_div(params.n_columns, 4), 32, 1024), 32);
+    const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation)});
+    if (k == nullptr) return;
+    const char* const names[] = {"softmax", "layer_norm", "rms_norm_rows"};
+    recorder.dispatch(*k, params, rows, 1, 1,
+                      {names[static_cast<uint32_t>(operation)], uint64_t{rows} * params.n_columns * 2 * bytes_of(type), 0});
+}
+
+}  // namespace lorad::gpu

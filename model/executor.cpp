@@ -36,6 +36,7 @@ constexpr uint32_t kRingSlots = kInFlightMax + 1;
 struct RingSlot {
     gpu::Buffer state;                              // the step state as the host writes it
     gpu::Buffer results;                            // SampleResult[n_outputs_max]
+    gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
 };
@@ -179,6 +180,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     for (RingSlot& slot : ring) {
         TRY_ASSIGN(slot.state, device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
         TRY_ASSIGN(slot.results, device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
+        TRY_ASSIGN(slot.logprobs, device.create_buffer(scratch.logprobs.size(), gpu::MemoryKind::kHostReadback, "host logprobs"));
     }
     return device.uploader().finish();
 }
@@ -194,6 +196,10 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     shape.rules = !batch.choices().empty();
+    for (const gpu::ChoiceRule& rule : batch.choices()) {
+        shape.changes = shape.changes || (rule.what & gpu::kRuleAdjusts) != 0;
+        shape.logprobs = shape.logprobs || (rule.what & gpu::kRuleLogprobs) != 0;
+    }
     // The kernels of the extras read the rows' uses, which the plain level does not write.
     if (kernels->attends_by_tile(config.head_dim)) {
         const RowRuns runs = row_runs(batch);
@@ -258,6 +264,9 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                            .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
         }
     }
+    // The pipelines of what only some requests want.
+    const uint32_t n_rows = bucket_for(1);
+    shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true});
     return {shapes.begin(), shapes.end()};
 }
 
@@ -297,6 +306,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot) {
     if (!slot.epilogue) {
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
         recorder.copy(scratch.results, 0, slot.results, 0, scratch.results.size());
+        recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
         TRY_ASSIGN(slot.epilogue, std::move(recorder).end());
     }
     return &*slot.epilogue;
@@ -379,8 +389,9 @@ Result<StepOutput> Executor::finish() {
     const size_t vocab = it.config.vocab_size;
     const auto* logits = reinterpret_cast<const float*>(it.host_logits.mapped().data()) +
                          step.slot * it.options.n_outputs_max * vocab;
+    const auto* logprobs = reinterpret_cast<const gpu::ChoiceLogprobs*>(it.ring[step.slot].logprobs.mapped().data());
     return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size,
-                      step.n_dispatches};
+                      {logprobs, step.n_outputs}, step.n_dispatches};
 }
 
 Status Executor::finish_gains(const AdapterView& adapter) { return impl_->transform->finish_gains(adapter); }

@@ -46,6 +46,7 @@ struct StepOutput {
     std::span<const float> log_sum_exps;  // [n_outputs]; log-probability of the argmax = max_logit - log_sum_exp
     std::span<const float> all_logits;    // [n_outputs][vocab]; only rows that were asked for hold anything
     uint32_t vocab_size = 0;
+    std::span<const gpu::ChoiceLogprobs> logprobs;  // [n_outputs]; only what a rule asked for holds anything
     uint32_t n_dispatches = 0;  // of the step's recording, without its prelude
 
     // Of an output added with want_logits.

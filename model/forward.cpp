@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "model/step_batch.h"
+
 namespace lorad::model {
 namespace {
 
@@ -20,6 +22,7 @@ class Pass {
           step_(context.scratch.step_state.address()) {}
 
     void record() {
+        if (shape_.changes) kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket);  // beside embed
         embed();
         norm_first();
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -351,22 +354,37 @@ class Pass {
                                 .vocab = config_.vocab_size,
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
-        if (shape_.rules) choose_by_rules(head);
+        if (shape_.rules) choose_by_rules();
+    }
+
+    gpu::SampleChoiceParams choice_params() const {
+        return {.step = step_,
+                .logit_rows = step_ + layout_.logit_rows,
+                .rules = step_ + layout_.rules,
+                .logits = scratch_.logits.address(),
+                .sampled = scratch_.sampled.address(),
+                .results = scratch_.results.address(),
+                .logprobs = scratch_.logprobs.address(),
+                .vocab = config_.vocab_size,
+                .logits_stride = weights_.output().n_padded};
     }
 
     // The tokens of outputs with rules, in the place of the argmax.
-    void choose_by_rules(const Matrix& head) {
-        const gpu::SampleChoiceParams params{.step = step_,
-                                             .logit_rows = step_ + layout_.logit_rows,
-                                             .rules = step_ + layout_.rules,
-                                             .logits = scratch_.logits.address(),
-                                             .sampled = scratch_.sampled.address(),
-                                             .results = scratch_.results.address(),
-                                             .logprobs = 0,
-                                             .vocab = config_.vocab_size,
-                                             .logits_stride = head.n_padded};
+    void choose_by_rules() {
+        const gpu::SampleChoiceParams params = choice_params();
         recorder_.barrier();
+        if (shape_.changes) {
+            kernels_.sample_changes(recorder_, params, shape_.output_bucket, false);
+            recorder_.barrier();
+        }
         kernels_.sample_draw(recorder_, params, shape_.output_bucket);
+        if (!shape_.logprobs) return;
+        recorder_.barrier();
+        if (shape_.changes) {
+            kernels_.sample_changes(recorder_, params, shape_.output_bucket, true);
+            recorder_.barrier();
+        }
+        kernels_.sample_logprobs(recorder_, params, shape_.output_bucket);
     }
 
     void head_extras(const Matrix& head) {
@@ -450,7 +468,7 @@ uint32_t StepLayout::uses_max(const StepShape& shape) {
 
 uint64_t ScratchBytes::sum() const {
     return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
-           results;
+           results + logprobs;
 }
 
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
@@ -466,7 +484,8 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
                                             .tiles = true,
                                             .single_bucket = row_bucket,
                                             .rules = true}).block_tables +
-                                limits.n_table_entries_max() * sizeof(uint32_t);
+                                limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
+                                uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
     bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
@@ -481,6 +500,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
     bytes.sampled = output_bucket * sizeof(int32_t);
     bytes.results = output_bucket * sizeof(gpu::SampleResult);
+    bytes.logprobs = output_bucket * sizeof(gpu::ChoiceLogprobs);
     bytes.attention_partials = sizeof(float);
     // Few rows are cut into more splits than many, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
@@ -522,6 +542,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.sample_partials, bytes.sample_partials, "sample partials"},
         {&scratch.sampled, bytes.sampled, "sampled"},
         {&scratch.results, bytes.results, "results"},
+        {&scratch.logprobs, bytes.logprobs, "logprobs"},
     };
     for (const Wanted& wanted : all) {
         TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));

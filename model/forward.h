@@ -28,7 +28,9 @@ struct StepShape {
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
-    bool rules = false;          // some output's token is chosen by a ChoiceRule
+    bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
+    bool changes = false;        // some rule changes logits,
+    bool logprobs = false;       // some rule wants log-probabilities
 
     auto operator<=>(const StepShape&) const = default;
 };
@@ -51,6 +53,8 @@ struct StepLayout {
     static uint32_t uses_max(const StepShape& shape);
     static uint32_t tiles_max(const StepShape& shape);
 };
+
+constexpr uint32_t kListAlign = 16;  // of the rules' lists, behind the block tables
 
 struct ForwardLimits {
     uint32_t n_rows_max = 0;
@@ -77,13 +81,14 @@ struct Scratch {
     gpu::Buffer sample_partials;
     gpu::Buffer sampled;    // i32[outputs], read by the next step's embed
     gpu::Buffer results;    // SampleResult[outputs]
+    gpu::Buffer logprobs;   // ChoiceLogprobs[outputs]
 };
 
 constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results;
+    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs;
     uint64_t sum() const;
 };
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "gpu/kernels/sample_math.h"
 #include "model/sampler.h"
 #include "proto/base/check.h"
 
@@ -18,36 +19,55 @@ bool is_in(std::span<const float> logits, TokenId token) {
 
 }  // namespace
 
-TokenHistory::TokenHistory(std::span<const TokenId> prompt) {
-    for (const TokenId token : prompt) entry_of(token);
+TokenChanges::TokenChanges(const proto::SamplingParams& params, std::span<const TokenId> prompt,
+                           std::span<const TokenId> ends)
+    : has_penalties_(params.has_penalties()) {
+    for (const proto::TokenBias& bias : params.logit_bias) entry_of(bias.token).bias = bias.bias;
+    for (const TokenId token : ends) entry_of(token).state |= gpu::kChangeIsEnd;
+    // Of the other penalties only the answer's tokens are the subject.
+    if (params.repetition_penalty == 1.0f) return;
+    for (const TokenId token : prompt) entry_of(token).state |= gpu::kChangeIsHeld;
 }
 
-TokenHistory::Entry& TokenHistory::entry_of(TokenId token) {
+gpu::TokenChange& TokenChanges::entry_of(TokenId token) {
     const auto [place, is_new] = index_of_.emplace(token, static_cast<uint32_t>(entries_.size()));
-    if (is_new) entries_.push_back({token, 0});
+    if (is_new) entries_.push_back({static_cast<uint32_t>(token), 0, 0.0f, 0.0f});
     return entries_[place->second];
 }
 
-void TokenHistory::add_generated(TokenId token) { ++entry_of(token).n_generated; }
+void TokenChanges::add_generated(TokenId token) {
+    if (!has_penalties_) return;
+    gpu::TokenChange& entry = entry_of(token);
+    entry.state = (entry.state | gpu::kChangeIsHeld) + 1;
+}
 
-void adjust_logits(std::span<float> logits, const proto::SamplingParams& params,
-                   const TokenHistory& history) {
-    for (const proto::TokenBias& bias : params.logit_bias) {
-        if (is_in(logits, bias.token)) logits[static_cast<size_t>(bias.token)] += bias.bias;
-    }
-    if (!params.has_penalties()) return;
-    for (const TokenHistory::Entry& entry : history.entries()) {
-        if (!is_in(logits, entry.token)) continue;
-        float& logit = logits[static_cast<size_t>(entry.token)];
-        if (logit < 0.0f) {
-            logit *= params.repetition_penalty;
-        } else {
-            logit /= params.repetition_penalty;
-        }
-        if (entry.n_generated == 0) continue;
-        logit -= params.frequency_penalty * static_cast<float>(entry.n_generated);
-        logit -= params.presence_penalty;
-    }
+void add_changes(const proto::SamplingParams& params, gpu::ChoiceRule& rule) {
+    rule.what |= gpu::kRuleAdjusts;
+    rule.repetition = params.repetition_penalty;
+    rule.inverse_repetition = 1.0f / params.repetition_penalty;
+    rule.frequency = params.frequency_penalty;
+    rule.presence = params.presence_penalty;
+}
+
+void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule,
+                   std::span<const gpu::TokenChange> entries, TokenId last_token) {
+    if ((rule.what & gpu::kRuleAdjusts) == 0) return;
+    const auto change = [&](const gpu::TokenChange& entry) {
+        const auto token = static_cast<TokenId>(entry.token);
+        if (!is_in(logits, token)) return;
+        uint32_t state = entry.state;
+        if (token == last_token) state = (state | gpu::kChangeIsHeld) + 1;
+        if ((rule.what & gpu::kRuleBansEnds) == 0) state &= ~gpu::kChangeIsEnd;
+        float& logit = logits[entry.token];
+        logit = gpu::changed_logit(logit, entry.bias, state, rule.repetition,
+                                   rule.inverse_repetition, rule.frequency, rule.presence);
+    };
+    for (const gpu::TokenChange& entry : entries) change(entry);
+    const auto is_last = [&](const gpu::TokenChange& entry) {
+        return static_cast<TokenId>(entry.token) == last_token;
+    };
+    if (last_token >= 0 && std::ranges::none_of(entries, is_last))
+        change({static_cast<uint32_t>(last_token), 0, 0.0f, 0.0f});
 }
 
 void allow_only(std::span<float> logits, std::span<const TokenId> sorted_tokens) {

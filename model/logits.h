@@ -7,36 +7,41 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gpu/kernels/choice_rule.h"
 #include "proto/base/ids.h"
 #include "proto/logprobs.h"
 #include "proto/sampling_params.h"
 
 namespace lorad::model {
 
-// Which tokens a request holds already: penalties look at them. One thread at a time.
-class TokenHistory {
+// The tokens whose logits a request changes: its bias, its ends where it has to go on for some tokens, and what it holds already,
+// where penalties are asked for. One thread at a time.
+class TokenChanges {
   public:
-    struct Entry {
-        TokenId token = -1;
-        uint32_t n_generated = 0;  // how often the answer holds it; 0: only the prompt does
-    };
-
-    explicit TokenHistory(std::span<const TokenId> prompt);
+    // ends: tokens that may have to be kept from coming (gpu::kRuleBansEnds).
+    TokenChanges(const proto::SamplingParams& params, std::span<const TokenId> prompt,
+                 std::span<const TokenId> ends);
     void add_generated(TokenId token);
-    std::span<const Entry> entries() const { return entries_; }
+    // Each token once.
+    std::span<const gpu::TokenChange> entries() const { return entries_; }
 
   private:
-    Entry& entry_of(TokenId token);
+    gpu::TokenChange& entry_of(TokenId token);
 
-    std::vector<Entry> entries_;
+    bool has_penalties_;
+    std::vector<gpu::TokenChange> entries_;
     std::unordered_map<TokenId, uint32_t> index_of_;
 };
 
+// The parameters of the rule that changes need; sets kRuleAdjusts.
+void add_changes(const proto::SamplingParams& params, gpu::ChoiceRule& rule);
+
 // Bias and penalties, as vLLM applies them: logit += bias; for tokens of prompt or answer logit *
-// penalty if it is negative, else logit / penalty; then minus frequency * count, minus presence.
-// Tokens beyond the row are left out.
-void adjust_logits(std::span<float> logits, const proto::SamplingParams& params,
-                   const TokenHistory& history);
+// penalty if it is negative, else times 1 / penalty; then minus frequency * count, minus presence.
+// Ends are forbidden with kRuleBansEnds. last_token, if not negative, is held once more than the
+// entries say. Tokens beyond the row are left out. As sample_changes does it, bit for bit.
+void change_logits(std::span<float> logits, const gpu::ChoiceRule& rule,
+                   std::span<const gpu::TokenChange> entries, TokenId last_token = -1);
 
 // -infinity for all but these; for these.
 void allow_only(std::span<float> logits, std::span<const TokenId> sorted_tokens);

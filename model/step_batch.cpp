@@ -10,6 +10,8 @@ void StepBatch::clear() {
     rows_.clear();
     outputs_.clear();
     choices_.clear();
+    choice_changes_.clear();
+    choice_allowed_.clear();
     block_tables_.clear();
     lora_uses_.clear();
     last_list_ = 0;
@@ -77,10 +79,18 @@ uint32_t StepBatch::add_output(uint32_t row, bool want_logits) {
     return n_outputs() - 1;
 }
 
-uint32_t StepBatch::add_output(uint32_t row, const gpu::ChoiceRule& rule) {
+uint32_t StepBatch::add_output(uint32_t row, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> changes,
+                               std::span<const TokenId> allowed) {
+    CHECK(changes.size() <= kChoiceListMax && allowed.size() <= kChoiceListMax);
     const uint32_t output = add_output(row, false);
     outputs_.back().choice = static_cast<int32_t>(choices_.size());
-    choices_.push_back(rule);
+    gpu::ChoiceRule& added = choices_.emplace_back(rule);
+    added.change_begin = static_cast<uint32_t>(choice_changes_.size());
+    added.n_changes = static_cast<uint32_t>(changes.size());
+    added.allowed_begin = static_cast<uint32_t>(choice_allowed_.size());
+    added.n_allowed = static_cast<uint32_t>(allowed.size());
+    choice_changes_.insert(choice_changes_.end(), changes.begin(), changes.end());
+    choice_allowed_.insert(choice_allowed_.end(), allowed.begin(), allowed.end());
     return output;
 }
 

@@ -43,6 +43,9 @@ struct OutputRow {
     int32_t choice = -1;       // how the device chooses the token, in choices(); -1: the argmax
 };
 
+// Entries of one rule's list: 64 KiB of the step state for each output.
+constexpr uint32_t kChoiceListMax = 4096;
+
 // Filled by the engine thread, handed to Executor::submit. Reusable: clear() keeps the memory.
 class StepBatch {
   public:
@@ -64,14 +67,19 @@ class StepBatch {
     void set_merged() { merged_ = true; }
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
     uint32_t add_output(uint32_t row, bool want_logits);
-    // The same; the device chooses the token by the rule. Where in the step state its lists lie is not the caller's business.
-    uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule);
+    // The same; the device chooses the token by the rule. Lists are at most kChoiceListMax long; changes have each token once,
+    // allowed (empty: all) is sorted. The rule's own fields about the lists are filled in.
+    uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> changes = {},
+                        std::span<const TokenId> allowed = {});
 
     uint32_t n_rows() const { return static_cast<uint32_t>(rows_.size()); }
     uint32_t n_outputs() const { return static_cast<uint32_t>(outputs_.size()); }
     std::span<const BatchRow> rows() const { return rows_; }
     std::span<const OutputRow> outputs() const { return outputs_; }
+    // The rules' lists are parts of choice_changes() and choice_allowed(), from change_begin and allowed_begin on.
     std::span<const gpu::ChoiceRule> choices() const { return choices_; }
+    std::span<const gpu::TokenChange> choice_changes() const { return choice_changes_; }
+    std::span<const TokenId> choice_allowed() const { return choice_allowed_; }
     std::span<const BlockId> block_tables() const { return block_tables_; }
     std::span<const LoraUse> lora_uses() const { return lora_uses_; }
     bool has_lora() const { return !lora_uses_.empty(); }
@@ -83,6 +91,8 @@ class StepBatch {
     std::vector<BatchRow> rows_;
     std::vector<OutputRow> outputs_;
     std::vector<gpu::ChoiceRule> choices_;
+    std::vector<gpu::TokenChange> choice_changes_;
+    std::vector<TokenId> choice_allowed_;
     std::vector<BlockId> block_tables_;
     std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
     uint32_t last_list_ = 0;          // where the last list begins

@@ -35,6 +35,16 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     return to;
 }
 
+// Byte offsets of the rules' lists, behind the block tables.
+struct ListPlaces {
+    ListPlaces(const StepBatch& batch, const StepLayout& layout)
+        : changes(round_up_to(layout.block_tables + batch.block_tables().size_bytes(), kListAlign)),
+          allowed(changes + batch.choice_changes().size_bytes()),
+          end(allowed + batch.choice_allowed().size_bytes()) {}
+    static uint64_t round_up_to(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+    uint64_t changes, allowed, end;
+};
+
 constexpr uint32_t kFullSegmentsFrom = 128;  // rows of the recording
 constexpr uint32_t kShortSegmentRows = 4;    // as many as lora_shrink takes at once
 
@@ -181,14 +191,13 @@ bool has_extras(const StepBatch& batch, const SlotLookup& slots) {
     return std::ranges::any_of(batch.lora_uses(), [&](const LoraUse& use) { return slots(use.slot).has_extras; });
 }
 
-uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) {
-    return StepLayout(shape).block_tables + batch.block_tables().size() * sizeof(BlockId);
-}
+uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) { return ListPlaces(batch, StepLayout(shape)).end; }
 
 void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,
                       uint32_t n_q_heads, std::span<std::byte> to) {
     const StepLayout layout(shape);
     CHECK(batch.n_rows() <= shape.row_bucket && batch.n_outputs() <= shape.output_bucket);
+    const ListPlaces lists(batch, layout);
     gpu::StepHeader header{};
     header.n_rows = batch.n_rows();
     header.n_logit_rows = batch.n_outputs();
@@ -202,9 +211,13 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
         put(to, layout.logit_rows + i * sizeof(row), &row, 1);
         CHECK(output.choice < 0 || shape.rules);
         if (!shape.rules) continue;
-        const gpu::ChoiceRule rule = output.choice < 0 ? gpu::ChoiceRule{} : batch.choices()[static_cast<size_t>(output.choice)];
+        gpu::ChoiceRule rule = output.choice < 0 ? gpu::ChoiceRule{} : batch.choices()[static_cast<size_t>(output.choice)];
+        rule.change_begin += static_cast<uint32_t>(lists.changes / sizeof(gpu::TokenChange));
+        rule.allowed_begin += static_cast<uint32_t>(lists.allowed / sizeof(TokenId));
         put(to, layout.rules + i * sizeof(rule), &rule, 1);
     }
+    put(to, lists.changes, batch.choice_changes().data(), batch.choice_changes().size());
+    put(to, lists.allowed, batch.choice_allowed().data(), batch.choice_allowed().size());
     if (shape.lora != gpu::LoraLevel::kNone) {
         LoraWriter(batch, shape, slots, to).write(header);
     } else if (shape.extras) {

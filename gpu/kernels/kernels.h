@@ -155,7 +155,12 @@ class KernelSet {
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
 
-    // After sample_argmax, for steps whose outputs have rules: the tokens that are drawn. Reads a drawn row 4 to 14 times.
+    // For steps whose outputs have rules (choice_rule.h). Where some have changes: sample_last_tokens before anything overwrites
+    // params.sampled; after sample_argmax sample_changes, sample_draw, and sample_changes once more to undo them; then sample_logprobs where they
+    // are wanted; barriers between all of them. sample_draw reads a drawn row 4 to 14 times, sample_logprobs a row 7 times.
+    void sample_last_tokens(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);
+    void sample_changes(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows, bool undo);
+    void sample_logprobs(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);
     void sample_draw(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);
 
     // As embed, for steps with adapters that change the embedding.

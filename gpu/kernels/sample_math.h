@@ -6,9 +6,11 @@
 #ifndef LORAD_GPU_KERNELS_SAMPLE_MATH_H
 #define LORAD_GPU_KERNELS_SAMPLE_MATH_H
 
+#include "gpu/kernels/choice_rule.h"
 #include "gpu/kernels/interop.h"
 
 #ifdef __cplusplus
+#include <limits>
 #define SAMPLE_FN inline
 #define SAMPLE_EXACT const
 #else
@@ -17,6 +19,12 @@
 #endif
 
 INTEROP_BEGIN
+
+#ifdef __cplusplus
+inline constexpr float kForbiddenLogit = -std::numeric_limits<float>::infinity();
+#else
+const float kForbiddenLogit = -1.0 / 0.0;
+#endif
 
 // A token's key: how much less probable it is than the most probable one, in units of 2^-24 powers of two. Keys from kDrawKeyEnd
 // on weigh nothing, and such tokens are never drawn.
@@ -53,6 +61,22 @@ SAMPLE_FN uint64_t draw_entropy_share(uint32_t key) { return (draw_weight(key) >
 SAMPLE_FN uint32_t typical_key(uint32_t key, uint64_t entropy) {
     uint64_t own = draw_information(key);
     return uint32_t(own > entropy ? own - entropy : entropy - own);
+}
+
+// A logit after bias, penalties and bans. state: TokenChange.state, with kChangeIsEnd only where ends may not come. Nothing here may be
+// contracted to a fused operation: both sides round after each one.
+SAMPLE_FN float changed_logit(float logit, float bias, uint32_t state, float repetition, float inverse_repetition, float frequency,
+                              float presence) {
+    if ((state & kChangeIsEnd) != 0u) return kForbiddenLogit;
+    SAMPLE_EXACT float biased = logit + bias;
+    if ((state & kChangeIsHeld) == 0u) return biased;
+    SAMPLE_EXACT float repeated = biased * (biased < 0.0f ? repetition : inverse_repetition);
+    uint32_t count = state & kChangeCountMask;
+    if (count == 0u) return repeated;
+    SAMPLE_EXACT float often = frequency * float(count);
+    SAMPLE_EXACT float rarer = repeated - often;
+    SAMPLE_EXACT float result = rarer - presence;
+    return result;
 }
 
 // The least sum that is `share` / 2^32 of the total; at least 1. Totals are below 2^61.

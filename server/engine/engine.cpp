@@ -284,7 +284,9 @@ Status Engine::submit_step() {
 int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t position) {
     bool on_device = sequence.device_chooses(position);
     auto rule = on_device ? sequence.choice.rule(sequence.request, position) : std::nullopt;
-    return int32_t(rule ? batch_.add_output(row, *rule) : batch_.add_output(row, !on_device));
+    return int32_t(rule ? batch_.add_output(row, *rule, sequence.choice.changes(),
+                                               sequence.request.sampling.allowed_token_ids)
+                          : batch_.add_output(row, !on_device));
 }
 
 // Where log-probabilities of the prompt are wanted, each row says what it expects to follow.

@@ -15,6 +15,7 @@ class ExecutorRunner final : public StepRunner {
         TRY_ASSIGN(model::StepOutput output, executor_.finish());
         StepResult result;
         result.n_dispatches = output.n_dispatches;
+        result.logprobs = output.logprobs;
         result.argmax.assign(output.sampled.begin(), output.sampled.end());
         result.logits.reserve(output.sampled.size());
         for (uint32_t i = 0; i < output.sampled.size(); ++i)

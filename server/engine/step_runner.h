@@ -17,6 +17,8 @@ struct StepResult {
     std::vector<TokenId> argmax;
     // By output; empty where not asked for; valid until the next finish.
     std::vector<std::span<const float>> logits;
+    // By output, as logits; only where the output's rule asked there is something.
+    std::span<const gpu::ChoiceLogprobs> logprobs;
     uint32_t n_dispatches = 0;  // kernels that the step ran; 0 where there is no such thing
 };
 

@@ -1,5 +1,7 @@
 #include "server/engine/token_choice.h"
 
+#include <algorithm>
+
 #include "proto/base/log.h"
 
 namespace lorad::server {
@@ -15,29 +17,54 @@ bool must_go_on(const Request& request, uint32_t position) {
            !request.stop_tokens.empty();
 }
 
+proto::TokenLogprobs read_logprobs(const gpu::ChoiceLogprobs& from, TokenId token) {
+    proto::TokenLogprobs to{{token, from.logprob, from.rank}, {}};
+    for (uint32_t i = 0; i < from.n_top; ++i)
+        to.top.push_back({TokenId(from.tokens[i]), from.logprobs[i], i + 1});
+    return to;
+}
+
 }  // namespace
 
 ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
     : constraint_(request.constraint), draws_on_device_(draws_on_device) {
-    if (request.sampling.has_penalties()) history_.emplace(request.prompt);
+    std::span<const TokenId> ends;
+    if (request.n_tokens_min > 0) ends = request.stop_tokens;
+    const proto::SamplingParams& sampling = request.sampling;
+    if (sampling.has_penalties() || !sampling.logit_bias.empty() || !ends.empty())
+        changes_.emplace(sampling, request.prompt, ends);
+    if (changes_) n_first_changes_ = uint32_t(changes_->entries().size());
     if (request.n_prompt_logprobs) prompt_logprobs.reserve(request.prompt.size());
 }
 
 Status ChoiceState::accept(TokenId token) {
-    if (history_) history_->add_generated(token);
+    if (changes_) changes_->add_generated(token);
     mask_.clear();
     if (constraint_) return constraint_->accept(token);
     return ok_status();
 }
 
 bool ChoiceState::device_chooses(const Request& request, uint32_t position) const {
-    return (request.sampling.greedy() || draws_on_device_) && !request.sampling.changes_logits() &&
-           !request.n_logprobs && !request.constraint && !must_go_on(request, position);
+    if (request.constraint) return false;
+    if (!rule(request, position)) return true;
+    // By position alone, so that the answer stays the same while the step runs.
+    uint32_t n_changes = n_first_changes_ + n_generated_before(request, position);
+    return draws_on_device_ && (!changes_ || n_changes <= model::kChoiceListMax) &&
+           request.sampling.allowed_token_ids.size() <= model::kChoiceListMax;
 }
 
 std::optional<gpu::ChoiceRule> ChoiceState::rule(const Request& request, uint32_t position) const {
-    if (request.sampling.greedy()) return std::nullopt;
-    return model::choice_rule(request.sampling, position);
+    gpu::ChoiceRule rule = model::choice_rule(request.sampling, position);
+    bool go_on = must_go_on(request, position);
+    if (request.sampling.has_penalties() || !request.sampling.logit_bias.empty() || go_on)
+        model::add_changes(request.sampling, rule);
+    if (go_on) rule.what |= gpu::kRuleBansEnds;
+    if (request.n_logprobs) {
+        rule.what |= gpu::kRuleLogprobs;
+        rule.n_top = std::min(*request.n_logprobs, gpu::kTopTokensMax);
+    }
+    if (rule.what == 0 && request.sampling.allowed_token_ids.empty()) return std::nullopt;
+    return rule;
 }
 
 TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n_threads) {}
@@ -62,10 +89,16 @@ void TokenChooser::prepare(std::span<const TokenChoice> choices) {
 void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
     chosen_here_.clear();
     for (TokenChoice& choice : choices) {
+        TokenId& token = result.argmax[choice.output];
         bool is_prompt = choice.prompt_token >= 0;
-        if (result.argmax[choice.output] >= 0 &&
-            (is_prompt || !choice.state->device_chooses(*choice.request, choice.position)))
+        bool on_device = !is_prompt && choice.state->device_chooses(*choice.request, choice.position);
+        if (on_device) {
+            choice.nothing_allowed = token == gpu::kNothingAllowed;
+            if (token >= 0 && choice.request->n_logprobs)
+                choice.logprobs = read_logprobs(result.logprobs[choice.output], token);
+        } else if (token >= 0) {
             chosen_here_.push_back(&choice);
+        }
     }
     threads_.run(uint32_t(chosen_here_.size()), [&](uint32_t index, uint32_t worker) {
         TokenChoice& choice = *chosen_here_[index];
@@ -86,34 +119,28 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
 TokenId TokenChooser::choose_one(TokenChoice& choice, TokenId argmax,
                                  std::span<const float> logits, Scratch& scratch) const {
     const Request& request = *choice.request;
-    const proto::SamplingParams& sampling = request.sampling;
     const std::vector<uint32_t>& mask = choice.state->mask_;
-    bool go_on = must_go_on(request, choice.position);
-    if (sampling.greedy() && !sampling.changes_logits() && !go_on) {
+    std::span<const TokenId> allowed = request.sampling.allowed_token_ids;
+    gpu::ChoiceRule rule = choice.state->rule(request, choice.position).value_or(gpu::ChoiceRule{});
+    bool changes = (rule.what & gpu::kRuleAdjusts) != 0 || !allowed.empty();
+    if ((rule.what & gpu::kRuleDraws) == 0 && !changes) {
         // The model's first choice is the answer wherever the grammar allows it.
         if (mask.empty() || (mask[size_t(argmax) / 32] >> (argmax % 32) & 1u) != 0) return argmax;
     }
-    if (!sampling.changes_logits() && !go_on && mask.empty())
-        return model::sample(logits, sampling, choice.position, scratch.sampler);
+    if (!changes && mask.empty()) return model::sample(logits, rule, scratch.sampler);
     scratch.logits.assign(logits.begin(), logits.end());
-    if (!sampling.allowed_token_ids.empty())
-        model::allow_only(scratch.logits, sampling.allowed_token_ids);
+    if (!allowed.empty()) model::allow_only(scratch.logits, allowed);
     if (!mask.empty()) model::apply_mask(scratch.logits, mask);
-    if (sampling.changes_logits()) {
-        static const model::TokenHistory kNothing{{}};
-        model::adjust_logits(scratch.logits, sampling,
-                             choice.state->history_ ? *choice.state->history_ : kNothing);
-    }
-    std::vector<float> with_ends;
-    if (go_on) {
-        if (!mask.empty()) with_ends = scratch.logits;
-        model::forbid(scratch.logits, request.stop_tokens);
-    }
-    TokenId token = model::sample(scratch.logits, sampling, choice.position, scratch.sampler);
     // Where the grammar allows nothing but the end, min_tokens gives way.
-    if (token < 0 && !with_ends.empty())
-        token = model::sample(with_ends, sampling, choice.position, scratch.sampler);
-    return token;
+    bool may_give_way = !mask.empty() && (rule.what & gpu::kRuleBansEnds) != 0;
+    std::vector<float> with_ends;
+    if (may_give_way) with_ends = scratch.logits;
+    model::change_logits(scratch.logits, rule, choice.state->changes());
+    TokenId token = model::sample(scratch.logits, rule, scratch.sampler);
+    if (token >= 0 || !may_give_way) return token;
+    rule.what &= ~gpu::kRuleBansEnds;
+    model::change_logits(with_ends, rule, choice.state->changes());
+    return model::sample(with_ends, rule, scratch.sampler);
 }
 
 }  // namespace lorad::server

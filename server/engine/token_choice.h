@@ -24,8 +24,12 @@ class ChoiceState {
     // Whether the device chooses the token at this position, so that the next step may begin before it
     // is known here and no logits have to be copied to the host.
     bool device_chooses(const Request& request, uint32_t position) const;
-    // How, where it does; nullopt: the argmax of the model's own logits.
+    // How, where it does, with the lists of changes() and the request's allowed tokens; nullopt: the
+    // argmax of the model's own logits.
     std::optional<gpu::ChoiceRule> rule(const Request& request, uint32_t position) const;
+    std::span<const gpu::TokenChange> changes() const {
+        return changes_ ? changes_->entries() : std::span<const gpu::TokenChange>();
+    }
 
     // The chosen token becomes part of the answer. An error where the request's grammar does not
     // take it.
@@ -36,7 +40,8 @@ class ChoiceState {
 
   private:
     friend class TokenChooser;
-    std::optional<model::TokenHistory> history_;  // where penalties are asked for
+    std::optional<model::TokenChanges> changes_;  // where the request has any
+    uint32_t n_first_changes_ = 0;                // before the first token was generated
     std::shared_ptr<TokenConstraint> constraint_;
     std::vector<uint32_t> mask_;  // of the next token; empty: not computed
     bool draws_on_device_;
@@ -62,8 +67,8 @@ class TokenChooser {
     // While the step runs on the device: computes which tokens the grammars of these allow.
     void prepare(std::span<const TokenChoice> choices);
 
-    // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite
-    // or allow nothing, stays.
+    // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite,
+    // stays. What the device has said about its own choices goes into `choices` as well.
     void choose(std::span<TokenChoice> choices, StepResult& result);
 
   private:

@@ -1,9 +1,11 @@
 // The device's draws beside model::sample, which has to give the same tokens bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "model/logits.h"
 #include "model/sampler.h"
 #include "tests/model/choice_device.h"
 
@@ -12,17 +14,28 @@ namespace {
 
 using proto::SamplingParams;
 using testing::ChoiceDevice;
+using testing::ChoiceRow;
 
 class DeviceDraw : public ::testing::Test {
   protected:
+    TokenId on_host(const ChoiceRow& row) {
+        std::vector<float> logits = row.logits;
+        if (!row.allowed.empty()) allow_only(logits, row.allowed);
+        change_logits(logits, row.rule, row.changes, row.last_token);
+        const TokenId token = sample(logits, row.rule, scratch_);
+        return token < 0 ? gpu::kNothingAllowed : token;
+    }
+
     // Every row's token, drawn on both sides.
-    void expect_same(const std::vector<std::vector<float>>& rows, const std::vector<gpu::ChoiceRule>& rules, const std::string& what) {
-        const auto found = device_.choose(rows, rules);
+    void expect_same(const std::vector<ChoiceRow>& rows, const std::string& what) {
+        const auto found = device_.choose(rows);
         for (size_t i = 0; i < rows.size(); ++i) {
-            ASSERT_EQ(found[i].token, sample(rows[i], rules[i], scratch_))
-                << what << ", row " << i << ": scale " << rules[i].scale << " top_k " << rules[i].top_k << " top_p " << rules[i].top_p
-                << " min_weight " << rules[i].min_weight << " typical_p " << rules[i].typical_p << " seed " << rules[i].seed
-                << " position " << rules[i].position;
+            const gpu::ChoiceRule& rule = rows[i].rule;
+            ASSERT_EQ(found[i].token, on_host(rows[i]))
+                << what << ", row " << i << ": what " << rule.what << " scale " << rule.scale << " top_k " << rule.top_k << " top_p "
+                << rule.top_p << " min_weight " << rule.min_weight << " typical_p " << rule.typical_p << " seed " << rule.seed
+                << " position " << rule.position << " changes " << rows[i].changes.size() << " allowed " << rows[i].allowed.size()
+                << " last token " << rows[i].last_token;
         }
     }
 
@@ -60,58 +73,133 @@ class DeviceDraw : public ::testing::Test {
 
 TEST_F(DeviceDraw, GivesTheHostsTokenForRandomParameters) {
     for (const uint32_t vocab : {3u, 64u, 999u, 5000u, 40003u}) {
-        for (uint32_t round = 0; round < 6; ++round) {
-            std::vector<std::vector<float>> rows;
-            std::vector<gpu::ChoiceRule> rules;
+        for (uint32_t round = 0; round < (vocab > 5000 ? 2 : 6); ++round) {
+            std::vector<ChoiceRow> rows;
+            for (uint32_t i = 0; i < 12; ++i)
+                rows.push_back({random_row(vocab), choice_rule(random_params(), random_() % 100000)});
+            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+        }
+    }
+}
+
+TEST_F(DeviceDraw, ChangesAndBansAreTheHosts) {
+    for (const uint32_t vocab : {20u, 1000u, 7001u}) {
+        for (uint32_t round = 0; round < 4; ++round) {
+            std::vector<ChoiceRow> rows;
             for (uint32_t i = 0; i < 12; ++i) {
-                rows.push_back(random_row(vocab));
-                rules.push_back(choice_rule(random_params(), random_() % 100000));
+                SamplingParams params = random_params();
+                if (random_() % 3 == 0) params.temperature = 0.0f;
+                if (random_() % 2 == 0) params.repetition_penalty = uniform(0.5f, 2.0f);
+                if (random_() % 2 == 0) params.frequency_penalty = uniform(-2.0f, 2.0f);
+                if (random_() % 2 == 0) params.presence_penalty = uniform(-2.0f, 2.0f);
+                const auto token = [&] { return static_cast<TokenId>(random_() % (vocab + 2)); };  // some are beyond the row
+                const TokenId biased = token();
+                if (random_() % 2 == 0) params.logit_bias = {{biased, uniform(-100.0f, 100.0f)}, {biased + 1, 3.0f}};
+                ChoiceRow row{random_row(vocab), choice_rule(params, random_() % 100)};
+                std::vector<TokenId> prompt(random_() % 100);
+                for (TokenId& id : prompt) id = token();
+                TokenChanges changes(params, prompt, std::vector<TokenId>{token(), token()});
+                for (uint32_t n = random_() % 300; n > 0; --n) changes.add_generated(token() % 50);
+                add_changes(params, row.rule);
+                if (random_() % 2 == 0) row.rule.what |= gpu::kRuleBansEnds;
+                row.changes.assign(changes.entries().begin(), changes.entries().end());
+                // Listed, not listed, or known to the host.
+                if (i % 3 == 0 && !row.changes.empty()) row.last_token = static_cast<TokenId>(row.changes.back().token % vocab);
+                if (i % 3 == 1) row.last_token = static_cast<TokenId>(random_() % vocab);
+                if (random_() % 3 == 0) {
+                    for (uint32_t n = 1 + random_() % 40; n > 0; --n) row.allowed.push_back(token());
+                    std::ranges::sort(row.allowed);
+                }
+                rows.push_back(std::move(row));
             }
-            ASSERT_NO_FATAL_FAILURE(expect_same(rows, rules, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+        }
+    }
+}
+
+TEST_F(DeviceDraw, WhatLeavesNoTokenIsSaid) {
+    ChoiceRow row{random_row(100), choice_rule({.temperature = 1.0f}, 0)};
+    row.allowed = {7};
+    row.changes = {{7, gpu::kChangeIsEnd, 0.0f, 0.0f}};
+    add_changes({}, row.rule);
+    row.rule.what |= gpu::kRuleBansEnds;
+    ChoiceRow greedy = row, open = row;
+    greedy.rule.what &= ~gpu::kRuleDraws;
+    open.rule.what &= ~gpu::kRuleBansEnds;
+    const auto found = device_.choose({row, greedy, open});
+    EXPECT_EQ(found[0].token, gpu::kNothingAllowed);
+    EXPECT_EQ(found[1].token, gpu::kNothingAllowed);
+    EXPECT_EQ(found[2].token, 7);
+}
+
+TEST_F(DeviceDraw, LogprobsAreThoseOfTheModelsOwnDistribution) {
+    for (const uint32_t vocab : {5u, 300u, 20001u}) {
+        std::vector<ChoiceRow> rows;
+        for (uint32_t i = 0; i < 8; ++i) {
+            ChoiceRow row{random_row(vocab), choice_rule({.temperature = i % 3 == 0 ? 0.0f : 1.5f, .seed = i}, i)};
+            row.rule.what |= gpu::kRuleLogprobs;
+            row.rule.n_top = i % 4 == 3 ? 0 : 1 + random_() % gpu::kTopTokensMax;
+            if (i % 2 == 0) {
+                add_changes({}, row.rule);
+                for (uint32_t token = 0; token < vocab; token += 2) row.changes.push_back({token, 0, uniform(-5.0f, 5.0f), 0.0f});
+                if (row.changes.size() > 500) row.changes.resize(500);
+            }
+            rows.push_back(std::move(row));
+        }
+        const auto found = device_.choose(rows);
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const gpu::ChoiceLogprobs& own = found[i].logprobs;
+            ASSERT_EQ(found[i].token, on_host(rows[i]));
+            const proto::TokenLogprobs expected = logprobs_of(rows[i].logits, found[i].token, rows[i].rule.n_top);
+            const std::string what = "row " + std::to_string(i) + ", random seed " + std::to_string(seed_);
+            // A float sum of up to 20001 terms in any order, and one rounding of numbers up to 200.
+            constexpr float kTolerance = 5e-5f;
+            EXPECT_NEAR(own.logprob, expected.token.logprob, kTolerance) << what;
+            EXPECT_EQ(own.rank, expected.token.rank) << what;
+            ASSERT_EQ(own.n_top, expected.top.size()) << what;
+            for (size_t k = 0; k < expected.top.size(); ++k) {
+                EXPECT_EQ(own.tokens[k], static_cast<uint32_t>(expected.top[k].id)) << what;
+                EXPECT_NEAR(own.logprobs[k], expected.top[k].logprob, kTolerance) << what;
+            }
         }
     }
 }
 
 TEST_F(DeviceDraw, OfTiesAtTheCutTheLowestIdsStay) {
-    std::vector<float> row(3000, 1.0f);
-    for (uint32_t i = 0; i < 3000; i += 100) row[i] = 2.0f;  // 30 of them
-    std::vector<std::vector<float>> rows;
-    std::vector<gpu::ChoiceRule> rules;
+    std::vector<float> logits(3000, 1.0f);
+    for (uint32_t i = 0; i < 3000; i += 100) logits[i] = 2.0f;  // 30 of them
+    std::vector<ChoiceRow> rows;
     for (uint32_t position = 0; position < 64; ++position) {
         SamplingParams params;
         if (position % 2 == 0) params.top_k = 12;
         else params.top_p = 0.02f;
-        rows.push_back(row);
-        rules.push_back(choice_rule(params, position));
+        rows.push_back({logits, choice_rule(params, position)});
     }
-    ASSERT_NO_FATAL_FAILURE(expect_same(rows, rules, "ties"));
-    for (const auto& found : device_.choose(rows, rules)) EXPECT_LT(found.token, 2900);
+    ASSERT_NO_FATAL_FAILURE(expect_same(rows, "ties"));
+    for (const auto& found : device_.choose(rows)) EXPECT_LT(found.token, 2900);
 }
 
 TEST_F(DeviceDraw, ExtremeLogitsAndTemperaturesAreNoExceptions) {
-    std::vector<std::vector<float>> rows;
-    std::vector<gpu::ChoiceRule> rules;
+    std::vector<ChoiceRow> rows;
     for (const float scale : {1e-30f, 1.0f, 1e10f, 1e38f}) {
         for (const float temperature : {1e-37f, 1e-3f, 1.0f, 2.0f}) {
-            std::vector<float> row(500);
-            for (float& logit : row) logit = uniform(-scale, scale);
-            row[17] = row[18] = scale;
-            rows.push_back(row);
-            rules.push_back(choice_rule({.temperature = temperature, .top_p = 0.9f, .seed = 3}, 7));
+            std::vector<float> logits(500);
+            for (float& logit : logits) logit = uniform(-scale, scale);
+            logits[17] = logits[18] = scale;
+            rows.push_back({logits, choice_rule({.temperature = temperature, .top_p = 0.9f, .seed = 3}, 7)});
         }
     }
-    expect_same(rows, rules, "extremes");
+    expect_same(rows, "extremes");
 }
 
 TEST_F(DeviceDraw, RowsWithoutADrawKeepTheirArgmaxAndBrokenOnesTheirFailure) {
-    std::vector<std::vector<float>> rows(4, random_row(1000));
-    std::vector<gpu::ChoiceRule> rules(4, choice_rule({.temperature = 1.5f, .seed = 1}, 3));
-    rules[1] = gpu::ChoiceRule{};
-    rows[2][500] = NAN;
-    rows[3][10] = INFINITY;
-    const auto found = device_.choose(rows, rules);
-    EXPECT_EQ(found[0].token, sample(rows[0], rules[0], scratch_));
-    EXPECT_EQ(found[1].token, std::max_element(rows[1].begin(), rows[1].end()) - rows[1].begin());
+    std::vector<ChoiceRow> rows(4, {random_row(1000), choice_rule({.temperature = 1.5f, .seed = 1}, 3)});
+    rows[1].rule = gpu::ChoiceRule{};
+    rows[2].logits[500] = NAN;
+    rows[3].logits[10] = INFINITY;
+    const auto found = device_.choose(rows);
+    EXPECT_EQ(found[0].token, on_host(rows[0]));
+    EXPECT_EQ(found[1].token, std::ranges::max_element(rows[1].logits) - rows[1].logits.begin());
     EXPECT_EQ(found[2].token, -1);
     EXPECT_EQ(found[3].token, -1);
     for (const auto& each : found) EXPECT_EQ(each.sampled, each.token) << "what the next step reads";

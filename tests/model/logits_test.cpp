@@ -58,13 +58,17 @@ TEST(Logits, PenaltiesAreThoseOfTheFormulas) {
         std::vector<TokenId> prompt(20), generated(30);
         for (TokenId& token : prompt) token = TokenId(random() % 300);
         for (TokenId& token : generated) token = TokenId(random() % 40);
-        TokenHistory history(prompt);
-        for (TokenId token : generated) history.add_generated(token);
+        TokenChanges changes(params, prompt, {});
+        // The last one may be known to the device alone.
+        const bool fed_back = round % 2 == 1;
+        for (size_t i = 0; i + (fed_back ? 1 : 0) < generated.size(); ++i) changes.add_generated(generated[i]);
         std::vector<double> expected = penalized(logits, params, prompt, generated);
-        adjust_logits(logits, params, history);
+        gpu::ChoiceRule rule{};
+        add_changes(params, rule);
+        change_logits(logits, rule, changes.entries(), fed_back ? generated.back() : -1);
         for (size_t id = 0; id < logits.size(); ++id) {
-            // Four roundings of numbers up to about 200.
-            EXPECT_NEAR(double(logits[id]), expected[id], 4 * 200 * 0x1p-24) << id;
+            // Five roundings of numbers up to about 200, one of them of 1 / penalty.
+            EXPECT_NEAR(double(logits[id]), expected[id], 5 * 200 * 0x1p-24) << id;
         }
     }
 }
@@ -72,11 +76,16 @@ TEST(Logits, PenaltiesAreThoseOfTheFormulas) {
 TEST(Logits, WithoutPenaltiesOnlyTheBiasIsAdded) {
     const std::vector<float> before = random_logits(50, 1);
     std::vector<float> logits = before;
-    TokenHistory history(std::vector<TokenId>{1, 2, 3});
-    history.add_generated(4);
     SamplingParams params;
     params.logit_bias = {{7, 1.5f}, {900, 1.0f}};  // one beyond the row
-    adjust_logits(logits, params, history);
+    TokenChanges changes(params, std::vector<TokenId>{1, 2, 3}, std::vector<TokenId>{5});
+    changes.add_generated(4);
+    EXPECT_EQ(changes.entries().size(), 3u);
+    gpu::ChoiceRule rule{};
+    change_logits(logits, rule, changes.entries());
+    EXPECT_EQ(logits, before) << "the rule does not ask for it";
+    add_changes(params, rule);
+    change_logits(logits, rule, changes.entries());
     for (size_t id = 0; id < logits.size(); ++id)
         EXPECT_EQ(logits[id], before[id] + (id == 7 ? 1.5f : 0.0f)) << id;
 }

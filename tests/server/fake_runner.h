@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "model/kv_cache.h"
+#include "model/logits.h"
 #include "model/sampler.h"
 #include "server/engine/step_runner.h"
 
@@ -120,6 +121,7 @@ class FakeRunner final : public StepRunner {
                                                        fake_delta(uses, digest)};
         }
         StepResult result;
+        std::vector<gpu::ChoiceLogprobs> logprobs_for_step;
         for (const model::OutputRow& output : batch.outputs()) {
             const model::BatchRow& row = batch.rows()[output.row];
             FakeState state;
@@ -137,12 +139,12 @@ class FakeRunner final : public StepRunner {
             std::vector<float> row_values(kFakeVocab, 0.0f);
             if (next >= 0 && spread_logits_) row_values = state.spread_logits();
             else if (next >= 0) row_values.at(size_t(next)) = 50.0f;
-            if (output.choice >= 0 && next >= 0) {
-                ++n_rules_;
-                model::SamplerScratch scratch;
-                next = model::sample(row_values, batch.choices()[size_t(output.choice)], scratch);
-            }
             result.argmax.push_back(next);
+            gpu::ChoiceLogprobs& logprobs = logprobs_for_step.emplace_back();
+            if (output.choice >= 0 && next >= 0) {
+                const gpu::ChoiceRule& rule = batch.choices()[size_t(output.choice)];
+                result.argmax.back() = choose(batch, row, rule, row_values, logprobs);
+            }
             if (output.want_logits) {
                 auto row_logits = std::make_shared<std::vector<float>>(std::move(row_values));
                 result.logits.emplace_back(*row_logits);
@@ -152,7 +154,7 @@ class FakeRunner final : public StepRunner {
             }
         }
         last_argmax_ = result.argmax;
-        pending_.push_back({std::move(result), std::move(slots)});
+        pending_.push_back({std::move(result), std::move(slots), std::move(logprobs_for_step)});
         return ok_status();
     }
 
@@ -164,6 +166,8 @@ class FakeRunner final : public StepRunner {
             if (slot_digest_(slot) != digest) n_broken_.fetch_add(1);
         }
         StepResult result = std::move(pending_.front().result);
+        finished_logprobs_ = std::move(pending_.front().logprobs);
+        result.logprobs = finished_logprobs_;
         pending_.pop_front();
         while (logits_.size() > 256) logits_.pop_front();
         return result;
@@ -205,7 +209,34 @@ class FakeRunner final : public StepRunner {
     struct Pending {
         StepResult result;
         std::map<uint32_t, uint64_t> slots;  // digests of those that the step reads
+        std::vector<gpu::ChoiceLogprobs> logprobs;
     };
+
+    // What the device's kernels do by a rule.
+    TokenId choose(const model::StepBatch& batch, const model::BatchRow& row,
+                   const gpu::ChoiceRule& rule, const std::vector<float>& own,
+                   gpu::ChoiceLogprobs& to) {
+        ++n_rules_;
+        std::vector<float> logits = own;
+        if (rule.n_allowed > 0)
+            model::allow_only(logits, batch.choice_allowed().subspan(rule.allowed_begin, rule.n_allowed));
+        model::change_logits(logits, rule,
+                             batch.choice_changes().subspan(rule.change_begin, rule.n_changes),
+                             row.token < 0 ? last_argmax_.at(size_t(~row.token)) : -1);
+        model::SamplerScratch scratch;
+        TokenId token = model::sample(logits, rule, scratch);
+        if (token < 0) return gpu::kNothingAllowed;
+        if ((rule.what & gpu::kRuleLogprobs) == 0) return token;
+        proto::TokenLogprobs found = model::logprobs_of(own, token, rule.n_top);
+        to.logprob = found.token.logprob;
+        to.rank = found.token.rank;
+        to.n_top = uint32_t(found.top.size());
+        for (uint32_t i = 0; i < to.n_top; ++i) {
+            to.tokens[i] = uint32_t(found.top[i].id);
+            to.logprobs[i] = found.top[i].logprob;
+        }
+        return token;
+    }
     size_t place(const model::StepBatch& batch, const model::BatchRow& row,
                  uint32_t position) const {
         uint32_t index = position / model::kBlockTokens;
@@ -217,6 +248,7 @@ class FakeRunner final : public StepRunner {
     std::vector<Entry> cache_;
     std::deque<std::shared_ptr<std::vector<float>>> logits_;  // of the last steps
     std::deque<Pending> pending_;                             // oldest first
+    std::vector<gpu::ChoiceLogprobs> finished_logprobs_;
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     std::atomic<uint64_t> n_steps_{0};
     uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;

@@ -249,6 +249,11 @@ class Client(unittest.TestCase):
         self.assertEqual(outcome.first, outcome.arrivals[0])
         self.assertEqual(outcome.last, outcome.arrivals[-1])
 
+    def test_the_first_token_stays_the_first_in_streams_of_other_shapes(self):
+        bare = [b'{"choices":[{"delta":{"content":"%d"}}]}' % i for i in range(9)]
+        outcome = self.one(response(bare + [b"[DONE]"], [1000]))
+        self.assertEqual((len(outcome.arrivals), outcome.tokens, outcome.first), (9, 9, outcome.arrivals[0]))
+
     def test_failures_of_all_kinds_are_told_and_never_raised(self):
         body = b'{"error":{"message":"busy"}}'
         refused = self.one(b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -4,7 +4,7 @@
 usage: full.py --lorad BUNDLE [--peer PEER_DIR] --work DIR [--seconds 540] [--shapes 7b,1.5b,0.5b] [--only REGEX] [--results DIR] [--copy-to DIR]
 
 BUNDLE      deploy/bundle.sh made it with lorad and lorad-bench
-PEER_DIR    bench/peers/get_llama_cpp.sh made it; without it no peers are measured
+PEER_DIR    bench/peers/get_llama_cpp.sh made it; without it llama.cpp is not measured. PyTorch is where it is installed.
 WORK        room for models in two formats (7b: 31 GB) and adapters (64 of 81 MB), best in memory: /dev/shm/w. Kept between runs.
 RESULTS     one JSON-lines file for each finished case; default WORK/results-COMMIT. A case whose file exists is not run again.
 COPY_TO     gets results.jsonl (all cases), report.md and the plots, also when time runs out
@@ -214,6 +214,7 @@ class Full:
         cases += [Case(f"http-cost-{main}", 75, self.http_cost(main, 4 if quick else 64), (model,)), Case(f"serving-{main}", 60, self.serving(main, streams), (model,))]
         if self.args.peer:
             cases.append(Case(f"http-peer-{main}", 90, self.http_peer(main, streams), (("gguf", main), ("loras", main))))
+        cases.append(Case("pytorch", 60, lambda out: self.call([sys.executable, str(HERE / "peers/pytorch.py"), "--shape", main, "--json", str(out)])))
         return [case for case in cases if re.search(self.args.only, case.name)]
 
     def run(self):
@@ -231,7 +232,7 @@ class Full:
                 if case.needs:
                     self.wait_for_makers()
                 began, out = time.monotonic(), self.results / f"{case.name}.part"
-                out.unlink(missing_ok=True)
+                out.write_text("")
                 print(f"== {case.name}", flush=True)
                 try:
                     case.run(out)

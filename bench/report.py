@@ -40,8 +40,13 @@ def rate_spread(row, name):
 
 
 def peer_of(rows, row):
-    """llama.cpp's result of the same case: the same sizes, and a context that differs by at most 40 tokens."""
+    """Another engine's result of the same case: llama.cpp's of the same sizes, and a context that differs by at most 40 tokens; PyTorch's
+    of the same operation."""
     for other in rows:
+        if row["case"] == "op":
+            if other.get("engine") == "pytorch" and other["case"] == "op" and all(other.get(k) == row.get(k) for k in ("op", "n", "rank", "type")):
+                return other
+            continue
         if other.get("engine") != "llama.cpp" or other["case"] != row["case"] or other.get("label", other.get("model")) != row.get("label", row.get("model")):
             continue
         if row["case"] == "prefill" and other["tokens"] == row["tokens"] and not row.get("adapters"):
@@ -74,7 +79,7 @@ def judge(rows, targets):
 
 
 def targets_table(judged):
-    lines = ["| case | lorad | p10..p90 | target | met | share of the floor | llama.cpp, same run | ratio |", "|---|---:|---:|---:|---|---:|---:|---:|"]
+    lines = ["| case | lorad | p10..p90 | target | met | share of the floor | peer, same run | times as fast |", "|---|---:|---:|---:|---|---:|---:|---:|"]
     for item in judged:
         target, row = item["target"], item["row"]
         bound = ("at most " if target.get("less") else "") + short(target["target"])
@@ -82,10 +87,13 @@ def targets_table(judged):
             lines.append(f"| {target['name']} | not measured | | {bound} | | | | |")
             continue
         low, high = item["spread"]
-        theirs = (item["peer"] or {}).get("tokens_per_s")
+        peer, theirs, ratio = item["peer"], "", ""
+        if peer and row["case"] == "op":
+            theirs, ratio = f"{short(peer['median'])} ({peer['engine']})", f"{peer['median'] / row['median']:.2f}"
+        elif peer:
+            theirs, ratio = f"{short(peer['tokens_per_s'])} ({peer['engine']})", f"{row['tokens_per_s'] / peer['tokens_per_s']:.2f}"
         cells = [target["name"], short(item["value"]), f"{short(low)}..{short(high)}" if stats.finite(low) else "", bound, "yes" if item["met"] else "no",
-                 f"{row['of_floor']:.2f}" if stats.finite(row.get("of_floor")) else "", short(theirs) if theirs else "",
-                 f"{row['tokens_per_s'] / theirs:.2f}" if theirs else ""]
+                 f"{row['of_floor']:.2f}" if stats.finite(row.get("of_floor")) else "", theirs, ratio]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

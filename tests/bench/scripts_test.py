@@ -117,7 +117,13 @@ class Report(unittest.TestCase):
     def test_the_peer_is_found_by_sizes_and_shown_as_a_ratio(self):
         peer = self.decode(engine="llama.cpp", tokens_per_s=200.0, context=140)
         table = "\n".join(report.targets_table(report.judge([self.decode(), peer], json.loads((BENCH / "targets.json").read_text()))))
-        self.assertIn("| 200 | 1.25 |", table)
+        self.assertIn("| 200 (llama.cpp) | 1.25 |", table)
+
+    def test_operations_are_compared_with_pytorch_by_time(self):
+        op = {"case": "op", "engine": "lorad", "op": "softmax", "rows": 64, "n": 1024, "type": "f32", "unit": "us", "median": 2.0, "p10": 2.0, "p90": 2.1, "samples": 9}
+        targets = [t for t in json.loads((BENCH / "targets.json").read_text()) if t["match"].get("op") == "softmax"]
+        others = [{**op, "engine": "pytorch", "median": 9.0, "type": "f16"}, {**op, "engine": "pytorch", "median": 3.0}]
+        self.assertIn("| 3 (pytorch) | 1.50 |", "\n".join(report.targets_table(report.judge([op, *others], targets))))
 
     def test_plots_are_well_formed_and_hold_all_series(self):
         results = [self.decode(batch=b, median=4 + b / 50, p10=4, p90=5, tokens_per_s=1e3 * b / (4 + b / 50)) for b in (1, 8, 64)]

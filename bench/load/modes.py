@@ -97,7 +97,9 @@ SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", 
 def schema(args, settings):
     """The same load with and without response_format, in turns; tokens per second of all streams, and per request."""
     # A grammar ends an answer when it is complete, so what is compared is the time for a token, not for an answer.
-    formats = {"free": {}, "schema": {"ignore_eos": None, "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}}}
+    # Ids are asked for because tokens of random weights may have no text.
+    shape = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    formats = {"free": {"return_token_ids": True}, "schema": {"return_token_ids": True, "ignore_eos": None, "response_format": shape}}
     base = {**settings, "workload": {**settings["workload"], "api": "chat"}}
     rates, tpots, rows, index = {"free": [], "schema": []}, {"free": [], "schema": []}, {}, 0
     for round_ in range(args.rounds + 1):
@@ -112,6 +114,8 @@ def schema(args, settings):
             rates[name].append(row["steady_tokens_per_s"] or row["tokens_per_s"])
             tpots[name] += [1e3 * o.tpot for o in outcomes if o.tpot is not None]
             rows[name] = row
+    if not tpots["free"] or not tpots["schema"]:
+        raise SystemExit("answers of at least two tokens are needed: give a longer --output")
     ratios = [s / f for s, f in zip(rates["schema"], rates["free"])]
     return {"case": "schema", "streams": settings["streams"], "tokens_per_s_free": statistics.median(rates["free"]),
             "tokens_per_s_schema": statistics.median(rates["schema"]), "cost": 1 - statistics.median(ratios),

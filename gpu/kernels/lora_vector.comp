@@ -118,7 +118,8 @@ void main() {
         wanted = publish_low();
     }
     if (kWithBase != 0) {
-        for (uint i = gl_SubgroupID * 2; i < kGroupRows; i += gl_NumSubgroups * 2) {
+        // From the last subgroup on: the first ones have the elements of A x.
+        for (uint i = (gl_NumSubgroups - 1 - gl_SubgroupID) * 2; i < kGroupRows; i += gl_NumSubgroups * 2) {
             vec2 pair = dot_rows(row_of(p.w, min(n0 + i, p.n - 1), kK), row_of(p.w, min(n0 + i + 1, p.n - 1), kK));
             if (subgroupElect()) {
                 base[i] = pair.x;

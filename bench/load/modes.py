@@ -250,10 +250,9 @@ def _fake_server(port, ready):
 def client_limit(args):
     """Tokens per second that this client itself can take from servers that do nothing else; and its lateness at a given rate."""
     context = multiprocessing.get_context("fork")
-    ready, fakes = context.Queue(), []
+    ready = context.Queue()
     fake = context.Process(target=_fake_server, args=(0, ready), daemon=True)
     fake.start()
-    fakes.append(fake)
     url = f"http://127.0.0.1:{ready.get(timeout=20)}"
     rows = []
     try:
@@ -269,6 +268,5 @@ def client_limit(args):
                          "tokens_per_s": row["tokens_per_s"], "itl_ms": row["itl_ms"], "errors": row["errors"],
                          "us_of_cpu_per_token": 1e6 * cpu / row["tokens"] if args.processes == 1 else None, "samples": 1})
     finally:
-        for one in fakes:
-            one.terminate()
+        fake.terminate()
     return rows

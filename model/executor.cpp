@@ -148,7 +148,8 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .adapter_bytes = options.adapter_bytes,
                                     .merged_bytes = options.merged_bytes,
                                     .kv_bytes_max = options.kv_bytes_max,
-                                    .n_kv_blocks = options.n_kv_blocks});
+                                    .n_kv_blocks = options.n_kv_blocks,
+                                    .kv_type = options.kv_type});
         if (planned.ok()) {
             plan = planned.value();
             break;
@@ -174,7 +175,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
-    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks));
+    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, options.kv_type));
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
     for (RingSlot& slot : ring) {
@@ -337,6 +338,7 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, impl->weights));
     TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                               .batch_invariant = options.batch_invariant,
+                                                              .kv_type = options.kv_type,
                                                               .matrix_shrink = options.matrix_shrink,
                                                               .expand_rows = options.expand_rows}));
     impl->options.kernel_path = impl->kernels->options().path;

@@ -35,18 +35,18 @@ void BlockPool::release(std::span<const BlockId> blocks) {
     for (const BlockId block : blocks) release(block);
 }
 
-uint64_t kv_layer_block_bytes(const ModelConfig& config) {
-    constexpr uint64_t kKeyAndValue = 2, kF16Bytes = 2;
-    return kKeyAndValue * config.kv_size() * kBlockTokens * kF16Bytes;
+uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type) {
+    constexpr uint64_t kKeyAndValue = 2;
+    return kKeyAndValue * config.n_kv_heads * kBlockTokens * gpu::kv_token_bytes(type, config.head_dim);
 }
 
-uint64_t kv_block_bytes(const ModelConfig& config) { return kv_layer_block_bytes(config) * config.n_layers; }
+uint64_t kv_block_bytes(const ModelConfig& config, gpu::KvType type) { return kv_layer_block_bytes(config, type) * config.n_layers; }
 
-Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks) {
+Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, gpu::KvType type) {
     KvCache cache;
     cache.n_blocks = n_blocks;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config),
+        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config, type),
                                                             gpu::MemoryKind::kDeviceLocal, "kv cache"));
         cache.layers.push_back(std::move(buffer));
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/kernels/kv_format.h"
 #include "gpu/kernels/step_state.h"
 #include "model/config.h"
 #include "proto/base/ids.h"
@@ -38,16 +39,17 @@ class BlockPool {
     std::vector<bool> used_;
 };
 
-// Device bytes of one block, K and V in f16: of one layer, and of all.
-uint64_t kv_layer_block_bytes(const ModelConfig& config);
-uint64_t kv_block_bytes(const ModelConfig& config);
+// Device bytes of one block, K and V: of one layer, and of all.
+uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
+uint64_t kv_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
 
-// One buffer per layer, f16, [block][K|V][kv_head][64 tokens][head_dim].
+// One buffer per layer, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/kv8.glsl says.
 struct KvCache {
     std::vector<gpu::Buffer> layers;
     uint32_t n_blocks = 0;
 
-    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks);
+    static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks,
+                                  gpu::KvType type = gpu::KvType::kF16);
 };
 
 }  // namespace lorad::model

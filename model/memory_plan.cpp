@@ -39,7 +39,8 @@ std::string MemoryPlan::table() const {
     const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + kv_bytes;
     std::string text = "device memory:\n";
     text += line("weights", weight_bytes);
-    text += line("KV cache", kv_bytes, format("{} blocks of {} tokens", n_kv_blocks, uint32_t{kBlockTokens}));
+    text += line("KV cache", kv_bytes, format("{} blocks of {} tokens, {}", n_kv_blocks, uint32_t{kBlockTokens},
+                                                    kv_type == gpu::KvType::kInt8 ? "int8" : "f16"));
     text += line("scratch", scratch_bytes);
     text += line("adapters", adapter_bytes, "kept free");
     if (merged_bytes != 0) text += line("merged", merged_bytes, "kept free");
@@ -52,8 +53,9 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
                                const ModelConfig& config, uint64_t weight_bytes, uint64_t scratch_bytes,
                                const MemoryPlanOptions& options) {
     MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
-                    .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes};
-    const uint64_t block_bytes = kv_block_bytes(config);
+                    .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes,
+                    .kv_type = options.kv_type};
+    const uint64_t block_bytes = kv_block_bytes(config, options.kv_type);
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
     const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes;
     const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
@@ -69,7 +71,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         n_blocks = std::min(kv_bytes / block_bytes, blocks_per_sequence * options.n_sequences_max);
     }
     const uint64_t layer_bytes_max = std::min(kLayerElementsMax * 2, capabilities.max_allocation_bytes);
-    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config);
+    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config, options.kv_type);
     if (options.n_kv_blocks != 0) {
         TRY(check_wanted_blocks(options, blocks_per_sequence, n_blocks_max));
         if (fixed_bytes + n_blocks * block_bytes > free_bytes) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/device.h"
+#include "gpu/kernels/kv_format.h"
 #include "model/config.h"
 #include "proto/base/result.h"
 
@@ -19,6 +20,7 @@ struct MemoryPlanOptions {
     uint64_t merged_bytes = 0;           // left free for merged weights
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
+    gpu::KvType kv_type = gpu::KvType::kF16;
 };
 
 struct MemoryPlan {
@@ -29,6 +31,7 @@ struct MemoryPlan {
     uint64_t merged_bytes = 0;
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
+    gpu::KvType kv_type = gpu::KvType::kF16;
 
     std::string table() const;  // several lines, for the log
 };

@@ -24,6 +24,7 @@ struct ModelArguments {
     std::vector<std::string> adapters;  // "PATH" or "PATH@SCALE"; their sum, at most kLoraUsesMax
     DeviceArguments device;
     std::string kernel_path = "auto";
+    std::string kv_cache_dtype = "auto";
     bool batch_invariant = false;
 };
 

@@ -60,6 +60,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.folder = config.model;
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
+    load.kv_cache_dtype = config.kv_cache_dtype;
     load.n_adapters_max = config.max_loras;
     load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
     if (config.state_dir != "none")
@@ -109,6 +110,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.model_name = base_name;
     shape.block_tokens = model::kBlockTokens;
     shape.n_kv_blocks = loaded.executor->n_kv_blocks();
+    shape.cache_dtype = config.kv_cache_dtype;
     shape.n_adapters_max = config.max_loras;
     shape.device_name = device.name;
     shape.device_driver = device.driver;

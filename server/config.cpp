@@ -57,6 +57,10 @@ void describe(Config& c, Visit&& visit) {
     visit("kernel-path", c.kernel_path, "PATH",
           "matrix kernels: auto, portable, coopmat or coopmat2",
           std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2"});
+    visit("kv-cache-dtype", c.kv_cache_dtype, "TYPE",
+          "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
+          "nearly doubles the tokens that fit",
+          std::vector<std::string>{"auto", "float16", "int8"});
     visit("batch-invariant", c.batch_invariant, "",
           "one kernel for all batch sizes: a request's output never depends on the others, bit for "
           "bit");

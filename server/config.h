@@ -45,6 +45,7 @@ struct Config {
     uint32_t max_num_batched_tokens = 2048;
     double gpu_memory_utilization = 0.9;
     bool no_prefix_cache = false;
+    std::string kv_cache_dtype = "auto";  // auto, float16, int8
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;
     uint32_t adapter_memory_mib = 0;  // 0: a tenth of the device's memory, at most 8 GiB

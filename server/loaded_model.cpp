@@ -23,6 +23,16 @@ Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
         "kernel-path");
 }
 
+// vLLM's flag. Its fp8 types keep three bits of a number; int8 with a scale for each 32 values takes as much room and keeps seven.
+Result<gpu::KvType> parse_kv_type(const std::string& text) {
+    if (text == "auto" || text == "float16") return gpu::KvType::kF16;
+    if (text == "int8") return gpu::KvType::kInt8;
+    return make_error(
+        ErrorCode::kInvalidConfig,
+        format("kv-cache-dtype: expected auto, float16 or int8, found \"{}\"", text),
+        "kv-cache-dtype");
+}
+
 // Tells how far loading is, at most once in two seconds and only when it takes that long.
 class ProgressLog {
   public:
@@ -106,6 +116,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
+    TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();

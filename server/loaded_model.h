@@ -27,6 +27,7 @@ struct LoadArguments {
     std::filesystem::path folder;
     std::string base_name;
     std::string kernel_path = "auto";
+    std::string kv_cache_dtype = "auto";
     uint32_t n_adapters_max = 64;
     uint64_t adapter_bytes = 0;       // 0: a tenth of the device's memory, at most 8 GiB
     std::string state_dir;            // parent of the adapter stores, one for each base; empty: in memory

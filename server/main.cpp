@@ -38,6 +38,9 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--kernel-path", model.kernel_path,
                    "matrix kernels: auto, portable, coopmat or coopmat2")
         ->type_name("PATH");
+    app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
+                   "keys and values in the cache: auto (float16), float16 or int8")
+        ->type_name("TYPE");
     app.add_flag("--batch-invariant", model.batch_invariant, "one kernel for all batch sizes");
     add_device_flags(app, model.device);
 }

@@ -188,9 +188,9 @@ void Metrics::write_requests(std::string& out, const std::string& model) const {
     write_one(out, "lorad_kv_blocks_idle", "gauge", model, load(n_kv_blocks_idle_),
               "KV blocks that only the prefix cache keeps.");
     write_one(out, "vllm:cache_config_info", "gauge",
-              format("block_size=\"{}\",cache_dtype=\"auto\",enable_prefix_caching=\"{}\","
+              format("block_size=\"{}\",cache_dtype=\"{}\",enable_prefix_caching=\"{}\","
                      "gpu_memory_utilization=\"{}\",num_gpu_blocks=\"{}\"",
-                     shape_.block_tokens, shape_.prefix_cache ? "True" : "False",
+                     shape_.block_tokens, shape_.cache_dtype, shape_.prefix_cache ? "True" : "False",
                      shape_.memory_utilization, shape_.n_kv_blocks),
               1, "KV cache: tokens in a block, and blocks.");
     write_one(out, "vllm:prompt_tokens_total", "counter", model, load(n_prompt_tokens_),

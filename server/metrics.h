@@ -51,6 +51,7 @@ class Metrics {
         double memory_utilization = 0.0;
         // What the device's memory is planned for, in bytes: {"weights", 123}, ...
         std::vector<std::pair<std::string, uint64_t>> memory_plan = {};
+        std::string cache_dtype = "auto";  // of keys and values
     };
     explicit Metrics(Shape shape);
 

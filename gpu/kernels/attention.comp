@@ -1,6 +1,6 @@
 // attention: y[t][h] = softmax over positions of (scale * q[t][h] . K) times V, for the query heads h of one KV head
 //   q   [T][q_stride]                       f32
-//   kv  [block][K|V][K][kBlockTokens][D]    f16
+//   kv  [block][K|V][K][kBlockTokens][D]    f16; with KV8 planes as in kv8.glsl
 //   y   [T][y_stride]                       ACT_TYPE, elements Q*D.. are zeroed
 //   partials [T][Q][splits][4 + D]          f32: max, sum, 0, 0, unscaled result; instead of y if SPLIT
 // The row at position p sees 0..p (the last `window` of them) of its own sequence. Online softmax over tiles of
@@ -26,6 +26,10 @@ layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight
 layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_rows
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
+#ifdef KV8
+#include "gpu/kernels/kv8.glsl"
+#endif
+
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kQuads = kThreads / 4;
 const uint kTile = kQuads * kPerQuad;
@@ -44,6 +48,25 @@ shared float slots[kGroup][kSlots];
 const uint kHeadsThatFit = kPoolVectors / (kTeams * kLanes);
 const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
 
+#ifdef KV8
+// Of a token's plane, which is where its values and scales are found.
+uint64_t token_plane(uint64_t table, uint token, uint plane, uint kv_head) {
+    uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
+    return kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+}
+
+// Values and scale of this thread's four elements: .x the values, .y the scale as bits. Otherwise as below.
+void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
+    [[unroll]] for (uint u = 0; u < kAhead; u++) {
+        uint token = tile + min(first + u * kTeams, n_tokens - 1);
+        uint64_t plane = token_plane(table, token, 1, kv_head);
+        words[u].x = UintRef(kv_values(plane, token % kBlockTokens) + lane * 4).v;
+        words[u].y = floatBitsToUint(kv_scale(kv_tops(plane, token % kBlockTokens), lane / (kKvGroupSize / 4)));
+    }
+}
+
+vec4 value_of(uvec2 words) { return unpack_i8(words.x) * uintBitsToFloat(words.y); }
+#else
 uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
     uint64_t line = uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token % kBlockTokens;
@@ -57,6 +80,9 @@ void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint fir
         words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + lane * 8).v;
     }
 }
+
+vec4 value_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+#endif
 
 void main() {
     uint t = gl_WorkGroupID.x;
@@ -102,16 +128,35 @@ void main() {
     for (uint tile = begin; tile < end; tile += kTile) {
         uint n_tokens = min(kTile, end - tile);
         uint64_t keys[kPerQuad];
+#ifdef KV8
+        uint64_t tops[kPerQuad];
+#endif
         float score[kGroup][kPerQuad];
         [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
-            keys[i] = token_address(table, tile + min(i * kQuads + quad, n_tokens - 1), 0, kv_head);
+            uint token = tile + min(i * kQuads + quad, n_tokens - 1);
+#ifdef KV8
+            uint64_t plane = token_plane(table, token, 0, kv_head);
+            keys[i] = kv_values(plane, token % kBlockTokens);
+            tops[i] = kv_tops(plane, token % kBlockTokens);
+#else
+            keys[i] = token_address(table, token, 0, kv_head);
+#endif
             [[unroll]] for (uint g = 0; g < kGroup; g++) score[g][i] = 0.0;
         }
         [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
             uint chunk = c * 4 + quad_lane;
             if (kChunks % 4 != 0 && chunk >= kChunks) continue;
             Eight key[kPerQuad];
-            [[unroll]] for (uint i = 0; i < kPerQuad; i++) key[i] = load8(keys[i], chunk, 1);
+            [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
+#ifdef KV8
+                // Four chunks are a group.
+                uvec2 words = Uvec2Ref(keys[i] + chunk * 8).v;
+                float scale = kv_scale(tops[i], chunk / (kKvGroupSize / 8));
+                key[i] = Eight(unpack_i8(words.x) * scale, unpack_i8(words.y) * scale);
+#else
+                key[i] = load8(keys[i], chunk, 1);
+#endif
+            }
             [[unroll]] for (uint g = 0; g < kGroup; g++) {
                 uint at = g * kLanes + chunk * 2;
                 Eight query = Eight(pool[at], pool[at + 1]);
@@ -157,7 +202,7 @@ void main() {
             [[unroll]] for (uint u = 0; u < kAhead; u++) {
                 uint token = first + u * kTeams;  // beyond n_tokens the weight is 0
                 bool in_tile = kTile % (kAhead * kTeams) == 0 || token < kTile;
-                vec4 value = vec4(unpackHalf2x16(now[u].x), unpackHalf2x16(now[u].y));
+                vec4 value = value_of(now[u]);
                 vec4 weight[kHeadVectors];
                 [[unroll]] for (uint v = 0; v < kHeadVectors; v++) {
                     weight[v] = in_tile ? weights[token][v] : vec4(0.0);

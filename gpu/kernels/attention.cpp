@@ -57,7 +57,7 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     bool split = shape.n_splits > 1;
     const bool listed = params.single_rows != 0;
     CHECK(!listed || !split);
-    const Kernel* k = kernel("attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
+    const Kernel* k = kernel(options_.kv_type == KvType::kInt8 ? "attention_kv8" : "attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
                                            caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, listed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
@@ -79,7 +79,8 @@ bool KernelSet::attends_by_tile(uint32_t head_dim) const {
 void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
                                 const Buffer& step_state, uint64_t grid_offset) {
     constexpr uint32_t kSubgroup = 32;
-    const Kernel* k = kernel("attention_tile", {kAttentionTileRows / 16 * kSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
+    const char* module = options_.kv_type == KvType::kInt8 ? "attention_tile_kv8" : "attention_tile";
+    const Kernel* k = kernel(module, {kAttentionTileRows / 16 * kSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
                                                 shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads}, kSubgroup);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, grid_offset, {"attention_tile", 0, 0});

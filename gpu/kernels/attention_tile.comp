@@ -2,7 +2,7 @@
 //   y[t][h] = softmax(scale * q . K) V, one KV block after the other with running maxima and sums (FlashAttention, Dao et al.
 //   2022). Queries and weights are rounded to f16 for the products; scores, sums and results are f32.
 //   q       [T][q_stride]                      f32
-//   kv      [block][K|V][K][kBlockTokens][D]   f16
+//   kv      [block][K|V][K][kBlockTokens][D]   f16; with KV8 planes as in kv8.glsl, which become f16 on their way to shared memory
 //   y       [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed
 // grid (tiles, Q), indirect; a workgroup takes one tile and one query head, a subgroup 16 rows. Moves a KV head's context once
 // per tile and head, from the caches for all but the first; 4 D flops per row, head and token. Subgroups of 32.
@@ -42,28 +42,60 @@ const float kMinusInf = -1.0 / 0.0;
 shared uvec4 stage[kBlockTokens * kKvStride];  // K of a block, then its V
 shared uvec4 own[kSubgroups * kOwnWords];      // by subgroup: queries, scores, weights, results
 
+#ifdef KV8
+#include "gpu/kernels/kv8.glsl"
+// Sixteen values to a load.
+const uint kLoads8 = (kBlockTokens * kKvWords / 2 + kThreads - 1) / kThreads;
+uvec4 held[kLoads8];
+float held_scale[kLoads8];
+#else
 uvec4 held[kLoads];
+#endif
 coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> query[kMats];
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMats];
 
 // A plane of one block: 64 tokens of one KV head, one after the other.
 void fetch(uint64_t table, uint block_idx, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(block_idx) * 4).v;
+#ifdef KV8
+    uint64_t from = kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+    [[unroll]] for (uint i = 0; i < kLoads8; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
+        held[i] = Uvec4Ref(from + at * 16).v;
+        held_scale[i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
+    }
+#else
     Words from = Words(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
     [[unroll]] for (uint i = 0; i < kLoads; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[i] = from.data[at];
     }
+#endif
 }
 
 // Tokens from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
 void put(uint n_tokens) {
+#ifdef KV8
+    [[unroll]] for (uint i = 0; i < kLoads8; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
+        uint token = at / (kKvWords / 2);
+        uint to = token * kKvStride + at % (kKvWords / 2) * 2;
+        [[unroll]] for (uint half_idx = 0; half_idx < 2; half_idx++) {
+            vec4 a = unpack_i8(held[i][half_idx * 2]) * held_scale[i], b = unpack_i8(held[i][half_idx * 2 + 1]) * held_scale[i];
+            uvec4 words = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));
+            stage[to + half_idx] = token < n_tokens ? words : uvec4(0);
+        }
+    }
+#else
     [[unroll]] for (uint i = 0; i < kLoads; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
         uint token = at / kKvWords;
         stage[token * kKvStride + at % kKvWords] = token < n_tokens ? held[i] : uvec4(0);
     }
+#endif
 }
 
 void subgroup_sync() {

@@ -164,7 +164,7 @@ struct AttentionTest {
 
     Buffer step, tables, tiles, q, kv, y;
 
-    static Result<AttentionTest> create(Device& device) {
+    static Result<AttentionTest> create(Device& device, KvType kv_type) {
         AttentionTest test;
         const auto make = [&](Buffer& buffer, uint64_t n_bytes, MemoryKind kind) -> Status {
             TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "attention self-test"));
@@ -174,7 +174,7 @@ struct AttentionTest {
         TRY(make(test.tables, 8, MemoryKind::kHostUpload));
         TRY(make(test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
         TRY(make(test.q, kRows * kStride * 4, MemoryKind::kHostUpload));
-        TRY(make(test.kv, 2 * kTokens * kHeadDim * 2, MemoryKind::kHostUpload));
+        TRY(make(test.kv, 2 * kTokens * kv_token_bytes(kv_type, kHeadDim), MemoryKind::kHostUpload));
         TRY(make(test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
@@ -194,7 +194,19 @@ struct AttentionTest {
         std::mt19937 random(22);
         fill_random(test.q.mapped(), ScalarType::kF32, random);
         fill_random(test.kv.mapped(), ScalarType::kF16, random);
+        if (kv_type == KvType::kInt8) test.set_scales(random);
         return test;
+    }
+
+    // Any bytes are values of an 8-bit cache; the scales behind them have to be numbers, here of 1 to 2.
+    void set_scales(std::mt19937& random) {
+        const uint32_t plane_bytes = kBlockTokens * kv_token_bytes(KvType::kInt8, kHeadDim);
+        for (uint32_t begin = 0; begin < kv.size(); begin += plane_bytes) {
+            for (uint32_t at = begin + kBlockTokens * kHeadDim; at < begin + plane_bytes; at += 2) {
+                const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
+                std::memcpy(kv.mapped().data() + at, &half, sizeof(half));
+            }
+        }
     }
 
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile) {
@@ -256,7 +268,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
     ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
     ladder.attention_tile = capabilities.coopmat_f16 && fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32 &&
-                            has_kernel_module("attention_tile");
+                            has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8");
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
@@ -285,7 +297,7 @@ Status KernelSet::test_shrink(ScalarType type) {
 Status KernelSet::test_attention_tile() {
     if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = false;
     if (!attends_by_tile(AttentionTest::kHeadDim)) return ok_status();
-    TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_));
+    TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false));
     Result<std::vector<float>> got = test.run(device_, *this, true);
     const double error = got.ok() ? relative_error(got.value(), want) : INFINITY;

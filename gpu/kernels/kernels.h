@@ -25,6 +25,7 @@
 #include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
 #include "gpu/kernels/kernel_ladder.h"
+#include "gpu/kernels/kv_format.h"
 #include "gpu/kernels/lora_shrink.params.h"
 #include "gpu/kernels/lora_vector.params.h"
 #include "gpu/kernels/matmul.params.h"
@@ -57,6 +58,7 @@ enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
+    KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads
     // To compare, in benchmarks and tests.
     bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
@@ -131,7 +133,7 @@ class KernelSet {
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
 
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
-    // q -> f32, k and v -> f16 at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
+    // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
     void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
 
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this

@@ -2,7 +2,7 @@
 //   y     [S][T][y_stride]                       f32: Q query heads, K key heads, K value heads
 //   rope  [max_pos][rotary_dim / 2][2]           f32: cos, sin
 //   q     [T][q_stride]                          f32
-//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot
+//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV8 planes as in kv8.glsl
 // Rope turns element i < rotary_dim / 2 with element i + rotary_dim / 2.
 // grid (ceil((Q + 2K) / heads per workgroup), T); D / 4 threads per head, four elements each.
 #version 460
@@ -25,11 +25,17 @@ layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 const uint kRankSteps = 2;
 const uint kExchange = kHeadDim % 16 == 0 ? 1 : 0;
 #include "gpu/kernels/lora_expand.glsl"
+#ifdef KV8
+#include "gpu/kernels/kv8.glsl"
+#endif
 
 const uint kLanes = kHeadDim / 4;
 const uint kHeadsPerGroup = gl_WorkGroupSize.x / kLanes;
 const uint kHalf = kRotaryDim / 2;
 shared float values[kHeadsPerGroup * kHeadDim];
+#ifdef KV8
+shared float tops[kHeadsPerGroup * kLanes];  // of each thread's values
+#endif
 
 float rotated(uint base, uint d, float own, vec2 turn, uint64_t gamma, float inverse) {
     uint partner = d < kHalf ? d + kHalf : d - kHalf;
@@ -37,6 +43,16 @@ float rotated(uint base, uint d, float own, vec2 turn, uint64_t gamma, float inv
     if (gamma != 0) other = other * inverse * FloatRef(gamma + partner * 4).v;
     return d < kHalf ? fma(own, turn.x, -(other * turn.y)) : fma(own, turn.x, other * turn.y);
 }
+
+#ifdef KV8
+// The greatest magnitude of a group of a head's values, within what f16 holds; 0 beyond the head.
+float group_top(uint local_head, uint group) {
+    float top = 0.0;
+    uint end = min((group + 1) * (kKvGroupSize / 4), kLanes);
+    for (uint lane = group * (kKvGroupSize / 4); lane < end; lane++) top = max(top, tops[local_head * kLanes + lane]);
+    return min(top, 65504.0);
+}
+#endif
 
 void main() {
     uint t = gl_WorkGroupID.y;
@@ -78,7 +94,9 @@ void main() {
         for (uint c = 0; c < 4; c++) values[base + d0 + c] = acc[c];
     }
     barrier();
+#ifndef KV8
     if (!active_thread) return;
+#endif
 
     uint64_t gamma = kHasNorm == 0 || is_v ? 0 : is_q ? p.q_gamma : p.k_gamma;
     if (kSlotNorms != 0 && gamma != 0) {
@@ -86,23 +104,41 @@ void main() {
     }
     vec4 value = acc;
     float inverse = 1.0;
-    if (gamma != 0) {
+    if (active_thread && gamma != 0) {
         float squares = 0.0;
         for (uint d = 0; d < kHeadDim; d++) squares = fma(values[base + d], values[base + d], squares);
         inverse = inversesqrt(squares / float(kHeadDim) + p.eps);
         value = value * inverse * load4(gamma, d0 / 4, 0);
     }
-    if (!is_v) {
+    if (active_thread && !is_v) {
         for (uint c = 0; c < 4; c++) {
             if (d0 + c < kRotaryDim) value[c] = rotated(base, d0 + c, value[c], turns[c], gamma, inverse);
         }
     }
+#ifdef KV8
+    if (active_thread) tops[thread] = max(max(abs(value.x), abs(value.y)), max(abs(value.z), abs(value.w)));
+    barrier();
+    if (!active_thread) return;
+#endif
     if (is_q) {
         store4(p.q + uint64_t(t) * p.q_stride * 4, column / 4, value, 0);
     } else {
         uint kv_head = head - kQHeads - (is_v ? kKvHeads : 0);
         uint plane = (row.kv_slot / kBlockTokens * 2 + (is_v ? 1 : 0)) * kKvHeads + kv_head;
-        uint64_t line = uint64_t(plane) * kBlockTokens + row.kv_slot % kBlockTokens;
+        uint token = row.kv_slot % kBlockTokens;
+#ifdef KV8
+        uint64_t to = kv_plane(p.kv, plane);
+        uint group = d0 / kKvGroupSize;
+        vec2 pair = vec2(group_top(local_head, group & ~1u), group_top(local_head, group | 1u));
+        // What the readers will see.
+        uint packed_tops = packHalf2x16(pair);
+        pair = unpackHalf2x16(packed_tops);
+        float top = (group & 1u) == 0 ? pair.x : pair.y;
+        UintRef(kv_values(to, token) + d0).v = pack_i8(top > 0.0 ? value * (127.0 / top) : vec4(0.0));
+        if (d0 % (2 * kKvGroupSize) == 0) UintRef(kv_tops(to, token) + group / 2 * 4).v = packed_tops;
+#else
+        uint64_t line = uint64_t(plane) * kBlockTokens + token;
         store4(p.kv + line * (kHeadDim * 2), d0 / 4, value, 1);
+#endif
     }
 }

@@ -71,6 +71,10 @@ TEST(KvCache, CountsBlocksAndBytes) {
     config.n_kv_heads = 2;
     config.head_dim = 32;
     EXPECT_EQ(kv_block_bytes(config), 3u * 2 * 64 * 64 * 2);
+    // A byte for each value, and two for each group of 32, an even number of groups for a token.
+    EXPECT_EQ(kv_block_bytes(config, gpu::KvType::kInt8), 3u * 2 * 64 * 2 * (32 + 4));
+    config.head_dim = 128;
+    EXPECT_EQ(kv_block_bytes(config, gpu::KvType::kInt8), 3u * 2 * 64 * 2 * (128 + 8));
 }
 
 }  // namespace

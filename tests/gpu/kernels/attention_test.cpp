@@ -1,4 +1,5 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/kv8_planes.h"
 
 namespace lorad::gpu::testing {
 namespace {
@@ -11,6 +12,7 @@ struct AttentionCase {
     float softcap = 0;
     uint32_t n_splits = 1;
     Type act = Type::kF32;
+    KvType kv_type = KvType::kF16;
 };
 
 // A paged cache whose unused tokens and blocks are NaN, with blocks handed out in a scrambled order.
@@ -33,6 +35,7 @@ class Attention : public KernelTest {
         std::shuffle(order.begin(), order.end(), random_);
         size_t plane = size_t{kBlockTokens} * c.head_dim;
         std::vector<uint16_t> halves(n_blocks * 2 * c.n_kv_heads * plane, 0xffff);
+        Kv8Planes eights(n_blocks * 2 * c.n_kv_heads, c.head_dim);
         for (uint32_t t = 0; t < c.positions.size(); t++) {
             uint32_t n_tokens = c.positions[t] + 1;
             size_t n = size_t{c.n_kv_heads} * n_tokens * c.head_dim;
@@ -44,6 +47,13 @@ class Attention : public KernelTest {
                 cache.tables.push_back(order.back());
                 order.pop_back();
             }
+            for (uint32_t line = 0; c.kv_type == KvType::kInt8 && line < c.n_kv_heads * n_tokens; line++) {
+                uint32_t head = line / n_tokens, token = line % n_tokens;
+                size_t key_plane = size_t{cache.tables[cache.rows[t].block_table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
+                eights.store(key_plane, token % kBlockTokens, std::span(cache.keys[t]).subspan(line * c.head_dim, c.head_dim));
+                eights.store(key_plane + c.n_kv_heads, token % kBlockTokens,
+                             std::span(cache.values[t]).subspan(line * c.head_dim, c.head_dim));
+            }
             for (size_t i = 0; i < n; i++) {
                 size_t head = i / c.head_dim / n_tokens, token = i / c.head_dim % n_tokens, d = i % c.head_dim;
                 size_t block = cache.tables[cache.rows[t].block_table + token / kBlockTokens];
@@ -52,13 +62,15 @@ class Attention : public KernelTest {
                 halves[at + c.n_kv_heads * plane] = reference::to_f16(cache.values[t][i]);
             }
         }
-        cache.buffer = input(halves);
+        cache.buffer = c.kv_type == KvType::kF16 ? input(halves) : input(eights.bytes);
         return cache;
     }
 
     void check(const AttentionCase& c) {
         SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads
                                           << " rows " << c.positions.size() << " splits " << c.n_splits);
+        if (kernels_->options().kv_type != c.kv_type)
+            kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .kv_type = c.kv_type}));
         Cache cache = fill(c);
         uint32_t n_q_heads = c.group * c.n_kv_heads;
         uint32_t width = n_q_heads * c.head_dim;
@@ -109,6 +121,19 @@ TEST_F(Attention, SeesOnlyItsWindow) {
 }
 
 TEST_F(Attention, CapsScores) { check({32, 2, 2, {3, 150}, 2, 0, 1.5f}); }
+
+TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
+    AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
+    c.kv_type = KvType::kInt8;
+    for (uint32_t head_dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+        c.head_dim = head_dim;
+        check(c);
+    }
+    c = {128, 7, 1, {5, 700}, 3, 0, 0, 3, Type::kF16, KvType::kInt8};
+    check(c);
+    c = {64, 4, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kF32, KvType::kInt8};
+    check(c);
+}
 
 TEST_F(Attention, SplitsOfAContextJoinToTheSameResult) {
     for (uint32_t n_splits : {2u, 3u, 8u}) {

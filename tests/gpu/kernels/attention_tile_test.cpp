@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/kv8_planes.h"
 
 namespace lorad::gpu::testing {
 namespace {
@@ -15,6 +16,7 @@ struct TileCase {
     uint32_t window = 0;
     float softcap = 0;
     Type act = Type::kF16;
+    KvType kv_type = KvType::kF16;
 };
 
 // Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are NaN.
@@ -29,6 +31,8 @@ class AttentionTiles : public KernelTest {
     void check(const TileCase& c) {
         SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " window "
                                           << c.window);
+        if (kernels_->options().kv_type != c.kv_type)
+            kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = c.kv_type}));
         const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
         const size_t plane = size_t{kBlockTokens} * c.head_dim;
         uint32_t n_blocks = 1;
@@ -37,6 +41,7 @@ class AttentionTiles : public KernelTest {
         for (uint32_t i = 0; i < n_blocks; i++) order[i] = i;
         std::shuffle(order.begin(), order.end(), random_);
         std::vector<uint16_t> halves(n_blocks * 2 * c.n_kv_heads * plane, 0xffff);
+        Kv8Planes eights(size_t{n_blocks} * 2 * c.n_kv_heads, c.head_dim);
         std::vector<StepRow> rows;
         std::vector<uint32_t> tables, single_rows, run_of;
         std::vector<AttentionTile> tiles;
@@ -50,6 +55,12 @@ class AttentionTiles : public KernelTest {
             for (uint32_t b = 0; b * kBlockTokens < n_tokens; b++) {
                 tables.push_back(order.back());
                 order.pop_back();
+            }
+            for (uint32_t line = 0; c.kv_type == KvType::kInt8 && line < c.n_kv_heads * n_tokens; line++) {
+                const uint32_t head = line / n_tokens, token = line % n_tokens;
+                const size_t key_plane = size_t{tables[table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
+                eights.store(key_plane, token % kBlockTokens, std::span(keys.back()).subspan(line * c.head_dim, c.head_dim));
+                eights.store(key_plane + c.n_kv_heads, token % kBlockTokens, std::span(values.back()).subspan(line * c.head_dim, c.head_dim));
             }
             for (size_t i = 0; i < n; i++) {
                 const size_t head = i / c.head_dim / n_tokens, token = i / c.head_dim % n_tokens;
@@ -83,7 +94,7 @@ class AttentionTiles : public KernelTest {
         const auto q = reference::random_values(size_t{n_rows} * width, Type::kF32, random_);
         Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles), single_buffer = input(single_rows);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
-        Buffer kv = input(halves);
+        Buffer kv = c.kv_type == KvType::kF16 ? input(halves) : input(eights.bytes);
         Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
         const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, 1};
         const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
@@ -108,8 +119,10 @@ class AttentionTiles : public KernelTest {
                 const size_t from = size_t{h / c.group} * n_tokens * c.head_dim;
                 const auto want = reference::attention({&query[h * c.head_dim], c.head_dim}, {&keys[run_of[t]][from], seen},
                                                        {&values[run_of[t]][from], seen}, {scale, c.window, c.softcap});
-                // Weights are rounded to f16; values are up to 2.
-                const double rounding = in_tile ? unit_roundoff(Type::kF16) : 0;
+                // Weights are rounded to f16; values are up to 2. What comes from eight bits is rounded to f16 as well: keys, and with them
+                // scores by up to about 2^-11 of their size of about 4, and values.
+                double rounding = in_tile ? unit_roundoff(Type::kF16) : 0;
+                if (in_tile && c.kv_type == KvType::kInt8) rounding *= 6;
                 expect_near(want, &got[size_t{t} * stride + h * c.head_dim], unit_roundoff(c.act) + rounding + 4e-6, 2.0,
                             "row " + std::to_string(t) + " head " + std::to_string(h));
             }
@@ -126,6 +139,13 @@ TEST_F(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
     for (uint32_t group : {1u, 3u, 7u}) check({128, group, 2, {{33, 100}, {0, 1}}});
     check({64, 2, 1, {{100, 65}}, 0, 0, Type::kBf16});
     check({64, 2, 1, {{64, 64}}, 0, 0, Type::kF32});
+}
+
+TEST_F(AttentionTiles, ReadAnEightBitCache) {
+    for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 128u}) {
+        check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}, 0, 0, Type::kF16, KvType::kInt8});
+    }
+    check({128, 7, 1, {{900, 90}}, 100, 0, Type::kF16, KvType::kInt8});
 }
 
 TEST_F(AttentionTiles, SeeOnlyTheirWindow) {

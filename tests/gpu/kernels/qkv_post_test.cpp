@@ -1,4 +1,5 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/kv8_planes.h"
 
 namespace lorad::gpu::testing {
 namespace {
@@ -7,13 +8,32 @@ struct QkvCase {
     uint32_t n_q_heads, n_kv_heads, head_dim, rotary_dim, n_rows, bucket;
     uint32_t n_splits = 1;
     bool with_bias = false, with_norm = false, with_lora = false, with_slot_norms = false;
+    KvType kv_type = KvType::kF16;
 };
 
 class QkvPost : public KernelTest {
   protected:
+    // Tokens that no row has are as they were.
+    static void check_unwritten(const Kv8Planes& eights, const std::vector<StepRow>& rows, const QkvCase& c) {
+        const size_t n_planes = eights.bytes.size() / eights.plane_bytes;
+        for (size_t plane = 0; plane < n_planes; plane++) {
+            for (uint32_t token = 0; token < kBlockTokens; token++) {
+                const size_t slot = plane / 2 / c.n_kv_heads * kBlockTokens + token;
+                const auto writes = [&](const StepRow& row) { return row.kv_slot == slot; };
+                if (std::any_of(rows.begin(), rows.begin() + c.n_rows, writes)) continue;
+                const uint8_t* values = &eights.bytes[plane * eights.plane_bytes + token * c.head_dim];
+                const uint8_t* tops = &eights.bytes[plane * eights.plane_bytes + kBlockTokens * c.head_dim + token * eights.top_bytes];
+                ASSERT_EQ(std::count(values, values + c.head_dim, 0xff), c.head_dim) << "plane " << plane << " token " << token;
+                ASSERT_EQ(std::count(tops, tops + eights.top_bytes, 0xff), eights.top_bytes) << "plane " << plane << " token " << token;
+            }
+        }
+    }
+
     void check(const QkvCase& c) {
         SCOPED_TRACE(::testing::Message() << "heads " << c.n_q_heads << "/" << c.n_kv_heads << " dim " << c.head_dim << " rotary "
                                           << c.rotary_dim << " rows " << c.n_rows << "/" << c.bucket);
+        if (kernels_->options().kv_type != c.kv_type)
+            kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .kv_type = c.kv_type}));
         constexpr uint32_t kSlots = 3, kMaxPos = 300, kBlocks = 8;
         const uint32_t heads[3] = {c.n_q_heads, c.n_kv_heads, c.n_kv_heads};
         const uint32_t first_head[3] = {0, c.n_q_heads, c.n_q_heads + c.n_kv_heads};
@@ -93,9 +113,16 @@ class QkvPost : public KernelTest {
 
         auto got_q = content<float>(q, size_t{c.bucket} * q_width);
         auto got_kv = content(kv, n_halves, Type::kF16);
-        size_t n_written = 0;
-        for (float v : got_kv) n_written += is_poison(v) ? 0 : 1;
-        EXPECT_EQ(n_written, size_t{c.n_rows} * 2 * c.n_kv_heads * c.head_dim) << "cache elements written";
+        Kv8Planes eights(size_t{kBlocks} * 2 * c.n_kv_heads, c.head_dim);
+        if (c.kv_type == KvType::kInt8) {
+            ASSERT_LE(eights.bytes.size(), kv.size());
+            eights.bytes = content<uint8_t>(kv, eights.bytes.size());
+            check_unwritten(eights, rows, c);
+        } else {
+            size_t n_written = 0;
+            for (float v : got_kv) n_written += is_poison(v) ? 0 : 1;
+            EXPECT_EQ(n_written, size_t{c.n_rows} * 2 * c.n_kv_heads * c.head_dim) << "cache elements written";
+        }
         for (uint32_t t = 0; t < c.n_rows; t++) {
             for (uint32_t m = 0; m < 3; m++) {
                 uint32_t n = heads[m] * c.head_dim;
@@ -118,6 +145,14 @@ class QkvPost : public KernelTest {
                     std::string what = "row " + std::to_string(t) + " part " + std::to_string(m) + " head " + std::to_string(h);
                     if (m == 0) {
                         expect_near(head, &got_q[t * q_width + h * c.head_dim], 4e-6, 8.0, what);
+                    } else if (c.kv_type == KvType::kInt8) {
+                        size_t plane = (rows[t].kv_slot / kBlockTokens * 2 + m - 1) * c.n_kv_heads + h;
+                        for (uint32_t d = 0; d < c.head_dim; d++) {
+                            uint32_t token = rows[t].kv_slot % kBlockTokens;
+                            // Half a step of 1 / 127, and the scale's own rounding.
+                            double step_size = double{eights.top(plane, token, d)} * (0.5 / 127 + std::ldexp(1.0, -11));
+                            ASSERT_NEAR(eights.load(plane, token, d), head[d], step_size + 4e-6 * 8) << what << " [" << d << "]";
+                        }
                     } else {
                         uint32_t block = rows[t].kv_slot / kBlockTokens, token = rows[t].kv_slot % kBlockTokens;
                         size_t line = ((size_t{block} * 2 + m - 1) * c.n_kv_heads + h) * kBlockTokens + token;
@@ -129,6 +164,19 @@ class QkvPost : public KernelTest {
         for (size_t i = size_t{c.n_rows} * q_width; i < got_q.size(); i++) ASSERT_TRUE(is_poison(got_q[i])) << "q was written";
     }
 };
+
+TEST_F(QkvPost, QuantizesKeysAndValuesWithAScaleForEachGroup) {
+    QkvCase c{3, 1, 64, 64, 3, 4};
+    c.kv_type = KvType::kInt8;
+    for (uint32_t dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+        c.head_dim = c.rotary_dim = dim;
+        check(c);
+    }
+    c = {5, 5, 64, 32, 33, 48, 3, true, true, true, true, KvType::kInt8};
+    check(c);
+    c = {6, 2, 128, 128, 1, 1, 1, true, false, true, false, KvType::kInt8};
+    check(c);
+}
 
 TEST_F(QkvPost, MatchesTheReferenceForEveryHeadShape) {
     for (uint32_t dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u}) check({3, 1, dim, dim, 3, 4});

@@ -1,0 +1,30 @@
+// How a KV cache holds keys and values.
+#ifdef __cplusplus
+#pragma once
+#endif
+#ifndef LORAD_GPU_KERNELS_KV_FORMAT_H
+#define LORAD_GPU_KERNELS_KV_FORMAT_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+INTEROP_CONST kKvGroupSize = 32;  // neighbouring values of a token and head that share a scale
+
+#ifdef __cplusplus
+enum class KvType : uint32_t {
+    kF16 = 0,
+    kInt8 = 1,  // kv8.glsl
+};
+
+// Bytes that K or V of one token and KV head take.
+constexpr uint32_t kv_token_bytes(KvType type, uint32_t head_dim) {
+    if (type == KvType::kF16) return head_dim * 2;
+    const uint32_t n_groups = (head_dim + kKvGroupSize - 1) / kKvGroupSize;
+    return head_dim + (n_groups + 1) / 2 * 4;
+}
+#endif
+
+INTEROP_END
+
+#endif

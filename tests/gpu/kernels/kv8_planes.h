@@ -1,0 +1,61 @@
+// An 8-bit KV cache on the host, as gpu/kernels/kv8.glsl describes it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "gpu/kernels/kv_format.h"
+#include "gpu/kernels/step_state.h"
+#include "tests/reference/numbers.h"
+
+namespace lorad::gpu::testing {
+
+// All planes of a cache; what is not stored is 0xff: the values -1, the scales NaN.
+struct Kv8Planes {
+    Kv8Planes(size_t n_planes, uint32_t head_dim_of_all)
+        : head_dim(head_dim_of_all),
+          plane_bytes(size_t{kBlockTokens} * kv_token_bytes(KvType::kInt8, head_dim)),
+          top_bytes(kv_token_bytes(KvType::kInt8, head_dim) - head_dim),
+          bytes(n_planes * plane_bytes, 0xff) {}
+
+    // Quantizes one token; `values` become what a reader sees.
+    void store(size_t plane, uint32_t token, std::span<float> values) {
+        for (uint32_t begin = 0, group = 0; begin < head_dim; begin += kKvGroupSize, ++group) {
+            const uint32_t end = std::min(begin + kKvGroupSize, head_dim);
+            float top = 0;
+            for (uint32_t d = begin; d < end; ++d) top = std::max(top, std::fabs(values[d]));
+            const uint16_t half = reference::to_f16(top);
+            std::memcpy(&bytes[top_at(plane, token, group)], &half, 2);
+            top = reference::from_f16(half);
+            for (uint32_t d = begin; d < end; ++d) {
+                const auto quantized = static_cast<int8_t>(std::clamp(std::nearbyint(values[d] * 127.0f / top), -127.0f, 127.0f));
+                bytes[plane * plane_bytes + token * head_dim + d] = static_cast<uint8_t>(quantized);
+                values[d] = quantized * top / 127.0f;
+            }
+        }
+    }
+
+    float top(size_t plane, uint32_t token, uint32_t d) const {
+        uint16_t half = 0;
+        std::memcpy(&half, &bytes[top_at(plane, token, d / kKvGroupSize)], 2);
+        return reference::from_f16(half);
+    }
+    float load(size_t plane, uint32_t token, uint32_t d) const {
+        return static_cast<int8_t>(bytes[plane * plane_bytes + token * head_dim + d]) * top(plane, token, d) / 127.0f;
+    }
+
+    uint32_t head_dim;
+    size_t plane_bytes, top_bytes;  // the latter of one token
+    std::vector<uint8_t> bytes;
+
+  private:
+    size_t top_at(size_t plane, uint32_t token, uint32_t group) const {
+        return plane * plane_bytes + size_t{kBlockTokens} * head_dim + token * top_bytes + group * 2;
+    }
+};
+
+}  // namespace lorad::gpu::testing

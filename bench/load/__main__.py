@@ -18,7 +18,6 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-import stats  # noqa: E402
 from load import client, http_cost, measure, modes, plots, runner, workload  # noqa: E402
 
 

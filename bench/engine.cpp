@@ -45,6 +45,7 @@ struct Options {
     uint32_t prefill_runs = 20;
     bool vector_shrink = false;
     uint32_t expand_rows = 8;
+    std::string kv_cache_dtype = "auto";
     proto::SamplingParams sampling{.temperature = 0.0f};
 };
 
@@ -177,7 +178,8 @@ class EngineBench {
         uint64_t bytes = weight_bytes() + kv_bytes(c);
         for (const uint32_t adapter : distinct) bytes += adapter_bytes_[adapter];
         const double floor_ms = static_cast<double>(bytes) / ceiling_ * 1e-6;
-        const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") + (options_.sampling.greedy() ? "" : "-drawn");
+        const std::string name = std::string(c.chunk == 0 ? "decode" : "mixed") + (options_.sampling.greedy() ? "" : "-drawn") +
+                                 (executor_.options().kv_type == gpu::KvType::kInt8 ? "-int8kv" : "");
         Row row(name);
         row.field("model", options_.label).field("batch", c.batch).field("context", c.context).field("chunk", c.chunk);
         if (!options_.sampling.greedy()) {
@@ -264,7 +266,8 @@ class EngineBench {
         return (layer_elements() + uint64_t{head.n} * head.k) * gpu::bytes_of(head.type);
     }
     uint64_t kv_bytes(const Case& c) const {
-        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config()) / model::kBlockTokens;
+        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config(), executor_.options().kv_type) /
+               model::kBlockTokens;
     }
 
     model::Executor& executor_;
@@ -310,6 +313,7 @@ void run_engine(const CommonOptions& common, Options options) {
     const uint32_t context = std::max({largest(options.context), largest(options.prefill), largest(options.chunk)});
     arguments.executor.n_positions_max = (context + 2 * options.steps + 16 + 63) / 64 * 64;
     arguments.executor.n_rows_max = std::max(2048u, largest(options.chunk) + largest(options.batch));
+    arguments.kv_cache_dtype = options.kv_cache_dtype;
     arguments.executor.matrix_shrink = !options.vector_shrink;
     arguments.executor.expand_rows = options.expand_rows;
     arguments.executor.n_sequences_max = std::max(64u, largest(options.batch));
@@ -357,6 +361,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--temperature", options->sampling.temperature, "of drawn tokens; 0: the most probable one");
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
+    command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
     command->add_flag("--vector-shrink", options->vector_shrink, "shrink without cooperative matrices, to compare");
     command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
         ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));

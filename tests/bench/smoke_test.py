@@ -48,11 +48,12 @@ class Smoke(unittest.TestCase):
     def test_the_engine_grid_has_every_cell_and_its_floor(self):
         self.assertGreaterEqual(len(ADAPTERS), 2)
         flags = [flag for path in ADAPTERS[:2] for flag in ("--adapter", str(path))]
-        rows = self.bench("engine", "--model", str(BASE), "--batch", "1,3", "--context", "16,40", "--prefill", "24", "--chunk", "0,8", "--in-flight", "1,2",
+        rows = self.bench("engine", "--model", str(BASE), "--batch", "1,3", "--context", "16,40", "--prefill", "24", "--in-flight", "1,2",
                           "--adapters", "0,2", "--mix", "distinct,zipf", "--steps", "3", "--prefill-runs", "2", *flags)
-        decodes = [row for row in rows if row["case"] in ("decode", "mixed")]
+        self.assertEqual([row["case"] for row in rows if row.get("chunk")], [])
+        decodes = [row for row in rows if row["case"] == "decode"]
         cells = {(r["batch"], r["context"], r["chunk"], r["in_flight"], r["adapters"], r["mix"]) for r in decodes}
-        self.assertEqual(len(cells), 2 * 2 * 2 * 2 * 3)
+        self.assertEqual(len(cells), 2 * 2 * 2 * 3)
         self.assertEqual(len(decodes), len(cells))
         ceiling, = [row for row in rows if row["case"] == "ceiling"]
         for row in decodes:
@@ -60,6 +61,9 @@ class Smoke(unittest.TestCase):
             self.assertEqual(row["distinct"], 0 if row["adapters"] == 0 else min(row["batch"], 2) if row["mix"] == "distinct" else row["distinct"])
             self.assertAlmostEqual(row["floor_ms"], row["bytes"] / ceiling["median"] * 1e-6, delta=1e-3 * row["floor_ms"])
         self.assertEqual(len([row for row in rows if row["case"] == "prefill"]), 2)
+        self.out.unlink()
+        mixed = self.bench("engine", "--model", str(BASE), "--batch", "2", "--context", "16", "--chunk", "8,16", "--in-flight", "1,2", "--steps", "2")
+        self.assertEqual([(row["case"], row["chunk"], row["in_flight"]) for row in mixed[1:]], [("mixed", 8, 1), ("mixed", 8, 2), ("mixed", 16, 1), ("mixed", 16, 2)])
 
     def test_operations_are_timed_in_both_types(self):
         rows = self.bench("ops", "--sizes", "64", "--ranks", "4,24", "--chain", "6", "--samples", "2")

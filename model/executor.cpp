@@ -14,6 +14,7 @@
 #include "gpu/queue.h"
 #include "gpu/upload.h"
 #include "model/forward.h"
+#include "model/hidden_rows.h"
 #include "model/kv_cache.h"
 #include "model/recording_cache.h"
 #include "model/rope.h"
@@ -39,6 +40,7 @@ struct RingSlot {
     gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
+    HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
 };
 
 // What recordings of steps in flight may still read.
@@ -53,6 +55,7 @@ struct InFlight {
     uint32_t n_outputs = 0;
     uint64_t value = 0;  // of the queue's timeline
     uint32_t n_dispatches = 0;
+    std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
 };
 
 Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
@@ -182,6 +185,9 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
         TRY_ASSIGN(slot.state, device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
         TRY_ASSIGN(slot.results, device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
         TRY_ASSIGN(slot.logprobs, device.create_buffer(scratch.logprobs.size(), gpu::MemoryKind::kHostReadback, "host logprobs"));
+        const Matrix& head = weights.output();
+        TRY_ASSIGN(slot.hidden, HiddenRows::create(device, scratch.output_xn, kernels->act_type(head.type), config.hidden_size,
+                                                   head.k_stride));
     }
     return device.uploader().finish();
 }
@@ -322,7 +328,11 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
                      slot_idx * options.n_outputs_max, config.n_heads, slot.state.mapped());
     TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_bytes));
     TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
-    const gpu::CommandBuffer* recordings_in_order[] = {before, &step, after};
+    std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, &step, after};
+    if (std::ranges::any_of(batch.outputs(), &OutputRow::want_hidden)) {
+        TRY_ASSIGN(const gpu::CommandBuffer* hidden, slot.hidden.copy());
+        recordings_in_order.push_back(hidden);
+    }
     return device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value());
 }
 
@@ -368,6 +378,9 @@ Status Executor::submit(const StepBatch& batch) {
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
     ++it.n_submitted;
     it.in_flight.push_back({slot, batch.n_outputs(), value, step->n_dispatches()});
+    for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
+        if (batch.outputs()[i].want_hidden) it.in_flight.back().hidden_outputs.push_back(i);
+    }
     return ok_status();
 }
 
@@ -393,7 +406,10 @@ Result<StepOutput> Executor::finish() {
                          step.slot * it.options.n_outputs_max * vocab;
     const auto* logprobs = reinterpret_cast<const gpu::ChoiceLogprobs*>(it.ring[step.slot].logprobs.mapped().data());
     return StepOutput{it.sampled, it.max_logits, it.log_sum_exps, {logits, step.n_outputs * vocab}, it.config.vocab_size,
-                      {logprobs, step.n_outputs}, step.n_dispatches};
+                      {logprobs, step.n_outputs},
+                      step.hidden_outputs.empty() ? std::span<const float>()
+                                                  : it.ring[step.slot].hidden.read(step.hidden_outputs, step.n_outputs),
+                      it.config.hidden_size, step.n_dispatches};
 }
 
 Status Executor::finish_gains(const AdapterView& adapter) { return impl_->transform->finish_gains(adapter); }

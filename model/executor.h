@@ -48,11 +48,17 @@ struct StepOutput {
     std::span<const float> all_logits;    // [n_outputs][vocab]; only rows that were asked for hold anything
     uint32_t vocab_size = 0;
     std::span<const gpu::ChoiceLogprobs> logprobs;  // [n_outputs]; only what a rule asked for holds anything
+    std::span<const float> all_hidden;  // [n_outputs][hidden] after the final norm; only outputs with want_hidden hold anything
+    uint32_t hidden_size = 0;
     uint32_t n_dispatches = 0;  // of the step's recording, without its prelude
 
     // Of an output added with want_logits.
     std::span<const float> logits(uint32_t output) const {
         return all_logits.subspan(size_t{output} * vocab_size, vocab_size);
+    }
+    // Of an output with want_hidden; empty for others of a step in which none had it.
+    std::span<const float> hidden(uint32_t output) const {
+        return all_hidden.empty() ? all_hidden : all_hidden.subspan(size_t{output} * hidden_size, hidden_size);
     }
 };
 

@@ -40,6 +40,7 @@ struct RowAdapters {
 struct OutputRow {
     uint32_t row = 0;
     bool want_logits = false;  // copy the row's logits to the host; the argmax comes in any case
+    bool want_hidden = false;  // copy what the final norm makes of the row to the host
     int32_t choice = -1;       // how the device chooses the token, in choices(); -1: the argmax
 };
 
@@ -71,6 +72,9 @@ class StepBatch {
     // allowed (empty: all) is sorted. The rule's own fields about the lists are filled in.
     uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> changes = {},
                         std::span<const TokenId> allowed = {});
+
+    // The output's hidden state is wanted as well.
+    void want_hidden(uint32_t output) { outputs_[output].want_hidden = true; }
 
     uint32_t n_rows() const { return static_cast<uint32_t>(rows_.size()); }
     uint32_t n_outputs() const { return static_cast<uint32_t>(outputs_.size()); }

@@ -81,6 +81,8 @@ struct GenerateRequest {
     bool parallel_tool_calls = true;
     bool include_reasoning = true;  // in the answer, where the server separates it
 
+    // Nothing is generated: the hidden state of each prompt's last token is wanted.
+    bool embed = false;
     uint32_t n = 1;        // answers to each prompt
     uint32_t best_of = 1;  // of how many; at least n
     bool echo = false;     // completions: the prompt before the answer

@@ -211,7 +211,8 @@ Status run_serve(const Config& config) {
                           loaded.config.vocab_size,
                           loaded.executor->options().n_positions_max,
                           loaded.config.generation,
-                          unix_time_s()};
+                          unix_time_s(),
+                          loaded.config.hidden_size};
     context.strict = config.strict;
     context.tool_format = model::tool_format_of(config.tool_call_parser);
     context.separates_reasoning = config.reasoning_parser != "none";

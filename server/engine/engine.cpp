@@ -280,9 +280,14 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
-// The output that chooses the token at `position`.
+// The output that chooses the token at `position`, or gives the hidden state before it.
 int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t position) {
     bool on_device = sequence.device_chooses(position);
+    if (sequence.request.wants_embedding) {
+        uint32_t output = batch_.add_output(row, false);
+        batch_.want_hidden(output);
+        return int32_t(output);
+    }
     auto rule = on_device ? sequence.choice.rule(sequence.request, position) : std::nullopt;
     return int32_t(rule ? batch_.add_output(row, *rule, sequence.choice.changes(),
                                                sequence.request.sampling.allowed_token_ids)

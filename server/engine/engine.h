@@ -95,6 +95,8 @@ class Engine {
         return room;
     }
 
+    const EngineOptions& options() const { return options_; }
+
     // Any thread but the engine's: refuses new requests, lets the running ones finish until
     // `timeout`, then ends the rest with kDraining and stops the thread.
     void drain(std::chrono::milliseconds timeout);
@@ -123,6 +125,7 @@ class Engine {
         std::optional<StreamEnd> end;
         std::optional<proto::TokenLogprobs> logprobs = {};       // of the token
         std::vector<proto::TokenLogprobs> prompt_logprobs = {};  // before it
+        std::vector<float> embedding = {};
     };
     struct Planned {
         Sequence* sequence;
@@ -176,6 +179,8 @@ class Engine {
     void take_token(Sequence& sequence, TokenId token,
                     std::optional<proto::TokenLogprobs> logprobs,
                     std::chrono::steady_clock::time_point now);
+    void take_embedding(const Planned& planned, TokenId token, const StepResult& result,
+                        std::chrono::steady_clock::time_point now);
     void end_not_finite(Sequence& sequence, uint32_t position);
     Metrics::Finished finished(const Sequence& sequence, FinishReason reason) const;
     void end_sequence(Sequence& sequence, StreamEnd end);

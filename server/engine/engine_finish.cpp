@@ -35,7 +35,12 @@ Status Engine::finish_step() {
     for (const Planned& planned : flight.planned) {
         if (choice == choices_.end() || choice->prompt_token >= 0) break;
         if (int64_t(choice->output) != planned.output) continue;
-        set_token(planned, result.argmax[choice->output], *choice, now);
+        TokenId token = result.argmax[choice->output];
+        if (planned.sequence->request.wants_embedding) {
+            take_embedding(planned, token, result, now);
+        } else {
+            set_token(planned, token, *choice, now);
+        }
         ++choice;
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
@@ -152,6 +157,23 @@ void Engine::take_token(Sequence& sequence, TokenId token,
     }
 }
 
+void Engine::take_embedding(const Planned& planned, TokenId token, const StepResult& result,
+                            Clock::time_point now) {
+    Sequence& sequence = *planned.sequence;
+    if (sequence.ended) return;
+    if (token < 0) {
+        end_not_finite(sequence, planned.position);
+        return;
+    }
+    std::span<const float> hidden = result.hidden[size_t(planned.output)];
+    metrics_.on_prompt_tokens(sequence.request.prompt.size());
+    sequence.first_token_at = sequence.last_token_at = now;
+    sequence.request.stream->set_cached_tokens(sequence.n_cached_tokens);
+    publications_.push_back({sequence.request.stream, -1, std::nullopt, std::nullopt, {},
+                             std::vector<float>(hidden.begin(), hidden.end())});
+    end_sequence(sequence, {FinishReason::kStop, std::nullopt});
+}
+
 Metrics::Finished Engine::finished(const Sequence& sequence, FinishReason reason) const {
     Metrics::Finished out;
     out.reason = reason;
@@ -183,6 +205,8 @@ void Engine::publish() {
     for (Publication& publication : publications_) {
         if (!publication.prompt_logprobs.empty())
             publication.stream->set_prompt_logprobs(std::move(publication.prompt_logprobs));
+        if (!publication.embedding.empty())
+            publication.stream->set_embedding(std::move(publication.embedding));
         if (publication.token >= 0)
             publication.stream->push(publication.token, std::move(publication.logprobs));
         if (publication.end) publication.stream->close(std::move(*publication.end));

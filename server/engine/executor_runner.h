@@ -20,6 +20,8 @@ class ExecutorRunner final : public StepRunner {
         result.logits.reserve(output.sampled.size());
         for (uint32_t i = 0; i < output.sampled.size(); ++i)
             result.logits.push_back(output.logits(i));
+        for (uint32_t i = 0; i < output.sampled.size(); ++i)
+            result.hidden.push_back(output.hidden(i));
         return result;
     }
 

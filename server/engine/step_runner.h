@@ -19,6 +19,8 @@ struct StepResult {
     std::vector<std::span<const float>> logits;
     // By output, as logits; only where the output's rule asked there is something.
     std::span<const gpu::ChoiceLogprobs> logprobs;
+    // By output, as logits: what the final norm makes of the row.
+    std::vector<std::span<const float>> hidden;
     uint32_t n_dispatches = 0;  // kernels that the step ran; 0 where there is no such thing
 };
 

@@ -42,6 +42,12 @@ void TokenStream::set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs
     waiting_.prompt_logprobs = std::move(logprobs);
 }
 
+void TokenStream::set_embedding(std::vector<float> embedding) {
+    std::lock_guard lock(signal_->mutex);
+    CHECK(!closed_ && n_pushed_ == 0);
+    waiting_.embedding = std::move(embedding);
+}
+
 void TokenStream::close(StreamEnd end) {
     {
         std::lock_guard lock(signal_->mutex);

@@ -50,8 +50,9 @@ class TokenStream {
         std::vector<proto::TokenLogprobs> logprobs;         // of each token, where they are wanted
         std::vector<proto::TokenLogprobs> prompt_logprobs;  // of the prompt's tokens but the first,
                                                             // once, not after the first token
+        std::vector<float> embedding;                       // of the prompt, once, where it is wanted
         std::optional<StreamEnd> end;
-        bool empty() const { return tokens.empty() && prompt_logprobs.empty() && !end; }
+        bool empty() const { return tokens.empty() && prompt_logprobs.empty() && embedding.empty() && !end; }
     };
 
     explicit TokenStream(uint32_t n_tokens_max,
@@ -61,6 +62,7 @@ class TokenStream {
     void push(TokenId token);
     void push(TokenId token, std::optional<proto::TokenLogprobs> logprobs);
     void set_prompt_logprobs(std::vector<proto::TokenLogprobs> logprobs);
+    void set_embedding(std::vector<float> embedding);
     void close(StreamEnd end);
     // How many of the prompt's tokens were found in the prefix cache; before the first token.
     void set_cached_tokens(uint32_t n_tokens) { n_cached_ = n_tokens; }

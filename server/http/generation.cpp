@@ -125,12 +125,13 @@ void Generation::cancel() {
 
 Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
                                                       const HttpRequest& http,
-                                                      GenerateRequest request) {
+                                                      GenerateRequest request,
+                                                      std::optional<adapters::MixLease> lease) {
     TRY(context.engine.check_room());
     auto generation =
         std::unique_ptr<Generation>(new Generation(context, std::move(request)));
     TRY_ASSIGN(generation->prompts_, prepare_prompts(context, generation->request));
-    TRY(generation->submit_all(context, http));
+    TRY(generation->submit_all(context, http, lease));
     return generation;
 }
 
@@ -140,6 +141,8 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     out.n_tokens_max = std::max(n_tokens_max, 1u);
     out.n_tokens_min = request.n_tokens_min;
     out.sampling = sampling_of(context, request);
+    out.wants_embedding = request.embed;
+    if (request.embed) out.sampling = {.temperature = 0.0f};
     out.stop_tokens = stop_tokens_;
     out.n_logprobs = logprobs_wanted(request);
     out.n_prompt_logprobs = request.n_prompt_logprobs;
@@ -170,7 +173,8 @@ Status Generation::add_constraints(const ServerContext& context,
     return ok_status();
 }
 
-Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
+Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
+                              const std::optional<adapters::MixLease>& given) {
     std::vector<Request> requests;
     for (const PreparedPrompt& prompt : prompts_) {
         TRY_ASSIGN(uint32_t n_tokens_max,
@@ -185,7 +189,13 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http) {
     }
     TRY(add_constraints(context, requests));
     // Last: what is refused anyway brings no adapter to the device.
-    TRY_ASSIGN(adapters::MixLease lease, choose_adapters(context, request, http));
+    adapters::MixLease lease;
+    if (given) {
+        lease = *given;
+    } else {
+        TRY_ASSIGN(lease, choose_adapters(context, request, http));
+    }
+    if (request.embed) lease_ = lease;
     if (lease) head.adapter_generation = lease.generation();
     bool skip_special = request.skip_special_tokens &&
                         !(tool_format_ && model::marks_are_special(*tool_format_));
@@ -232,6 +242,7 @@ Generation::Piece Generation::read(uint32_t index) {
     Piece piece;
     piece.choice = index;
     TokenStream::Batch batch = choice.stream->take();
+    if (!batch.embedding.empty()) choice.embedding = std::move(batch.embedding);
     if (!batch.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(batch.prompt_logprobs);
     if (Status taken = take_tokens(choice, batch, piece); !taken.ok()) {
         choice.stream->cancel();

@@ -31,9 +31,10 @@ class Generation {
 
     // Prepares the prompts, brings the adapters to the device and hands everything to the engine:
     // all of it or nothing.
-    static Result<std::unique_ptr<Generation>> start(ServerContext& context,
-                                                     const HttpRequest& http,
-                                                     proto::GenerateRequest request);
+    // With a lease its adapters are used, whatever the request's names stand for by now.
+    static Result<std::unique_ptr<Generation>> start(
+        ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
+        std::optional<adapters::MixLease> lease = std::nullopt);
     ~Generation();
     Generation(const Generation&) = delete;
     Generation& operator=(const Generation&) = delete;
@@ -56,6 +57,15 @@ class Generation {
     // Of the tokens so far, without the prompt's.
     double logprob_sum(uint32_t choice) const { return choices_[choice].logprob_sum; }
     uint32_t n_tokens(uint32_t choice) const { return choices_[choice].n_tokens; }
+    // Of a request that embeds, after the choice has ended: empty where it ended early.
+    const std::vector<float>& embedding(uint32_t choice) const {
+        return choices_[choice].embedding;
+    }
+    const std::string& finish_reason(uint32_t choice) const {
+        return choices_[choice].finish_reason;
+    }
+    // Of a request that embeds, for its next inputs.
+    const adapters::MixLease& lease() const { return lease_; }
     // Of all choices; each prompt counts once.
     proto::Usage usage() const;
 
@@ -67,6 +77,7 @@ class Generation {
         std::shared_ptr<TokenStream> stream;
         std::unique_ptr<TextDecoder> decoder;
         std::vector<proto::TokenLogprobs> prompt_logprobs;
+        std::vector<float> embedding = {};
         uint32_t n_tokens = 0;
         double logprob_sum = 0.0;
         bool ended = false;
@@ -74,7 +85,8 @@ class Generation {
     };
 
     Generation(ServerContext& context, proto::GenerateRequest its_request);
-    Status submit_all(ServerContext& context, const HttpRequest& http);
+    Status submit_all(ServerContext& context, const HttpRequest& http,
+                      const std::optional<adapters::MixLease>& given);
     std::string prefix_salt(const HttpRequest& http) const;
     void log_end() const;
     Status add_constraints(const ServerContext& context, std::vector<Request>& requests) const;
@@ -84,6 +96,7 @@ class Generation {
 
     std::vector<PreparedPrompt> prompts_;
     std::vector<Choice> choices_;
+    adapters::MixLease lease_;
     std::shared_ptr<StreamSignal> signal_ = std::make_shared<StreamSignal>();
     std::vector<std::shared_ptr<TokenStream>> running_streams_;
     uint32_t n_running_ = 0;

@@ -32,6 +32,15 @@ Status check_tokens(const ServerContext& context, const std::vector<TokenId>& to
     return ok_status();
 }
 
+// The engine computes the prompt's own positions and no more.
+Result<uint32_t> check_input_length(const ServerContext& context, size_t n_prompt) {
+    if (n_prompt <= context.n_positions_max) return 1u;
+    return make_error(ErrorCode::kContextLengthExceeded,
+                      format("this model's maximum context length is {} tokens, the input has {}",
+                             context.n_positions_max, n_prompt),
+                      "prompt");
+}
+
 }  // namespace
 
 Result<std::string> render_prompt(const ServerContext& context, const GenerateRequest& request) {
@@ -67,6 +76,7 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context
 Result<uint32_t> tokens_to_generate(const ServerContext& context, const GenerateRequest& request,
                                     size_t n_prompt) {
     constexpr uint32_t kCompletionDefault = 16;  // OpenAI's
+    if (request.embed) return check_input_length(context, n_prompt);
     uint64_t n_left = n_prompt < context.n_positions_max ? context.n_positions_max - n_prompt : 0;
     uint64_t n_default =
         request.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;

@@ -24,7 +24,7 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context
                                                     const proto::GenerateRequest& request);
 
 // How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to
-// completions, as with OpenAI. kContextLengthExceeded where prompt and they do not fit.
+// completions, as with OpenAI; 1 where a hidden state is wanted. kContextLengthExceeded where prompt and they do not fit.
 Result<uint32_t> tokens_to_generate(const ServerContext& context,
                                     const proto::GenerateRequest& request, size_t n_prompt);
 

@@ -122,7 +122,7 @@ void add_routes(Router& router, const ContextGate& gate) {
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
           compat_routes(), text_routes(), responses_routes(),
-          messages_routes()}) {
+          messages_routes(), embeddings_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path,

@@ -37,6 +37,7 @@ struct ServerContext {
     uint32_t n_positions_max = 0;  // prompt and answer together
     model::GenerationDefaults defaults;
     int64_t started_at_s = 0;  // Unix time
+    uint32_t hidden_size = 0;  // numbers of an embedding
     UploadLimits uploads = {};
     // How tool calls are found in answers; nothing: as the chat template writes them.
     std::optional<model::ToolFormat> tool_format = {};
@@ -73,6 +74,7 @@ std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of 
 std::span<const ContextRoute> text_routes();     // prompts and tokens, without generating
 std::span<const ContextRoute> responses_routes();  // /v1/responses
 std::span<const ContextRoute> messages_routes();   // /v1/messages
+std::span<const ContextRoute> embeddings_routes();  // /v1/embeddings
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
 
 // A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,

@@ -3,6 +3,7 @@
 Where a package is not installed its checks are left out, and say so.
 """
 
+import concurrent.futures
 import json
 
 from harness import SAMPLES, check, check_equal, check_error
@@ -137,5 +138,45 @@ def check_messages_of_the_anthropic_client(server):
             check_equal(set(error.body["error"]), {"type", "message"}, "envelope")
 
 
+def check_embeddings_of_the_openai_client(server):
+    client = openai_client(server)
+    if client is None:
+        return
+    import openai
+
+    texts = ["The cat sat on the mat.", "A cat was sitting on a mat.", "Prices of steel rose in May."]
+    default = client.embeddings.create(model="base", input=texts)  # base64 on the wire
+    plain = client.embeddings.create(model="base", input=texts, encoding_format="float")
+    for a, b in zip(default.data, plain.data):
+        check_equal(len(a.embedding), len(b.embedding), "dimensions")
+        check(abs(sum(x * y for x, y in zip(a.embedding, b.embedding)) - 1) < 1e-5, "both encodings, both of length 1")
+    check_equal(default.usage.prompt_tokens, sum(server.post("/tokenize", prompt=t)[1]["count"] for t in texts), "usage")
+    one = client.embeddings.create(model="base", input=texts[1]).data[0].embedding
+    check(sum(x * y for x, y in zip(one, plain.data[1].embedding)) > 1 - 1e-4, "alone and in company")
+    ids = server.post("/tokenize", prompt=texts[1])[1]["tokens"]
+    by_ids = client.embeddings.create(model="base", input=ids).data[0].embedding
+    check(sum(x * y for x, y in zip(one, by_ids)) > 1 - 1e-4, "text and ids")
+    pirate = client.embeddings.create(model="pirate", input=texts[1])
+    check(sum(x * y for x, y in zip(one, pirate.data[0].embedding)) < 0.9999, "an adapter changes it")
+    check_equal(len(pirate.adapter_generation), 64, "generation")
+    short = client.embeddings.create(model="base", input=texts[1], dimensions=10).data[0].embedding
+    check_equal((len(short), round(sum(x * x for x in short), 4)), (10, 1.0), "dimensions")
+    try:
+        client.embeddings.create(model="base", input=texts[1], dimensions=10_000_000)
+        raise AssertionError("ten million dimensions were accepted")
+    except openai.BadRequestError as error:
+        check_equal(error.param, "dimensions", "param")
+    # Beside decodes, which are not disturbed.
+    expected = SAMPLE["outputs"]["shout"]["text"]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        chats = [pool.submit(lambda: client.chat.completions.create(model="shout", messages=SAMPLE["messages"], temperature=0)
+                             .choices[0].message.content) for _ in range(4)]
+        vectors = [pool.submit(lambda: client.embeddings.create(model="base", input=[texts[1]] * 5).data) for _ in range(4)]
+        check_equal([chat.result() for chat in chats], [expected] * 4, "chats beside embeddings")
+        for data in vectors:
+            check(all(sum(x * y for x, y in zip(one, entry.embedding)) > 1 - 1e-4 for entry in data.result()), "embeddings beside chats")
+
+
 SHARED = [check_rendered_prompts_are_what_is_read, check_responses_of_the_openai_client,
-          check_messages_of_the_anthropic_client]
+          check_messages_of_the_anthropic_client,
+          check_embeddings_of_the_openai_client]

@@ -23,6 +23,8 @@ namespace lorad::server {
 
 inline constexpr uint32_t kFakeVocab = 997;
 
+inline constexpr uint32_t kFakeHidden = 4;
+
 // What lies in a slot; stands for the adapter's weights.
 using SlotDigest = std::function<uint64_t(uint32_t slot)>;
 
@@ -55,10 +57,26 @@ class FakeState {
         return logits;
     }
     TokenId next_token() const { return TokenId((hash_ >> 20) % kFakeVocab); }
+    // A hidden state, never all zeros.
+    std::vector<float> hidden() const {
+        std::vector<float> out;
+        for (uint32_t i = 0; i < kFakeHidden; ++i)
+            out.push_back(1.0f + float(hash_ >> (16 * i) & 0xff));
+        return out;
+    }
 
   private:
     uint64_t hash_ = 1469598103934665603ull;
 };
+
+// The hidden state of a prompt's last token under the adapter of a slot.
+inline std::vector<float> fake_hidden(std::span<const TokenId> prompt, uint32_t adapter_slot) {
+    LoraUse use{adapter_slot, 1.0f};
+    uint64_t delta = adapter_slot == kNoAdapterSlot ? 0 : fake_delta({&use, 1}, {});
+    FakeState state;
+    for (TokenId token : prompt) state.add(token, delta);
+    return state.hidden();
+}
 
 // What a prompt is continued with under adapters that act from a position on.
 inline std::vector<TokenId> fake_continuation(std::span<const TokenId> prompt,
@@ -145,6 +163,11 @@ class FakeRunner final : public StepRunner {
                 const gpu::ChoiceRule& rule = batch.choices()[size_t(output.choice)];
                 result.argmax.back() = choose(batch, row, rule, row_values, logprobs);
             }
+            result.hidden.emplace_back();
+            if (output.want_hidden) {
+                hidden_.push_back(std::make_shared<std::vector<float>>(state.hidden()));
+                result.hidden.back() = *hidden_.back();
+            }
             if (output.want_logits) {
                 auto row_logits = std::make_shared<std::vector<float>>(std::move(row_values));
                 result.logits.emplace_back(*row_logits);
@@ -170,6 +193,7 @@ class FakeRunner final : public StepRunner {
         result.logprobs = finished_logprobs_;
         pending_.pop_front();
         while (logits_.size() > 256) logits_.pop_front();
+        while (hidden_.size() > 256) hidden_.pop_front();
         return result;
     }
 
@@ -247,6 +271,7 @@ class FakeRunner final : public StepRunner {
 
     std::vector<Entry> cache_;
     std::deque<std::shared_ptr<std::vector<float>>> logits_;  // of the last steps
+    std::deque<std::shared_ptr<std::vector<float>>> hidden_;  // likewise
     std::deque<Pending> pending_;                             // oldest first
     std::vector<gpu::ChoiceLogprobs> finished_logprobs_;
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back

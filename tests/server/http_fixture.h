@@ -115,7 +115,7 @@ class HttpTest : public testing::Test {
           store(n_slots),
           registry(config, store, {"base", n_slots}),
           context{engine,     metrics,       registry,   codec,     "base",
-                  kFakeVocab, kPositionsMax, defaults(), 1700000000} {
+                  kFakeVocab, kPositionsMax, defaults(), 1700000000, kFakeHidden} {
         set_log_level(LogLevel::kWarn);  // not a line for each request
         add_routes(router, gate);
         auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router,

@@ -1,0 +1,103 @@
+// POST /v1/embeddings: the hidden state of each input's last token, by the same engine, in the same
+// steps as what others generate.
+#include <algorithm>
+#include <span>
+
+#include "proto/base/format.h"
+#include "proto/embeddings.h"
+#include "server/http/generation.h"
+#include "server/http/prompt.h"
+#include "server/http/reply_parts.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+namespace {
+
+// Inputs of one request that the engine has at a time, so that a large one leaves room in the queue
+// for others.
+constexpr size_t kInputsAtOnce = 32;
+
+// The first of these that may be waiting together: a quarter of the queue, but always one.
+size_t n_at_once(const ServerContext& context, std::span<const PreparedPrompt> inputs) {
+    const EngineOptions& queue = context.engine.options();
+    const size_t n_max = std::clamp<size_t>(queue.n_waiting_max / 4, 1, kInputsAtOnce);
+    uint64_t n_tokens = 0;
+    size_t n = 0;
+    for (; n < std::min(n_max, inputs.size()); ++n) {
+        n_tokens += inputs[n].tokens.size();
+        if (n > 0 && n_tokens > queue.n_waiting_tokens_max / 4) break;
+    }
+    return n;
+}
+
+// Nothing if the client has gone.
+Result<bool> embed_some(Generation& generation, const HttpRequest& http,
+                        const proto::EmbeddingsRequest& request, proto::EmbeddingsAnswer& answer) {
+    while (!generation.ended()) {
+        for (Generation::Piece& piece : generation.next()) {
+            if (piece.error) return *piece.error;
+        }
+        if (http.client_gone && http.client_gone()) return false;
+    }
+    for (uint32_t i = 0; i < generation.n_choices(); ++i) {
+        const std::vector<float>& hidden = generation.embedding(i);
+        // It was ended before it was computed.
+        if (hidden.empty()) {
+            return make_error(ErrorCode::kOverloaded,
+                              format("the input was not computed: {}", generation.finish_reason(i)));
+        }
+        answer.embeddings.push_back(proto::shown_embedding(hidden, request));
+    }
+    answer.n_prompt_tokens += generation.usage().n_prompt_tokens;
+    return true;
+}
+
+Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::EmbeddingsRequest request,
+               proto::parse_embeddings_request(http.body, context.vocab_size, context.hidden_size));
+    TRY_ASSIGN(std::string ignored,
+               ignored_fields_header(context, request.generate.ignored_fields));
+    // What is wrong with an input is told before anything is computed.
+    Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, request.generate);
+    if (!prepared.ok()) return request.names.renamed(prepared.error());
+    for (const PreparedPrompt& input : *prepared) {
+        Result<uint32_t> fits = tokens_to_generate(context, request.generate, input.tokens.size());
+        if (!fits.ok()) return request.names.renamed(fits.error());
+    }
+    request.generate.prompts.clear();
+    proto::EmbeddingsAnswer answer;
+    // All inputs are computed with the adapters of the first.
+    std::optional<adapters::MixLease> lease;
+    std::span<const PreparedPrompt> inputs(*prepared);
+    while (!inputs.empty()) {
+        proto::GenerateRequest some = request.generate;
+        const size_t n = n_at_once(context, inputs);
+        for (const PreparedPrompt& input : inputs.first(n)) some.prompts.push_back({{}, input.tokens});
+        inputs = inputs.subspan(n);
+        auto generation = Generation::start(context, http, std::move(some), lease);
+        if (!generation.ok()) return request.names.renamed(generation.error());
+        Generation& running = **generation;
+        running.head.id = format("embd-{:016x}", random_number());
+        lease = running.lease();
+        TRY_ASSIGN(bool done, embed_some(running, http, request, answer));
+        if (!done) return nobodys_reply();
+        answer.model = running.head.model;
+        answer.adapter_generation = running.head.adapter_generation;
+    }
+    HttpReply reply = json_reply(proto::embeddings_response(answer, request.as_base64));
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+HttpReply embed(ServerContext& context, const HttpRequest& request) {
+    Result<HttpReply> reply = answered(context, request);
+    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+}
+
+constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", embed}};
+
+}  // namespace
+
+std::span<const ContextRoute> embeddings_routes() { return kRoutes; }
+
+}  // namespace lorad::server

@@ -71,10 +71,7 @@ uint64_t measure_at(uint id, float logit) {
 
 #include "gpu/kernels/sample_search.glsl"
 
-shared float group_tops[kMaxSubgroups];
-shared uint group_ids[kMaxSubgroups];
-
-// The lowest id of the highest logit, which becomes row_max.
+// The lowest id of the highest logit, which becomes row_max. What the subgroups find passes through the bins, which nobody uses yet.
 uint most_probable() {
     float top = kMinusInf;
     uint best = kNoKey;
@@ -93,17 +90,18 @@ uint most_probable() {
     float group_top = subgroupMax(top);
     uint group_best = subgroupMin(top == group_top ? best : kNoKey);
     if (subgroupElect()) {
-        group_tops[gl_SubgroupID] = group_top;
-        group_ids[gl_SubgroupID] = group_best;
+        bin_low[gl_SubgroupID] = floatBitsToUint(group_top);
+        bin_count[gl_SubgroupID] = group_best;
     }
     barrier();
     row_max = kMinusInf;
     for (uint i = 0; i < gl_NumSubgroups; i++) {
-        if (group_tops[i] > row_max) {
-            row_max = group_tops[i];
-            best = group_ids[i];
-        } else if (group_tops[i] == row_max) {
-            best = i == 0 ? group_ids[i] : min(best, group_ids[i]);
+        float other_top = uintBitsToFloat(bin_low[i]);
+        if (i == 0 || other_top > row_max) {
+            row_max = other_top;
+            best = bin_count[i];
+        } else if (other_top == row_max) {
+            best = min(best, bin_count[i]);
         }
     }
     return best;

@@ -24,8 +24,10 @@ import traceback
 
 import adapter_checks
 import client_checks
+import gateway_checks
 import generate_checks
 import merge_checks
+import sampling_checks
 import swap_race
 from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error
 
@@ -467,7 +469,7 @@ def check_command_line(lorad):
 SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, check_completions_as_text_and_ids,
           check_limits_and_stops, check_seeds, check_refusals, check_adapters_come_and_go, check_broken_adapter_is_refused,
           check_disconnect_cancels, *adapter_checks.SHARED, *merge_checks.SHARED,
-          *generate_checks.SHARED, *client_checks.SHARED, check_metrics, check_openai_client]
+          *generate_checks.SHARED, *client_checks.SHARED, *sampling_checks.SHARED, *gateway_checks.SHARED, check_metrics, check_openai_client]
 OWN = [check_sigterm_drains, check_sighup_drains_unless_ignored, check_closed_standard_streams, check_second_signal_ends_at_once,
        check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,

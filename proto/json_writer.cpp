@@ -1,16 +1,14 @@
 // The writing half of proto/json.h.
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "proto/base/format.h"
 #include "proto/json.h"
+#include "proto/json_tree.h"
 
 namespace lorad {
 
-namespace {
-
-// Bytes of the valid UTF-8 sequence at the start of text, 0 if there is none (RFC 3629: no overlong forms, no
-// surrogates, nothing above U+10FFFF).
 size_t utf8_sequence_bytes(std::string_view text) {
     const auto byte = [&](size_t i) { return uint8_t(text[i]); };
     const uint8_t lead = byte(0);
@@ -37,6 +35,8 @@ size_t utf8_sequence_bytes(std::string_view text) {
     return length;
 }
 
+namespace {
+
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
 template <typename Float>
@@ -60,11 +60,31 @@ std::string replace_invalid_utf8(std::string_view text) {
     return out;
 }
 
+size_t plain_json_bytes(std::string_view text) {
+    constexpr uint64_t kOnes = 0x0101010101010101ull, kHigh = 0x8080808080808080ull;
+    const auto zero_bytes = [](uint64_t word) { return (word - kOnes) & ~word & kHigh; };
+    const auto any_equal = [&](uint64_t word, uint8_t byte) { return zero_bytes(word ^ (kOnes * byte)); };
+    size_t n = 0;
+    for (; n + 8 <= text.size(); n += 8) {
+        uint64_t word;
+        std::memcpy(&word, text.data() + n, 8);
+        const uint64_t controls = (word - kOnes * 0x20) & ~word & kHigh;
+        if ((word & kHigh) | controls | any_equal(word, '"') | any_equal(word, '\\') | any_equal(word, 0x7f)) break;
+    }
+    const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
+    while (n < text.size() && is_plain(text[n])) ++n;
+    return n;
+}
+
 std::string json_quote(std::string_view text) {
     std::string out;
     out.reserve(text.size() + 2);
     out += '"';
-    while (!text.empty()) {
+    for (;;) {
+        const size_t n_plain = plain_json_bytes(text);
+        out += text.substr(0, n_plain);
+        text.remove_prefix(n_plain);
+        if (text.empty()) break;
         const size_t bytes = utf8_sequence_bytes(text);
         const char c = text[0];
         if (bytes != 1) {

@@ -130,7 +130,7 @@ TEST(BrokenAdapters, MessagesNameTheTensorWhatWasExpectedAndWhatWasFound) {
         {"layer-beyond-base", "expected layers 0 to 2, found layer 99"},
         {"nan-weight", "expected finite numbers"},
         {"target-not-in-base", "expected a linear layer of LlamaForCausalLM, found self_attn.c_attn"},
-        {"config-alpha-nan", "adapter_config.json: not valid JSON at line"},
+        {"config-alpha-nan", "adapter_config.json: lora_alpha: not valid JSON at line"},
         {"config-rank-string", "adapter_config.json: r: expected integer, found string \"four\""},
         {"pickle-only", "adapter_model.bin is a pickle"},
         {"pickle-named-safetensors", "a pickle under the name"},

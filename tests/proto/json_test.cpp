@@ -63,7 +63,7 @@ TEST(Json, IntegersOutOfRangeNameTheRange) {
 
 TEST(Json, SyntaxErrorsNameLineColumnAndByte) {
     EXPECT_THAT(parse_message("{\"a\": 1,\n \"b\" 2}"), HasSubstr("line 2 column 6 (byte 14)"));
-    EXPECT_THAT(parse_message("[1,]", {.name = "x.json"}), HasSubstr("x.json: not valid JSON at line 1 column 4"));
+    EXPECT_THAT(parse_message("[1,]", {.name = "x.json"}), HasSubstr("x.json: [1]: not valid JSON at line 1 column 4"));
     for (const char* text : {"{", "[", "\"abc", "nul", "{\"a\":}", "[1 2]", "{\"a\":1}x", "[NaN]", "[1e999]", "[01]",
                              "[\"\\ud800\"]", "[\"\xc3\x28\"]", "[\"a\nb\"]", "", "  \n", "\xff"}) {
         EXPECT_FALSE(parse_message(text).empty()) << text;

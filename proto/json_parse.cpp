@@ -1,0 +1,413 @@
+// Reading of JSON: text to tree.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "proto/base/format.h"
+#include "proto/json_tree.h"
+
+namespace lorad {
+namespace {
+
+constexpr uint32_t kLookupMembers = 16;  // from here on, members are found by binary search
+
+// Builds the tree from what JsonReader finds; false ends the reading, with `error` set.
+class TreeBuilder {
+  public:
+    TreeBuilder(JsonTree& tree, const JsonParseOptions& options, std::string_view source)
+        : tree_(tree), options_(options), source_(source) {}
+
+    bool null() { return add(JsonType::kNull) != nullptr; }
+    bool boolean(bool flag) {
+        JsonNode* node = add(JsonType::kBool);
+        if (node) node->bits = flag;
+        return node != nullptr;
+    }
+    bool number_integer(int64_t number) {
+        JsonNode* node = add(JsonType::kInteger);
+        if (node) node->integer = number;
+        return node != nullptr;
+    }
+    bool number_unsigned(uint64_t number) {
+        JsonNode* node = add(JsonType::kInteger);
+        if (!node) return false;
+        node->bits = number;
+        node->is_unsigned = number > uint64_t(std::numeric_limits<int64_t>::max());
+        return true;
+    }
+    bool number_float(double number, std::string_view written) {
+        JsonNode* node = add(JsonType::kNumber);
+        if (!node) return false;
+        node->number = number;
+        node->text_begin = uint32_t(tree_.text.size());
+        node->text_bytes = uint32_t(written.size());
+        tree_.text += written;
+        return true;
+    }
+    // Where the bytes of a string or key go while they are read: from `begin` to the end.
+    std::string& text() { return tree_.text; }
+    bool string(size_t begin) {
+        JsonNode* node = add(JsonType::kString);
+        if (!node) return false;
+        node->text_begin = uint32_t(begin);
+        node->text_bytes = uint32_t(tree_.text.size() - begin);
+        return true;
+    }
+    void key(size_t begin) {
+        key_begin_ = uint32_t(begin);
+        key_bytes_ = uint32_t(tree_.text.size() - begin);
+        has_key_ = true;
+    }
+    bool start_object() { return open(JsonType::kObject); }
+    bool start_array() { return open(JsonType::kArray); }
+    bool end_array() { return close(); }
+    bool end_object() { return index_members() && close(); }
+    // What stands open: an array, an object, or nothing any more.
+    std::optional<JsonType> container() const {
+        if (open_ == kNoJsonNode) return std::nullopt;
+        return tree_.nodes[open_].type;
+    }
+
+    bool parse_error(size_t byte, std::string_view what) {
+        const std::string_view before = source_.substr(0, byte);
+        const size_t line = size_t(std::count(before.begin(), before.end(), '\n')) + 1;
+        const size_t newline = before.rfind('\n');
+        const size_t column = newline == std::string_view::npos ? byte + 1 : byte - newline;
+        error = json_error(
+            tree_, place(),
+            format("not valid JSON at line {} column {} (byte {}): {}", line, column, byte, what));
+        return false;
+    }
+
+    std::optional<Error> error;
+
+  private:
+    bool fail(std::string_view what) {
+        error = json_error(tree_, open_ == kNoJsonNode ? "" : json_path(tree_, open_), what);
+        return false;
+    }
+
+    // Where the text that is being read would be; of a member only once its key was read.
+    std::string place() const {
+        if (open_ == kNoJsonNode) return "";
+        std::string path = json_path(tree_, open_);
+        const JsonNode& parent = tree_.nodes[open_];
+        if (parent.type == JsonType::kArray) return path + format("[{}]", parent.n_children);
+        if (!has_key_) return path;
+        if (!path.empty()) path += '.';
+        return path + shortened(std::string_view(tree_.text).substr(key_begin_, key_bytes_));
+    }
+
+    // Null if there are too many values. The pointer lives until the next add.
+    JsonNode* add(JsonType type) {
+        if (tree_.nodes.size() >= options_.max_values) {
+            fail(format("more than {} values in all", options_.max_values));
+            return nullptr;
+        }
+        has_key_ = false;
+        const uint32_t index = uint32_t(tree_.nodes.size());
+        JsonNode node;
+        node.type = type;
+        node.parent = open_;
+        if (open_ != kNoJsonNode) {
+            JsonNode& parent = tree_.nodes[open_];
+            node.index = parent.n_children++;
+            if (parent.type == JsonType::kObject) {
+                node.key_begin = key_begin_;
+                node.key_bytes = key_bytes_;
+            }
+            if (parent.last == kNoJsonNode) {
+                parent.first = index;
+            } else {
+                tree_.nodes[parent.last].next = index;
+            }
+            parent.last = index;
+        }
+        tree_.nodes.push_back(node);
+        return &tree_.nodes.back();
+    }
+
+    bool open(JsonType type) {
+        if (depth_ >= options_.max_depth) {
+            return fail(format("nested deeper than {} arrays and objects", options_.max_depth));
+        }
+        if (!add(type)) return false;
+        ++depth_;
+        open_ = uint32_t(tree_.nodes.size() - 1);
+        return true;
+    }
+
+    bool close() {
+        --depth_;
+        open_ = tree_.nodes[open_].parent;
+        return true;
+    }
+
+    bool index_members() {
+        JsonNode& object = tree_.nodes[open_];
+        if (object.n_children < 2) return true;
+        std::vector<uint32_t> members;
+        members.reserve(object.n_children);
+        for (uint32_t at = object.first; at != kNoJsonNode; at = tree_.nodes[at].next) members.push_back(at);
+        const auto key_of = [&](uint32_t at) { return tree_.key(tree_.nodes[at]); };
+        // Stable: of equal keys, the last in the text comes last.
+        std::stable_sort(members.begin(), members.end(),
+                         [&](uint32_t a, uint32_t b) { return key_of(a) < key_of(b); });
+        if (!options_.allow_duplicate_keys) {
+            const auto twice = std::adjacent_find(members.begin(), members.end(),
+                                                  [&](uint32_t a, uint32_t b) { return key_of(a) == key_of(b); });
+            if (twice != members.end()) {
+                error = json_error(tree_, json_path(tree_, *twice), "the key occurs twice");
+                return false;
+            }
+        }
+        if (members.size() >= kLookupMembers) {
+            object.lookup = uint32_t(tree_.lookups.size());
+            tree_.lookups.push_back(std::move(members));
+        }
+        return true;
+    }
+
+    JsonTree& tree_;
+    const JsonParseOptions& options_;
+    std::string_view source_;
+    uint32_t open_ = kNoJsonNode;
+    uint32_t depth_ = 0;
+    uint32_t key_begin_ = 0, key_bytes_ = 0;
+    bool has_key_ = false;  // read, and its value is awaited
+};
+
+// Reads RFC 8259, without recursion. Long strings at a word a time: clients send megabytes.
+class JsonReader {
+  public:
+    JsonReader(std::string_view text, TreeBuilder& builder) : text_(text), builder_(builder) {}
+
+    bool read() {
+        if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // some editors begin files with it
+        bool wants_value = true;  // else what follows a value
+        for (;;) {
+            skip_blanks();
+            if (wants_value) {
+                if (!value(wants_value)) return false;
+            } else if (!after_value(wants_value)) {
+                return false;
+            } else if (!wants_value && !builder_.container() && at_ == text_.size()) {
+                return true;
+            }
+        }
+    }
+
+  private:
+    bool at_end() const { return at_ == text_.size(); }
+    char peek() const { return at_end() ? '\0' : text_[at_]; }
+    void skip_blanks() {
+        while (!at_end() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\r' || text_[at_] == '\t')) ++at_;
+    }
+
+    bool bad(std::string_view expected) {
+        if (at_end()) return builder_.parse_error(at_, format("expected {}, found the end", expected));
+        size_t n = 1;  // the whole character
+        while (at_ + n < text_.size() && (uint8_t(text_[at_ + n]) & 0xc0) == 0x80 && n < 4) ++n;
+        return builder_.parse_error(at_, format("expected {}, found {}", expected, json_quote(text_.substr(at_, n))));
+    }
+
+    bool literal(std::string_view word) {
+        if (text_.substr(at_, word.size()) != word) return bad("a value");
+        at_ += word.size();
+        return true;
+    }
+
+    // Of what begins here; `wants_value` becomes true where another value comes first.
+    bool value(bool& wants_value) {
+        wants_value = false;
+        switch (peek()) {
+            case '{':
+                ++at_;
+                if (!builder_.start_object()) return false;
+                skip_blanks();
+                if (peek() == '}') return true;  // after_value() closes it
+                wants_value = true;
+                return key();
+            case '[':
+                ++at_;
+                if (!builder_.start_array()) return false;
+                skip_blanks();
+                wants_value = peek() != ']';
+                return true;
+            case '"': {
+                const size_t begin = builder_.text().size();
+                return string() && builder_.string(begin);
+            }
+            case 't': return literal("true") && builder_.boolean(true);
+            case 'f': return literal("false") && builder_.boolean(false);
+            case 'n': return literal("null") && builder_.null();
+            default: return number();
+        }
+    }
+
+    // A comma with what comes next, the end of what stands open, or nothing more.
+    bool after_value(bool& wants_value) {
+        const std::optional<JsonType> container = builder_.container();
+        if (!container) return at_end() || bad("the end");
+        const bool is_object = *container == JsonType::kObject;
+        if (peek() == (is_object ? '}' : ']') && !at_end()) {
+            ++at_;
+            return is_object ? builder_.end_object() : builder_.end_array();
+        }
+        if (peek() != ',') return bad(is_object ? "\",\" or \"}\"" : "\",\" or \"]\"");
+        ++at_;
+        wants_value = true;
+        skip_blanks();
+        return !is_object || key();
+    }
+
+    bool key() {
+        if (peek() != '"') return bad("a key");
+        const size_t begin = builder_.text().size();
+        if (!string()) return false;
+        skip_blanks();
+        if (peek() != ':') return bad("\":\"");
+        ++at_;
+        builder_.key(begin);
+        return true;
+    }
+
+    bool string() {
+        std::string& out = builder_.text();
+        for (++at_;;) {
+            const size_t n = plain_json_bytes(text_.substr(at_));
+            out.append(text_.substr(at_, n));
+            at_ += n;
+            if (at_end()) return bad("the end of a string");
+            const auto byte = uint8_t(text_[at_]);
+            if (byte == '"') {
+                ++at_;
+                return true;
+            }
+            if (byte == '\\') {
+                if (!escape(out)) return false;
+            } else if (byte < 0x20) {
+                return builder_.parse_error(at_, format("the control character {:#04x} in a string; write it as an escape", byte));
+            } else {
+                const size_t n_bytes = utf8_sequence_bytes(text_.substr(at_));
+                if (n_bytes == 0) return builder_.parse_error(at_, format("the byte {:#04x} in a string is not UTF-8", byte));
+                out.append(text_.substr(at_, n_bytes));
+                at_ += n_bytes;
+            }
+        }
+    }
+
+    // The four digits after "\u".
+    std::optional<uint32_t> hex4() {
+        if (at_ + 6 > text_.size() || text_[at_] != '\\' || text_[at_ + 1] != 'u') return std::nullopt;
+        uint32_t unit = 0;
+        const char* begin = text_.data() + at_ + 2;
+        auto [end, error] = std::from_chars(begin, begin + 4, unit, 16);
+        if (error != std::errc() || end != begin + 4) return std::nullopt;
+        at_ += 6;
+        return unit;
+    }
+
+    bool escape(std::string& out) {
+        const size_t begin = at_;
+        const char kind = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
+        constexpr std::string_view kKinds = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
+        const size_t found = kind == '\0' ? std::string_view::npos : kKinds.find(kind);
+        if (found != std::string_view::npos) {
+            out += kMeant[found];
+            at_ += 2;
+            return true;
+        }
+        std::optional<uint32_t> code = hex4();
+        if (code && *code >= 0xd800 && *code < 0xdc00) {
+            const std::optional<uint32_t> low = hex4();
+            code = low && *low >= 0xdc00 && *low < 0xe000 ? std::optional(0x10000 + ((*code - 0xd800) << 10) + (*low - 0xdc00)) : std::nullopt;
+        } else if (code && *code >= 0xdc00 && *code < 0xe000) {
+            code.reset();
+        }
+        if (!code) return builder_.parse_error(begin, "no escape that JSON knows, or half of a pair of them");
+        append_utf8(out, *code);
+        return true;
+    }
+
+    static void append_utf8(std::string& out, uint32_t code) {
+        if (code < 0x80) {
+            out += char(code);
+            return;
+        }
+        const int n_more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+        constexpr uint8_t kLead[] = {0, 0xc0, 0xe0, 0xf0};
+        out += char(kLead[n_more] | (code >> (6 * n_more)));
+        for (int i = n_more - 1; i >= 0; --i) out += char(0x80 | ((code >> (6 * i)) & 0x3f));
+    }
+
+    size_t n_digits() const {
+        size_t n = 0;
+        while (at_ + n < text_.size() && text_[at_ + n] >= '0' && text_[at_ + n] <= '9') ++n;
+        return n;
+    }
+
+    bool number() {
+        const size_t begin = at_;
+        const bool is_negative = peek() == '-';
+        if (is_negative) ++at_;
+        const size_t n_whole = n_digits();
+        if (n_whole == 0) return bad(is_negative ? "a digit" : "a value");
+        if (n_whole > 1 && text_[at_] == '0') return bad("no zero before a number");
+        at_ += n_whole;
+        bool is_whole = true;
+        if (peek() == '.') {
+            is_whole = false;
+            ++at_;
+            const size_t n = n_digits();
+            if (n == 0) return bad("a digit");
+            at_ += n;
+        }
+        if (peek() == 'e' || peek() == 'E') {
+            is_whole = false;
+            ++at_;
+            if (peek() == '+' || peek() == '-') ++at_;
+            const size_t n = n_digits();
+            if (n == 0) return bad("a digit");
+            at_ += n;
+        }
+        const std::string_view written = text_.substr(begin, at_ - begin);
+        const char* end = written.data() + written.size();
+        int64_t whole = 0;
+        uint64_t large = 0;
+        if (is_whole && std::from_chars(written.data(), end, whole).ec == std::errc()) return builder_.number_integer(whole);
+        if (is_whole && !is_negative && std::from_chars(written.data(), end, large).ec == std::errc()) return builder_.number_unsigned(large);
+        double number = 0.0;
+        if (std::from_chars(written.data(), end, number).ec != std::errc()) {
+            number = std::strtod(std::string(written).c_str(), nullptr);  // too small is 0, or nearly
+            if (std::isinf(number)) return builder_.parse_error(begin, "a number that is too large");
+        }
+        return builder_.number_float(number, written);
+    }
+
+    std::string_view text_;
+    TreeBuilder& builder_;
+    size_t at_ = 0;
+};
+
+}  // namespace
+
+Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& options) {
+    auto tree = std::make_unique<JsonTree>();
+    tree->name = options.name;
+    tree->code = options.code;
+    // Offsets into the arena's text are 32 bits.
+    const size_t max_bytes = std::min<size_t>(options.max_bytes, size_t(1) << 31);
+    if (text.size() > max_bytes) {
+        return json_error(*tree, "", format("{} bytes of JSON, at most {} allowed", text.size(), max_bytes));
+    }
+    if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+        return json_error(*tree, "", "expected JSON, found nothing");
+    }
+    TreeBuilder builder(*tree, options, text);
+    if (!JsonReader(text, builder).read()) return *std::move(builder.error);
+    return JsonDocument(std::move(tree));
+}
+
+}  // namespace lorad

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "proto/base/format.h"
+#include "proto/gbnf.h"
 #include "proto/generate_request_parts.h"
 
 namespace lorad::proto {
@@ -49,9 +50,10 @@ Result<Structure> choice_structure(const JsonValue& list, std::string param) {
 Result<Structure> text_structure(const JsonValue& value, StructureKind kind, std::string param) {
     TRY_ASSIGN(std::string_view text, value.as_string());
     if (text.empty()) return value.error("expected a text, found an empty one");
-    if (kind == StructureKind::kLark && text.find("::=") != std::string_view::npos) {
-        return value.error(
-            "expected a grammar in Lark's form (\"start: ...\"), found \"::=\" of another form");
+    if (kind == StructureKind::kLark && looks_like_gbnf(text)) {
+        Result<std::string> lark = gbnf_to_lark(text);
+        if (!lark.ok()) return value.error(lark.error().message);
+        return Structure{kind, std::move(*lark), std::move(param)};
     }
     return Structure{kind, std::string(text), std::move(param)};
 }

@@ -115,6 +115,10 @@ def check_other_structures(server):
     check(re.fullmatch("[0-9]{3}-[a-f]{2}", text), text)
     text = content(chat(server, structured_outputs={"grammar": 'start: "a" | "b" start'}, max_tokens=80))
     check(re.fullmatch("b*a", text) or set(text) == {"b"}, text)
+    llamas = 'root ::= item{2,3}\nitem ::= "- " [a-z]{1,4} "\\n"  # llama.cpp\'s form'
+    text = content(chat(server, structured_outputs={"grammar": llamas}, max_tokens=80, temperature=1, seed=2))
+    check(re.fullmatch("(- [a-z]{1,4}\n){2,3}", text), repr(text))
+    check_error(server.post("/v1/completions", prompt="a", guided_grammar="root ::= nothing"), 400, "invalid_request", "guided_grammar", ["nothing"])
     three = chat(server, n=3, temperature=1.5, seed=1, max_tokens=50, guided_regex="[a-z]{4}")
     check(all(re.fullmatch("[a-z]{4}", content(three, i)) for i in range(3)), "each answer has a state of its own")
     check_error(server.post("/v1/chat/completions", messages=MESSAGES, guided_regex="(a"), 400, "invalid_request", "guided_regex")

@@ -55,7 +55,7 @@ TEST(GenerateTools, BadAndContradictoryStructuresAreRefusedByName) {
              {R"("structured_outputs":{"choice":[]})", "structured_outputs.choice"},
              {R"("structured_outputs":{"choice":["a",""]})", "structured_outputs.choice[1]"},
              {R"("structured_outputs":{"regex":"a","json":{}})", "structured_outputs.json"},
-             {R"("structured_outputs":{"grammar":"root ::= \"a\""})", "structured_outputs.grammar"},
+             {R"("structured_outputs":{"grammar":"root ::= \"a"})", "structured_outputs.grammar"},
              {R"("guided_regex":"a","response_format":{"type":"json_object"})", "guided_regex"},
              {R"("guided_regex":"a","ignore_eos":true)", "ignore_eos"},
              {"\"guided_regex\":\"" + std::string(kStructureBytesMax + 1, 'a') + "\"", "guided_regex"},

@@ -65,6 +65,30 @@ impl FactoryCache {
 /// that likes blanks comes to an end.
 const JSON_BLANKS: &str = r"[ \t]{1,2}|\r?\n[ \t]{0,24}";
 
+/// A host name has 253 characters at most; the grammar's own pattern bounds its parts alone, and so
+/// has no end.
+const HOSTNAME_CHARACTERS_MAX: u64 = 253;
+
+fn bound_hostnames(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Array(elements) => elements.iter_mut().for_each(bound_hostnames),
+        serde_json::Value::Object(members) => {
+            let bound = members.get("maxLength").map_or(Some(u64::MAX), serde_json::Value::as_u64);
+            let is_hostname = members.get("format").and_then(|f| f.as_str()) == Some("hostname");
+            if is_hostname && bound.is_some_and(|n| n > HOSTNAME_CHARACTERS_MAX) {
+                members.insert("maxLength".to_owned(), HOSTNAME_CHARACTERS_MAX.into());
+            }
+            // Values are no schemas, whatever they look like.
+            let is_value = |key: &str| matches!(key, "const" | "enum" | "default" | "examples");
+            members
+                .iter_mut()
+                .filter(|(key, _)| !is_value(key))
+                .for_each(|(_, member)| bound_hostnames(member));
+        }
+        _ => {}
+    }
+}
+
 pub struct Grammar {
     matcher: Matcher,
     vocab_size: u32,
@@ -99,6 +123,7 @@ impl Grammar {
             GrammarKind::JsonSchema => {
                 let mut schema: serde_json::Value = serde_json::from_str(source)
                     .map_err(|e| invalid(format!("JSON schema: {e}")))?;
+                bound_hostnames(&mut schema);
                 if let Some(object) = schema.as_object_mut() {
                     object
                         .entry("x-guidance")

@@ -4,7 +4,7 @@
 #
 #   deploy/install-deps.sh              packages, then a newer shader compiler where the distribution's is too old
 #   deploy/install-deps.sh --check      installs nothing; says what is missing and exits 1 if anything is
-#   deploy/install-deps.sh --browser    also Chromium, which the console is tested in
+#   deploy/install-deps.sh --clients    also what tests/run.sh --slow runs against lorad: Chromium, Node.js, Python environments
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,11 +14,11 @@ rust_min=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repo/model/text/Cargo.toml
 rust_min=${rust_min:-1.87}               # the lowest Rust that the crates of model/text compile with
 mesa_min=24                              # older lavapipes lack Vulkan 1.3 features that the kernels use
 check_only=false
-browser=false
+clients=false
 for option in "$@"; do
     case $option in
         --check) check_only=true ;;
-        --browser) browser=true ;;
+        --clients) clients=true ;;
         *) echo "install-deps: unknown option $option" >&2; exit 2 ;;
     esac
 done
@@ -27,7 +27,8 @@ packages=(cmake ninja-build g++ pkg-config ccache git curl ca-certificates pytho
           libvulkan-dev libvulkan1 vulkan-validationlayers mesa-vulkan-drivers glslc spirv-tools
           libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev libcli11-dev libtomlplusplus-dev
           libgtest-dev libgmock-dev)
-$browser && packages+=(chromium)
+$clients && packages+=(chromium python3-venv)
+$clients && ! command -v npm >/dev/null && packages+=(nodejs npm)
 
 say() { echo "install-deps: $*"; }
 die() { echo "install-deps: error: $*" >&2; exit 1; }

@@ -79,6 +79,8 @@ Result<std::vector<Prompt>> parse_input(const JsonValue& input, uint32_t vocab_s
 
 }  // namespace
 
+std::span<const KnownField> embeddings_fields() { return kFields; }
+
 Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size,
                                                    uint32_t hidden_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));

@@ -1,4 +1,5 @@
 // What the model is given: prompts, or a chat and what its template gets.
+#include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
 
@@ -114,8 +115,8 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
     writer.begin_object();
     for (const JsonMember& member : members) {
         // As good as absent, also to templates that only look whether it is there.
-        if (member.key == "tool_calls" && (member.value.is_null() || member.value.size() == 0) &&
-            !member.value.is_object() && !member.value.is_string())
+        if (member.key == "tool_calls" &&
+            (member.value.is_null() || (member.value.is_array() && member.value.size() == 0)))
             continue;
         writer.key(member.key);
         if (member.value.is_null()) {
@@ -173,6 +174,25 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
     if (last_content.empty()) return flag.error("the last message has no text to continue");
     request.continued_text = std::move(last_content);
     return ok_status();
+}
+
+std::optional<std::string> messages_without_null(std::string_view messages_json) {
+    Result<JsonDocument> document = parse_json(messages_json);
+    CHECK(document.ok());
+    JsonWriter writer;
+    bool has_null = false;
+    writer.begin_array();
+    for (const JsonValue& message : *document->root().as_array()) {
+        writer.begin_object();
+        for (const JsonMember& member : *message.as_object()) {
+            bool is_null = member.key == "content" && member.value.is_null();
+            has_null = has_null || is_null;
+            writer.key(member.key).raw(is_null ? "\"\"" : member.value.dump());
+        }
+        writer.end_object();
+    }
+    writer.end_array();
+    return has_null ? std::optional(writer.take()) : std::nullopt;
 }
 
 Status parse_template_options(const JsonValue& root, GenerateRequest& request) {

@@ -102,6 +102,9 @@ struct GenerateRequest {
     std::vector<std::string> ignored_fields;  // the first of those that nobody knows
 };
 
+// The messages of a chat with empty texts where a content is null; nothing where none is.
+std::optional<std::string> messages_without_null(std::string_view messages_json);
+
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.
 Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
                                                uint32_t vocab_size);

@@ -155,6 +155,15 @@ bool is_text(const JsonValue& value, std::string_view expected) {
     return text.ok() && *text == expected;
 }
 
+std::vector<KnownField> generation_fields(bool chat) {
+    std::vector<KnownField> out;
+    for (const Parameter& parameter : kParameters) {
+        bool honoured = is_honoured(parameter.known, chat ? ApiKind::kChat : ApiKind::kCompletion);
+        out.push_back({parameter.name, honoured, parameter.neutral});
+    }
+    return out;
+}
+
 Status check_known_fields(const JsonValue& root, GenerateRequest& request) {
     TRY_ASSIGN(std::vector<JsonMember> members, root.as_object());
     for (const JsonMember& member : members) {

@@ -37,6 +37,12 @@ struct KnownField {
 // Fields that nobody knows are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored);
+// Of POST /v1/completions and /v1/chat/completions, of /v1/responses, /v1/messages and
+// /v1/embeddings: what the interface's description has to tell.
+std::vector<KnownField> generation_fields(bool chat);
+std::span<const KnownField> responses_fields();
+std::span<const KnownField> messages_fields();
+std::span<const KnownField> embeddings_fields();
 Error unsupported_field(std::string_view name, std::string_view why);
 
 }  // namespace lorad::proto

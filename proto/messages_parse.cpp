@@ -171,8 +171,7 @@ struct Translator {
 
 Status translate(const JsonValue& root, MessagesUse use, JsonWriter& chat, MessagesRequest& out,
                  std::vector<std::string>& ignored) {
-    static const std::vector<KnownField> kFields = make_known_fields();
-    TRY(check_fields(root, kFields, ignored));
+    TRY(check_fields(root, messages_fields(), ignored));
     if (use == MessagesUse::kGenerate) TRY(root.require("max_tokens"));
     chat.begin_object();
     copy_fields(root, {"model", "stream", "max_tokens", "temperature", "top_p", "top_k"}, chat);
@@ -194,6 +193,11 @@ Status translate(const JsonValue& root, MessagesUse use, JsonWriter& chat, Messa
 }
 
 }  // namespace
+
+std::span<const KnownField> messages_fields() {
+    static const std::vector<KnownField> kFields = make_known_fields();
+    return kFields;
+}
 
 Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUse use,
                                                uint32_t vocab_size) {

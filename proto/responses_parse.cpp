@@ -52,8 +52,7 @@ std::vector<KnownField> make_known_fields() {
 }
 
 Status check_known(const JsonValue& root, std::vector<std::string>& ignored) {
-    static const std::vector<KnownField> kFields = make_known_fields();
-    TRY(check_fields(root, kFields, ignored));
+    TRY(check_fields(root, responses_fields(), ignored));
     if (std::optional<JsonValue> reasoning = root.find("reasoning")) {
         static constexpr KnownField kReasoning[] = {{"effort", false},
                                                     {"summary", false},
@@ -232,6 +231,11 @@ Status translate(const JsonValue& root, JsonWriter& chat, ResponsesRequest& out)
 }
 
 }  // namespace
+
+std::span<const KnownField> responses_fields() {
+    static const std::vector<KnownField> kFields = make_known_fields();
+    return kFields;
+}
 
 Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));

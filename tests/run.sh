@@ -53,7 +53,7 @@ quietly() {
     echo "tests/run.sh: $what: $((SECONDS - began)) s"
 }
 
-if $install; then deploy/install-deps.sh $($slow && echo --browser) || give_up "installing what is missing failed"; fi
+if $install; then deploy/install-deps.sh $($slow && echo --clients) || give_up "installing what is missing failed"; fi
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 quietly "configure ($preset)" cmake --preset "$preset"
 quietly "build ($preset)" cmake --build --preset "$preset" -j "$jobs"

@@ -82,7 +82,7 @@ enum class BodyUse : uint8_t {
 };
 
 // Finds the handler for method and path. In a route's path a part {} takes any one part, not empty;
-// the first route that fits counts. A path that ends in "/*" takes whatever follows.
+// a route without any comes before those, of others the first that fits. A path that ends in "/*" takes whatever follows.
 class Router {
   public:
     void add(std::string method, std::string_view path, HttpHandler handler,
@@ -91,9 +91,14 @@ class Router {
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
 
+    // Whether handle() would run a handler, and not answer 400, 404 or 405 itself.
+    bool serves(const std::string& method, const std::string& target) const;
+    // Method and path of each, as they were added.
+    std::vector<std::pair<std::string, std::string>> routes() const;
+
   private:
     struct Route {
-        std::string method;
+        std::string method, path;
         std::vector<std::string> segments;
         HttpHandler handler;
         BodyUse body;

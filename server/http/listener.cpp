@@ -1,5 +1,6 @@
 #include "server/http/listener.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -130,6 +131,16 @@ BodyFraming framing_of(const httplib::Request& request) {
     if (!request.has_header("Transfer-Encoding") && !request.has_header("Content-Encoding"))
         framing.length = declared_length(request).value_or(0);
     return framing;
+}
+
+bool is_method(const std::string& method) {
+    return !method.empty() && method.size() <= 32 &&
+           std::all_of(method.begin(), method.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+
+bool is_routed(const std::string& method) {
+    return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" ||
+           method == "PATCH" || method == "DELETE" || method == "OPTIONS";
 }
 
 // Framing that two readers could understand differently is not understood at all (RFC 9112 6.3).
@@ -280,8 +291,13 @@ void Listener::Impl::set_up() {
             response.status = reply.status;
             response.set_content(reply.body, reply.content_type);
         });
-    server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    server.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
         if (!response.body.empty() || response.has_header("Connection")) return;
+        // Methods that the library does not even know end up here, with nothing but their line read.
+        if (response.status == 400 && is_method(request.method) && !is_routed(request.method)) {
+            answer_and_close(run_handler(request, nullptr, {}), response);
+            return;
+        }
         HttpReply reply = error_reply(error_of_status(response.status));
         response.set_content(reply.body, reply.content_type);
     });
@@ -293,11 +309,18 @@ void Listener::Impl::set_up() {
 
 void Listener::Impl::set_up_routing() {
     server.set_pre_routing_handler(
-        [](const httplib::Request& request, httplib::Response& response) {
+        [this](const httplib::Request& request, httplib::Response& response) {
+            // What nobody serves is 404 or 405 however it is framed; the connection ends in any case.
+            bool is_clear = framing_is_clear(request);
+            if (!is_routed(request.method) ||
+                (!is_clear && !router->serves(request.method, request.target))) {
+                answer_and_close(run_handler(request, nullptr, {}), response);
+                return httplib::Server::HandlerResponse::Handled;
+            }
             // The library would cut answers into what Range asks for, in as many parts as it names.
             // The object is its own and not const there.
             const_cast<httplib::Request&>(request).ranges.clear();
-            if (framing_is_clear(request)) return httplib::Server::HandlerResponse::Unhandled;
+            if (is_clear) return httplib::Server::HandlerResponse::Unhandled;
             answer_and_close(error_reply(make_error(ErrorCode::kInvalidRequest,
                                                     "malformed HTTP request: it is not clear "
                                                     "where its body begins and ends")),

@@ -51,7 +51,14 @@ Result<std::string> render_prompt(const ServerContext& context, const GenerateRe
     chat.kwargs_json = request.template_kwargs_json;
     chat.add_generation_prompt = request.add_generation_prompt;
     chat.continued_text = request.continued_text;
-    return context.text.render_chat(chat);
+    Result<std::string> text = context.text.render_chat(chat);
+    if (text.ok()) return text;
+    // A call has no text beside it: null, which some templates ask for and others cannot take.
+    std::optional<std::string> with_texts = proto::messages_without_null(chat.messages_json);
+    if (!with_texts) return text;
+    chat.messages_json = std::move(*with_texts);
+    Result<std::string> again = context.text.render_chat(chat);
+    return again.ok() ? again : text;
 }
 
 Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context,

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "proto/base/format.h"
 #include "server/http/http.h"
 
@@ -16,6 +18,16 @@ HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body, Er
     });
     if (!read.ok()) return errors(read.error());
     return handler(request);
+}
+
+// Whether a route without any {} fits: then those with do not count, so that a word of the interface
+// is never taken for a name.
+template <typename Routes, typename Fits>
+bool fits_literally(const Routes& routes, const Fits& fits) {
+    std::vector<std::string> params;
+    return std::any_of(routes.begin(), routes.end(), [&](const auto& route) {
+        return fits(route, params) && params.empty();
+    });
 }
 
 }  // namespace
@@ -46,8 +58,28 @@ void Router::add(std::string method, std::string_view path, HttpHandler handler,
                  ErrorReply errors) {
     Result<proto::Target> target = proto::parse_target(path);
     CHECK(target.ok());
-    routes_.push_back(
-        {std::move(method), std::move(target->segments), std::move(handler), body, errors});
+    routes_.push_back({std::move(method), std::string(path), std::move(target->segments),
+                       std::move(handler), body, errors});
+}
+
+bool Router::serves(const std::string& method, const std::string& target) const {
+    Result<proto::Target> parsed = proto::parse_target(target);
+    if (!parsed.ok()) return false;
+    const auto fits = [&](const Route& route, std::vector<std::string>& params) {
+        return matches(route, parsed->segments, params);
+    };
+    const bool is_literal = fits_literally(routes_, fits);
+    std::vector<std::string> params;
+    return std::any_of(routes_.begin(), routes_.end(), [&](const Route& route) {
+        bool is_method = route.method == method || (method == "HEAD" && route.method == "GET");
+        return is_method && fits(route, params) && (!is_literal || params.empty());
+    });
+}
+
+std::vector<std::pair<std::string, std::string>> Router::routes() const {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (const Route& route : routes_) out.emplace_back(route.method, route.path);
+    return out;
 }
 
 bool Router::matches(const Route& route, const std::vector<std::string>& path,
@@ -79,8 +111,13 @@ HttpReply Router::handle(HttpRequest request) const {
     std::string allowed;
     const Route* as_get = nullptr;
     std::vector<std::string> get_params;
+    const bool is_literal =
+        fits_literally(routes_, [&](const Route& route, std::vector<std::string>& params) {
+            return matches(route, target->segments, params);
+        });
     for (const Route& route : routes_) {
         if (!matches(route, target->segments, request.params)) continue;
+        if (is_literal && !request.params.empty()) continue;
         if (route.method == request.method) {
             return run(route.handler, request, route.body, route.errors);
         }

@@ -3,7 +3,7 @@
 #include "proto/base/format.h"
 #include "proto/json.h"
 #include "server/adapter_metrics.h"
-#include "server/http/console.h"
+#include "server/http/embedded_files.h"
 
 namespace lorad::server {
 namespace {
@@ -118,7 +118,7 @@ void add_routes(Router& router, const ContextGate& gate) {
     router.add("GET", "/health/live", [](const HttpRequest&) { return health(true, "live"); });
     router.add("GET", "/health/ready", [&gate](const HttpRequest&) { return ready(gate.load()); });
     router.add("GET", "/health", [&gate](const HttpRequest&) { return ready(gate.load()); });
-    add_console_routes(router);
+    add_file_routes(router);
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
           compat_routes(), text_routes(), responses_routes(),

@@ -16,6 +16,12 @@ Result<GenerateRequest> chat(const std::string& messages, const std::string& mor
 
 const std::string kHi = R"([{"role":"user","content":"hi"}])";
 
+TEST(GenerateRequest, NullContentsBecomeEmptyTextsForTemplatesThatNeedThem) {
+    EXPECT_EQ(messages_without_null(R"([{"role":"user","content":"a"},{"role":"assistant","content":null,"x":[1]}])"),
+              R"([{"role":"user","content":"a"},{"role":"assistant","content":"","x":[1]}])");
+    EXPECT_FALSE(messages_without_null(R"([{"role":"user","content":""}])"));
+}
+
 TEST(GenerateOptions, ChatsHaveTheirOwnParameters) {
     auto request = chat(
         R"([{"role":"user","content":"q"},{"role":"assistant","content":"The answer"}])",

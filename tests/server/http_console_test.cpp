@@ -1,7 +1,7 @@
 #include <regex>
 #include <set>
 
-#include "server/http/console.h"
+#include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"
 
 namespace lorad::server {
@@ -18,7 +18,7 @@ std::set<std::string> named(std::string_view text, const char* pattern) {
 }
 
 std::string_view file_of_console(std::string_view name) {
-    for (const ConsoleFile& file : console_files()) {
+    for (const EmbeddedFile& file : console_files()) {
         if (file.name == name) return file.content;
     }
     return {};
@@ -27,7 +27,7 @@ std::string_view file_of_console(std::string_view name) {
 TEST_F(HttpTest, ConsoleFilesComeWithTypeTagAndStrictPolicy) {
     gate = nullptr;  // also while the model is being loaded
     ASSERT_GT(console_files().size(), 5u);
-    for (const ConsoleFile& file : console_files()) {
+    for (const EmbeddedFile& file : console_files()) {
         auto answer = client().Get("/console/" + std::string(file.name));
         ASSERT_TRUE(bool(answer));
         EXPECT_EQ(answer->status, 200) << file.name;
@@ -68,7 +68,7 @@ TEST(Console, PageNamesOnlyWhatIsThereAndNothingElsewhere) {
     }
     const std::set<std::string> ids = named(page, R"re(\bid="([^"]+)")re");
     std::set<std::string> imported{"main.js"}, scripts;
-    for (const ConsoleFile& file : console_files()) {
+    for (const EmbeddedFile& file : console_files()) {
         EXPECT_TRUE(named(file.content, R"((https?://(?!www\.w3\.org/2000/svg)[^\s"'`]+))").empty())
             << file.name << " names another host";
         if (!file.name.ends_with(".js")) continue;

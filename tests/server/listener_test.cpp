@@ -212,6 +212,21 @@ TEST_F(ListenerTest, UnclearFramingIsRefusedAndClosed) {
     EXPECT_NE(raw("GET /things/fixed HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("400"), std::string::npos);
 }
 
+TEST_F(ListenerTest, MethodsThatNobodyHasAreNotAllowed) {
+    for (const char* method : {"TRACE", "CONNECT", "QUERY", "PROPFIND"}) {
+        for (const char* body : {"\r\n", "Content-Length: 3\r\n\r\nabc"}) {
+            std::string answer = raw(method + std::string(" /things/a HTTP/1.1\r\nHost: x\r\n") + body, true);
+            EXPECT_NE(answer.find("HTTP/1.1 405"), std::string::npos) << answer;
+            EXPECT_NE(answer.find("Allow: GET"), std::string::npos) << answer;
+            EXPECT_EQ(count(answer), 1) << answer;
+            EXPECT_TRUE(closed) << method;
+        }
+        EXPECT_NE(raw(method + std::string(" /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"), true).find("HTTP/1.1 404"), std::string::npos);
+    }
+    EXPECT_NE(raw("GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", true).find("HTTP/1.1 405"), std::string::npos);
+    EXPECT_NE(raw("get /things/a HTTP/1.1\r\nHost: x\r\n\r\n", true).find("HTTP/1.1 400"), std::string::npos);
+}
+
 TEST_F(ListenerTest, ABodyThatComesByteByByteIsNotWaitedForToItsEnd) {
     int fd = connect_raw();
     std::string head = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
@@ -291,6 +306,26 @@ TEST_F(ListenerTest, RangesAreNotServed) {
         EXPECT_EQ(answer->status, 200) << range;
         EXPECT_EQ(answer->body, "fixed") << range;
     }
+}
+
+TEST(Router, AWordOfTheInterfaceIsNotTakenForAName) {
+    Router router;
+    router.add("GET", "/a/{}", [](const HttpRequest& request) { return json_reply(request.params.at(0)); });
+    router.add("POST", "/a/validate", [](const HttpRequest&) { return json_reply("valid"); });
+    const auto answer = [&](const char* method, const char* target) {
+        HttpRequest request;
+        request.method = method;
+        request.target = target;
+        EXPECT_EQ(router.serves(method, target), router.handle(request).status == 200) << method << target;
+        return router.handle(request);
+    };
+    EXPECT_EQ(answer("GET", "/a/x").body, "x");
+    EXPECT_EQ(answer("HEAD", "/a/x").status, 200);
+    EXPECT_EQ(answer("POST", "/a/validate").body, "valid");
+    EXPECT_EQ(answer("GET", "/a/validate").status, 405);
+    EXPECT_EQ(answer("GET", "/a/validate").headers.back(), (std::pair<std::string, std::string>{"Allow", "POST"}));
+    EXPECT_EQ(answer("POST", "/a/x").status, 405);
+    EXPECT_EQ(answer("GET", "/b").status, 404);
 }
 
 TEST(Listener, AnAddressThatIsNotThisMachinesIsToldFromATakenPort) {

@@ -1,4 +1,4 @@
-#include "server/http/console.h"
+#include "server/http/embedded_files.h"
 
 namespace lorad::server {
 namespace {
@@ -8,14 +8,11 @@ constexpr const char* kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-HttpReply file_reply(const HttpRequest& request, const ConsoleFile& file) {
+HttpReply file_reply(const HttpRequest& request, const EmbeddedFile& file) {
     HttpReply reply;
     reply.headers.emplace_back("ETag", file.etag);
     reply.headers.emplace_back("Cache-Control", "no-cache");  // kept, but asked about each time
-    reply.headers.emplace_back("Content-Security-Policy", kContentSecurityPolicy);
     reply.headers.emplace_back("X-Content-Type-Options", "nosniff");
-    reply.headers.emplace_back("Referrer-Policy", "no-referrer");
-    reply.headers.emplace_back("Cross-Origin-Opener-Policy", "same-origin");
     reply.content_type = file.content_type;
     if (request.if_none_match == "*" || request.if_none_match.find(file.etag) != std::string::npos) {
         reply.status = 304;
@@ -25,20 +22,28 @@ HttpReply file_reply(const HttpRequest& request, const ConsoleFile& file) {
     return reply;
 }
 
-HttpReply show_file(const HttpRequest& request, std::string_view name) {
-    for (const ConsoleFile& file : console_files()) {
-        if (file.name == name) return file_reply(request, file);
+HttpReply show_console_file(const HttpRequest& request, std::string_view name) {
+    for (const EmbeddedFile& file : console_files()) {
+        if (file.name != name) continue;
+        HttpReply reply = file_reply(request, file);
+        reply.headers.emplace_back("Content-Security-Policy", kContentSecurityPolicy);
+        reply.headers.emplace_back("Referrer-Policy", "no-referrer");
+        reply.headers.emplace_back("Cross-Origin-Opener-Policy", "same-origin");
+        return reply;
     }
     return error_reply(make_error(ErrorCode::kNotFound, "the console has no such file"));
 }
 
 }  // namespace
 
-void add_console_routes(Router& router) {
+void add_file_routes(Router& router) {
+    router.add("GET", "/openapi.json", [](const HttpRequest& request) {
+        return file_reply(request, openapi_files().front());
+    });
     router.add("GET", "/console",
-               [](const HttpRequest& request) { return show_file(request, "index.html"); });
+               [](const HttpRequest& request) { return show_console_file(request, "index.html"); });
     router.add("GET", "/console/{}", [](const HttpRequest& request) {
-        return show_file(request, request.params.at(0));
+        return show_console_file(request, request.params.at(0));
     });
     // The page's links begin where it lies.
     router.add("GET", "/console/", [](const HttpRequest&) {

@@ -1,5 +1,7 @@
-# Writes the C++ source that holds the files of the console: cmake -D FOLDER=server/console -D OUT=console_files.cpp -P embed_console.cmake
-set(types ".html=text/html" ".css=text/css" ".js=text/javascript" ".svg=image/svg+xml")
+# Writes the C++ source of a function that gives the files of a folder (server/http/embedded_files.h):
+# cmake -D FOLDER=server/console -D FUNCTION=console_files -D OUT=console_files.cpp -P embed_files.cmake
+set(types ".html=text/html| charset=utf-8" ".css=text/css| charset=utf-8" ".js=text/javascript| charset=utf-8"
+    ".svg=image/svg+xml| charset=utf-8" ".json=application/json")
 file(GLOB files LIST_DIRECTORIES false ${FOLDER}/*)
 list(SORT files)
 set(texts "")
@@ -11,7 +13,7 @@ foreach(file IN LISTS files)
     set(type "")
     foreach(pair IN LISTS types)
         if(pair MATCHES "^\\${extension}=(.*)$")
-            set(type "${CMAKE_MATCH_1}")
+            string(REPLACE "|" ";" type "${CMAKE_MATCH_1}")
         endif()
     endforeach()
     if(NOT type)
@@ -21,22 +23,22 @@ foreach(file IN LISTS files)
     file(SHA256 ${file} digest)
     string(SUBSTRING ${digest} 0 32 digest)
     string(APPEND texts "constexpr std::string_view kText${n} = R\"lorad_file(${text})lorad_file\";\n")
-    string(APPEND table "    {\"${name}\", \"${type}; charset=utf-8\", \"\\\"${digest}\\\"\", kText${n}},\n")
+    string(APPEND table "    {\"${name}\", \"${type}\", \"\\\"${digest}\\\"\", kText${n}},\n")
     math(EXPR n "${n} + 1")
 endforeach()
-file(WRITE ${OUT} "// Made from server/console by server/cmake/embed_console.cmake.
-#include \"server/http/console.h\"
+file(WRITE ${OUT} "// Made by server/cmake/embed_files.cmake.
+#include \"server/http/embedded_files.h\"
 
 namespace lorad::server {
 namespace {
 
 ${texts}
-constexpr ConsoleFile kFiles[] = {
+constexpr EmbeddedFile kFiles[] = {
 ${table}};
 
 }  // namespace
 
-std::span<const ConsoleFile> console_files() { return kFiles; }
+std::span<const EmbeddedFile> ${FUNCTION}() { return kFiles; }
 
 }  // namespace lorad::server
 ")

@@ -1,0 +1,33 @@
+#!/bin/bash
+# Tests with other people's programs: the interface against its own description, answers against their schemas, other clients. What each
+# needs is installed once, into a folder of its own below build/.
+#
+#   tests/http/run.sh schemathesis --lorad build/dev/lorad [--cases N] [--seed N]     Schemathesis over /openapi.json
+#   tests/http/run.sh schemas --lorad build/dev/lorad [--n N] [--seed N]              random JSON schemas
+#   tests/http/run.sh langchain --lorad build/dev/lorad                               LangChain
+#   tests/http/run.sh openai_js --lorad build/dev/lorad                               openai for JavaScript (needs node and npm)
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+test=${1:?which test: schemathesis, schemas, langchain or openai_js}
+shift
+place=$here/../../build/http-$test
+case $test in
+    schemathesis) packages=('schemathesis>=4.32,<5') ;;
+    schemas) packages=('jsonschema[format]>=4.20,<5') ;;
+    langchain) packages=('langchain-openai>=0.3' 'openai>=1,<3') ;;
+    openai_js) packages=('openai@^6') ;;
+    *) echo "tests/http/run.sh: no test is called $test" >&2; exit 2 ;;
+esac
+if [ ! -e "$place/done" ]; then
+    rm -rf "$place"
+    mkdir -p "$place"
+    if [ "$test" = openai_js ]; then
+        npm install --prefix "$place" --no-audit --no-fund "${packages[@]}" >"$place/install.log" 2>&1 || { tail -n 20 "$place/install.log"; exit 1; }
+    else
+        python3 -m venv "$place"
+        "$place/bin/pip" install -q "${packages[@]}" >"$place/install.log" 2>&1 || { tail -n 20 "$place/install.log"; exit 1; }
+    fi
+    touch "$place/done"
+fi
+if [ "$test" = openai_js ]; then exec python3 "$here/openai_js_test.py" --packages "$place" "$@"; fi
+exec "$place/bin/python" "$here/${test}_test.py" "$@"

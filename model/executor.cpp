@@ -18,6 +18,7 @@
 #include "model/kv_cache.h"
 #include "model/recording_cache.h"
 #include "model/rope.h"
+#include "model/sampler.h"
 #include "model/step_state.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
@@ -463,7 +464,9 @@ Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& wha
         }
         const TokenId token = static_cast<TokenId>(row % it.config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];
-        batch.add_output(batch.add_rows({&token, 1}, n_context - 1, blocks, slot), false);
+        const uint32_t added = batch.add_rows({&token, 1}, n_context - 1, blocks, slot);
+        if (what.sampling.greedy()) batch.add_output(added, false);
+        else batch.add_output(added, choice_rule(what.sampling, n_context));
     }
     const StepShape shape = it.shape_of(batch);
     TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true));

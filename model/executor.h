@@ -17,6 +17,7 @@
 #include "model/weight_transform.h"
 #include "model/weights.h"
 #include "proto/base/result.h"
+#include "proto/sampling_params.h"
 
 namespace lorad::model {
 
@@ -101,6 +102,7 @@ class Executor {
     struct ProfileStep {
         uint32_t n_rows = 1, n_context = 1;
         bool is_prompt = false;
+        proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
     };
     // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With adapter slots
     // decode rows take turns in them; a prompt has the first.

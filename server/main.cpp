@@ -220,6 +220,10 @@ int run(int argc, char** argv) {
         ->capture_default_str()
         ->check(CLI::Range(1u, 1u << 20));
     profile->add_flag("--prompt", profile_arguments.prompt, "the rows are the tokens of one prompt; --context is not used");
+    profile->add_option("--temperature", profile_arguments.sampling.temperature, "draws the tokens; 0: the most probable")
+        ->check(CLI::Range(0.0, 2.0));
+    profile->add_option("--top-p", profile_arguments.sampling.top_p, "of the draw")->check(CLI::Range(0.0, 1.0));
+    profile->add_option("--top-k", profile_arguments.sampling.top_k, "of the draw");
     profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")
         ->capture_default_str()
         ->check(CLI::Range(1u, 10000u));

@@ -25,7 +25,7 @@ struct Answer {
 };
 
 struct Served {
-    explicit Served(bool batch_invariant) {
+    explicit Served(bool batch_invariant, gpu::KvType kv_type = gpu::KvType::kF16) {
         set_log_level(LogLevel::kError);
         const std::filesystem::path folder = std::filesystem::path(LORAD_SOURCE_DIR) / "deploy/demo-model";
         auto loaded = model::load_model_config(folder / "base");
@@ -38,6 +38,7 @@ struct Served {
         options.n_adapter_slots = 4;
         options.n_kv_blocks = kBlocks;
         options.batch_invariant = batch_invariant;
+        options.kv_type = kv_type;
         auto created = model::Executor::load(test_device(), folder / "base", config, options);
         EXPECT_TRUE(created.ok()) << created.error().message;
         executor = std::move(*created);
@@ -102,8 +103,8 @@ struct Served {
 
 // Prompts of one text with different ends, for the base and an adapter; the second half of them
 // goes on where the first one's answers ended.
-void compare(bool batch_invariant) {
-    Served served(batch_invariant);
+void compare(bool batch_invariant, gpu::KvType kv_type = gpu::KvType::kF16) {
+    Served served(batch_invariant, kv_type);
     std::mt19937 random(7);
     std::vector<TokenId> text(200);
     for (TokenId& token : text) token = TokenId(3 + random() % (served.config.vocab_size - 3));
@@ -150,6 +151,7 @@ void compare(bool batch_invariant) {
 }
 
 TEST(PrefixDevice, BatchInvariantTokensAreTheSameWithHitsAsWithout) { compare(true); }
+TEST(PrefixDevice, TokensFromAnEightBitCacheAreTheSameWithHitsAsWithout) { compare(true, gpu::KvType::kInt8); }
 TEST(PrefixDevice, GreedyTokensOfTheDemoModelAreTheSameWithHitsAsWithout) { compare(false); }
 
 }  // namespace

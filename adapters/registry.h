@@ -138,6 +138,12 @@ class Registry {
     Result<AdapterReport> inspect(std::string_view name);
     AdapterReport inspect(const std::filesystem::path& path) const { return inspect_adapter(path, base_); }
 
+    // The chat template that the name's adapter brings, as the digest of its text; nothing where it brings none, for mixes and for
+    // names that are not there. A generation's id does as well.
+    std::optional<std::string> template_of(std::string_view name_or_generation) const;
+    // Its text, read from the store. kAdapterFileNotFound once no adapter needs it; kStorageFailed, kIo.
+    Result<std::string> template_text(std::string_view sha256) const;
+
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
     // kAdapterUnsupported (with all that does not fit; the blobs are gone then), kAdapterLimit, kStorageFailed.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "adapters/gguf.h"
 #include "model/safetensors.h"
@@ -94,7 +96,7 @@ Result<FileBytes> read_weights(const fs::path& path, AdapterKind kind, std::stri
 Result<AdapterSource> finished(AdapterSource source) {
     std::ranges::sort(source.files, {}, &SourceFile::name);
     for (const SourceFile& file : source.files) {
-        if (file.name != kConfigFile) TRY(check_magic(source.kind, file.name, file.bytes.text()));
+        if (file.name != kConfigFile && file.name != kTemplateFile) TRY(check_magic(source.kind, file.name, file.bytes.text()));
     }
     std::vector<std::pair<std::string, std::string>> digests;
     for (SourceFile& file : source.files) {
@@ -124,6 +126,38 @@ Result<std::vector<fs::path>> gguf_files_in(const fs::path& folder) {
     return files;
 }
 
+// The template in tokenizer_config.json, where older tools keep it; of several that for chats. A file that says nothing of
+// templates, or nothing at all, is none of an adapter's.
+std::string configured_template(const fs::path& folder) {
+    constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
+    if (!is_there(folder / kTokenizerConfig)) return {};
+    const auto bytes = read_file_bytes(folder / kTokenizerConfig, kTokenizerConfig, kConfigBytesMax);
+    if (!bytes.ok()) return {};
+    const auto config = parse_json(bytes->text(), {.allow_duplicate_keys = true});
+    if (!config.ok()) return {};
+    const std::optional<JsonValue> found = config->root().find("chat_template");
+    if (!found) return {};
+    if (found->is_string()) return std::string(*found->as_string());
+    const auto several = found->as_array();
+    if (!several.ok()) return {};
+    for (const JsonValue& one : *several) {
+        const auto name = one.string_or("name", ""), text = one.string_or("template", "");
+        if (name.ok() && text.ok() && *name == "default") return std::string(*text);
+    }
+    return {};
+}
+
+Status add_template(const fs::path& folder, AdapterSource& source) {
+    FileBytes bytes;
+    if (is_there(folder / kTemplateFile)) {
+        TRY_ASSIGN(bytes, read_file_bytes(folder / kTemplateFile, kTemplateFile, kTemplateBytesMax));
+    } else if (const std::string text = configured_template(folder); text.size() <= kTemplateBytesMax) {
+        bytes = FileBytes::copy_of(std::as_bytes(std::span(text)));
+    }
+    if (bytes.size > 0) source.files.push_back({std::string(kTemplateFile), std::move(bytes)});
+    return ok_status();
+}
+
 Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind) {
     AdapterSource source;
     source.kind = kind.kind;
@@ -131,6 +165,7 @@ Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind)
     TRY_ASSIGN(FileBytes weights, read_weights(folder / kind.weights, kind.kind, kind.weights));
     source.files.push_back({std::string(kConfigFile), std::move(config)});
     source.files.push_back({std::string(kind.weights), std::move(weights)});
+    TRY(add_template(folder, source));
     return finished(std::move(source));
 }
 
@@ -158,6 +193,11 @@ const FileBytes& AdapterSource::file(std::string_view name) const {
     const auto found = std::ranges::find(files, name, &SourceFile::name);
     CHECK(found != files.end());
     return found->bytes;
+}
+
+std::string_view AdapterSource::chat_template() const {
+    const auto found = std::ranges::find(files, kTemplateFile, &SourceFile::name);
+    return found == files.end() ? std::string_view() : found->bytes.text();
 }
 
 uint64_t AdapterSource::n_bytes() const {
@@ -204,16 +244,24 @@ Result<AdapterSource> read_adapter_source(const fs::path& path) {
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
     AdapterSource source;
     const KindFiles* kind = nullptr;
+    bool has_template = false;
     for (SourceFile& file : files) {
         if (const ForeignFile* foreign = foreign_file(file.name)) {
             return make_error(ErrorCode::kAdapterUnsupported, format("files.{}: {}", file.name, foreign->reason), "files");
+        }
+        if (file.name == kTemplateFile) {
+            if (file.bytes.size > kTemplateBytesMax || std::exchange(has_template, true)) {
+                return make_error(ErrorCode::kAdapterInvalid,
+                                  format("files: expected one {} of at most {} bytes", kTemplateFile, kTemplateBytesMax), "files");
+            }
+            continue;
         }
         if (file.name != kConfigFile && file.name.ends_with(".gguf")) file.name = kGgufFile;
         const auto* found = std::ranges::find(kKinds, std::string_view(file.name), &KindFiles::weights);
         if (found == kKinds.end() && file.name != kConfigFile) {
             return make_error(ErrorCode::kAdapterInvalid,
-                              format("files: expected {} with {} or {}, or one .gguf file, found {}", kConfigFile, kPeftFile,
-                                     kMlxFile, json_quote(file.name)),
+                              format("files: expected {} with {} or {}, or one .gguf file, and perhaps {}, found {}", kConfigFile,
+                                     kPeftFile, kMlxFile, kTemplateFile, json_quote(file.name)),
                               "files");
         }
         if (found != kKinds.end()) {

@@ -191,19 +191,33 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& m
     }
     std::string sources = jinja.value_or("");
     if (!jinja) sources = json.value_or("") + config.value_or("");
-    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::move(sources)));
+    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(
+        handle, std::move(sources), config.value_or(""), tokens.value_or("")));
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::make(std::string_view source,
+                                                               std::string config,
+                                                               std::string tokens) {
+    LoradTemplate* handle = nullptr;
+    LoradBytes error{};
+    const LoradText absent{nullptr, 0};
+    if (lorad_template_new(config.empty() ? absent : as_text(config),
+                           tokens.empty() ? absent : as_text(tokens), as_text(source), absent,
+                           &handle, &error) != LORAD_TEXT_OK) {
+        return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
+    }
+    return std::shared_ptr<const ChatTemplate>(
+        new ChatTemplate(handle, std::string(source), std::move(config), std::move(tokens)));
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
     std::string_view source, std::string_view tokens_json) {
-    LoradTemplate* handle = nullptr;
-    LoradBytes error{};
-    const LoradText absent{nullptr, 0};
-    if (lorad_template_new(as_text(tokens_json), absent, as_text(source), absent, &handle,
-                           &error) != LORAD_TEXT_OK) {
-        return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
-    }
-    return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::string(source)));
+    return make(source, std::string(tokens_json), {});
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_source(
+    std::string_view source) const {
+    return make(source, config_, tokens_);
 }
 
 ChatTemplate::~ChatTemplate() { lorad_template_free(handle_); }

@@ -79,6 +79,8 @@ class ChatTemplate {
     // tokens_json: the special tokens in the form of tokenizer_config.json.
     static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
                                                                    std::string_view tokens_json);
+    // Another template with the special tokens of this one.
+    Result<std::shared_ptr<const ChatTemplate>> with_source(std::string_view source) const;
     ~ChatTemplate();
     ChatTemplate(const ChatTemplate&) = delete;
     ChatTemplate& operator=(const ChatTemplate&) = delete;
@@ -97,11 +99,19 @@ class ChatTemplate {
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
-    ChatTemplate(LoradTemplate* handle, std::string sources)
-        : handle_(handle), sources_(std::move(sources)) {}
+    static Result<std::shared_ptr<const ChatTemplate>> make(std::string_view source,
+                                                            std::string config,
+                                                            std::string tokens);
+    ChatTemplate(LoradTemplate* handle, std::string sources, std::string config,
+                 std::string tokens)
+        : handle_(handle),
+          sources_(std::move(sources)),
+          config_(std::move(config)),
+          tokens_(std::move(tokens)) {}
 
     LoradTemplate* handle_;
-    const std::string sources_;  // what it was made of
+    const std::string sources_;          // what it was made of
+    const std::string config_, tokens_;  // files that name the special tokens; may be empty
 };
 
 enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };

@@ -141,8 +141,30 @@ std::string ModelText::token_bytes(TokenId token) const {
     return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
 }
 
+Result<std::shared_ptr<const model::ChatTemplate>> ModelText::template_for(
+    const ChatInput& chat) const {
+    constexpr size_t kCompiledMax = 64;
+    if (chat.template_digest.empty()) return chat_template_;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto entry = compiled_.begin(); entry != compiled_.end(); ++entry) {
+            if (entry->digest != chat.template_digest) continue;
+            compiled_.splice(compiled_.begin(), compiled_, entry);
+            return entry->chat_template;
+        }
+    }
+    TRY_ASSIGN(std::string source, chat.template_text());
+    TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> made,
+               chat_template_->with_source(source));
+    std::lock_guard lock(mutex_);
+    compiled_.push_front({chat.template_digest, made});
+    if (compiled_.size() > kCompiledMax) compiled_.pop_back();
+    return made;
+}
+
 Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat_template_) return no_tokenizer();
+    TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> chat_template, template_for(chat));
     JsonWriter input;
     input.begin_object().key("messages").raw(chat.messages_json);
     input.field("add_generation_prompt", chat.add_generation_prompt);
@@ -150,7 +172,7 @@ Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat.documents_json.empty()) input.key("documents").raw(chat.documents_json);
     if (!chat.kwargs_json.empty()) input.key("extra").raw(chat.kwargs_json);
     input.end_object();
-    Result<std::string> rendered = chat_template_->render(input.take());
+    Result<std::string> rendered = chat_template->render(input.take());
     if (!rendered.ok()) {
         Error error = rendered.error();
         if (error.param.empty()) error.param = "messages";

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <list>
+#include <mutex>
 
 #include "model/text.h"
 #include "server/text_codec.h"
@@ -28,9 +30,19 @@ class ModelText final : public TextCodec {
     model::ToolFormat tool_format() const override { return tool_format_; }
 
   private:
+    Result<std::shared_ptr<const model::ChatTemplate>> template_for(const ChatInput& chat) const;
+
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;
     model::ToolFormat tool_format_ = model::ToolFormat::kHermes;
+
+    // Adapters' templates by digest, the last used first.
+    struct Compiled {
+        std::string digest;
+        std::shared_ptr<const model::ChatTemplate> chat_template;
+    };
+    mutable std::mutex mutex_;
+    mutable std::list<Compiled> compiled_;  // under mutex_
 };
 
 }  // namespace lorad::server

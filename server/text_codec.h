@@ -3,6 +3,7 @@
 // to one request.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,10 @@ struct ChatInput {
     bool add_generation_prompt = true;  // ends with what makes the assistant speak
     // The last message's text: the prompt ends with it, so that the answer continues it.
     std::optional<std::string> continued_text;
+    // An adapter's own template takes the model's place: the digest of its text, and where the text
+    // comes from when it is not known yet. Empty: the model's.
+    std::string template_digest;
+    std::function<Result<std::string>()> template_text;
 };
 
 class TextCodec {

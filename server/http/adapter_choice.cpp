@@ -166,6 +166,28 @@ Status check_adapters(ServerContext& context, const proto::GenerateRequest& requ
     return ok_status();
 }
 
+std::optional<std::string> only_adapter(ServerContext& context,
+                                        const proto::GenerateRequest& request) {
+    if (!request.model.empty() && request.model != context.base_name) {
+        std::string_view qualified = qualified_name(request.model, context.base_name);
+        bool is_name = qualified.empty() || context.registry.find(request.model);
+        return is_name ? request.model : std::string(qualified);
+    }
+    std::vector<AdapterTerm> terms;
+    if (request.adapters) {
+        for (const proto::NamedScale& term : *request.adapters) {
+            if (term.scale != 0.0f) terms.push_back({term.name, term.scale});
+        }
+    } else if (request.lora) {
+        Result<std::vector<AdapterTerm>> listed =
+            context.lora_scales.terms(context.registry, *request.lora);
+        if (listed.ok()) terms = std::move(*listed);
+    } else {
+        terms = context.lora_scales.defaults(context.registry);
+    }
+    return terms.size() == 1 ? std::optional(terms.front().name) : std::nullopt;
+}
+
 Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
                                  const HttpRequest& http) {
     const adapters::AcquireOptions options = waiting_for(context, http);

@@ -57,6 +57,10 @@ class LoraScales {
 // nothing is brought to the device. Errors as choose_adapters() about names.
 Status check_adapters(ServerContext& context, const proto::GenerateRequest& request);
 
+// The one adapter that the request runs with, where it is one: whose chat template counts.
+std::optional<std::string> only_adapter(ServerContext& context,
+                                        const proto::GenerateRequest& request);
+
 // Waits, within the registry's bound, until everything is on the device; a client that leaves ends
 // the wait. Empty lease: the base. kModelNotFound and kAdapterNotFound with the field that named it,
 // kInvalidRequest where `model` names an adapter and the request lists others, and what

@@ -173,6 +173,19 @@ Status Generation::add_constraints(const ServerContext& context,
     return ok_status();
 }
 
+// The prompt is written before the adapter is pinned; another one may have got its name meanwhile.
+Status Generation::check_template(ServerContext& context, const adapters::MixLease& lease) const {
+    if (request.kind != proto::ApiKind::kChat || lease.content().size() != 1 ||
+        !only_adapter(context, request))
+        return ok_status();
+    std::string digest =
+        context.registry.template_of(lease.content()[0].generation).value_or("");
+    if (digest == prompts_.front().template_digest) return ok_status();
+    return make_error(ErrorCode::kGenerationConflict,
+                      "the adapter and its chat template were replaced meanwhile; ask again",
+                      "model");
+}
+
 Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
                               const std::optional<adapters::MixLease>& given) {
     std::vector<Request> requests;
@@ -195,6 +208,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     } else {
         TRY_ASSIGN(lease, choose_adapters(context, request, http));
     }
+    TRY(check_template(context, lease));
     if (request.embed) lease_ = lease;
     if (lease) head.adapter_generation = lease.generation();
     bool skip_special = request.skip_special_tokens &&

@@ -87,6 +87,7 @@ class Generation {
     Generation(ServerContext& context, proto::GenerateRequest its_request);
     Status submit_all(ServerContext& context, const HttpRequest& http,
                       const std::optional<adapters::MixLease>& given);
+    Status check_template(ServerContext& context, const adapters::MixLease& lease) const;
     std::string prefix_salt(const HttpRequest& http) const;
     void log_end() const;
     Status add_constraints(const ServerContext& context, std::vector<Request>& requests) const;

@@ -41,16 +41,7 @@ Result<uint32_t> check_input_length(const ServerContext& context, size_t n_promp
                       "prompt");
 }
 
-}  // namespace
-
-Result<std::string> render_prompt(const ServerContext& context, const GenerateRequest& request) {
-    ChatInput chat;
-    chat.messages_json = request.messages_json;
-    chat.tools_json = request.tools_json;
-    chat.documents_json = request.documents_json;
-    chat.kwargs_json = request.template_kwargs_json;
-    chat.add_generation_prompt = request.add_generation_prompt;
-    chat.continued_text = request.continued_text;
+Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
     Result<std::string> text = context.text.render_chat(chat);
     if (text.ok()) return text;
     // A call has no text beside it: null, which some templates ask for and others cannot take.
@@ -61,12 +52,31 @@ Result<std::string> render_prompt(const ServerContext& context, const GenerateRe
     return again.ok() ? again : text;
 }
 
-Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context,
+}  // namespace
+
+Result<PreparedPrompt> render_prompt(ServerContext& context, const GenerateRequest& request) {
+    ChatInput chat;
+    if (std::optional<std::string> adapter = only_adapter(context, request))
+        chat.template_digest = context.registry.template_of(*adapter).value_or("");
+    chat.template_text = [&] { return context.registry.template_text(chat.template_digest); };
+    chat.messages_json = request.messages_json;
+    chat.tools_json = request.tools_json;
+    chat.documents_json = request.documents_json;
+    chat.kwargs_json = request.template_kwargs_json;
+    chat.add_generation_prompt = request.add_generation_prompt;
+    chat.continued_text = request.continued_text;
+    PreparedPrompt prompt;
+    TRY_ASSIGN(prompt.text, chat_text(context, chat));
+    prompt.template_digest = std::move(chat.template_digest);
+    return prompt;
+}
+
+Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
                                                     const GenerateRequest& request) {
     std::vector<PreparedPrompt> prepared;
     if (request.kind == ApiKind::kChat) {
-        prepared.emplace_back();
-        TRY_ASSIGN(prepared[0].text, render_prompt(context, request));
+        TRY_ASSIGN(PreparedPrompt prompt, render_prompt(context, request));
+        prepared.push_back(std::move(prompt));
     }
     for (const proto::Prompt& prompt : request.prompts)
         prepared.push_back({prompt.ids, prompt.text.value_or("")});

@@ -12,15 +12,16 @@ namespace lorad::server {
 struct PreparedPrompt {
     std::vector<TokenId> tokens;  // never empty, all within the model's vocabulary
     std::string text;             // as the template or the client has written it; empty for ids
+    std::string template_digest = {};  // of the adapter's own chat template; empty: the model's
 };
 
-// The prompt text of a chat.
-Result<std::string> render_prompt(const ServerContext& context,
-                                  const proto::GenerateRequest& request);
+// The prompt of a chat, without tokens, by the template of the adapter that it runs with, if that
+// is one adapter and has one, else by the model's.
+Result<PreparedPrompt> render_prompt(ServerContext& context, const proto::GenerateRequest& request);
 
 // One for each prompt of the request, one for a chat. Errors name "prompt", "prompt[i]" or
 // "messages".
-Result<std::vector<PreparedPrompt>> prepare_prompts(const ServerContext& context,
+Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
                                                     const proto::GenerateRequest& request);
 
 // How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to

@@ -56,7 +56,8 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     TRY(check_adapters(context, prompt));
     std::string text;
     if (prompt.kind == ApiKind::kChat) {
-        TRY_ASSIGN(text, render_prompt(context, prompt));
+        TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, prompt));
+        text = std::move(chat.text);
     } else {
         text = *prompt.prompts[0].text;
     }

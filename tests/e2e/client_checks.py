@@ -5,8 +5,11 @@ Where a package is not installed its checks are left out, and say so.
 
 import concurrent.futures
 import json
+import pathlib
+import shutil
+import tempfile
 
-from harness import SAMPLES, check, check_equal, check_error
+from harness import MODEL, SAMPLES, check, check_equal, check_error
 
 SAMPLE = SAMPLES[0]
 QUESTION = SAMPLE["messages"][-1]["content"]
@@ -36,6 +39,25 @@ def check_rendered_prompts_are_what_is_read(server):
         check_equal(server.post("/detokenize", tokens=tokens["tokens"])[1], {"prompt": sample["prompt"]}, "the way back")
     version = server.request("GET", "/version")
     check_equal((version[0], set(version[1])), (200, {"version"}), "version")
+
+
+def check_an_adapters_own_template_writes_its_chats(server):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "own"
+        shutil.copytree(MODEL / "adapters/pirate", path)
+        (path / "chat_template.jinja").write_text(
+            "<|im_start|>system\nTalk.<|im_end|>\n{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ eos_token }}\n{% endfor %}<|im_start|>assistant{{ '\\n' }}")
+        status, loaded = server.post("/v1/load_lora_adapter", lora_name="own", lora_path=str(path))
+        check_equal(status, 200, str(loaded))
+    rendered = server.post("/v1/chat/completions/render", model="own", messages=[{"role": "user", "content": "Hi"}])[1]
+    expected = "<|im_start|>system\nTalk.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    check_equal(rendered["prompt"], expected, "prompt")
+    chat = server.post("/v1/chat/completions", model="own", messages=[{"role": "user", "content": "Hi"}], temperature=0, max_tokens=12)[1]
+    same = server.post("/v1/completions", model="own", prompt=rendered["token_ids"], temperature=0, max_tokens=12)[1]
+    check_equal(chat["choices"][0]["message"]["content"], same["choices"][0]["text"], "the chat reads what was rendered")
+    plain = server.post("/v1/chat/completions/render", model="pirate", messages=[{"role": "user", "content": "Hi"}])[1]
+    check(plain["prompt"] != expected, "others keep the model's template")
+    check_equal(server.post("/v1/unload_lora_adapter", lora_name="own")[0], 200, "unload")
 
 
 def check_responses_of_the_openai_client(server):
@@ -177,6 +199,6 @@ def check_embeddings_of_the_openai_client(server):
             check(all(sum(x * y for x, y in zip(one, entry.embedding)) > 1 - 1e-4 for entry in data.result()), "embeddings beside chats")
 
 
-SHARED = [check_rendered_prompts_are_what_is_read, check_responses_of_the_openai_client,
+SHARED = [check_rendered_prompts_are_what_is_read, check_an_adapters_own_template_writes_its_chats, check_responses_of_the_openai_client,
           check_messages_of_the_anthropic_client,
           check_embeddings_of_the_openai_client]

@@ -64,6 +64,11 @@ class FakeCodec final : public TextCodec {
         Result<JsonDocument> document = parse_json(chat.messages_json);
         if (!document.ok()) return document.error();
         std::string text;
+        if (!chat.template_digest.empty()) {
+            Result<std::string> own = chat.template_text();
+            if (!own.ok()) return own.error();
+            text = *own;
+        }
         for (const JsonValue& message : *document->root().as_array())
             text += *message.string_or("content", "");
         return text;

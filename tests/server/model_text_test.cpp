@@ -39,6 +39,28 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     }
 }
 
+TEST(ModelText, AnAdaptersTemplateIsCompiledOnceAndHasTheModelsSpecialTokens) {
+    auto text = ModelText::load(kDemo + "/base");
+    ASSERT_TRUE(text.ok());
+    int n_read = 0;
+    ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"}])"};
+    chat.template_digest = "d1";
+    chat.template_text = [&]() -> Result<std::string> {
+        ++n_read;
+        return std::string("{{ messages[0].content }}{{ eos_token }}");
+    };
+    EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
+    EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
+    EXPECT_EQ(n_read, 1);
+    for (int i = 0; i < 100; ++i) {
+        chat.template_digest = "other" + std::to_string(i);
+        EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
+    }
+    chat.template_digest = "d1";
+    EXPECT_TRUE((*text)->render_chat(chat).ok());
+    EXPECT_EQ(n_read, 102) << "those that were not used for long are forgotten";
+}
+
 TEST(ModelText, AStopStringEndsTheText) {
     auto text = ModelText::load(kDemo + "/base");
     ASSERT_TRUE(text.ok());

@@ -17,6 +17,10 @@ use super::{fail, filters, functions, is_tests, methods, Error, Result, Template
 /// a few thousand.
 const MAX_DEPTH: usize = 700;
 
+/// What one rendering may do in all, seconds of a processor: expressions and blocks, and one more for
+/// each 64 bytes or items of a value. Templates come with adapters, which anybody may have made.
+const MAX_STEPS: usize = 20 << 20;
+
 /// One rendering.
 pub struct Renderer<'t> {
     variables: Dict<'t>,
@@ -25,6 +29,7 @@ pub struct Renderer<'t> {
     pub now: i64,
     pub scopes_of_macros: Vec<Rc<Scope<'t>>>,
     depth: usize,
+    steps: usize,
 }
 
 impl Template {
@@ -35,6 +40,7 @@ impl Template {
             now,
             scopes_of_macros: Vec::new(),
             depth: 0,
+            steps: 0,
         };
         let root = renderer.root.clone();
         let mut out = String::new();
@@ -51,10 +57,31 @@ impl Template {
 impl<'t> Renderer<'t> {
     pub fn enter(&mut self) -> Result<()> {
         self.depth += 1;
+        self.step(1)?;
         if self.depth > MAX_DEPTH {
             fail!("maximum recursion depth exceeded");
         }
         Ok(())
+    }
+
+    fn step(&mut self, n: usize) -> Result<()> {
+        self.steps += n;
+        if self.steps > MAX_STEPS {
+            fail!("the template takes more than {MAX_STEPS} steps");
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, value: &Value<'t>) -> Result<()> {
+        let size = match value {
+            Value::Str(text) | Value::Markup(text) => {
+                ops::check_text(text.len())?;
+                text.len()
+            }
+            Value::List(items) | Value::Tuple(items) => items.len(),
+            _ => 0,
+        };
+        self.step(size / 64)
     }
 
     pub fn leave(&mut self) {
@@ -147,7 +174,9 @@ impl<'t> Renderer<'t> {
             }
         };
         self.leave();
-        value
+        let value = value?;
+        self.charge(&value)?;
+        Ok(value)
     }
 
     fn all(&mut self, exprs: &'t [ast::Expr<'t>], scope: &Rc<Scope<'t>>) -> Result<Vec<Value<'t>>> {

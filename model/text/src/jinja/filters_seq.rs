@@ -108,8 +108,11 @@ fn join<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [separator, attribute] = args.bind("join", ["d", "attribute"], 0)?;
     let separator = separator.map_or(Ok(String::new()), |s| to_str(&s))?;
     let mut parts = Vec::new();
+    let mut len = 0usize;
     for item in input.iterate()? {
         parts.push(to_str(&attribute_of(&item, &attribute)?)?);
+        len += parts[parts.len() - 1].len() + separator.len();
+        ops::check_text(len)?;
     }
     Ok(Value::str(parts.join(&separator)))
 }

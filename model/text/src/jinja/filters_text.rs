@@ -57,7 +57,7 @@ fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> 
             let [old, new, count] = args.bind(name, ["old", "new", "count"], 2)?;
             let count = count.filter(|c| !matches!(c, Value::None));
             let (old, new) = (old.unwrap_or(Value::None), new.unwrap_or(Value::None));
-            methods::replace(text, &to_str(&old)?, &to_str(&new)?, integer(count, -1, name)?)
+            methods::replace(text, &to_str(&old)?, &to_str(&new)?, integer(count, -1, name)?)?
         }
         "indent" => indent(text, args)?,
         "truncate" => truncate(text, args)?,

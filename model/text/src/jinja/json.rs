@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::dict::Dict;
+use super::ops::check_text;
 use super::repr::{float_repr, to_str};
 use super::{fail, Error, Result, Value};
 
@@ -255,6 +256,7 @@ fn write_value(
     if depth > MAX_DEPTH {
         fail!("maximum recursion depth exceeded while encoding a JSON object");
     }
+    check_text(out.len())?;
     match value {
         Value::None => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),

@@ -168,11 +168,17 @@ pub fn capitalize(text: &str) -> String {
     }
 }
 
-pub fn replace(text: &str, old: &str, new: &str, count: i128) -> String {
-    match usize::try_from(count) {
+pub fn replace(text: &str, old: &str, new: &str, count: i128) -> Result<String> {
+    let matches = if old.is_empty() { text.len() + 1 } else { text.len() / old.len() };
+    // Only where it could become too long is it worth counting.
+    if ops::check_text(text.len().saturating_add(matches.saturating_mul(new.len()))).is_err() {
+        let matches = text.matches(old).count();
+        ops::check_text(text.len().saturating_add(matches.saturating_mul(new.len())))?;
+    }
+    Ok(match usize::try_from(count) {
         Ok(count) => text.replacen(old, new, count),
         Err(_) => text.replace(old, new),
-    }
+    })
 }
 
 /// Odd padding goes to the left when the width is odd, as CPython has it.
@@ -372,7 +378,7 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
         "replace" => {
             let [old, new, count] = args.bind(name, ["", "", "count"], 2)?;
             let count = integer(count, -1, name)?;
-            Value::str(replace(s, &text(old, "", name)?, &text(new, "", name)?, count))
+            Value::str(replace(s, &text(old, "", name)?, &text(new, "", name)?, count)?)
         }
         "removeprefix" | "removesuffix" => {
             let [part] = args.bind(name, [""], 1)?;
@@ -387,9 +393,14 @@ fn str_method<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> 
         "join" => {
             let [items] = args.bind(name, [""], 1)?;
             let mut parts = Vec::new();
+            let mut len = 0usize;
             for (i, item) in items.unwrap_or(Value::None).iterate()?.into_iter().enumerate() {
                 match item {
-                    Value::Str(part) => parts.push(part.to_string()),
+                    Value::Str(part) => {
+                        len += part.len() + s.len();
+                        ops::check_text(len)?;
+                        parts.push(part.to_string())
+                    }
                     other => fail!(
                         "sequence item {i}: expected str instance, {} found",
                         other.type_name()

@@ -7,6 +7,16 @@ use super::filters_text::escape;
 use super::value::ViewKind;
 use super::{fail, format, methods, Result, Value};
 
+/// A text longer than this is a template gone wrong.
+pub const MAX_TEXT: usize = 64 << 20;
+
+pub fn check_text(len: usize) -> Result<()> {
+    if len > MAX_TEXT {
+        fail!("a text is longer than {MAX_TEXT} bytes");
+    }
+    Ok(())
+}
+
 const MAX_REPEAT: usize = 16 << 20;
 
 fn is_number(value: &Value<'_>) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::ops::check_text;
 use super::value::ViewKind;
 use super::{fail, Result, Value};
 
@@ -27,6 +28,7 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
     if depth > MAX_DEPTH {
         fail!("maximum recursion depth exceeded while getting the repr of an object");
     }
+    check_text(out.len())?;
     match value {
         Value::Undefined(_) => out.push_str("Undefined"),
         Value::None => out.push_str("None"),

@@ -46,6 +46,7 @@ struct Options {
     bool vector_shrink = false;
     uint32_t expand_rows = 8;
     std::string kv_cache_dtype = "auto";
+    std::string persistent_decode = "auto";
     proto::SamplingParams sampling{.temperature = 0.0f};
 };
 
@@ -316,6 +317,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.kv_cache_dtype = options.kv_cache_dtype;
     arguments.executor.matrix_shrink = !options.vector_shrink;
     arguments.executor.expand_rows = options.expand_rows;
+    arguments.persistent_decode = options.persistent_decode;
     arguments.executor.n_sequences_max = std::max(64u, largest(options.batch));
 
     std::unique_ptr<Results> results;
@@ -362,6 +364,8 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
+    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch")
+        ->check(CLI::IsMember({"auto", "on", "off"}));
     command->add_flag("--vector-shrink", options->vector_shrink, "shrink without cooperative matrices, to compare");
     command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
         ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));

@@ -73,6 +73,7 @@ void FeatureChain::keep_only_used() {
     v12.vulkanMemoryModelDeviceScope = has12.vulkanMemoryModelDeviceScope;
     v12.storageBuffer8BitAccess = has12.storageBuffer8BitAccess;
     v12.uniformAndStorageBuffer8BitAccess = has12.uniformAndStorageBuffer8BitAccess;
+    v12.shaderBufferInt64Atomics = has12.shaderBufferInt64Atomics;
     v12.shaderFloat16 = has12.shaderFloat16;
     v12.shaderInt8 = has12.shaderInt8;
     v12.shaderSubgroupExtendedTypes = has12.shaderSubgroupExtendedTypes;

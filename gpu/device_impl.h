@@ -47,6 +47,7 @@ class Timeline {
     VkSemaphore semaphore_ = VK_NULL_HANDLE;
     const char* what_ = "";
     std::atomic<uint64_t> last_submitted_ = 0;
+    std::atomic<uint64_t> seen_completed_ = 0;  // the largest value that completed() has read
     mutable std::mutex mutex_;  // guards first_error_
     std::optional<Error> first_error_;
 };

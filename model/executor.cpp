@@ -4,22 +4,14 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <list>
-#include <map>
 #include <optional>
 #include <set>
 #include <thread>
 
-#include "gpu/kernels/kernels.h"
-#include "gpu/queue.h"
 #include "gpu/upload.h"
-#include "model/forward.h"
-#include "model/hidden_rows.h"
-#include "model/kv_cache.h"
-#include "model/recording_cache.h"
+#include "model/executor_impl.h"
 #include "model/rope.h"
 #include "model/sampler.h"
-#include "model/step_state.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -27,37 +19,9 @@
 namespace lorad::model {
 namespace {
 
-constexpr uint32_t kInFlightMax = 2;
 constexpr std::array kLoraLevels = {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull};
 constexpr uint32_t kSingleBucketMin = 64;
 constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
-// One more than can be in flight, so that the answers of a finished step stay readable while two others run.
-constexpr uint32_t kRingSlots = kInFlightMax + 1;
-
-// Host memory of one step in flight.
-struct RingSlot {
-    gpu::Buffer state;                              // the step state as the host writes it
-    gpu::Buffer results;                            // SampleResult[n_outputs_max]
-    gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
-    std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
-    std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
-    HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
-};
-
-// What recordings of steps in flight may still read.
-struct Retired {
-    std::shared_ptr<const MergedWeights> merged;
-    std::list<std::pair<StepShape, gpu::CommandBuffer>> recordings;
-    uint64_t until_step = 0;  // number of finished steps from which on nobody does
-};
-
-struct InFlight {
-    uint32_t slot = 0;
-    uint32_t n_outputs = 0;
-    uint64_t value = 0;  // of the queue's timeline
-    uint32_t n_dispatches = 0;
-    std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
-};
 
 Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     if (options.n_outputs_max == 0) options.n_outputs_max = options.n_sequences_max;
@@ -75,65 +39,6 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
 }
 
 }  // namespace
-
-struct Executor::Impl {
-    gpu::Device& device;
-    const ModelConfig config;
-    ExecutorOptions options;  // filled in
-    MemoryPlan plan;
-    std::unique_ptr<gpu::KernelSet> kernels;
-    ModelWeights weights;
-    KvCache kv_cache;
-    Scratch scratch;
-    gpu::Buffer rope_table;
-    gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
-    std::unique_ptr<LoraTable> lora_table;
-    std::unique_ptr<WeightTransform> transform;
-    std::shared_ptr<const MergedWeights> merged;
-    RingSlot ring[kRingSlots];
-    RecordingCache recordings;
-    uint64_t n_recordings = 0;
-    uint64_t n_submitted = 0;
-    std::vector<InFlight> in_flight;  // oldest first
-    std::vector<Retired> retired;
-    std::vector<int32_t> sampled;
-    std::vector<float> max_logits, log_sum_exps;
-
-    Impl(gpu::Device& on_device, const ModelConfig& model_config, const ExecutorOptions& with_options)
-        : device(on_device), config(model_config), options(with_options) {}
-    ~Impl() {
-        // A failure here means that the device is lost: nothing runs any more.
-        for (const InFlight& step : in_flight) (void)device.compute_queue().wait(step.value).ok();
-    }
-
-    ForwardLimits limits() const {
-        return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
-    }
-    uint64_t rope_table_bytes() const { return uint64_t{options.n_positions_max} * config.rope.rotary_dim * sizeof(float); }
-    uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
-
-    Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
-    Status allocate(const ScratchBytes& scratch_sizes);
-    Status upload_rope_table();
-    // A power of two, so that a growing context needs few recordings.
-    uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
-        return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
-    }
-    SlotLookup slot_lookup() const {
-        return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
-    }
-    StepShape shape_of(const StepBatch& batch) const;
-    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
-    std::vector<StepShape> usual_shapes() const;
-    Status warm_up();
-    Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
-    Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
-    Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
-    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
-    void free_retired() {
-        std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
-    }
-};
 
 // Without a wish of the user, the context is shortened until the cache of one sequence fits.
 Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes) {
@@ -180,6 +85,9 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, options.kv_type));
+    if (can_decode_layers(*kernels, config, weights)) {
+        TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
+    }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
     for (RingSlot& slot : ring) {
@@ -219,6 +127,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
         }
     }
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
+    shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0;
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     return shape;
 }
@@ -227,7 +136,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
     const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
-                                 host_logits.address()};
+                                 host_logits.address(), decode_layers.get()};
     TRY(record_forward(recorder, context, shape));
     return std::move(recorder).end();
 }
@@ -248,6 +157,12 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             for (const bool rules : {false, true}) {
                 shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
                                .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
+            }
+            if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
+                for (const bool rules : {false, true}) {
+                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context),
+                                   .rules = rules, .one_dispatch = true});
+                }
             }
         }
     };
@@ -327,10 +242,17 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
     CHECK(n_bytes <= slot.state.size());
     write_step_state(batch, shape, slot_lookup(),
                      slot_idx * options.n_outputs_max, config.n_heads, slot.state.mapped());
-    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_bytes));
+    return replay(slot_idx, n_bytes, step, std::ranges::any_of(batch.outputs(), &OutputRow::want_hidden));
+}
+
+// With the state that lies in the slot.
+Result<uint64_t> Executor::Impl::replay(uint32_t slot_idx, uint64_t n_state_bytes, const gpu::CommandBuffer& step,
+                                        bool wants_hidden) {
+    RingSlot& slot = ring[slot_idx];
+    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_state_bytes));
     TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
     std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, &step, after};
-    if (std::ranges::any_of(batch.outputs(), &OutputRow::want_hidden)) {
+    if (wants_hidden) {
         TRY_ASSIGN(const gpu::CommandBuffer* hidden, slot.hidden.copy());
         recordings_in_order.push_back(hidden);
     }
@@ -350,6 +272,8 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                               .batch_invariant = options.batch_invariant,
                                                               .kv_type = options.kv_type,
+                                                              .decode = options.decode,
+                                                              .decode_workgroups = options.decode_workgroups,
                                                               .matrix_shrink = options.matrix_shrink,
                                                               .expand_rows = options.expand_rows}));
     impl->options.kernel_path = impl->kernels->options().path;
@@ -364,6 +288,7 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
     if (warmer.joinable()) warmer.join();
     TRY(std::move(uploaded));
     TRY(std::move(warmed));
+    TRY(impl->try_decode_layers());
     return std::unique_ptr<Executor>(new Executor(std::move(impl)));
 }
 
@@ -378,7 +303,7 @@ Status Executor::submit(const StepBatch& batch) {
     const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
     TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
     ++it.n_submitted;
-    it.in_flight.push_back({slot, batch.n_outputs(), value, step->n_dispatches()});
+    it.in_flight.push_back({slot, shape, step_state_bytes(batch, shape), batch.n_outputs(), value, step->n_dispatches()});
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         if (batch.outputs()[i].want_hidden) it.in_flight.back().hidden_outputs.push_back(i);
     }
@@ -388,8 +313,10 @@ Status Executor::submit(const StepBatch& batch) {
 Result<StepOutput> Executor::finish() {
     Impl& it = *impl_;
     CHECK(!it.in_flight.empty());
+    TRY(it.device.compute_queue().wait(it.in_flight.front().value));
+    const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
+    if (it.decode_works && (it.decode_layers->given_up() || pretends)) TRY(it.redo_in_flight());
     const InFlight step = it.in_flight.front();
-    TRY(it.device.compute_queue().wait(step.value));
     it.in_flight.erase(it.in_flight.begin());
     it.free_retired();
 
@@ -437,6 +364,7 @@ const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
 uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
+bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }
 
 Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
                                                           uint32_t n_repeats) {

@@ -36,6 +36,9 @@ struct ExecutorOptions {
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
     bool matrix_shrink = true;        // this and the next: KernelSetOptions, to compare in benchmarks
     uint32_t expand_rows = 8;
+    gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto;  // this and the next: KernelSetOptions
+    uint32_t decode_workgroups = 0;
+    uint64_t decode_fault_step = 0;   // for tests: this step, counted from 1, ends as if its workgroups had waited in vain
     bool batch_invariant = false;     // a row's bits never depend on what else is in its step
     bool warm_up = false;             // record the usual steps while the weights are loaded, so that no pipeline is compiled
                                       // while a request waits
@@ -97,6 +100,7 @@ class Executor {
     uint32_t n_kv_blocks() const;
     LoraTable& lora_table();
     uint64_t n_recordings() const;  // made so far: replays make none
+    bool decodes_in_one_dispatch() const;  // a step of one row without adapters: it passed its trial and nobody has given up since
 
     // Decode rows that each see n_context positions, or the rows of one prompt.
     struct ProfileStep {

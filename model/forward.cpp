@@ -24,6 +24,16 @@ class Pass {
     void record() {
         if (shape_.changes) kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket);  // beside embed
         embed();
+        if (shape_.one_dispatch) {
+            decode_layers();
+        } else {
+            layers();
+        }
+        if (shape_.output_bucket > 0) sample();
+    }
+
+  private:
+    void layers() {
         norm_first();
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
@@ -44,10 +54,27 @@ class Pass {
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
             add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1));
         }
-        if (shape_.output_bucket > 0) sample();
     }
 
-  private:
+    // The same by one dispatch, for one row without adapters.
+    void decode_layers() {
+        kernels_.decode_layers(recorder_,
+                               {.step = step_,
+                                .layers = context_.decode_layers->table(),
+                                .block_tables = step_ + layout_.block_tables,
+                                .rope = context_.rope_table,
+                                .x = scratch_.x.address(),
+                                .channels = context_.decode_layers->channels(),
+                                .sync = context_.decode_layers->sync(),
+                                .given_up = context_.decode_layers->given_up_address(),
+                                .n_layers = config_.n_layers,
+                                .max_polls = 0,
+                                .eps = config_.rms_norm_eps,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
+                               decode_layers_shape(config_, weights_, shape_.attention_splits));
+        recorder_.barrier();
+    }
+
     // Groups of modules that share an input; also the index of their grid in the step header.
     enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};

@@ -9,6 +9,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
 #include "model/config.h"
+#include "model/decode_layers.h"
 #include "model/kv_cache.h"
 #include "model/lora_table.h"
 #include "model/weight_transform.h"
@@ -31,6 +32,7 @@ struct StepShape {
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
+    bool one_dispatch = false;   // all layers by DecodeLayers
 
     auto operator<=>(const StepShape&) const = default;
 };
@@ -106,6 +108,7 @@ struct ForwardContext {
     const LoraTable& lora_table;
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
+    const DecodeLayers* decode_layers;  // of shapes with one_dispatch
 };
 
 // Records one step of this shape. The step state must be in place before it runs; results are in scratch.results after it.

@@ -25,6 +25,7 @@ struct ModelArguments {
     DeviceArguments device;
     std::string kernel_path = "auto";
     std::string kv_cache_dtype = "auto";
+    std::string persistent_decode = "auto";
     bool batch_invariant = false;
 };
 

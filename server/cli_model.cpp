@@ -88,6 +88,7 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     load.folder = arguments.model;
     load.kernel_path = arguments.kernel_path;
     load.kv_cache_dtype = arguments.kv_cache_dtype;
+    load.persistent_decode = arguments.persistent_decode;
     load.n_adapters_max = uint32_t(std::max<size_t>(arguments.adapters.size(), 1));
     load.executor.n_rows_max = kRowsMax;
     load.executor.n_sequences_max = n_sequences_max;

@@ -61,6 +61,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
     load.kv_cache_dtype = config.kv_cache_dtype;
+    load.persistent_decode = config.persistent_decode;
     load.n_adapters_max = config.max_loras;
     load.adapter_bytes = uint64_t(config.adapter_memory_mib) << 20;
     if (config.state_dir != "none")

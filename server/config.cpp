@@ -61,6 +61,10 @@ void describe(Config& c, Visit&& visit) {
           "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
           "nearly doubles the tokens that fit",
           std::vector<std::string>{"auto", "float16", "int8"});
+    visit("persistent-decode", c.persistent_decode, "WHEN",
+          "all layers of a one-row step in one dispatch, whose workgroups wait for each other: auto (where a trial at the start "
+          "finds it right and faster), on or off",
+          std::vector<std::string>{"auto", "on", "off"});
     visit("batch-invariant", c.batch_invariant, "",
           "one kernel for all batch sizes: a request's output never depends on the others, bit for "
           "bit");

@@ -36,6 +36,7 @@ struct Config {
 
     std::string device;                // empty: the best one
     std::string kernel_path = "auto";  // auto, portable, coopmat, coopmat2
+    std::string persistent_decode = "auto";  // auto, on, off
     bool batch_invariant = false;
     bool validation = false;
     std::string pipeline_cache;  // empty: in the user's cache folder

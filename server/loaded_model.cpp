@@ -33,6 +33,13 @@ Result<gpu::KvType> parse_kv_type(const std::string& text) {
         "kv-cache-dtype");
 }
 
+Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
+    if (text == "auto") return gpu::PersistentDecode::kAuto;
+    if (text == "on") return gpu::PersistentDecode::kOn;
+    if (text == "off") return gpu::PersistentDecode::kOff;
+    return make_error(ErrorCode::kInvalidConfig, format("persistent-decode: expected auto, on or off, found \"{}\"", text), "persistent-decode");
+}
+
 // Tells how far loading is, at most once in two seconds and only when it takes that long.
 class ProgressLog {
   public:
@@ -117,6 +124,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
     TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
+    TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();

@@ -28,13 +28,14 @@ struct LoadArguments {
     std::string base_name;
     std::string kernel_path = "auto";
     std::string kv_cache_dtype = "auto";
+    std::string persistent_decode = "auto";  // auto, on, off
     uint32_t n_adapters_max = 64;
     uint64_t adapter_bytes = 0;       // 0: a tenth of the device's memory, at most 8 GiB
     std::string state_dir;            // parent of the adapter stores, one for each base; empty: in memory
     uint64_t adapter_ram_bytes = 0;   // packed adapters that are kept in host memory
     uint64_t adapter_store_bytes = 0; // of all stored files; 0: no limit
     uint32_t adapter_wait_s = 60;
-    model::ExecutorOptions executor;  // kernel_path and adapter_bytes are taken from above
+    model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
 
 // Members are in the order of their dependencies: destroyed in reverse.

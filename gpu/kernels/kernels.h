@@ -21,6 +21,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/attention.params.h"
+#include "gpu/kernels/decode_layers.params.h"
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
@@ -55,10 +56,15 @@ enum class RowOperation : uint32_t { kSoftmax = 0, kLayerNorm = 1, kRmsNorm = 2 
 // Who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
 enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 
+// Whether a step of one row without adapters runs its layers in one dispatch: kAuto where that is known to pay.
+enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
+
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
     KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads
+    PersistentDecode decode = PersistentDecode::kAuto;
+    uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
     bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
@@ -87,6 +93,13 @@ struct AttentionShape {
     uint32_t rows = 0;
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
     uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, joined by a second dispatch
+};
+
+// Of a model whose layers are all alike.
+struct DecodeLayersShape {
+    ScalarType type = ScalarType::kF32;  // of all matrices
+    uint32_t hidden = 0, n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0, ffn = 0;
+    uint32_t n_splits = 1;  // as in AttentionShape
 };
 
 // Several threads may record at once, each into its own Recorder.
@@ -153,6 +166,11 @@ class KernelSet {
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
                    ScalarType act_type);
 
+    // All layers of a step of one row without adapters: see decode_layers.comp. Workgroups wait for each other, so the first use on
+    // a device is a trial (Executor::load), and params.given_up is to be read after each step.
+    void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
+    bool can_decode_layers(const DecodeLayersShape& shape) const;
+
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
@@ -190,6 +208,7 @@ class KernelSet {
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
+    static uint64_t decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max);
     static uint64_t lora_low_bytes(uint32_t low_rows) { return uint64_t{low_rows} * 3 * kMaxRank * sizeof(float); }
 
   private:

@@ -20,7 +20,7 @@ constexpr double kRelativeErrorMax = 2e-3;
 // With 16-bit activations every matmul's input is rounded.
 constexpr double kRelativeErrorMax16Bit = 1e-2;
 
-std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path) {
+std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
     const auto folder = goldens_dir() / "models" / name;
     auto config = load_model_config(folder);
     EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
@@ -30,6 +30,9 @@ std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path) {
     options.n_positions_max = 256;
     options.n_adapter_slots = 2;
     options.kernel_path = path;
+    options.decode = decode;
+    // A software device runs one workgroup after the other, so there is only one.
+    if (test_device().capabilities().is_cpu) options.decode_workgroups = 1;
     auto executor = Executor::load(test_device(), folder, *config, options);
     EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
     return std::move(executor).value();
@@ -112,6 +115,62 @@ TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
                 << "prompt " << i << " in chunks of " << n_chunk_rows;
         }
     }
+}
+
+TEST_P(GoldenModel, LogitsOfOneDispatchForAllLayersEqualTheReference) {
+    if (executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
+    const auto executor = load(GetParam(), gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
+    ASSERT_TRUE(executor->decodes_in_one_dispatch());
+    const bool is_bf16 = executor_->weights().layers[0].qkv.type == gpu::ScalarType::kBf16;
+    Runner runner(*executor);
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+        const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + ".last_logits");
+        const auto logits = runner.logits(prompts_[i].ids, false, kNoAdapterSlot, 1);
+        ASSERT_TRUE(logits.ok()) << logits.error().message;
+        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), is_bf16 ? 5e-2 : kRelativeErrorMax16Bit)
+            << "prompt " << i;
+    }
+    EXPECT_TRUE(executor->decodes_in_one_dispatch()) << "a step gave up";
+}
+
+TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
+    const auto folder = goldens_dir() / "models/qwen2-tied";
+    auto config = load_model_config(folder);
+    ASSERT_TRUE(config.ok());
+    const auto generate = [&](uint64_t fault_step, bool& still_one_dispatch) {
+        ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
+        options.decode = gpu::PersistentDecode::kOn;
+        options.decode_fault_step = fault_step;
+        if (test_device().capabilities().is_cpu) options.decode_workgroups = 1;
+        auto executor = Executor::load(test_device(), folder, *config, options);
+        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
+        // Two steps in flight, each fed the token of the one before on the device.
+        std::vector<TokenId> tokens;
+        const BlockId block{0};
+        const auto submit = [&](uint32_t position) {
+            StepBatch batch;
+            const TokenId first = 7;
+            const uint32_t row = position == 0 ? batch.add_rows({&first, 1}, 0, {&block, 1}, kNoAdapterSlot)
+                                               : batch.add_fed_back_row(0, position, {&block, 1}, kNoAdapterSlot);
+            batch.add_output(row, false);
+            EXPECT_TRUE((*executor)->submit(batch).ok());
+        };
+        submit(0);
+        for (uint32_t position = 1; position < 12; ++position) {
+            submit(position);
+            const auto output = (*executor)->finish();
+            EXPECT_TRUE(output.ok());
+            tokens.push_back(output->sampled[0]);
+        }
+        EXPECT_TRUE((*executor)->finish().ok());
+        still_one_dispatch = (*executor)->decodes_in_one_dispatch();
+        return tokens;
+    };
+    bool works = false, works_after_fault = true;
+    const std::vector<TokenId> want = generate(0, works);
+    EXPECT_TRUE(works);
+    EXPECT_EQ(generate(5, works_after_fault), want);
+    EXPECT_FALSE(works_after_fault);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenModel,

@@ -1,0 +1,291 @@
+// decode_layers: every layer of a step of one row, without adapters, in one dispatch
+//   x         [H]  f32: in the embedding, out the residual stream behind the last layer
+//   kv        [block][K|V][K][kBlockTokens][D]  f16, the row's own K and V are written
+//   channels  u64: what workgroups tell each other, 32 bits of value below 32 bits of epoch
+// One workgroup for each multiprocessor, all of them at work at once. There are no barriers between them: a value and the epoch in which
+// it was said are one 64-bit word, so a reader asks for the word until its epoch is the wanted one (the LL protocol of NCCL). Each has
+// its first weights of the next product in registers before it waits. Nobody waits for ever: after max_polls questions a workgroup says
+// so in given_up and leaves, and so do all that depend on it.
+// Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has heard all others.
+// The order of sums depends on the number of workgroups and subgroups, not on timing.
+// grid (workgroups); moves every weight once.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_shader_atomic_int64 : require
+#extension GL_KHR_memory_scope_semantics : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/decode_layers.params.h"
+
+layout(constant_id = 1) const uint kType = 1;  // 1 f16, 2 bf16
+layout(constant_id = 2) const uint kHidden = 64;
+layout(constant_id = 3) const uint kQHeads = 1;
+layout(constant_id = 4) const uint kKvHeads = 1;
+layout(constant_id = 5) const uint kHeadDim = 64;
+layout(constant_id = 6) const uint kRotaryDim = 64;
+layout(constant_id = 7) const uint kFfn = 64;
+layout(constant_id = 8) const uint kSplits = 1;   // of the context
+layout(constant_id = 9) const uint kLanes = 32;   // of a subgroup
+layout(constant_id = 10) const uint kStaged = 64;    // words of shared memory: the longest input of a product, or the sums of attention
+layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and subgroups
+layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
+layout(push_constant, scalar) uniform Push { DecodeLayersParams p; };
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 v; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer LongRef { uint64_t v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SyncRef { DecodeSync v; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ChannelRef { uint64_t v; };
+
+const uint kThreads = gl_WorkGroupSize.x;
+const uint kQ = kQHeads * kHeadDim;
+// Rows of matrices are as long as their input rounded up to 64, the rest of them zero.
+const uint kHiddenStride = (kHidden + 63) / 64 * 64;
+const uint kQStride = (kQ + 63) / 64 * 64;
+const uint kFfnStride = (kFfn + 63) / 64 * 64;
+const uint kQkv = (kQHeads + 2 * kKvHeads) * kHeadDim;
+const float kMinusInf = -1.0 / 0.0;
+
+shared uvec4 staged[kStaged];      // input of the product; in attention the teams' sums
+shared float partials[kPartials];  // of product rows: see row_sum()
+shared uint given_up;
+
+// ---- Layers ----
+
+// What DecodeLayer says of the current layer and the next, by its 64-bit words.
+const uint kQkvWeights = 0, kQkvBias = 1, kOWeights = 2, kOBias = 3, kGateUpWeights = 4, kGateUpBias = 5, kDownWeights = 6, kDownBias = 7,
+           kInputNorm = 8, kPostNorm = 9, kQNorm = 10, kKNorm = 11, kKv = 12, kWindow = 13, kLayerWords = 14;
+shared uint64_t layer_words[2][kLayerWords];
+
+void fetch_layer(uint l) {
+    if (gl_LocalInvocationIndex < kLayerWords && l < p.n_layers) {
+        layer_words[l % 2][gl_LocalInvocationIndex] = LongRef(p.layers + uint64_t(l) * (kLayerWords * 8) + gl_LocalInvocationIndex * 8).v;
+    }
+}
+
+// ---- Channels ----
+
+// Places in the channels, in words.
+const uint kXChannel = 0;
+const uint kQkvChannel = kXChannel + kHidden;
+const uint kAttentionChannel = kQkvChannel + kQkv;        // two elements in a word
+const uint kActChannel = kAttentionChannel + kQ / 2;      // two elements in a word
+const uint kPartialsChannel = kActChannel + kFfnStride / 2;  // [Q][splits][2 + D]: max, sum, result
+
+void say(uint place, uint value, uint epoch) {
+    atomicStore(ChannelRef(p.channels + place * 8).v, uint64_t(value) | (uint64_t(epoch) << 32), gl_ScopeDevice, gl_StorageSemanticsNone,
+                gl_SemanticsRelaxed);
+}
+
+uint64_t look(uint place) {
+    return atomicLoad(ChannelRef(p.channels + place * 8).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+}
+
+// The word, which was looked at before, once it is of this epoch.
+uint hear(uint64_t word, uint place, uint epoch) {
+    uint polls = 0;
+    while (uint(word >> 32) != epoch) {
+        word = look(place);
+        if (++polls > p.max_polls || given_up != 0) {
+            given_up = 1;
+            break;
+        }
+    }
+    return uint(word);
+}
+
+bool leaves_early() {
+    if (given_up == 0) return false;
+    if (gl_LocalInvocationIndex == 0) UintRef(p.given_up).v = 1;
+    return true;
+}
+
+void leave(uint epochs) {
+    if (gl_LocalInvocationIndex != 0) return;
+    SyncRef sync = SyncRef(p.sync);
+    if (atomicAdd(sync.v.left, 1u) != gl_NumWorkGroups.x - 1) return;
+    sync.v.epoch += epochs;
+    sync.v.left = 0;
+}
+
+#include "gpu/kernels/decode_products.glsl"
+
+// ---- Inputs of products ----
+
+void pad_staged(const uint k) {
+    for (uint i = k / 8 + gl_LocalInvocationIndex; i < steps_of(k) * kLanes; i += kThreads) staged[i] = uvec4(0);
+}
+
+// Elements 2 i and 2 i + 1.
+void stage_pair(uint i, uint pair) {
+    uint c = i % 4;
+    if (c == 0) staged[i / 4].x = pair;
+    if (c == 1) staged[i / 4].y = pair;
+    if (c == 2) staged[i / 4].z = pair;
+    if (c == 3) staged[i / 4].w = pair;
+}
+
+const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of each thread
+vec2 gamma[kPairs];
+
+void fetch_gamma(uint64_t at) {
+    [[unroll]] for (uint j = 0; j < kPairs; j++) {
+        gamma[j] = Vec2Ref(at + min(j * kThreads + gl_LocalInvocationIndex, kHiddenStride / 2 - 1) * 8).v;
+    }
+}
+
+// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from memory.
+void stage_norm(bool is_first, uint epoch) {
+    vec2 x[kPairs];
+    uint64_t words[kPairs][2];
+    float squares = 0.0;
+    [[unroll]] for (uint j = 0; j < kPairs; j++) {
+        uint place = min(j * kThreads + gl_LocalInvocationIndex, kHidden / 2 - 1) * 2;
+        if (is_first) {
+            x[j] = Vec2Ref(p.x + place * 4).v;
+        } else {
+            words[j][0] = look(kXChannel + place);
+            words[j][1] = look(kXChannel + place + 1);
+        }
+    }
+    [[unroll]] for (uint j = 0; j < kPairs; j++) {
+        uint i = j * kThreads + gl_LocalInvocationIndex;
+        uint place = min(i, kHidden / 2 - 1) * 2;
+        if (!is_first) {
+            x[j] = vec2(uintBitsToFloat(hear(words[j][0], kXChannel + place, epoch)),
+                        uintBitsToFloat(hear(words[j][1], kXChannel + place + 1, epoch)));
+        }
+        if (i >= kHidden / 2) x[j] = vec2(0.0);
+        squares = fma(x[j].y, x[j].y, fma(x[j].x, x[j].x, squares));
+    }
+    float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
+    [[unroll]] for (uint j = 0; j < kPairs; j++) {
+        uint i = j * kThreads + gl_LocalInvocationIndex;
+        if (i < kHiddenStride / 2) stage_pair(i, pack_pair(x[j] * inverse * gamma[j], kType));
+    }
+    pad_staged(kHiddenStride);
+    barrier();
+}
+
+// n pairs from a channel, then zeros up to k elements.
+void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
+    const uint kAtOnce = 5;
+    for (uint begin = gl_LocalInvocationIndex; begin < k / 2; begin += kThreads * kAtOnce) {
+        uint64_t words[kAtOnce];
+        [[unroll]] for (uint j = 0; j < kAtOnce; j++) {
+            words[j] = begin + j * kThreads < n ? look(channel + begin + j * kThreads) : 0;
+        }
+        [[unroll]] for (uint j = 0; j < kAtOnce; j++) {
+            uint i = begin + j * kThreads;
+            if (i < k / 2) stage_pair(i, i < n ? hear(words[j], channel + i, epoch) : 0);
+        }
+    }
+    pad_staged(k);
+    barrier();
+}
+
+#include "gpu/kernels/decode_attention.glsl"
+
+// ---- What becomes of a product's rows; the first subgroup, after a barrier ----
+
+float bias_of(uint64_t bias, uint row) { return bias == 0 ? 0.0 : FloatRef(bias + row * 4).v; }
+
+void keep_qkv(uint64_t bias, uint first, uint rows, uint per, uint epoch) {
+    for (uint i = gl_SubgroupInvocationID; i < rows; i += kLanes) {
+        say(kQkvChannel + first + i, floatBitsToUint(row_sum(i, kHiddenStride, kQkvTile, per) + bias_of(bias, first + i)), epoch);
+    }
+}
+
+// This workgroup's rows of the residual stream are the same for o and down.
+shared float own_x[kOwnRows];
+
+void add_to_x(uint64_t bias, uint first, uint rows, const uint k, const uint tile_rows, uint per, uint epoch) {
+    for (uint i = gl_SubgroupInvocationID; i < rows; i += kLanes) {
+        own_x[i] += row_sum(i, k, tile_rows, per) + bias_of(bias, first + i);
+        say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
+    }
+}
+
+float gated(uint64_t bias, uint first, uint i, uint half_count, uint per) {
+    float gate = row_sum(i, kHiddenStride, kRowsApart, per) + bias_of(bias, first + i);
+    float up = row_sum(half_count + i, kHiddenStride, kRowsApart, per) + bias_of(bias, kFfn + first + i);
+    return gate / (1.0 + exp(-gate)) * up;
+}
+
+void keep_act(uint64_t bias, uint first, uint half_count, uint per, uint epoch) {
+    for (uint i = gl_SubgroupInvocationID * 2; i < half_count; i += kLanes * 2) {
+        vec2 pair = vec2(0.0);
+        if (first + i < kFfn) pair.x = gated(bias, first, i, half_count, per);
+        if (first + i + 1 < kFfn) pair.y = gated(bias, first, i + 1, half_count, per);
+        say(kActChannel + (first + i) / 2, pack_pair(pair, kType), epoch);
+    }
+}
+
+void main() {
+    StepRow row = step_row(p.step, 0).v;
+    uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
+    bool speaks = gl_SubgroupID == 0;
+    uint epoch = UintRef(p.sync).v;
+    if (gl_LocalInvocationIndex == 0) given_up = 0;
+    fetch_layer(0);
+    fetch_turns(row.position);
+    barrier();
+    uint first_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
+    uint end_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart;
+    for (uint i = gl_SubgroupInvocationID; first_x + i < end_x && speaks; i += kLanes) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
+    begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
+    fetch_gamma(layer_words[0][kInputNorm]);
+    for (uint l = 0; l < p.n_layers; l++) {
+        uint first, rows, per;
+        uint now = l % 2;
+
+        stage_norm(l == 0, epoch);
+        if (leaves_early()) return;
+        epoch++;
+        fetch_layer(l + 1);
+        multiply(kHiddenStride, kQkvTile);
+        first = row0, rows = n_rows, per = per_subgroup;
+        Tile tile = fetch_first_tile(l, row, table, gl_WorkGroupID.x);
+        barrier();
+        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, per, epoch);
+
+        for (uint unit = gl_WorkGroupID.x; unit < kQHeads * kSplits; unit += gl_NumWorkGroups.x) {
+            if (unit != gl_WorkGroupID.x) tile = fetch_first_tile(l, row, table, unit);
+            attend(l, row, table, unit % kQHeads, unit / kQHeads, tile, epoch);
+        }
+        if (kSplits > 1) {
+            for (uint head = gl_WorkGroupID.x; head < kQHeads && speaks; head += gl_NumWorkGroups.x) combine(head, epoch);
+        }
+        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
+        stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
+        if (leaves_early()) return;
+        multiply(kQStride, kOTile);
+        first = row0, rows = n_rows, per = per_subgroup;
+        begin_gate_up(layer_words[now][kGateUpWeights]);
+        fetch_gamma(layer_words[now][kPostNorm]);
+        barrier();
+        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, per, epoch);
+
+        stage_norm(false, epoch);
+        if (leaves_early()) return;
+        multiply(kHiddenStride, kRowsApart);
+        first = row0, rows = half_rows, per = per_subgroup;
+        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
+        barrier();
+        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, per, epoch);
+
+        stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
+        if (leaves_early()) return;
+        multiply(kFfnStride, kRowsApart);
+        first = row0, rows = n_rows, per = per_subgroup;
+        // Behind the last layer the same addresses again, for nothing.
+        uint next = l + 1 < p.n_layers ? 1 - now : now;
+        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
+        fetch_gamma(layer_words[next][kInputNorm]);
+        barrier();
+        epoch++;
+        if (speaks) add_to_x(layer_words[now][kDownBias], first, rows, kFfnStride, kRowsApart, per, epoch);
+    }
+    for (uint i = gl_SubgroupInvocationID; first_x + i < end_x && speaks; i += kLanes) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
+    leave(2 * p.n_layers);
+}

@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kThreadsOnGpu = 512;
+constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
+constexpr uint32_t kThreadsOnCpu = 64;
+// Questions for one value; each is a trip to the device's memory, so a second or two in all.
+constexpr uint32_t kPollsMax = 1u << 21;
+
+struct DecodeLaunch {
+    uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0;
+    uint64_t shared_bytes = 0;
+};
+
+uint64_t layer_bytes(const DecodeLayersShape& shape) {
+    const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, kv = uint64_t{shape.n_kv_heads} * shape.head_dim;
+    return (q + 2 * kv + q + 3 * uint64_t{shape.ffn}) * shape.hidden * 2;
+}
+
+DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& options, const DecodeLayersShape& shape) {
+    DecodeLaunch launch;
+    launch.threads = caps.is_cpu ? kThreadsOnCpu : std::min(kThreadsOnGpu, caps.max_workgroup_invocations);
+    launch.workgroups = options.decode_workgroups != 0 ? options.decode_workgroups : caps.n_compute_units_hint;
+    // Each says something in every product: see decode_layers.comp.
+    launch.workgroups = std::min(launch.workgroups, shape.hidden / kRowsApart);
+    if (launch.workgroups == 0 || caps.subgroup_size == 0) return launch;
+    const uint32_t q_size = shape.n_q_heads * shape.head_dim, n_qkv = q_size + 2 * shape.n_kv_heads * shape.head_dim;
+    const uint32_t longest = std::max({padded(shape.hidden), padded(q_size), padded(shape.ffn)});
+    // Attention keeps two words for each thread there.
+    launch.staged_words = std::max(round_up(longest / 8, caps.subgroup_size), launch.threads * 2);
+    const uint32_t most_rows = ceil_div(std::max({n_qkv, shape.hidden, padded(shape.ffn) * 2}), launch.workgroups) + 2 * kRowsApart;
+    launch.partials = most_rows + ceil_div(launch.threads, caps.subgroup_size) * kRowsApart;
+    const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + launch.threads;
+    launch.shared_bytes = launch.staged_words * uint64_t{16} + launch.partials * 4 + attention_bytes + 1024 + 64;
+    return launch;
+}
+
+}  // namespace
+
+uint64_t KernelSet::decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max) {
+    const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, qkv = q + 2 * uint64_t{shape.n_kv_heads} * shape.head_dim;
+    return shape.hidden + qkv + q / 2 + padded(shape.ffn) / 2 + uint64_t{shape.n_q_heads} * n_splits_max * (shape.head_dim + 2);
+}
+
+bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
+    if (options_.decode == PersistentDecode::kOff || options_.batch_invariant || options_.kv_type != KvType::kF16 || shape.type == ScalarType::kF32) return false;
+    const DeviceCapabilities& caps = device_.capabilities();
+    // Without being asked only where 16-bit activations are the rule, and where the driver tells how many multiprocessors there are.
+    if (options_.decode == PersistentDecode::kAuto && (caps.is_cpu || !ladder_.has(shape.type))) return false;
+    const DecodeLaunch launch = launch_of(caps, options_, shape);
+    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim / 8 <= launch.threads && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 4 == 0 &&
+           launch.shared_bytes <= caps.shared_memory_bytes;
+}
+
+void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
+    CHECK(can_decode_layers(shape));
+    const DeviceCapabilities& caps = device_.capabilities();
+    const DecodeLaunch launch = launch_of(caps, options_, shape);
+    const Kernel* k = kernel("decode_layers", {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads,
+                                               shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.ffn, shape.n_splits,
+                                               caps.subgroup_size, launch.staged_words, launch.partials,
+                                               ceil_div(shape.hidden, launch.workgroups) + kRowsApart}, caps.subgroup_size);
+    if (k == nullptr) return;
+    params.max_polls = kPollsMax;
+    recorder.dispatch(*k, params, launch.workgroups, 1, 1, {"decode_layers", layer_bytes(shape) * params.n_layers, 0});
+}
+
+}  // namespace lorad::gpu

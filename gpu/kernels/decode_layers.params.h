@@ -1,0 +1,47 @@
+#ifndef LORAD_GPU_KERNELS_DECODE_LAYERS_PARAMS_H
+#define LORAD_GPU_KERNELS_DECODE_LAYERS_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+// One layer's addresses. Matrices [n_padded][k_stride] of one 16-bit type, rows as in model/weights.h; vectors f32, or 0 where there is none.
+struct DecodeLayer {
+    uint64_t qkv, qkv_bias;
+    uint64_t o, o_bias;
+    uint64_t gate_up, gate_up_bias;
+    uint64_t down, down_bias;
+    uint64_t input_norm, post_attention_norm;
+    uint64_t q_norm, k_norm;  // [D]
+    uint64_t kv;              // f16 [block][K|V][kv_head][kBlockTokens][D]
+    uint32_t window;          // as in AttentionParams
+    uint32_t pad;
+};
+INTEROP_SIZE(DecodeLayer, 112);
+
+// Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.
+struct DecodeSync {
+    uint32_t epoch;
+    uint32_t left;  // workgroups that are done; zero between dispatches
+};
+INTEROP_SIZE(DecodeSync, 8);
+
+struct DecodeLayersParams {
+    uint64_t step;          // StepHeader, StepRow[]
+    uint64_t layers;        // DecodeLayer[n_layers]
+    uint64_t block_tables;  // as in AttentionParams
+    uint64_t rope;          // as in QkvPostParams
+    uint64_t x;             // [H] f32: the embedding, then what the last layer gives
+    uint64_t channels;      // u64[decode_channel_words()], all zero before the first dispatch
+    uint64_t sync;          // DecodeSync
+    uint64_t given_up;      // u32, set to 1 if workgroups waited in vain; the result means nothing then
+    uint32_t n_layers;
+    uint32_t max_polls;     // for one value
+    float eps;
+    float scale;            // on q . k
+};
+INTEROP_SIZE(DecodeLayersParams, 80);
+
+INTEROP_END
+
+#endif

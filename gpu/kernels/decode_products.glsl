@@ -1,0 +1,108 @@
+// Part of decode_layers.comp: products of a matrix with the vector in `staged`, weights streamed once by all workgroups together.
+// ---- Products: sums of rows of w with `staged` ----
+
+// Rows go to workgroups four at a time, and to subgroups as tiles of TILE rows. A subgroup takes a run of steps, each of one word for
+// each lane and row of the tile, first along k, then tile by tile; tiles that two subgroups share are added in their order.
+const uint kRowsApart = 4;
+const uint kQkvTile = 2, kOTile = 2;  // shorter products, so that every subgroup gets about as much
+
+uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
+
+uint64_t matrix;
+uint row0, n_rows;         // of this workgroup; of gate and up: as many rows of each half
+uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump` further (gate and up)
+uint rows_max;             // where the last tile may begin
+uint per_subgroup;         // steps
+uint tile_now, step_now, steps_left;  // to use next
+uint64_t load_at;
+uvec4 ring[4];             // the words of the next step
+
+uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
+    uint row = tile * tile_rows;
+    row += row0 + (row >= half_rows ? jump : 0);
+    if (kFfn % 64 != 0) row = min(row, rows_max);
+    return matrix + uint64_t(row) * (k * 2) + gl_SubgroupInvocationID * 16;
+}
+
+uvec4 load_word(uint step, const uint k, const uint row) {
+    if (k / 8 % kLanes != 0 && step * kLanes + gl_SubgroupInvocationID >= k / 8) return uvec4(0);
+    return Words(load_at + row * (k * 2)).v;
+}
+
+// Neighbouring units for each workgroup, as equal as they come.
+uint share_begin(uint n_units, uint workgroup) { return n_units * workgroup / gl_NumWorkGroups.x; }
+
+void begin_loads(uint64_t w, const uint k, const uint tile_rows) {
+    matrix = w;
+    uint all = n_rows / tile_rows * steps_of(k);
+    per_subgroup = max((all + gl_NumSubgroups - 1) / gl_NumSubgroups, 1);
+    uint first = min(gl_SubgroupID * per_subgroup, all);
+    steps_left = min(first + per_subgroup, all) - first;
+    tile_now = first / steps_of(k);
+    step_now = first % steps_of(k);
+    load_at = tile_address(tile_now, k, tile_rows) + step_now * (kLanes * 16);
+    [[unroll]] for (uint r = 0; r < tile_rows; r++) {
+        ring[r] = uvec4(0);
+        if (steps_left > 0) ring[r] = load_word(step_now, k, r);
+    }
+}
+
+// Starts the first loads of a product with n rows; may be called while `staged` is still in use.
+void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows) {
+    row0 = share_begin(n / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
+    n_rows = half_rows = share_begin(n / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
+    jump = 0;
+    rows_max = n;
+    begin_loads(w, k, tile_rows);
+}
+
+// Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
+// not used.
+void begin_gate_up(uint64_t w) {
+    row0 = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
+    half_rows = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
+    n_rows = half_rows * 2;
+    jump = kFfn - half_rows;
+    rows_max = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
+    begin_loads(w, kHiddenStride, kRowsApart);
+}
+
+// A subgroup has at most one tile in common with the one before, so tile + subgroup is a place of its own for each part of a tile.
+void end_part(inout float acc[4], const uint tile_rows) {
+    [[unroll]] for (uint r = 0; r < tile_rows; r++) {
+        float sum = subgroupAdd(acc[r]);
+        if (subgroupElect()) partials[(tile_now + gl_SubgroupID) * tile_rows + r] = sum;
+        acc[r] = 0.0;
+    }
+    step_now = 0;
+    tile_now++;
+}
+
+void multiply(const uint k, const uint tile_rows) {
+    float acc[4] = {0.0, 0.0, 0.0, 0.0};
+    while (steps_left > 0) {
+        steps_left--;
+        bool ends = step_now + 1 == steps_of(k);
+        load_at = ends ? tile_address(tile_now + 1, k, tile_rows) : load_at + kLanes * 16;
+        uint next_step = ends ? 0 : step_now + 1;
+        Eight x = unpack8(staged[step_now * kLanes + gl_SubgroupInvocationID], kType);
+        [[unroll]] for (uint r = 0; r < tile_rows; r++) {
+            Eight w = unpack8(ring[r], kType);
+            if (steps_left > 0) ring[r] = load_word(next_step, k, r);
+            acc[r] = dot8(w, x, acc[r]);
+        }
+        step_now++;
+        if (ends) end_part(acc, tile_rows);
+    }
+    if (step_now != 0) end_part(acc, tile_rows);
+}
+
+// After a barrier behind multiply().
+float row_sum(uint row, const uint k, const uint tile_rows, uint per) {
+    uint tile = row / tile_rows;
+    uint first = tile * steps_of(k) / per;
+    uint last = ((tile + 1) * steps_of(k) - 1) / per;
+    float sum = 0.0;
+    for (uint s = first; s <= last; s++) sum += partials[(tile + s) * tile_rows + row % tile_rows];
+    return sum;
+}

@@ -1,0 +1,78 @@
+#include "model/decode_layers.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gpu/upload.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr uint32_t kSplitsMax = 16;  // of the context: KernelSet::plan_attention_splits gives no more
+
+}  // namespace
+
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits) {
+    return {.type = weights.layers.front().qkv.type,
+            .hidden = config.hidden_size,
+            .n_q_heads = config.n_heads,
+            .n_kv_heads = config.n_kv_heads,
+            .head_dim = config.head_dim,
+            .rotary_dim = config.rope.rotary_dim,
+            .ffn = config.intermediate_size,
+            .n_splits = n_splits};
+}
+
+bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
+    const gpu::DecodeLayersShape shape = decode_layers_shape(config, weights, 1);
+    for (const LayerWeights& w : weights.layers) {
+        for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
+            if (matrix->type != shape.type) return false;
+        }
+    }
+    return kernels.can_decode_layers(shape);
+}
+
+Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                                           const KvCache& kv_cache) {
+    std::vector<gpu::DecodeLayer> layers;
+    for (uint32_t l = 0; l < config.n_layers; ++l) {
+        const LayerWeights& w = weights.layers[l];
+        layers.push_back({.qkv = w.qkv.buffer.address(),
+                          .qkv_bias = w.qkv_bias.address(),
+                          .o = w.o.buffer.address(),
+                          .o_bias = w.o_bias.address(),
+                          .gate_up = w.gate_up.buffer.address(),
+                          .gate_up_bias = w.gate_up_bias.address(),
+                          .down = w.down.buffer.address(),
+                          .down_bias = w.down_bias.address(),
+                          .input_norm = w.input_norm.address(),
+                          .post_attention_norm = w.post_attention_norm.address(),
+                          .q_norm = w.q_norm.address(),
+                          .k_norm = w.k_norm.address(),
+                          .kv = kv_cache.layers[l].address(),
+                          .window = config.sliding_windows[l],
+                          .pad = 0});
+    }
+    auto made = std::make_unique<DecodeLayers>();
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(layers));
+    TRY_ASSIGN(made->table_, device.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "decode layers"));
+    TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
+    TRY_ASSIGN(made->given_up_, device.create_buffer(sizeof(uint32_t), gpu::MemoryKind::kHostReadback, "decode given up"));
+    const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kSplitsMax));
+    TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
+    const gpu::DecodeSync nobody{};
+    TRY(device.uploader().upload(made->table_, 0, bytes));
+    TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));
+    TRY(device.uploader().upload(made->sync_, 0, std::as_bytes(std::span(&nobody, 1))));
+    std::memset(made->given_up_.mapped().data(), 0, sizeof(uint32_t));
+    return made;
+}
+
+bool DecodeLayers::given_up() const {
+    uint32_t word = 0;
+    std::memcpy(&word, given_up_.mapped().data(), sizeof(word));
+    return word != 0;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,42 @@
+// What the dispatch that runs all layers of a one-row step needs beside the weights: see gpu/kernels/decode_layers.comp.
+#pragma once
+
+#include <memory>
+
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/weight_transform.h"
+#include "model/weights.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// The model's layers in the kernel's terms.
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits);
+// Whether this device's kernels can run them: also asks that every layer's matrices have the same type.
+bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
+
+// Engine thread only.
+class DecodeLayers {
+  public:
+    // The addresses must be known, the weights need not have arrived.
+    static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                                        const KvCache& kv_cache);
+
+    gpu::DeviceAddress table() const { return table_.address(); }
+    gpu::DeviceAddress channels() const { return channels_.address(); }
+    gpu::DeviceAddress sync() const { return sync_.address(); }
+    gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
+    // Whether some step's workgroups waited in vain; it stays so.
+    bool given_up() const;
+
+  private:
+    gpu::Buffer table_;     // DecodeLayer[n_layers]
+    gpu::Buffer channels_;  // u64[decode_channel_words()]
+    gpu::Buffer sync_;      // DecodeSync
+    gpu::Buffer given_up_;  // u32, in host memory
+};
+
+}  // namespace lorad::model

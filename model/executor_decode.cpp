@@ -1,0 +1,102 @@
+// The trial of DecodeLayers before the first request, and what happens when its workgroups wait in vain later.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "gpu/upload.h"
+#include "model/executor_impl.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+
+namespace lorad::model {
+namespace {
+
+// Of the trial of DecodeLayers: both ways round the inputs of products to the weights' type, but add in another order.
+constexpr uint32_t kTrialTokens = 3;
+constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
+
+}  // namespace
+
+// Some step's workgroups waited for each other in vain: the steps in flight are computed again without them. Writing K and V again does
+// no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
+Status Executor::Impl::redo_in_flight() {
+    log_warn("kernels: decode_layers gave up waiting on {}; steps of one row use separate dispatches from now on", device.capabilities().name);
+    decode_works = false;
+    for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
+    for (InFlight& step : in_flight) {
+        const gpu::Buffer& before = ring[(step.slot + kRingSlots - 1) % kRingSlots].results;
+        const auto* results = reinterpret_cast<const gpu::SampleResult*>(before.mapped().data());
+        std::vector<int32_t> tokens(options.n_outputs_max);
+        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
+        TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
+        TRY(device.uploader().finish());
+        step.shape.one_dispatch = false;
+        TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape));
+        TRY_ASSIGN(step.value, replay(step.slot, step.n_state_bytes, *recording, !step.hidden_outputs.empty()));
+        TRY(device.compute_queue().wait(step.value));
+    }
+    return ok_status();
+}
+
+// A token in the first block of the cache.
+Status Executor::Impl::trial_step(uint32_t position, bool one_dispatch) {
+    StepBatch batch;
+    const BlockId block{0};
+    const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
+    batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, kNoAdapterSlot), true);
+    StepShape shape = shape_of(batch);
+    shape.one_dispatch = one_dispatch;
+    TRY_ASSIGN(const gpu::CommandBuffer* step, recording_of(shape));
+    TRY_ASSIGN(const uint64_t value, run(batch, shape, *step, 0));
+    return device.compute_queue().wait(value);
+}
+
+Result<std::vector<float>> Executor::Impl::trial_logits(bool one_dispatch) {
+    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, one_dispatch));
+    const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
+    return std::vector<float>(logits, logits + config.vocab_size);
+}
+
+// Milliseconds of the middle one of a few steps at the trial's last position.
+Result<double> Executor::Impl::trial_ms(bool one_dispatch) {
+    constexpr uint32_t kSteps = 9;
+    std::vector<double> times;
+    for (uint32_t i = 0; i < kSteps; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        TRY(trial_step(kTrialTokens - 1, one_dispatch));
+        times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::ranges::nth_element(times, times.begin() + kSteps / 2);
+    return times[kSteps / 2];
+}
+
+// Before the first request, with the model's own weights: right, and faster than the separate dispatches?
+Status Executor::Impl::try_decode_layers() {
+    if (!decode_layers) return ok_status();
+    TRY_ASSIGN(const std::vector<float> want, trial_logits(false));
+    TRY_ASSIGN(const std::vector<float> got, trial_logits(true));
+    double error = 0, largest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+        error = std::max(error, static_cast<double>(std::abs(got[i] - want[i])));
+        largest = std::max(largest, static_cast<double>(std::abs(want[i])));
+        if (!std::isfinite(got[i])) error = INFINITY;
+    }
+    const bool is_bf16 = weights.layers.front().qkv.type == gpu::ScalarType::kBf16;
+    decode_works = !decode_layers->given_up() && error <= (is_bf16 ? kTrialToleranceBf16 : kTrialToleranceF16) * largest;
+    if (decode_works && options.decode == gpu::PersistentDecode::kAuto) {
+        TRY_ASSIGN(const double separate_ms, trial_ms(false));
+        TRY_ASSIGN(const double one_ms, trial_ms(true));
+        decode_works = !decode_layers->given_up() && one_ms < separate_ms;
+        log_debug("kernels: a step of one row takes {:.3f} ms in one dispatch, {:.3f} in separate ones", one_ms, separate_ms);
+        return ok_status();
+    }
+    if (decode_works) return ok_status();
+    const std::string why = decode_layers->given_up() ? "its workgroups do not run side by side" : format("relative error {:.1e}", error / largest);
+    if (options.decode == gpu::PersistentDecode::kOn) {
+        return make_error(ErrorCode::kInvalidConfig, format("persistent decode on: not possible on {}: {}", device.capabilities().name, why));
+    }
+    log_warn("kernels: decode_layers on {} fails its trial ({}); it is not used", device.capabilities().name, why);
+    return ok_status();
+}
+
+}  // namespace lorad::model

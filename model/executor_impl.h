@@ -1,0 +1,121 @@
+// What Executor is made of; executor.cpp runs steps, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/queue.h"
+#include "model/decode_layers.h"
+#include "model/executor.h"
+#include "model/forward.h"
+#include "model/hidden_rows.h"
+#include "model/kv_cache.h"
+#include "model/recording_cache.h"
+#include "model/step_state.h"
+
+namespace lorad::model {
+
+constexpr uint32_t kInFlightMax = 2;
+// One more than can be in flight, so that the answers of a finished step stay readable while two others run.
+constexpr uint32_t kRingSlots = kInFlightMax + 1;
+
+// Host memory of one step in flight.
+struct RingSlot {
+    gpu::Buffer state;                              // the step state as the host writes it
+    gpu::Buffer results;                            // SampleResult[n_outputs_max]
+    gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
+    std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
+    std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
+    HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
+};
+
+// What recordings of steps in flight may still read.
+struct Retired {
+    std::shared_ptr<const MergedWeights> merged;
+    std::list<std::pair<StepShape, gpu::CommandBuffer>> recordings;
+    uint64_t until_step = 0;  // number of finished steps from which on nobody does
+};
+
+struct InFlight {
+    uint32_t slot = 0;
+    StepShape shape;
+    uint64_t n_state_bytes = 0;
+    uint32_t n_outputs = 0;
+    uint64_t value = 0;  // of the queue's timeline
+    uint32_t n_dispatches = 0;
+    std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
+};
+
+struct Executor::Impl {
+    gpu::Device& device;
+    const ModelConfig config;
+    ExecutorOptions options;  // filled in
+    MemoryPlan plan;
+    std::unique_ptr<gpu::KernelSet> kernels;
+    ModelWeights weights;
+    KvCache kv_cache;
+    Scratch scratch;
+    gpu::Buffer rope_table;
+    gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
+    std::unique_ptr<LoraTable> lora_table;
+    std::unique_ptr<WeightTransform> transform;
+    std::shared_ptr<const MergedWeights> merged;
+    std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
+    bool decode_works = false;
+    RingSlot ring[kRingSlots];
+    RecordingCache recordings;
+    uint64_t n_recordings = 0;
+    uint64_t n_submitted = 0;
+    std::vector<InFlight> in_flight;  // oldest first
+    std::vector<Retired> retired;
+    std::vector<int32_t> sampled;
+    std::vector<float> max_logits, log_sum_exps;
+
+    Impl(gpu::Device& on_device, const ModelConfig& model_config, const ExecutorOptions& with_options)
+        : device(on_device), config(model_config), options(with_options) {}
+    ~Impl() {
+        // A failure here means that the device is lost: nothing runs any more.
+        for (const InFlight& step : in_flight) (void)device.compute_queue().wait(step.value).ok();
+    }
+
+    ForwardLimits limits() const {
+        return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
+    }
+    uint64_t rope_table_bytes() const { return uint64_t{options.n_positions_max} * config.rope.rotary_dim * sizeof(float); }
+    uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
+
+    Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
+    Status allocate(const ScratchBytes& scratch_sizes);
+    Status upload_rope_table();
+    // A power of two, so that a growing context needs few recordings.
+    uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
+        return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
+    }
+    SlotLookup slot_lookup() const {
+        return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
+    }
+    StepShape shape_of(const StepBatch& batch) const;
+    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
+    std::vector<StepShape> usual_shapes() const;
+    Status warm_up();
+    Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
+    Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
+    Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
+    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
+    Result<uint64_t> replay(uint32_t slot_idx, uint64_t n_state_bytes, const gpu::CommandBuffer& step, bool wants_hidden);
+    Status redo_in_flight();
+    Status trial_step(uint32_t position, bool one_dispatch);
+    Result<std::vector<float>> trial_logits(bool one_dispatch);
+    Result<double> trial_ms(bool one_dispatch);
+    Status try_decode_layers();
+    void free_retired() {
+        std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
+    }
+};
+
+}  // namespace lorad::model

@@ -88,6 +88,29 @@ TEST_P(GrammarOf, JsonSchemaLeadsToMatchingJson) {
     }
 }
 
+TEST_P(GrammarOf, NumbersKeepToExclusiveBounds) {
+    const Setting setting = setting_of(GetParam());
+    std::mt19937 random(11);
+    struct Case {
+        const char* schema;
+        double above, below;
+    };
+    const Case cases[] = {{R"({"type":"number","exclusiveMinimum":10,"maximum":10.5})", 10, 10.5001},
+                          {R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":0.25})", 0, 0.25},
+                          {R"({"type":"number","minimum":-10.5,"exclusiveMaximum":-10})", -10.5001, -10},
+                          {R"({"type":"number","exclusiveMinimum":-3,"maximum":-2.5})", -3, -2.4999},
+                          {R"({"type":"integer","exclusiveMinimum":10,"maximum":12})", 10, 12.5}};
+    for (const Case& one : cases) {
+        for (int round = 0; round < 8; ++round) {
+            const auto grammar = make(setting, GrammarKind::kJsonSchema, one.schema);
+            ASSERT_TRUE(grammar);
+            const double value = nlohmann::json::parse(random_walk(*grammar, setting, random)).get<double>();
+            EXPECT_GT(value, one.above) << one.schema;
+            EXPECT_LT(value, one.below) << one.schema;
+        }
+    }
+}
+
 TEST_P(GrammarOf, RegexAllowsExactlyItsTexts) {
     const Setting setting = setting_of(GetParam());
     std::mt19937 random(5);

@@ -78,8 +78,6 @@ fn bound_hostnames(schema: &mut serde_json::Value) {
             if is_hostname && bound.is_some_and(|n| n > HOSTNAME_CHARACTERS_MAX) {
                 members.insert("maxLength".to_owned(), HOSTNAME_CHARACTERS_MAX.into());
             }
-            // Values are no schemas, whatever they look like.
-            let is_value = |key: &str| matches!(key, "const" | "enum" | "default" | "examples");
             members
                 .iter_mut()
                 .filter(|(key, _)| !is_value(key))
@@ -87,6 +85,50 @@ fn bound_hostnames(schema: &mut serde_json::Value) {
         }
         _ => {}
     }
+}
+
+/// For numbers just above a whole number that is itself excluded, as 10 < x <= 10.5, the grammar's range of decimals lets that
+/// number in (likewise -10.5 <= x < -10). Such an exclusive bound becomes an inclusive one a little further in: at most a tenth
+/// of what lies between the bounds is given up.
+fn step_off_whole_bounds(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Array(elements) => elements.iter_mut().for_each(step_off_whole_bounds),
+        serde_json::Value::Object(members) => {
+            let number = |key: &str| members.get(key).and_then(serde_json::Value::as_f64);
+            let (above, below) = (number("exclusiveMinimum"), number("exclusiveMaximum"));
+            let top = [number("maximum"), below].into_iter().flatten().reduce(f64::min);
+            let bottom = [number("minimum"), above].into_iter().flatten().reduce(f64::max);
+            // A power of ten below a tenth of the room, if the bounds lie within one whole number.
+            let step = |room: f64| {
+                (room > 0.0 && room < 1.0).then(|| 10f64.powi((room.log10() - 1.0).floor() as i32))
+            };
+            let is_whole = |bound: &f64| bound.fract() == 0.0;
+            if let (Some(bound), Some(top)) = (above.filter(is_whole).filter(|b| *b >= 0.0), top) {
+                if let Some(step) = step(top - bound) {
+                    members.remove("exclusiveMinimum");
+                    members.insert("minimum".to_owned(), (bound + step).into());
+                }
+            }
+            if let (Some(bound), Some(bottom)) =
+                (below.filter(is_whole).filter(|b| *b <= 0.0), bottom)
+            {
+                if let Some(step) = step(bound - bottom) {
+                    members.remove("exclusiveMaximum");
+                    members.insert("maximum".to_owned(), (bound - step).into());
+                }
+            }
+            members
+                .iter_mut()
+                .filter(|(key, _)| !is_value(key))
+                .for_each(|(_, member)| step_off_whole_bounds(member));
+        }
+        _ => {}
+    }
+}
+
+/// Values are no schemas, whatever they look like.
+fn is_value(key: &str) -> bool {
+    matches!(key, "const" | "enum" | "default" | "examples")
 }
 
 pub struct Grammar {
@@ -124,6 +166,7 @@ impl Grammar {
                 let mut schema: serde_json::Value = serde_json::from_str(source)
                     .map_err(|e| invalid(format!("JSON schema: {e}")))?;
                 bound_hostnames(&mut schema);
+                step_off_whole_bounds(&mut schema);
                 if let Some(object) = schema.as_object_mut() {
                     object
                         .entry("x-guidance")

@@ -1,0 +1,207 @@
+"""What the thirty tests of the scorecard share. docs/RELIABILITY.md says what each must show.
+
+A test is one file, t<two digits>_<name>.py:
+
+    #!/usr/bin/env python3
+    \"\"\"T23: one sentence.\"\"\"
+    from frame import check, main
+
+    def run(card):
+        card.gtest("every field has a tag", "adapters_tests", "CacheIdentity.*")       # C++ tests that exist are called, not written again
+        with card.part("a reload of the name is another cache"):                        # what fails in it (AssertionError or any other) fails it
+            with card.server("--max-loras", "4") as server:                             # tests/e2e/harness.py's Server: lorad on the demo model
+                check(server.metric("lorad_prefix_hits_total") == 0, "a hit")
+        card.figure("cross hits", 0)
+        card.trials += 1000
+
+    if __name__ == "__main__":
+        main("T23", run)
+
+It is run as  tests/scorecard/t23_x.py --tier commit|nightly|release --build build/dev [--lorad PATH] [--seed N], prints one line of JSON
+(the last line of stdout; what else it says goes to stderr) and exits 0 if no part failed, else 1.
+
+How much it does depends on card.tier: `commit` is a quick form (seconds; all thirty together at most four minutes), part of ctest. A run that did
+not do all that reliability asks for says so with card.short_of("what is missing; the command that does it"): it may pass, but scores as "partly".
+
+    card.part(name)           with-block; a failure ends the block, is recorded, and the test goes on
+    card.gtest(part, program, filter, env={}, seconds=600)   one part; RecordProperty values become figures. No test run, or one skipped: failed
+    card.command(part, [argv], seconds=600, env={})          one part: exit status 0; returns stdout
+    card.server(*flags, adapters=(), env={})                 a daemon on lavapipe and a free port
+    card.figure(name, value)  goes into the line and the table of docs/RELIABILITY.md: few and short
+    card.trials += n          what "0 failures" was counted over
+    card.grade(what, figure, limit, better="lower")          graded tests: full, half within 1.5 times, one point within 3 times
+    card.short_of(text)       what of the full test this run has not done
+    card.release_only(text)   what only a release does (days of fuzzing, other vendors' GPUs); told in the table, without points
+    card.note(text)           one sentence for the table
+    card.tier, card.quick (tier is commit), card.seed, card.random, card.build, card.lorad, card.folder (a scratch folder)
+
+A test without a quick form, or whose quick form is tests that ctest runs anyway, has the line "# ctest: no" after its docstring.
+
+Planted bugs are in plants.py, the points and the table in table.py, the order of things in runner.py; tests/scorecard.sh is the command.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+from harness import ADAPTERS, MODEL, Server, check, check_equal, check_error  # noqa: E402, F401  (for the tests)
+
+TIERS = ("commit", "nightly", "release")
+GATE_POINTS = 3
+GRADED_POINTS = {"T12": 6, "T24": 5, "T26": 5, "T30": 6}
+
+
+def kind_of(test):
+    return "graded" if test in GRADED_POINTS else "gate"
+
+
+def git_state():
+    """The commit, with a plus where the tree differs from it. A tree with a planted bug is told of by its environment."""
+    given = os.environ.get("LORAD_SCORECARD_GIT")
+    if given:
+        return given
+    run = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        return "unknown"
+    dirty = subprocess.run(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
+    return run.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def use_software_device():
+    """Results must not depend on a machine's graphics card; LORAD_TEST_DEVICE asks for one all the same."""
+    if os.environ.get("LORAD_TEST_DEVICE") or os.environ.get("VK_DRIVER_FILES"):
+        return
+    for folder in ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"):
+        for path in sorted(pathlib.Path(folder).glob("lvp_icd*.json")):
+            os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = str(path)
+            return
+
+
+class Card:
+    def __init__(self, test, tier, build, lorad, seed, folder):
+        self.test, self.tier, self.build, self.lorad = test, tier, pathlib.Path(build), str(lorad)
+        self.quick = tier == "commit"
+        self.seed, self.random = seed, random.Random(seed)
+        self.folder = pathlib.Path(folder)
+        self.trials = 0
+        self.figures, self.passed_parts, self.failures, self.missing, self.releases, self.notes = {}, [], {}, [], [], []
+        self.grades = []
+
+    def say(self, text):
+        print(f"{self.test}: {text}", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def part(self, name):
+        began = time.monotonic()
+        try:
+            yield
+        except Exception as error:  # every part is to be heard
+            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            self.failures[name] = what[:2000] or "failed"
+            self.say(f"FAIL {name}: {what}")
+            if not isinstance(error, AssertionError):
+                self.say(traceback.format_exc())
+        else:
+            self.passed_parts.append(name)
+            self.say(f"ok   {name} ({time.monotonic() - began:.1f} s)")
+
+    def server(self, *flags, adapters=(), env=None, lorad=None):
+        return Server(lorad or self.lorad, *flags, adapters=adapters, env=env)
+
+    def command(self, part, argv, seconds=600, env=None):
+        with self.part(part):
+            run = subprocess.run([str(a) for a in argv], cwd=ROOT, env=dict(os.environ, **(env or {})), capture_output=True, text=True,
+                                 errors="replace", timeout=seconds, check=False)
+            check(run.returncode == 0, f"exit status {run.returncode}: {(run.stdout + run.stderr)[-1500:]}")
+            return run.stdout
+        return ""
+
+    def gtest(self, part, program, tests, env=None, seconds=600):
+        with self.part(part):
+            report = self.folder / f"{program}.{len(self.passed_parts) + len(self.failures)}.json"
+            run = subprocess.run([str(self.build / "tests" / program), f"--gtest_filter={tests}", f"--gtest_output=json:{report}"], cwd=ROOT,
+                                 env=dict(os.environ, **(env or {})), capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+            check(report.exists(), f"{program} ended with {run.returncode}: {(run.stdout + run.stderr)[-1500:]}")
+            cases = [case for suite in json.loads(report.read_text())["testsuites"] for case in suite["testsuite"]]
+            ran = [case for case in cases if case["status"] == "RUN"]
+            failed = [f"{case['classname']}.{case['name']}: {case['failures'][0]['failure'][:600]}" for case in ran if case.get("failures")]
+            skipped = [case["name"] for case in ran if case.get("result") == "SKIPPED"]
+            check(run.returncode == 0 and not failed, "; ".join(failed) or f"exit status {run.returncode}: {run.stdout[-800:]}{run.stderr[-800:]}")
+            check(ran and not skipped, f"no test is called {tests}" if not ran else f"skipped: {skipped}")
+            known = {"name", "file", "line", "status", "result", "timestamp", "time", "classname", "failures", "value_param", "type_param"}
+            for case in ran:
+                for key, value in case.items():
+                    if key == "trials":
+                        self.trials += int(value)
+                    elif key not in known:
+                        self.figure(key, value)
+
+    def figure(self, name, value):
+        if isinstance(value, float):
+            value = float(f"{value:.4g}")
+        self.figures[name] = value
+
+    def grade(self, what, figure, limit, better="lower"):
+        """The share of a graded test's points that this figure is worth; the worst figure decides."""
+        self.figure(what, figure)
+        full = GRADED_POINTS[self.test]
+        ratio = (figure / limit if limit else float("inf") if figure else 1.0) if better == "lower" else (limit / figure if figure else float("inf"))
+        self.grades.append(full if ratio <= 1 else full // 2 if ratio <= 1.5 else 1 if ratio <= 3 else 0)
+        self.passed_parts.append(what)
+
+    def short_of(self, text):
+        self.missing.append(text)
+
+    def release_only(self, text):
+        if self.tier != "release":
+            self.releases.append(text)
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def points(self):
+        """Without what a control that fails adds: table.py knows about those."""
+        if kind_of(self.test) == "graded":
+            points = min(self.grades, default=0)
+            return min(points, 1) if self.failures else points
+        if self.failures or self.missing:
+            return 1 if self.passed_parts and not self.failures else 0
+        return GATE_POINTS - 1 if self.passed_parts else 0
+
+    def line(self, seconds):
+        return {"test": self.test, "kind": kind_of(self.test), "tier": self.tier, "passed": bool(self.passed_parts) and not self.failures,
+                "full": bool(self.passed_parts) and not self.failures and not self.missing, "points": self.points(), "figures": self.figures,
+                "trials": self.trials, "parts": self.passed_parts, "failed": self.failures, "missing": self.missing,
+                "release": self.releases, "note": " ".join(self.notes),
+                "seed": self.seed, "seconds": round(seconds, 1), "git": git_state()}
+
+
+def main(test, run):
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--tier", choices=TIERS, default="commit")
+    parser.add_argument("--build", default=str(ROOT / "build/dev"), help="the build folder, for the test programs")
+    parser.add_argument("--lorad", help="the program; default: the build folder's")
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("LORAD_TEST_SEED", 1)))
+    args = parser.parse_args()
+    use_software_device()
+    build = pathlib.Path(args.build).resolve()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"scorecard-{test}-") as folder:
+        card = Card(test, args.tier, build, args.lorad or build / "lorad", args.seed, folder)
+        with card.part("the test itself") as _:
+            run(card)
+        card.passed_parts = [part for part in card.passed_parts if part != "the test itself"]
+        line = card.line(time.monotonic() - began)
+    print(json.dumps(line), flush=True)
+    sys.exit(0 if line["passed"] else 1)

@@ -23,6 +23,9 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kMethodNotAllowed, 405, kInvalid, "method_not_allowed"},
     ErrorInfo{ErrorCode::kPayloadTooLarge, 413, kInvalid, "request_too_large"},
     ErrorInfo{ErrorCode::kOverloaded, 429, "rate_limit_error", "server_overloaded"},
+    ErrorInfo{ErrorCode::kUnauthorized, 401, "authentication_error", "unauthorized"},
+    ErrorInfo{ErrorCode::kForbidden, 403, "permission_error", "forbidden"},
+    ErrorInfo{ErrorCode::kRateLimited, 429, "rate_limit_error", "rate_limited"},
     ErrorInfo{ErrorCode::kDraining, 503, kServer, "service_unavailable"},
     ErrorInfo{ErrorCode::kOutOfMemory, 507, kServer, "out_of_memory"},
     ErrorInfo{ErrorCode::kInvalidAdapterName, 400, kInvalid, "invalid_lora_name"},
@@ -72,6 +75,7 @@ std::string error_body(const Error& error) {
 int retry_after_s(ErrorCode code) {
     switch (code) {
         case ErrorCode::kOverloaded:
+        case ErrorCode::kRateLimited:
         case ErrorCode::kAdapterBusy:
             return 1;
         case ErrorCode::kDraining:

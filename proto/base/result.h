@@ -25,6 +25,9 @@ enum class ErrorCode : uint8_t {
     kMethodNotAllowed,
     kPayloadTooLarge,
     kOverloaded,  // a bounded queue is full: 429
+    kUnauthorized,  // no key, or none that is valid: 401
+    kForbidden,     // the key's scopes do not allow it: 403
+    kRateLimited,   // more than the key's quota: 429
     kDraining,    // 503
     kOutOfMemory,
     kInvalidAdapterName,

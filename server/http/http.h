@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,14 @@
 #include "proto/error.h"
 #include "proto/url.h"
 
+namespace lorad::server::access {
+struct Principal;
+}
+
 namespace lorad::server {
+
+// Which of the server's listening sockets a request came in on.
+enum class ListenerRole : uint8_t { kMain, kAdmin };
 
 // A request's body as it comes from the network. The request's HTTP worker only.
 class HttpBody {
@@ -35,6 +43,10 @@ struct HttpRequest {
     std::string if_none_match;
     std::string last_event_id;  // of an event stream that is taken up again
     std::string fairness_id;    // the tenant, as a gateway names it; may be empty
+    std::string authorization;  // as sent: "Bearer KEY"
+    std::string x_api_key;      // the key, as Anthropic's clients send it
+    std::string peer;           // the client's address, or "unix"
+    ListenerRole listener = ListenerRole::kMain;
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none
     std::string body;
@@ -43,7 +55,8 @@ struct HttpRequest {
     // nobody.
     std::function<bool()> client_gone;
 
-    // Filled by the router: what stands for each {} of the route, decoded, and the query.
+    // Filled by the router: whose key it is, what stands for each {} of the route, decoded, and the query.
+    std::shared_ptr<const access::Principal> principal;  // null: the server has no keys
     std::vector<std::string> params;
     std::vector<std::pair<std::string, std::string>> query;
 

@@ -213,6 +213,9 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     ours.if_none_match = request.get_header_value("If-None-Match");
     ours.last_event_id = request.get_header_value("Last-Event-ID");
     ours.fairness_id = request.get_header_value("x-gateway-inference-fairness-id");
+    ours.authorization = request.get_header_value("Authorization");
+    ours.x_api_key = request.get_header_value("x-api-key");
+    ours.peer = request.remote_addr;
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
     ours.client_gone = client_gone_of(request);

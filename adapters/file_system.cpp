@@ -21,8 +21,18 @@ namespace {
 constexpr size_t kTransferBytes = size_t{64} << 20;  // of one read() or write()
 
 Error system_error(std::string_view what, const std::string& path, int error) {
-    const ErrorCode code = error == ENOENT ? ErrorCode::kAdapterFileNotFound : ErrorCode::kStorageFailed;
-    return make_error(code, format("the adapter store: cannot {} {}: {}", what, json_quote(path),
+    const auto code = [&] {
+        switch (error) {
+            case ENOENT: return ErrorCode::kAdapterFileNotFound;
+            case ENOSPC:
+            case EDQUOT:
+            case EFBIG: return ErrorCode::kStorageFull;
+            case EROFS: return ErrorCode::kStoreReadOnly;
+            case ENOMEM: return ErrorCode::kOutOfMemory;
+            default: return ErrorCode::kStorageFailed;
+        }
+    };
+    return make_error(code(), format("the adapter store: cannot {} {}: {}", what, json_quote(path),
                                    std::error_code(error, std::generic_category()).message()));
 }
 

@@ -25,7 +25,8 @@ class NewFile {
 };
 
 // Paths are "name" or "folder/name" below the root; nothing is followed out of it: links are errors. Any thread.
-// Errors: kAdapterFileNotFound where there is no such file; read(): kIo where the disk fails; else kStorageFailed.
+// Errors: kAdapterFileNotFound where there is no such file; kStorageFull; kStoreReadOnly of a disk that is; kOutOfMemory; read(): kIo where
+// the disk fails; else kStorageFailed.
 class FileSystem {
   public:
     struct Entry {

@@ -29,7 +29,7 @@ struct StoreLimits {
 class BlobUpload {
   public:
     virtual ~BlobUpload() = default;
-    // kAdapterFileTooLarge beyond the announced or largest size, kStorageFailed.
+    // kAdapterFileTooLarge beyond the announced or largest size, kStorageFull, kStorageFailed.
     virtual Status write(std::span<const std::byte> bytes) = 0;
     // Durable when this returns. kDigestMismatch: not the bytes that the digest names.
     virtual Status finish() = 0;
@@ -42,10 +42,11 @@ class Store {
 
     // The catalogue as it was saved last.
     virtual const Catalogue& found() const = 0;
-    // Durable when this returns; on an error the one before is still there.
+    // Durable when this returns; on an error the one before is still there. kStorageFull; kStoreReadOnly: a disk has failed to sync, and nothing
+    // is taken before a restart.
     virtual Status save(const Catalogue& catalogue) = 0;
 
-    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFailed where the store is full,
+    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFull,
     // kAdapterBusy with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) = 0;
     // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as begin().

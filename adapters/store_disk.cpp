@@ -45,18 +45,18 @@ class DiskStore final : public Store {
         for (const auto& [fresh, name] : {std::pair(kManifestNew, kManifest), std::pair(kCopyNew, kCopy)}) {
             const Status written = write_file(fresh, text);
             if (written.ok()) continue;
-            for (const std::string& unused : {kManifestNew, kCopyNew}) (void)files_->remove(unused).ok();
+            remove_new_manifests();
             return written;
         }
-        Status renamed = files_->rename(kManifestNew, kManifest);
-        if (renamed.ok()) renamed = files_->rename(kCopyNew, kCopy);
-        if (renamed.ok()) renamed = files_->sync_folder("");
-        if (!renamed.ok()) {
-            // Nobody knows any more what is on the disk; only a restart finds out.
-            read_only_ = true;
-            log_error("the adapter store is read-only from here on: {}", renamed.error().message);
+        const Status renamed = files_->rename(kManifestNew, kManifest);
+        if (!renamed.ok() && renamed.error().code == ErrorCode::kStorageFull) {
+            remove_new_manifests();
             return renamed;
         }
+        // From here on nobody knows what is on the disk where a call fails; only a restart finds out.
+        if (!renamed.ok()) return read_only(renamed.error());
+        if (const Status copied = files_->rename(kCopyNew, kCopy); !copied.ok()) return read_only(copied.error());
+        if (const Status synced = files_->sync_folder(""); !synced.ok()) return read_only(synced.error());
         const std::lock_guard lock(mutex_);
         set_used(catalogue);
         return ok_status();
@@ -177,16 +177,12 @@ class DiskStore final : public Store {
                 return make_error(ErrorCode::kDigestMismatch,
                                   format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, n_bytes_));
             }
-            TRY(file_->sync());
+            TRY(store_.synced(*file_));
             file_.reset();
             TRY(store_.files_->rename(path_, blob_path(sha256_)));
             kept_ = true;
             const Status synced = store_.files_->sync_folder("blobs");
-            if (!synced.ok()) {
-                store_.read_only_ = true;
-                log_error("the adapter store is read-only from here on: {}", synced.error().message);
-                return synced;
-            }
+            if (!synced.ok()) return store_.read_only(synced.error());
             const std::lock_guard lock(store_.mutex_);
             Blob& blob = store_.blobs_[sha256_];
             store_.bytes_ += n_bytes_ - blob.bytes;
@@ -211,13 +207,31 @@ class DiskStore final : public Store {
 
     Status check_writable() const {
         if (!read_only_) return ok_status();
-        return make_error(ErrorCode::kStorageFailed, "the adapter store is read-only after a failure of its disk; see the log");
+        return make_error(ErrorCode::kStoreReadOnly, "the adapter store is read-only after a failure of its disk; see the log");
     }
 
     Status write_file(const std::string& path, std::string_view text) {
         TRY_ASSIGN(const std::unique_ptr<NewFile> file, files_->create(path));
         TRY(file->write(std::as_bytes(std::span(text))));
-        return file->sync();
+        return synced(*file);
+    }
+
+    void remove_new_manifests() {
+        for (const std::string& unused : {kManifestNew, kCopyNew}) (void)files_->remove(unused).ok();
+    }
+
+    // A sync that failed may succeed when it is tried again although the bytes are lost, so nothing is kept any more. Without room for them
+    // the new file goes away, and with it all that could not be written.
+    Status synced(NewFile& file) {
+        const Status status = file.sync();
+        if (status.ok() || status.error().code == ErrorCode::kStorageFull) return status;
+        return read_only(status.error());
+    }
+
+    Error read_only(const Error& why) {
+        read_only_ = true;
+        log_error("the adapter store is read-only from here on: {}", why.message);
+        return make_error(ErrorCode::kStoreReadOnly, "the disk of the adapter store fails; the store is read-only, see the log");
     }
 
     // Whichever copy is sound and newer.
@@ -280,7 +294,7 @@ class DiskStore final : public Store {
                 if (loose && (oldest == blobs_.end() || it->second.since_s < oldest->second.since_s)) oldest = it;
             }
             if (oldest == blobs_.end()) {
-                return make_error(ErrorCode::kStorageFailed,
+                return make_error(ErrorCode::kStorageFull,
                                   format("no room for {} bytes more: {} of {} bytes and {} of {} files are in use; remove adapters "
                                          "first",
                                          bytes, bytes_ + incoming_bytes_, limits_.bytes_max, blobs_.size(), limits_.n_blobs_max));

@@ -105,7 +105,7 @@ class MemoryStore final : public Store {
         const std::lock_guard lock(mutex_);
         if (blobs_.contains(sha256)) return ok_status();
         if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
-            return make_error(ErrorCode::kStorageFailed,
+            return make_error(ErrorCode::kStorageFull,
                               format("{} bytes more than the {} that adapters may take", bytes.size, limits_.bytes_max));
         }
         bytes_ += bytes.size;

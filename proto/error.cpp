@@ -39,13 +39,19 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kDigestMismatch, 400, kInvalid, "digest_mismatch"},
     ErrorInfo{ErrorCode::kInvalidLoadPolicy, 400, kInvalid, "invalid_lora_load_policy"},
     ErrorInfo{ErrorCode::kStorageFailed, 507, kServer, "lora_storage_unavailable"},
+    ErrorInfo{ErrorCode::kStorageFull, 507, kServer, "lora_storage_full"},
+    ErrorInfo{ErrorCode::kStoreReadOnly, 503, kServer, "lora_store_read_only"},
     ErrorInfo{ErrorCode::kRequestTimeout, 408, kInvalid, "request_timeout"},
     ErrorInfo{ErrorCode::kUnsupportedMedia, 415, kInvalid, "unsupported_media_type"},
+    ErrorInfo{ErrorCode::kLengthRequired, 411, kInvalid, "length_required"},
+    ErrorInfo{ErrorCode::kHeadTooLarge, 431, kInvalid, "request_head_too_large"},
+    ErrorInfo{ErrorCode::kVersionUnsupported, 505, kInvalid, "http_version_not_supported"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
+    ErrorInfo{ErrorCode::kNotFinite, 500, kServer, "output_not_finite"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
     ErrorInfo{ErrorCode::kInvalidConfig, 500, kServer, "invalid_config"},
     ErrorInfo{ErrorCode::kNoDevice, 500, kServer, "no_device"},
-    ErrorInfo{ErrorCode::kIo, 500, kServer, "io_error"},
+    ErrorInfo{ErrorCode::kIo, 503, kServer, "io_error"},
     ErrorInfo{ErrorCode::kInternal, 500, kServer, "internal_error"},
 };
 
@@ -80,6 +86,8 @@ int retry_after_s(ErrorCode code) {
             return 1;
         case ErrorCode::kDraining:
         case ErrorCode::kDeviceLost:
+        case ErrorCode::kStoreReadOnly:
+        case ErrorCode::kIo:
             return 5;
         default:
             return 0;

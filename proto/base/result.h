@@ -40,10 +40,16 @@ enum class ErrorCode : uint8_t {
     kAdapterFileTooLarge,
     kDigestMismatch,     // the bytes are not those that the digest names
     kInvalidLoadPolicy,  // a mode that this server, or this adapter, does not do
-    kStorageFailed,      // the store cannot keep it: full, read-only, damaged
+    kStorageFailed,      // the store cannot keep or give it: a failing disk, a damaged file
+    kStorageFull,        // the disk, a quota or the store's own limit: 507
+    kStoreReadOnly,      // after a disk that failed to sync; until a restart: 503
     kRequestTimeout,     // the body came too slowly: 408
     kUnsupportedMedia,   // 415
+    kLengthRequired,     // a body without Content-Length: 411
+    kHeadTooLarge,       // a request's head: 431
+    kVersionUnsupported,  // not HTTP/1.0 or 1.1: 505
     kDeviceLost,
+    kNotFinite,         // the model's output is NaN or infinite: that request ends, 500
     kInvalidModel,      // model folder missing, corrupt or of an unsupported architecture
     kInvalidConfig,     // flags, file or environment
     kNoDevice,          // no usable Vulkan device

@@ -95,7 +95,7 @@ void Engine::end_not_finite(Sequence& sequence, uint32_t position) {
     blocks_.forget(sequence.blocks);
     sequence.n_published = uint32_t(sequence.blocks.size());
     end_sequence(sequence, {FinishReason::kError,
-                            make_error(ErrorCode::kInternal,
+                            make_error(ErrorCode::kNotFinite,
                                        "the model's output is not a finite number")});
 }
 

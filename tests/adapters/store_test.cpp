@@ -122,10 +122,10 @@ TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
     EXPECT_EQ(store->bytes(), 0u);
     ASSERT_TRUE(put(*store, std::string(50, 'a')).ok());
     ASSERT_TRUE(put(*store, std::string(40, 'b')).ok());
-    EXPECT_EQ(put(*store, std::string(11, 'c')).error().code, ErrorCode::kStorageFailed);
+    EXPECT_EQ(put(*store, std::string(11, 'c')).error().code, ErrorCode::kStorageFull);
     {
         auto upload = *store->begin(digest_of(std::string(11, 'c')), std::nullopt);
-        EXPECT_EQ(upload->write(bytes(std::string(11, 'c'))).error().code, ErrorCode::kStorageFailed);
+        EXPECT_EQ(upload->write(bytes(std::string(11, 'c'))).error().code, ErrorCode::kStorageFull);
     }
     EXPECT_TRUE(put(*store, std::string(10, 'd')).ok());
     EXPECT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));

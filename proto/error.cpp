@@ -46,6 +46,9 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kLengthRequired, 411, kInvalid, "length_required"},
     ErrorInfo{ErrorCode::kHeadTooLarge, 431, kInvalid, "request_head_too_large"},
     ErrorInfo{ErrorCode::kVersionUnsupported, 505, kInvalid, "http_version_not_supported"},
+    ErrorInfo{ErrorCode::kUriTooLong, 414, kInvalid, "uri_too_long"},
+    ErrorInfo{ErrorCode::kExpectationFailed, 417, kInvalid, "expectation_failed"},
+    ErrorInfo{ErrorCode::kTooManyConnections, 503, kServer, "too_many_connections"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
     ErrorInfo{ErrorCode::kNotFinite, 500, kServer, "output_not_finite"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
@@ -83,6 +86,7 @@ int retry_after_s(ErrorCode code) {
         case ErrorCode::kOverloaded:
         case ErrorCode::kRateLimited:
         case ErrorCode::kAdapterBusy:
+        case ErrorCode::kTooManyConnections:
             return 1;
         case ErrorCode::kDraining:
         case ErrorCode::kDeviceLost:

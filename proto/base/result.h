@@ -48,6 +48,9 @@ enum class ErrorCode : uint8_t {
     kLengthRequired,     // a body without Content-Length: 411
     kHeadTooLarge,       // a request's head: 431
     kVersionUnsupported,  // not HTTP/1.0 or 1.1: 505
+    kUriTooLong,          // 414
+    kExpectationFailed,   // Expect with anything but 100-continue: 417
+    kTooManyConnections,  // in all or from one address: 503
     kDeviceLost,
     kNotFinite,         // the model's output is NaN or infinite: that request ends, 500
     kInvalidModel,      // model folder missing, corrupt or of an unsupported architecture

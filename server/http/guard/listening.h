@@ -1,0 +1,54 @@
+// Sockets that the guard accepts on, opened before it starts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "proto/base/result.h"
+#include "server/http/http.h"
+
+namespace lorad::server {
+
+// A descriptor that is closed with its owner.
+class OwnedFd {
+  public:
+    OwnedFd() = default;
+    explicit OwnedFd(int fd) : fd_(fd) {}
+    OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    OwnedFd& operator=(OwnedFd&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    ~OwnedFd() { reset(); }
+
+    int get() const { return fd_; }
+    int release() { return std::exchange(fd_, -1); }
+    void reset();
+
+  private:
+    int fd_ = -1;
+};
+
+struct ListeningSocket {
+    OwnedFd fd;
+    ListenerRole role = ListenerRole::kMain;
+    bool tls = false;
+    bool is_inherited = false;  // a manager's: stop_accepting() leaves connections in its queue for whoever is next
+    std::string unlink_path;    // a Unix socket's own file, removed when the listener stops
+};
+
+// All of them: bound, listening, non-blocking, not handed to programs that are started. kInvalidConfig, with what to
+// change. `host`: a name or an address of this machine, IPv6 without brackets; port 0: any free one.
+Result<ListeningSocket> open_tcp(const std::string& host, uint32_t port);
+// A socket file that nobody listens on any more is replaced; any other file is an error. `mode` as in chmod.
+Result<ListeningSocket> open_unix(const std::string& path, uint32_t mode);
+// An inherited descriptor (socket activation): a listening stream socket, TCP or Unix.
+Result<ListeningSocket> adopt(int fd);
+
+// Where it listens: "127.0.0.1:8080", "[::1]:8080" or "unix:/run/x.sock".
+std::string address_text(int fd);
+// The port of a bound TCP socket; 0 for anything else.
+uint32_t bound_port(int fd);
+
+}  // namespace lorad::server

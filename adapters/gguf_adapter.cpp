@@ -124,8 +124,9 @@ class GgufAdapterReader {
     Status read_alpha() {
         const auto field = file_.fields.find("adapter.lora.alpha");
         const auto alpha = field == file_.fields.end() ? std::optional(0.0) : field->second.as_number();
-        if (!alpha || !std::isfinite(static_cast<float>(*alpha))) {
-            return make_error(ErrorCode::kAdapterInvalid, format("{}: adapter.lora.alpha: expected a finite number", kGgufFile));
+        if (!alpha || !(std::abs(*alpha) <= kAlphaMax)) {
+            return make_error(ErrorCode::kAdapterInvalid,
+                              format("{}: adapter.lora.alpha: expected a finite number, at most {:g}", kGgufFile, kAlphaMax));
         }
         adapter_.config.alpha = *alpha;
         if (*alpha == 0.0) adapter_.config.exact_scale = 1.0;

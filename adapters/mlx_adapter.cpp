@@ -48,6 +48,7 @@ Result<PeftConfig> read_config(std::string_view text) {
     if (!std::isfinite(static_cast<float>(scale_value))) {
         return scale.error(format("expected a number within float32, found {}", scale.dump()));
     }
+    if (std::abs(scale_value) > kAlphaMax) return scale.error(format("expected at most {:g}, found {}", kAlphaMax, scale.dump()));
     config.exact_scale = scale_value;
     if (const auto name = root.find("model"); name && name->is_string()) config.base_model_name = *name->as_string();
     return config;

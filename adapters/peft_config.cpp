@@ -242,6 +242,7 @@ Result<double> read_alpha(const JsonValue& value) {
     if (!std::isfinite(static_cast<float>(alpha))) {
         return value.error(format("expected a number within float32, found {}", value.dump()));
     }
+    if (std::abs(alpha) > kAlphaMax) return value.error(format("expected at most {:g}, found {}", kAlphaMax, value.dump()));
     return alpha;
 }
 

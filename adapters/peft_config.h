@@ -35,6 +35,9 @@ struct ModulePattern {
     std::vector<Entry> entries;
 };
 
+// Of |lora_alpha| and of scales in files; what people train with is below a thousand.
+inline constexpr double kAlphaMax = 1 << 20;
+
 enum class BiasKind : uint8_t { kNone, kLoraOnly, kAll };
 
 // Rows of trained tokens of one embedding.

@@ -1,6 +1,8 @@
 #include "adapters/plan_checks.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -12,26 +14,31 @@ namespace {
 
 using model::Tensor;
 
-// Where a value that is not finite sits, as element index.
-std::optional<uint64_t> first_non_finite(const Tensor& tensor) {
-    const auto scan = [&]<typename Word>(Word exponent) -> std::optional<uint64_t> {
+// Trained weights are below a thousand; sums of products of what is far beyond overflow on the device.
+constexpr float kWeightMax = 0x1p20f;
+
+// Where a value that is not finite, or beyond kWeightMax, sits, as element index.
+std::optional<uint64_t> first_unusable(const Tensor& tensor) {
+    // Without the sign bit, bits of floats are in the order of their values, infinity and NaN behind all others.
+    const auto scan = [&]<typename Word>(Word beyond) -> std::optional<uint64_t> {
+        constexpr auto kMagnitude = static_cast<Word>(static_cast<Word>(~Word{0}) >> 1);
         for (uint64_t begin = 0; begin < tensor.data.size(); begin += 4096) {
             Word words[4096 / sizeof(Word)] = {};
             const size_t bytes = std::min<size_t>(4096, tensor.data.size() - begin);
             std::memcpy(words, tensor.data.data() + begin, bytes);
             bool any = false;
-            for (const Word word : words) any |= (word & exponent) == exponent;
+            for (const Word word : words) any |= static_cast<Word>(word & kMagnitude) >= beyond;
             if (!any) continue;
             for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
-                if ((words[i] & exponent) == exponent) return begin / sizeof(Word) + i;
+                if (static_cast<Word>(words[i] & kMagnitude) >= beyond) return begin / sizeof(Word) + i;
             }
         }
         return std::nullopt;
     };
     switch (tensor.dtype) {
-        case model::DType::kF32: return scan(uint32_t{0x7f800000});
-        case model::DType::kF16: return scan(uint16_t{0x7c00});
-        case model::DType::kBF16: return scan(uint16_t{0x7f80});
+        case model::DType::kF32: return scan(std::bit_cast<uint32_t>(kWeightMax) + 1);
+        case model::DType::kF16: return scan(uint16_t{0x7c00});  // no number of it is so large
+        case model::DType::kBF16: return scan(static_cast<uint16_t>((std::bit_cast<uint32_t>(kWeightMax) >> 16) + 1));
         default: return std::nullopt;
     }
 }
@@ -77,11 +84,13 @@ const Tensor* PlanChecks::fitting(const Place& place, TensorRole role, std::init
         misfit(tensor->name, model::shape_text(expected), model::shape_text(tensor->shape));
         return nullptr;
     }
-    if (const std::optional<uint64_t> bad = first_non_finite(*tensor)) {
+    if (const std::optional<uint64_t> bad = first_unusable(*tensor)) {
+        const float value = model::widen(tensor->dtype, tensor->data.data() + *bad * model::bytes_of(tensor->dtype));
+        const bool is_finite = std::isfinite(value);
+        const std::string what = is_finite ? format("{:g}", value) : "infinity or NaN";
         const uint64_t columns = expected.size() == 2 ? expected[1] : 1;
-        misfit(tensor->name, "finite numbers",
-               expected.size() == 2 ? format("infinity or NaN at [{}, {}]", *bad / columns, *bad % columns)
-                                    : format("infinity or NaN at [{}]", *bad));
+        misfit(tensor->name, is_finite ? format("numbers up to {:g}", kWeightMax) : "finite numbers",
+               expected.size() == 2 ? format("{} at [{}, {}]", what, *bad / columns, *bad % columns) : format("{} at [{}]", what, *bad));
         return nullptr;
     }
     return tensor;

@@ -106,6 +106,15 @@ Status check_ranges_tile(std::vector<Range>& ranges, const std::vector<Tensor>& 
     return ok_status();
 }
 
+struct HeaderLimits {
+    uint64_t bytes;
+    uint32_t values;
+};
+HeaderLimits header_limits(ErrorCode code) {
+    if (code == ErrorCode::kAdapterInvalid) return {kAdapterHeaderBytesMax, 1u << 17};
+    return {kSafetensorsHeaderBytesMax, 1u << 22};
+}
+
 }  // namespace
 
 std::string_view name_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
@@ -149,9 +158,8 @@ Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCo
         n_header_bytes |= uint64_t{std::to_integer<uint8_t>(file[i])} << (8 * i);
     }
     const uint64_t n_rest = file.size() - kSafetensorsLengthBytes;
-    if (n_header_bytes > kSafetensorsHeaderBytesMax) {
-        return make_error(code, format("not a safetensors file: its header claims {} bytes, the limit is {}", n_header_bytes,
-                                       kSafetensorsHeaderBytesMax));
+    if (const uint64_t limit = header_limits(code).bytes; n_header_bytes > limit) {
+        return make_error(code, format("not a safetensors file: its header claims {} bytes, the limit is {}", n_header_bytes, limit));
     }
     if (n_header_bytes > n_rest) {
         return make_error(code, format("cut short: the header has {} bytes, only {} are left in the file", n_header_bytes, n_rest));
@@ -165,8 +173,9 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
                                   header_end - kSafetensorsLengthBytes);
     const std::span<const std::byte> data = file.subspan(header_end);
 
-    TRY_ASSIGN(const JsonDocument document, parse_json(header, {.name = "header", .code = code,
-                                                                .max_bytes = kSafetensorsHeaderBytesMax, .max_depth = 3}));
+    const HeaderLimits limits = header_limits(code);
+    TRY_ASSIGN(const JsonDocument document, parse_json(header, {.name = "header", .code = code, .max_bytes = limits.bytes, .max_depth = 3,
+                                                                .max_values = limits.values}));
     TRY_ASSIGN(const auto members, document.root().as_object());
     std::vector<Tensor> tensors;
     std::vector<Range> ranges;
@@ -255,7 +264,7 @@ Result<std::map<std::string, std::string, std::less<>>> read_index(const std::fi
     TRY_ASSIGN(const std::string text, read_text_file(file, kSafetensorsHeaderBytesMax, ErrorCode::kInvalidModel));
     TRY_ASSIGN(const JsonDocument document,
                parse_json(text, {.name = std::string(kIndexName), .code = ErrorCode::kInvalidModel,
-                                 .max_bytes = kSafetensorsHeaderBytesMax, .max_depth = 8}));
+                                 .max_bytes = kSafetensorsHeaderBytesMax, .max_depth = 8, .max_values = 1u << 20}));
     TRY_ASSIGN(const auto weight_map, document.root().require("weight_map"));
     TRY_ASSIGN(const auto members, weight_map.as_object());
     std::map<std::string, std::string, std::less<>> shards;

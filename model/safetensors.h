@@ -29,6 +29,8 @@ float widen(DType dtype, const std::byte* at);
 
 inline constexpr size_t kTensorDimensionsMax = 8;
 inline constexpr uint64_t kSafetensorsHeaderBytesMax = uint64_t{32} << 20;
+// Of an adapter: ten thousand tensors, where 450 are usual, and at most 16 MiB of memory while it is read.
+inline constexpr uint64_t kAdapterHeaderBytesMax = uint64_t{1} << 20;
 
 struct Tensor {
     std::string name;
@@ -42,11 +44,12 @@ struct Tensor {
 std::string shape_text(std::span<const uint64_t> shape);
 
 inline constexpr size_t kSafetensorsLengthBytes = 8;
-// Where the header of a file ends; looks at its first kSafetensorsLengthBytes only. Errors as parse_safetensors().
+// Where the header of a file ends; looks at its first kSafetensorsLengthBytes only. Errors and limits as parse_safetensors().
 Result<uint64_t> safetensors_header_end(std::span<const std::byte> file, ErrorCode code);
 
 // The tensors of one file's bytes, sorted by name; spans point into `file`. `code` is the code of errors; their message
-// says what is wrong, not in which file. Looks at the header only. This is the fuzzed entry point.
+// says what is wrong, not in which file; with kAdapterInvalid the header may have kAdapterHeaderBytesMax, else kSafetensorsHeaderBytesMax.
+// Looks at the header only. This is the fuzzed entry point.
 // `metadata`, if given, gets the pairs of __metadata__.
 using Metadata = std::map<std::string, std::string, std::less<>>;
 Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, ErrorCode code, Metadata* metadata = nullptr);

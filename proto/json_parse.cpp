@@ -391,6 +391,28 @@ class JsonReader {
     size_t at_ = 0;
 };
 
+// How many values a valid text has, and about how many another one, without building any: every value but the root is an element of a
+// container, and a container that is not empty has one element more than commas.
+uint64_t count_values(std::string_view text) {
+    uint64_t n = 1;
+    for (size_t at = 0; at < text.size(); ++at) {
+        const char c = text[at];
+        if (c == '"') {
+            for (++at; at < text.size(); ++at) {
+                at += plain_json_bytes(text.substr(at));
+                if (at >= text.size() || text[at] == '"') break;
+                at += text[at] == '\\';
+            }
+        } else if (c == ',') {
+            ++n;
+        } else if (c == '[' || c == '{') {
+            const size_t next = text.find_first_not_of(" \t\r\n", at + 1);
+            n += next != std::string_view::npos && text[next] != ']' && text[next] != '}';
+        }
+    }
+    return n;
+}
+
 }  // namespace
 
 Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& options) {
@@ -404,6 +426,12 @@ Result<JsonDocument> parse_json(std::string_view text, const JsonParseOptions& o
     }
     if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
         return json_error(*tree, "", "expected JSON, found nothing");
+    }
+    // A text has at most as many values as bytes.
+    if (text.size() > options.max_values) {
+        const uint64_t n_values = count_values(text);
+        if (n_values > options.max_values) return json_error(*tree, "", format("more than {} values in all", options.max_values));
+        tree->nodes.reserve(n_values);
     }
     TreeBuilder builder(*tree, options, text);
     if (!JsonReader(text, builder).read()) return *std::move(builder.error);

@@ -157,6 +157,14 @@ TEST(CheckAdapter, WeightsMustBeFiniteAndOfAFloatType) {
         tensors[lora_name(1, "self_attn.v_proj", 'B')] = b;
         EXPECT_THAT(refused(tensors).message, HasSubstr("expected finite numbers, found infinity or NaN at [4, 1]")) << dtype;
     }
+    // Finite, but no weight that anybody has trained: sums of it would overflow.
+    for (const float large : {1e38f, -1e38f, 1048577.0f}) {
+        TestTensors tensors = plain_tensors();
+        TestTensor b = matrix(32, 4, 5);
+        std::memcpy(b.data.data(), &large, 4);
+        tensors[lora_name(0, "self_attn.v_proj", 'B')] = b;
+        EXPECT_THAT(refused(tensors).message, HasSubstr("expected numbers up to")) << large;
+    }
     TestTensors tensors = plain_tensors();
     tensors[lora_name(0, "self_attn.q_proj", 'A')] = {"I64", {4, 40}, std::vector<std::byte>(4 * 40 * 8)};
     EXPECT_THAT(refused(tensors).message, HasSubstr("expected type F32, F16 or BF16, found I64"));

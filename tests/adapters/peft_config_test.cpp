@@ -176,6 +176,7 @@ TEST(PeftConfig, WrongTypesAndRangesNameTheField) {
         {R"("r":null)", "r: required"},
         {R"("lora_alpha":"16")", "lora_alpha: expected number"},
         {R"("lora_alpha":1e300)", "lora_alpha: expected a number within float32"},
+        {R"("lora_alpha":1048577)", "lora_alpha: expected at most"},
         {R"("use_rslora":"yes")", "use_rslora: expected true or false"},
         {R"("rank_pattern":[])", "rank_pattern: expected object"},
         {R"("rank_pattern":{"q_proj":"x"})", "rank_pattern.q_proj: expected integer"},

@@ -24,7 +24,7 @@ MODULE_BUDGET = 100  # SPIR-V modules, so that variants stay a choice and never 
 INCLUDE_FENCES = [
     ("JSON library", r"<nlohmann/", r"^(proto/.*\.cpp|tests/.*|bench/.*)$", "read through proto/json.h"),
     ("HTTP library", r"<httplib\.h>", r"^(server/http/listener\.cpp|tests/.*|bench/.*)$", "go through server/http/listener.h"),
-    ("Vulkan", r"<vulkan/", r"^(gpu/[^/]*\.cpp|gpu/vk\.h)$", "use the handles of gpu/*.h"),
+    ("Vulkan", r"<vulkan/", r"^(gpu/[^/]*\.cpp|gpu/vk\.h|tests/vulkan_layer/.*)$", "use the handles of gpu/*.h"),
     ("logging library", r"<spdlog/", r"^proto/base/log\.cpp$", "use proto/base/log.h"),
 ]
 

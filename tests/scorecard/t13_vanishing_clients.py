@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""T13: clients that vanish, at any moment and in any way, leave nothing: no KV block, no adapter held, no token computed for them later."""
+
+import collections
+import json
+import socket
+import struct
+import time
+
+from frame import ADAPTERS, check, check_equal, main
+from streams import PROMPTS, answer, metrics, wait_for
+
+PLACES = 8  # --max-num-seqs
+WAYS = ("fin", "rst", "silent")
+MOMENTS = ("queued", "prefill", "streaming")
+LIMIT_MS = 250
+# Both reach the device's memory and the adapters' leases.
+HELD = ("vllm:kv_cache_usage_perc", "lorad_adapter_leases", "vllm:num_requests_running", "vllm:num_requests_waiting", "lorad_waiting_tokens",
+        "lorad_adapter_waiting")
+
+
+class Client:
+    """A request on a bare socket that never reads more than it has to."""
+
+    def __init__(self, server, body):
+        self.socket = socket.create_connection((server.host, server.port), timeout=30)
+        text = json.dumps(body).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        self.socket.sendall(head.encode() + text)
+
+    def has_token(self):
+        """After the first event of its stream."""
+        seen = b""
+        while b"data: " not in seen:
+            data = self.socket.recv(4096)
+            check(data, f"no stream: {seen[:200]}")
+            seen += data
+
+    def vanish(self, way):
+        if way == "rst":
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if way != "silent":
+            self.socket.close()
+
+
+def held(server):
+    return metrics(server, HELD)
+
+
+def n_open(server):
+    return sum(metrics(server, ("vllm:num_requests_running", "vllm:num_requests_waiting")).values())
+
+
+def body_of(choose, moment, n_long):
+    stream = moment == "streaming" or choose.random() < 0.5
+    n = choose.choice((1, 4)) if moment != "prefill" else 1
+    return {"model": choose.choice(("base", *ADAPTERS)), "prompt": [choose.randrange(3, 200) for _ in range(800)] if moment == "prefill" else choose.choice(PROMPTS[:3]),
+            "max_tokens": n_long, "n": n, "temperature": 0.8 if n > 1 else 0, "ignore_eos": True, "stream": stream}
+
+
+def settle(server, start, seconds):
+    """Seconds until everything is as it was; fails with what is not."""
+    took = wait_for(lambda: held(server) == start, seconds, 0.01)
+    check(took is not None, f"not given back: {({k: v for k, v in held(server).items() if v != start[k]})}")
+    return took
+
+
+def group(card, server, start, moment, way, n, detected):
+    choose = card.random
+    blockers = []
+    if moment == "queued":
+        # All places are taken by others, so that these only wait.
+        blockers = [Client(server, body_of(choose, "streaming", 1200) | {"n": 1, "stream": True}) for _ in range(PLACES)]
+        for blocker in blockers:
+            blocker.has_token()
+    n_before = n_open(server)
+    # The silent ones are at their end some time.
+    clients = [Client(server, body_of(choose, moment, 300 if way == "silent" else 1100)) for _ in range(n)]
+    check(wait_for(lambda: n_open(server) >= n_before + n, 20, 0.02) is not None, f"{moment}: of {n} requests {n_open(server) - n_before} arrived")
+    if moment == "streaming":
+        time.sleep(choose.random() * 0.1)
+    began = time.monotonic()
+    for client in clients + blockers:
+        client.vanish(way)
+    if way == "silent":
+        # Nobody can tell these from slow readers: they go when they are at their end, or when they have not read for too long.
+        settle(server, start, 120)
+        for client in clients + blockers:
+            client.socket.close()
+    else:
+        settle(server, start, 20)
+        detected[way].append(time.monotonic() - began)
+    work = ("vllm:generation_tokens_total", "lorad_steps_total")
+    before = metrics(server, work)
+    time.sleep(0.05)
+    check_equal(metrics(server, work), before, "tokens and steps after all was given back")
+    card.trials += n
+
+
+def run(card):
+    card.gtest("cancelled requests on the fake device: blocks, leases, and no row after the next step", "server_tests",
+               "Engine.ACancelled*:Engine.LetsGoOf*:EngineSimulation.*:EngineLeaving.*")
+    detected = collections.defaultdict(list)
+    flags = ("--max-num-seqs", str(PLACES), "--max-queue", "400", "--max-loras", "4", "--http-threads", "128")
+    with card.part("clients that vanish over HTTP leave nothing"):
+        with card.server(*flags, adapters=ADAPTERS) as server:
+            reference = {model: answer(server, model, PROMPTS[1], 32) for model in ("base", *ADAPTERS)}
+            start = held(server)
+            check_equal(start, {name: 0 for name in HELD}, "an idle server")
+            per_group, rounds = (6, 1) if card.quick else (14, 8)
+            for _ in range(rounds):
+                for moment in MOMENTS:
+                    for way in WAYS:
+                        if way == "silent" and card.quick and moment != "streaming":
+                            continue
+                        group(card, server, start, moment, way, per_group, detected)
+            for model, tokens in reference.items():
+                check_equal(answer(server, model, PROMPTS[1], 32), tokens, f"tokens of {model} afterwards")
+    worst = 1000 * max((s for times in detected.values() for s in times), default=1e9)
+    card.figure("vanished clients", card.trials)
+    card.figure("all of a group gone after ms, worst", worst)
+    with card.part("a closed connection is noticed in time"):
+        check(worst <= LIMIT_MS, f"{worst:.0f} ms from the close to all given back, at most {LIMIT_MS}")
+    if card.quick:
+        card.short_of("1,000 clients: tests/scorecard.sh --tier nightly --only T13")
+
+
+if __name__ == "__main__":
+    main("T13", run)

@@ -13,6 +13,7 @@
 #include "server/cli.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
+#include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
 #include "server/http/routes.h"
 #include "server/model_text.h"
@@ -93,6 +94,19 @@ std::string folder_name(const std::string& folder) {
                                    : path.filename().string();
 }
 
+GuardOptions guard_options(const Config& config) {
+    GuardOptions guard;
+    guard.n_workers = config.http_threads != 0 ? config.http_threads
+                                               : std::min(config.max_num_seqs + config.max_queue + 16 +
+                                                              UploadLimits().n_uploads_max +
+                                                              UploadLimits().n_watchers_max +
+                                                              UploadLimits().n_drain_waits_max,
+                                                          kHttpThreadsMax);
+    guard.n_connections_max = config.max_connections;
+    guard.n_connections_per_address_max = config.max_connections_per_address;
+    return guard;
+}
+
 Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& arguments) {
     for (const LoraArgument& argument : arguments) {
         Result<adapters::AdapterInfo> info = loaded.registry->load(argument.name, argument.dir, {.load_inplace = true});
@@ -159,22 +173,19 @@ Status run_serve(const Config& config) {
     add_routes(router, gate);
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
-    listener_options.host = config.host;
-    listener_options.port = config.port;
-    listener_options.n_workers = config.http_threads != 0
-                                     ? config.http_threads
-                                     : std::min(config.max_num_seqs + config.max_queue + 16 +
-                                                    UploadLimits().n_uploads_max +
-                                                    UploadLimits().n_watchers_max +
-                                                    UploadLimits().n_drain_waits_max,
-                                                kHttpThreadsMax);
+    TRY_ASSIGN(ListeningSocket main_socket, open_tcp(config.host, config.port));
+    main_socket.tls = !config.tls_cert.empty();
+    listener_options.sockets.push_back(std::move(main_socket));
+    listener_options.tls_cert = config.tls_cert;
+    listener_options.tls_key = config.tls_key;
     listener_options.body_bytes_max = config.body_bytes_max;
+    listener_options.guard = guard_options(config);
     TRY_ASSIGN(std::unique_ptr<Listener> listener,
-               Listener::create(listener_options, router, [&](int status) {
+               Listener::create(std::move(listener_options), router, [&](int status) {
                    if (Metrics* metrics = metrics_of_responses.load())
                        metrics->on_http_response(status);
                }));
-    listener->start();
+    TRY(listener->start());
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
 
     // The small files before the large ones: what is wrong with them is told at once.
@@ -218,12 +229,13 @@ Status run_serve(const Config& config) {
     context.tool_format = model::tool_format_of(config.tool_call_parser);
     context.separates_reasoning = config.reasoning_parser != "none";
     context.adapter_root = config.adapter_root;
+    context.http_metrics = [&listener] { return guard_metrics_text(listener->counts()); };
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);
     metrics_of_responses = &metrics;
     gate = &context;
     g_serving = 1;
-    std::printf("lorad is ready: http://%s:%u serves %s and %zu adapters\n", config.host.c_str(),
+    std::printf("lorad is ready: %s://%s:%u serves %s and %zu adapters\n", config.tls_cert.empty() ? "http" : "https", config.host.c_str(),
                 listener->port(), base_name.c_str(), lora.size());
     std::fflush(stdout);
     log_info("ready: http://{}:{}", config.host, listener->port());

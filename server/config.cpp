@@ -37,6 +37,12 @@ void describe(Config& c, Visit&& visit) {
           Range{0, kHttpThreadsMax});
     visit("body-bytes-max", c.body_bytes_max, "BYTES", "largest request body",
           Range{1024, 1u << 30});
+    visit("tls-cert", c.tls_cert, "FILE", "PEM certificate chain: HTTPS instead of HTTP; with --tls-key");
+    visit("tls-key", c.tls_key, "FILE", "PEM key of --tls-cert, without a password");
+    visit("max-connections", c.max_connections, "N", "open connections; more are answered 503 and closed",
+          Range{16, 65536});
+    visit("max-connections-per-address", c.max_connections_per_address, "N",
+          "open connections from one IPv4 address or IPv6 /64 network, this machine's own excepted; 0: no limit", Range{0, 65536});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
           "how long running requests may finish after SIGTERM", Range{0, 86400});
     visit("tool-call-parser", c.tool_call_parser, "FORMAT",
@@ -288,6 +294,10 @@ Result<Config> build_config(const std::vector<ConfigSource>& sources) {
                                  "{}: a step holds a token of each",
                                  config.max_num_batched_tokens, config.max_num_seqs),
                           "max-num-batched-tokens");
+    }
+    if (config.tls_cert.empty() != config.tls_key.empty()) {
+        return make_error(ErrorCode::kInvalidConfig, "tls-cert and tls-key: expected both or neither",
+                          config.tls_cert.empty() ? "tls-cert" : "tls-key");
     }
     TRY(check_texts(config));
     TRY(lora_arguments(config));

@@ -28,6 +28,9 @@ struct Config {
     uint32_t port = 8080;       // 0: any free port
     uint32_t http_threads = 0;  // 0: one for each request that may run or wait, and some
     uint32_t body_bytes_max = 16u << 20;
+    std::string tls_cert, tls_key;  // PEM files; empty: plain HTTP
+    uint32_t max_connections = 4096;
+    uint32_t max_connections_per_address = 256;  // 0: no limit
     uint32_t drain_timeout_s = 30;
 
     std::string tool_call_parser = "auto";  // a format's name

@@ -33,7 +33,7 @@ LINE_FENCES = [
     ("getenv", r"\b(secure_)?getenv\s*\(", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$", r"^server/config[^/]*\.cpp$",
      "configuration comes in through server/config"),
     ("catch", r"\bcatch\s*\(", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$",
-     r"^(proto/.*|server/http/listener|server/config[^/]*|server/main)\.cpp$",
+     r"^(proto/.*|server/http/(listener|guard/guard|guard/workers)|server/config[^/]*|server/main)\.cpp$",
      "exceptions end where the library that throws them is wrapped"),
     ("throw", r"\bthrow\b", r"^(proto|gpu|model|adapters|server)/.*\.(h|cpp)$", r"^$", "return a Result"),
     ("vendor id", r"(?i)\b(0x10de|0x1002|0x8086|0x13b5|0x5143|0x10005|VK_VENDOR_ID_\w+)\b",

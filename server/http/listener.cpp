@@ -2,111 +2,96 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <deque>
 #include <exception>
 #include <limits>
-#include <mutex>
-#include <optional>
-#include <system_error>
-#include <thread>
 
 #include <httplib.h>
+#include <sys/resource.h>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/http/bounded_body.h"
-#include "server/http/sockets.h"
+#include "server/http/guard/plain_reply.h"
 
 namespace lorad::server {
 namespace {
 
-constexpr std::chrono::seconds kReadTimeout{30};  // for each read of a connection
-// How long stop() waits before it ends the reading: of idle connections, and of requests on their way.
-constexpr std::chrono::milliseconds kLastAnswers{500};
-constexpr std::chrono::milliseconds kLastHandlers{5000};
+// The exchange that this worker is in: the library's handlers are told of its own objects only.
+thread_local Exchange* t_exchange = nullptr;
 
-// A template so that the newer library's own answer is used where it has one.
-template <typename LibraryRequest>
-std::function<bool()> client_gone_of(const LibraryRequest& request) {
-    if constexpr (requires { request.is_connection_closed(); }) {
-        return [&request] { return request.is_connection_closed(); };
-    } else {
-        // Looked up at the first question: most requests never wait. A client that has reset the
-        // connection by then has left no peer to find.
-        return [&request, socket = std::optional<int>()]() mutable {
-            if (!socket) socket = find_socket(request.remote_addr, request.remote_port);
-            return *socket == kNoSuchPeer || (*socket >= 0 && socket_closed_by_peer(*socket));
-        };
+// What the library reads instead of the network: a head of our own words. Target, fields and body stay with the guard.
+class ExchangeStream final : public httplib::Stream {
+  public:
+    ExchangeStream(Exchange& exchange, std::string head) : exchange_(exchange), head_(std::move(head)) {}
+
+    // The releases differ in which of these they have; none says `override`.
+    bool is_readable() const { return at_ < head_.size(); }
+    bool wait_readable() const { return is_readable(); }
+    bool is_writable() const { return !failed_; }
+    bool wait_writable() const { return !failed_; }
+    bool is_peer_alive() const { return !failed_; }
+    time_t duration() const { return 0; }
+    ssize_t read(char* out, size_t size) {
+        size_t n = head_.copy(out, size, at_);
+        at_ += n;
+        return ssize_t(n);
     }
-}
+    ssize_t write(const char* bytes, size_t size) {
+        std::string_view piece(bytes, size);
+        // Later releases end connections after errors by themselves.
+        if (!has_written_ && piece.substr(0, piece.find("\r\n\r\n")).find("\r\nConnection: close") != std::string_view::npos)
+            exchange_.close_after();
+        has_written_ = true;
+        failed_ = failed_ || !exchange_.write(piece);
+        return failed_ ? -1 : ssize_t(size);
+    }
+    void get_remote_ip_and_port(std::string& ip, int& port) const {
+        ip = exchange_.peer();
+        port = 0;
+    }
+    void get_local_ip_and_port(std::string&, int&) const {}
+    socket_t socket() const { return INVALID_SOCKET; }
+
+  private:
+    Exchange& exchange_;
+    const std::string head_;
+    size_t at_ = 0;
+    bool has_written_ = false;
+    bool failed_ = false;
+};
+
+class LibraryServer final : public httplib::Server {
+  public:
+    // It never listens; without a socket it would take itself to be stopping and cut streams off.
+    LibraryServer() { svr_sock_ = std::numeric_limits<socket_t>::max(); }
+
+    // Templates so that the one branch that does not fit the installed release is not compiled.
+    template <typename AnyStream>
+    bool answer(AnyStream& stream, const std::string& peer) {
+        bool closed = false;
+        const std::function<void(httplib::Request&)> nothing;
+        if constexpr (requires { this->process_request(stream, peer, 0, peer, 0, false, closed, nothing); }) {
+            return this->process_request(stream, peer, 0, std::string(), 0, false, closed, nothing);
+        } else {
+            return this->process_request(stream, false, closed, nothing);
+        }
+    }
+};
 
 class LibrarySink final : public HttpSink {
   public:
-    explicit LibrarySink(httplib::DataSink& sink) : sink_(sink) {}
+    LibrarySink(httplib::DataSink& sink, Exchange& exchange) : sink_(sink), exchange_(exchange) {}
     bool write(std::string_view bytes) override {
-        gone_ = gone_ || !sink_.is_writable() || !sink_.write(bytes.data(), bytes.size());
+        gone_ = client_gone() || !sink_.write(bytes.data(), bytes.size());
         return !gone_;
     }
-    bool client_gone() override { return gone_ || !sink_.is_writable(); }
+    bool client_gone() override { return gone_ || exchange_.client_gone(); }
     bool gone() const { return gone_; }
 
   private:
     httplib::DataSink& sink_;
+    Exchange& exchange_;
     bool gone_ = false;
-};
-
-// The library's own pool ends the process where the system gives no more threads.
-class Workers final : public httplib::TaskQueue {
-  public:
-    explicit Workers(uint32_t n_workers) {
-        try {
-            while (threads_.size() < n_workers) threads_.emplace_back([this] { run(); });
-        } catch (const std::system_error& error) {
-            log_warn("only {} of {} HTTP workers could be started: {}", threads_.size(), n_workers,
-                     error.what());
-        }
-    }
-    ~Workers() override { shutdown(); }
-
-    void enqueue(std::function<void()> task) override {
-        {
-            std::lock_guard lock(mutex_);
-            tasks_.push_back(std::move(task));
-        }
-        changed_.notify_one();
-    }
-    // Lets what was enqueued run.
-    void shutdown() override {
-        {
-            std::lock_guard lock(mutex_);
-            ended_ = true;
-        }
-        changed_.notify_all();
-        for (std::thread& thread : threads_) thread.join();
-        threads_.clear();
-    }
-
-  private:
-    void run() {
-        for (;;) {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [this] { return ended_ || !tasks_.empty(); });
-            if (tasks_.empty()) return;
-            std::function<void()> task = std::move(tasks_.front());
-            tasks_.pop_front();
-            lock.unlock();
-            task();
-        }
-    }
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> tasks_;
-    bool ended_ = false;
-    std::vector<std::thread> threads_;
 };
 
 HttpReply internal_error(const char* what) {
@@ -114,72 +99,27 @@ HttpReply internal_error(const char* what) {
     return error_reply(make_error(ErrorCode::kInternal, "internal error"));
 }
 
-// What the library itself refused, in our envelope.
-Error error_of_status(int status) {
-    if (status >= 500) return make_error(ErrorCode::kInternal, "internal error");
-    return make_error(ErrorCode::kInvalidRequest, "malformed HTTP request");
+bool is_routed(std::string_view method) {
+    return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE" ||
+           method == "OPTIONS";
 }
+bool may_have_body(std::string_view method) { return method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE"; }
 
-std::optional<uint64_t> declared_length(const httplib::Request& request) {
-    return parse_length(request.get_header_value("Content-Length"));
+// Room for all connections beside the files of models and adapters. What the system does not give, the cap has to do without.
+uint32_t connections_with_descriptors(uint32_t n_wanted) {
+    constexpr rlim_t kOthers = 512;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return n_wanted;
+    if (limit.rlim_cur < n_wanted + kOthers) {
+        limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, n_wanted + kOthers);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur >= n_wanted + kOthers) return n_wanted;
+    const auto n = uint32_t(std::max<rlim_t>(limit.rlim_cur / 2, 16));
+    log_warn("only {} file descriptors: at most {} connections, not {}", uint64_t(limit.rlim_cur), n, n_wanted);
+    return n;
 }
-
-BodyFraming framing_of(const httplib::Request& request) {
-    BodyFraming framing;
-    // Without either there is no body, and the library would wait for one.
-    framing.has_body = request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
-    if (!request.has_header("Transfer-Encoding") && !request.has_header("Content-Encoding"))
-        framing.length = declared_length(request).value_or(0);
-    return framing;
-}
-
-bool is_method(const std::string& method) {
-    return !method.empty() && method.size() <= 32 &&
-           std::all_of(method.begin(), method.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
-}
-
-bool is_routed(const std::string& method) {
-    return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" ||
-           method == "PATCH" || method == "DELETE" || method == "OPTIONS";
-}
-
-// Framing that two readers could understand differently is not understood at all (RFC 9112 6.3).
-bool framing_is_clear(const httplib::Request& request) {
-    size_t n_lengths = request.get_header_value_count("Content-Length");
-    size_t n_encodings = request.get_header_value_count("Transfer-Encoding");
-    if (n_lengths + n_encodings > 1) return false;
-    if (n_lengths == 1 && !declared_length(request)) return false;
-    if (n_encodings == 1 && request.get_header_value("Transfer-Encoding") != "chunked") return false;
-    bool may_have_body = request.method == "POST" || request.method == "PUT" ||
-                         request.method == "PATCH" || request.method == "DELETE";
-    return may_have_body ||
-           (n_encodings == 0 && declared_length(request).value_or(0) == 0);
-}
-
-// The whole answer, then the end of the connection: what follows on it cannot be trusted to be the
-// next request.
-void answer_and_close(const HttpReply& reply, httplib::Response& response) {
-    response.status = reply.status;
-    for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-    response.set_header("Connection", "close");
-    response.set_content_provider(
-        reply.body.size(), reply.content_type,
-        [body = reply.body](size_t, size_t, httplib::DataSink& sink) {
-            sink.write(body.data(), body.size());
-            return false;  // the library closes what could not be answered
-        });
-}
-
-class Busy {
-  public:
-    explicit Busy(std::atomic<uint32_t>& n_busy) : n_busy_(n_busy) { ++n_busy_; }
-    ~Busy() { --n_busy_; }
-    Busy(const Busy&) = delete;
-    Busy& operator=(const Busy&) = delete;
-
-  private:
-    std::atomic<uint32_t>& n_busy_;
-};
 
 }  // namespace
 
@@ -187,39 +127,37 @@ struct Listener::Impl {
     ListenerOptions options;
     const Router* router = nullptr;
     std::function<void(int)> on_response;
-    httplib::Server server;
-    std::thread thread;
-    std::atomic<bool> ended{false};           // `thread` has joined all workers
-    mutable std::atomic<uint32_t> n_busy{0};  // requests between their handler's begin and their end
-    int port = 0;
-    int listening_socket = -1;
+    LibraryServer library;
+    std::unique_ptr<Guard> guard;
+    uint32_t port = 0;
 
-    void set_up();
-    void set_up_routing();
-    HttpReply run_handler(const httplib::Request& request, HttpBody* body,
-                          std::string content_type) const;
-    void answer(HttpReply reply, httplib::Response& response) const;
-    void answer_with_body(const httplib::Request& request, httplib::Response& response,
-                          const httplib::ContentReader& reader) const;
+    void set_up_library();
+    void serve(Exchange& exchange);
+    void serve_checked(Exchange& exchange);
+    HttpReply run_handler(Exchange& exchange, HttpBody* body) const;
+    void answer(HttpReply reply, Exchange& exchange, httplib::Response& response) const;
+    void answer_and_close(const HttpReply& reply, Exchange& exchange) const;
+    Status load_tls();
 };
 
-HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody* body,
-                                      std::string content_type) const {
+HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const {
+    const RequestHead& head = exchange.head();
+    const auto field = [&](std::string_view name) { return std::string(head.value_of(name)); };
     HttpRequest ours;
-    ours.method = request.method;
-    ours.target = request.target;
-    ours.content_type = std::move(content_type);
-    ours.accept = request.get_header_value("Accept");
-    ours.if_none_match = request.get_header_value("If-None-Match");
-    ours.last_event_id = request.get_header_value("Last-Event-ID");
-    ours.fairness_id = request.get_header_value("x-gateway-inference-fairness-id");
-    ours.authorization = request.get_header_value("Authorization");
-    ours.x_api_key = request.get_header_value("x-api-key");
-    ours.peer = request.remote_addr;
+    ours.method = head.method;
+    ours.target = head.target;
+    ours.content_type = field("Content-Type");
+    ours.accept = field("Accept");
+    ours.if_none_match = field("If-None-Match");
+    ours.last_event_id = field("Last-Event-ID");
+    ours.fairness_id = field("x-gateway-inference-fairness-id");
+    ours.authorization = field("Authorization");
+    ours.x_api_key = field("x-api-key");
+    ours.peer = exchange.peer();
+    ours.listener = exchange.role();
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
-    ours.client_gone = client_gone_of(request);
-    Busy busy(n_busy);
+    ours.client_gone = [&exchange] { return exchange.client_gone(); };
     try {
         return router->handle(std::move(ours));
     } catch (const std::exception& exception) {
@@ -229,7 +167,7 @@ HttpReply Listener::Impl::run_handler(const httplib::Request& request, HttpBody*
     }
 }
 
-void Listener::Impl::answer(HttpReply reply, httplib::Response& response) const {
+void Listener::Impl::answer(HttpReply reply, Exchange& exchange, httplib::Response& response) const {
     response.status = reply.status;
     for (const auto& [name, value] : reply.headers) response.set_header(name, value);
     if (!reply.stream) {
@@ -237,170 +175,121 @@ void Listener::Impl::answer(HttpReply reply, httplib::Response& response) const 
         return;
     }
     response.set_chunked_content_provider(
-        reply.content_type, [this, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
-            LibrarySink ours(sink);
-            Busy busy(n_busy);
+        reply.content_type, [&exchange, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
+            exchange.send_at_once();
+            LibrarySink ours(sink, exchange);
             try {
                 stream(ours);
             } catch (const std::exception& exception) {
                 log_error("a streaming handler threw: {}", exception.what());
+                exchange.close_after();
                 return false;
             }
-            if (ours.gone()) return false;
+            if (ours.gone()) {
+                exchange.close_after();
+                return false;
+            }
             sink.done();
             return true;
         });
 }
 
-// What the handler leaves of the body is taken in, so that the connection stays in step.
-void Listener::Impl::answer_with_body(const httplib::Request& request, httplib::Response& response,
-                                      const httplib::ContentReader& reader) const {
-    // Forms are parsed by proto/multipart.h; the library would parse them while it reads, without a
-    // bound. The object is the library's own and not const there.
-    std::string content_type = request.get_header_value("Content-Type");
-    const_cast<httplib::Request&>(request).headers.erase("Content-Type");
-    BoundedBody body(
-        framing_of(request),
-        [&reader](const BoundedBody::TakePiece& take) {
-            return reader([&take](const char* data, size_t size) { return take(data, size); });
-        },
-        {options.body_patience, kReadTimeout});
-    HttpReply reply = run_handler(request, &body, std::move(content_type));
-    if (reply.stream || body.skip_rest()) {
-        answer(std::move(reply), response);
-    } else {
-        answer_and_close(reply, response);
+void Listener::Impl::answer_and_close(const HttpReply& reply, Exchange& exchange) const {
+    exchange.close_after();
+    on_response(reply.status);
+    exchange.write(closing_reply(reply, exchange.head().method == "HEAD"));
+}
+
+void Listener::Impl::serve_checked(Exchange& exchange) {
+    const RequestHead& head = exchange.head();
+    const std::string method(head.method);
+    // The library does not know the method, or a method without a body has one. What nobody serves is 404 or 405 even so.
+    const bool has_stray_body = head.body_bytes > 0 && !may_have_body(method);
+    if (has_stray_body && router->serves(method, std::string(head.target))) {
+        return answer_and_close(
+            error_reply(make_error(ErrorCode::kInvalidRequest, "malformed HTTP request: a body where none belongs")), exchange);
+    }
+    if (has_stray_body || !is_routed(method)) return answer_and_close(run_handler(exchange, nullptr), exchange);
+    ExchangeStream stream(exchange, method + " / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    t_exchange = &exchange;
+    // False: what it began to write has no end.
+    if (!library.answer(stream, exchange.peer())) exchange.close_after();
+    t_exchange = nullptr;
+}
+
+void Listener::Impl::serve(Exchange& exchange) {
+    try {
+        serve_checked(exchange);
+    } catch (const std::exception& exception) {
+        t_exchange = nullptr;
+        log_error("a request's answer failed: {}", exception.what());
+        exchange.close_after();
     }
 }
 
-void Listener::Impl::set_up() {
-    server.set_socket_options([this](auto socket) {
-        reuse_address_only(int(socket));
-        listening_socket = int(socket);
+void Listener::Impl::set_up_library() {
+    library.set_keep_alive_timeout(options.guard.idle_time.count() / 1000);
+    library.set_keep_alive_max_count(1000);
+    library.set_logger([this](const httplib::Request&, const httplib::Response& response) {
+        on_response(response.status);
+        const RequestHead& head = t_exchange->head();
+        log_debug("{} {} {}", head.method, head.target.substr(0, head.target.find('?')), response.status);
     });
-    server.set_tcp_nodelay(true);
-    // Routes have their own bounds; the library's would read to its end what is over it.
-    server.set_payload_max_length(std::numeric_limits<size_t>::max());
-    server.set_read_timeout(kReadTimeout);
-    server.set_write_timeout(30);
-    server.set_keep_alive_timeout(5);
-    server.set_keep_alive_max_count(1000);
-    server.new_task_queue = [n = options.n_workers] { return new Workers(n); };
-
-    set_up_routing();
-    server.set_exception_handler(
-        [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
-            HttpReply reply = internal_error("outside of the route");
-            response.status = reply.status;
-            response.set_content(reply.body, reply.content_type);
-        });
-    server.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
-        if (!response.body.empty() || response.has_header("Connection")) return;
-        // Methods that the library does not even know end up here, with nothing but their line read.
-        if (response.status == 400 && is_method(request.method) && !is_routed(request.method)) {
-            answer_and_close(run_handler(request, nullptr, {}), response);
-            return;
-        }
-        HttpReply reply = error_reply(error_of_status(response.status));
+    library.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+        if (!response.body.empty()) return;
+        HttpReply reply = error_reply(make_error(ErrorCode::kInternal, "internal error"));
         response.set_content(reply.body, reply.content_type);
     });
-    server.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-        on_response(response.status);
-        log_debug("{} {} {}", request.method, request.path, response.status);
-    });
+    const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
+        Exchange& exchange = *t_exchange;
+        BoundedBody body(exchange);
+        HttpReply reply = run_handler(exchange, may_have_body(exchange.head().method) ? &body : nullptr);
+        // The library says so where the request says so. The object is its own and not const there.
+        if (exchange.closes()) const_cast<httplib::Request&>(request).headers.emplace("Connection", "close");
+        answer(std::move(reply), exchange, response);
+    };
+    library.Get("/", handle);
+    library.Options("/", handle);
+    library.Post("/", handle);
+    library.Put("/", handle);
+    library.Patch("/", handle);
+    library.Delete("/", handle);
 }
 
-void Listener::Impl::set_up_routing() {
-    server.set_pre_routing_handler(
-        [this](const httplib::Request& request, httplib::Response& response) {
-            // What nobody serves is 404 or 405 however it is framed; the connection ends in any case.
-            bool is_clear = framing_is_clear(request);
-            if (!is_routed(request.method) ||
-                (!is_clear && !router->serves(request.method, request.target))) {
-                answer_and_close(run_handler(request, nullptr, {}), response);
-                return httplib::Server::HandlerResponse::Handled;
-            }
-            // The library would cut answers into what Range asks for, in as many parts as it names.
-            // The object is its own and not const there.
-            const_cast<httplib::Request&>(request).ranges.clear();
-            if (is_clear) return httplib::Server::HandlerResponse::Unhandled;
-            answer_and_close(error_reply(make_error(ErrorCode::kInvalidRequest,
-                                                    "malformed HTTP request: it is not clear "
-                                                    "where its body begins and ends")),
-                             response);
-            return httplib::Server::HandlerResponse::Handled;
-        });
-    auto without_body = [this](const httplib::Request& request, httplib::Response& response) {
-        answer(run_handler(request, nullptr, request.get_header_value("Content-Type")), response);
-    };
-    auto with_body = [this](const httplib::Request& request, httplib::Response& response,
-                            const httplib::ContentReader& reader) {
-        answer_with_body(request, response, reader);
-    };
-    // Any path: the router decides. A dot would leave out decoded line breaks.
-    const char* any = R"([\s\S]*)";
-    server.Get(any, without_body);
-    server.Options(any, without_body);
-    server.Post(any, with_body);
-    server.Put(any, with_body);
-    server.Patch(any, with_body);
-    server.Delete(any, with_body);
+Status Listener::Impl::load_tls() {
+    TRY_ASSIGN(std::shared_ptr<const TlsContext> tls, TlsContext::load(options.tls_cert, options.tls_key));
+    guard->set_tls(std::move(tls));
+    return ok_status();
 }
 
 Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Listener::~Listener() { stop(); }
 
-Result<std::unique_ptr<Listener>> Listener::create(const ListenerOptions& options,
-                                                   const Router& router,
+Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, const Router& router,
                                                    std::function<void(int)> on_response) {
     auto impl = std::make_unique<Impl>();
-    impl->options = options;
+    bool wants_tls = false;
+    for (const ListeningSocket& socket : options.sockets) {
+        wants_tls = wants_tls || socket.tls;
+        if (impl->port == 0) impl->port = bound_port(socket.fd.get());
+    }
     impl->router = &router;
     impl->on_response = std::move(on_response);
-    impl->set_up();
-    TRY(check_host(options.host));
-    bool bound = false;
-    if (options.port == 0) {
-        impl->port = impl->server.bind_to_any_port(options.host);
-        bound = impl->port > 0;
-    } else {
-        impl->port = int(options.port);
-        bound = impl->server.bind_to_port(options.host, impl->port);
-    }
-    if (!bound) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("cannot listen on {}:{}: {}; choose another --host or --port",
-                                 options.host, options.port, std::strerror(errno)));
-    }
-    widen_backlog(impl->listening_socket);
+    options.guard.n_connections_max = connections_with_descriptors(options.guard.n_connections_max);
+    std::vector<ListeningSocket> sockets = std::move(options.sockets);
+    impl->options = std::move(options);
+    impl->set_up_library();
+    impl->guard = std::make_unique<Guard>(
+        impl->options.guard, std::move(sockets), [impl = impl.get()](Exchange& exchange) { impl->serve(exchange); }, impl->on_response);
+    if (wants_tls) TRY(impl->load_tls());
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
 
-void Listener::start() {
-    CHECK(!impl_->thread.joinable());
-    impl_->thread = std::thread([impl = impl_.get()] {
-        impl->server.listen_after_bind();
-        impl->ended = true;
-    });
-    // stop() before the library has begun to accept would go unheard.
-    while (!impl_->server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-void Listener::stop() {
-    if (!impl_->thread.joinable()) return;
-    impl_->server.stop();
-    // Answers get a moment to leave. Then a client that keeps a connection for later, or sends its
-    // request in drops, holds up nobody.
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point begin = Clock::now();
-    while (!impl_->ended) {
-        auto patience = impl_->n_busy == 0 ? kLastAnswers : kLastHandlers;
-        if (Clock::now() - begin > patience) hang_up(impl_->port);
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    impl_->thread.join();
-}
-
-uint32_t Listener::port() const { return uint32_t(impl_->port); }
+Status Listener::start() { return impl_->guard->start(); }
+void Listener::stop_accepting() { impl_->guard->stop_accepting(); }
+void Listener::stop() { impl_->guard->stop(); }
+Status Listener::reload_tls() { return impl_->options.tls_cert.empty() ? ok_status() : impl_->load_tls(); }
+uint32_t Listener::port() const { return impl_->port; }
+GuardCounts Listener::counts() const { return impl_->guard->counts(); }
 
 }  // namespace lorad::server

@@ -1,41 +1,46 @@
-// The HTTP server: the only file pair that knows the HTTP library (private implementation in
-// listener.cpp).
+// The HTTP server: the guard (server/http/guard) reads requests, a worker has the HTTP library route and answer them.
+// The only file pair that knows the library (private implementation in listener.cpp).
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/base/result.h"
+#include "server/http/guard/guard.h"
+#include "server/http/guard/listening.h"
 #include "server/http/http.h"
 
 namespace lorad::server {
 
 struct ListenerOptions {
-    std::string host;
-    uint32_t port = 0;       // 0: any free one
-    uint32_t n_workers = 0;  // one open request each
+    std::vector<ListeningSocket> sockets;
     size_t body_bytes_max = 0;
-    // A body may take this long, and then a second for each 32 KiB.
-    std::chrono::milliseconds body_patience{30000};
+    GuardOptions guard;
+    // PEM files for the sockets with `tls`; both or neither.
+    std::string tls_cert, tls_key;
 };
 
-// Threads: accepts on one of its own, each request runs on one of n_workers. stop() ends accepting,
+// Threads: the guard has one of its own, each request runs on one of guard.n_workers. stop() ends accepting,
 // lets running handlers return and joins all.
 class Listener {
   public:
-    // `router` outlives the listener; `on_response` is told every status, from any worker.
-    static Result<std::unique_ptr<Listener>> create(const ListenerOptions& options,
-                                                    const Router& router,
+    // `router` outlives the listener; `on_response` is told every status, from any worker. kInvalidConfig.
+    static Result<std::unique_ptr<Listener>> create(ListenerOptions options, const Router& router,
                                                     std::function<void(int status)> on_response);
     ~Listener();
     Listener(const Listener&) = delete;
     Listener& operator=(const Listener&) = delete;
 
-    void start();
+    Status start();
+    // Nothing is accepted any more; what is open is served on. Sockets of a manager keep their queue for whoever is next.
+    void stop_accepting();
     void stop();
-    uint32_t port() const;
+
+    // Reads certificate and key again, for connections from then on; with an error the old ones stay. Any thread.
+    Status reload_tls();
+    uint32_t port() const;  // of the first TCP socket; 0: there is none
+    GuardCounts counts() const;
 
   private:
     struct Impl;

@@ -93,6 +93,7 @@ HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = context.metrics.text(resident, names_waiting_for_place(adapters)) +
                  adapter_metrics_text(adapters, context.registry.stats(), context.base_name);
+    if (context.http_metrics) reply.body += context.http_metrics();
     return reply;
 }
 

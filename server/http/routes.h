@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -44,6 +45,7 @@ struct ServerContext {
     bool separates_reasoning = false;  // <think>...</think> is no part of the content
     bool strict = false;            // fields that nobody knows are refused
     std::string adapter_root = {};  // folder that loads may read from; empty: any
+    std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
 
     LoraScales lora_scales = {};
     std::atomic<uint32_t> n_uploads = 0;

@@ -25,6 +25,11 @@ PLANTS = [
     Plant("T23", "adapters/cache_identity.cpp", "    add_text(digest, Tag::kTenant, tenant_salt);\n", "    digest.add(tenant_salt);\n",
           ("lorad", "adapters_tests", "server_tests"), part="every field has a tag", why="a field without tag and length"),
     Plant("T23", "server/engine/prefix_identity.cpp", "adapters.push_back({content.generation, content.scale});",
-          "adapters.push_back({"x", content.scale});", ("lorad", "server_tests"), part="over HTTP",
+          'adapters.push_back({"x", content.scale});', ("lorad", "server_tests"), part="over HTTP",
           why="an adapter's content does not count"),
+    Plant("T6", "server/http/guard/guard.cpp", "    c.closes = true;\n    if (end != GuardEnd::kBusy)", "    c.closes = false;\n    if (end != GuardEnd::kBusy)",
+          part="malformed requests", why="the connection goes on after a refusal"),
+    Plant("T6", "server/http/guard/request_head.cpp", '{"host", "content-length", ', '{"host", ', part="malformed requests", why="two lengths"),
+    Plant("T6", "server/http/guard/request_head.cpp", "if ((c == '\\n') != after_return)", "if (c != '\\n' && after_return)", part="malformed requests",
+          why="a bare LF ends a line"),
 ]

@@ -89,7 +89,7 @@ TEST_F(HttpAdapters, ABlobThatIsTooLargeLeavesNothing) {
     const std::string body(1001, 'x');
     const std::string path = "/v1/adapters/blobs/sha256:" + sha256_of(body);
     EXPECT_EQ(read(client().Put(path, body, "a/b")).code, "lora_adapter_file_too_large");
-    // Without a declared length.
+    // Without a declared length nothing is taken.
     Answer chunked = read(client().Put(
         path,
         [&](size_t offset, httplib::DataSink& sink) {
@@ -101,7 +101,7 @@ TEST_F(HttpAdapters, ABlobThatIsTooLargeLeavesNothing) {
             return true;
         },
         "a/b"));
-    expect_error(chunked, 413, "lora_adapter_file_too_large", "");
+    expect_error(chunked, 411, "length_required", "");
     EXPECT_EQ(state(), before);
     put_blob(std::string(1000, 'x'));
 }

@@ -123,11 +123,15 @@ class HttpTest : public testing::Test {
                   kFakeVocab, kPositionsMax, defaults(), 1700000000, kFakeHidden} {
         set_log_level(LogLevel::kWarn);  // not a line for each request
         add_routes(router, gate);
-        auto created = Listener::create({"127.0.0.1", 0, 24, 100000}, router,
+        ListenerOptions options;
+        options.sockets.push_back(*open_tcp("127.0.0.1", 0));
+        options.body_bytes_max = 100000;
+        options.guard.n_workers = 24;
+        auto created = Listener::create(std::move(options), router,
                                         [this](int status) { metrics.on_http_response(status); });
         EXPECT_TRUE(created.ok());
         listener = std::move(*created);
-        listener->start();
+        EXPECT_TRUE(listener->start().ok());
         engine.start();
         gate = &context;
     }

@@ -1,0 +1,64 @@
+// One request and its reply, as the worker that serves it sees them: body in, bytes out, each with a bound on its time.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string_view>
+
+#include "server/http/guard/connection.h"
+
+namespace lorad::server {
+
+struct ExchangeTimes {
+    // A body has so long, and then a second more for each 64 KiB; so has each write.
+    std::chrono::milliseconds body_grace{10000};
+    std::chrono::milliseconds write_stall{5000};
+};
+inline constexpr uint64_t kSlowestBytesPerSecond = 64 << 10;
+
+// The worker's thread only.
+class Exchange {
+  public:
+    Exchange(Connection& connection, const ExchangeTimes& times, const std::atomic<bool>& is_stopping, std::function<void()> on_body_end)
+        : connection_(connection), times_(times), is_stopping_(is_stopping), on_body_end_(std::move(on_body_end)),
+          body_begin_(GuardClock::now()) {}
+
+    const RequestHead& head() const { return connection_.head; }
+    const std::string& peer() const { return connection_.peer; }
+    ListenerRole role() const { return connection_.role; }
+
+    enum class Piece : uint8_t { kData, kEnd, kTooSlow, kBrokeOff };
+    // The next bytes of the body, valid until the next call. A client that asked to be told (Expect) is told to send.
+    Piece read_body(std::string_view& piece);
+
+    // Whether the reply has to say that the connection ends with it: to be asked when the body is as good as read.
+    bool closes() const;
+    void close_after() { connection_.closes = true; }
+
+    // False: the client is gone, or has read nothing for too long; then nothing more is sent.
+    bool write(std::string_view bytes);
+    // From here on each write is sent at once, not with the ones after it.
+    void send_at_once() { sends_at_once_ = true; }
+    // What a reply leaves to the guard is at most this.
+    static constexpr size_t kLeftOverMax = 64 << 10;
+    void finish();
+
+    bool client_gone() const { return connection_.broken || connection_.channel.closed_by_peer(); }
+
+  private:
+    bool flush(size_t n_left_max);
+    void end_body();
+
+    Connection& connection_;
+    const ExchangeTimes& times_;
+    const std::atomic<bool>& is_stopping_;
+    const std::function<void()> on_body_end_;
+    GuardClock::time_point body_begin_;
+    uint64_t n_received_ = 0;  // from the connection, by read_body
+    bool told_to_send_ = false;
+    bool sends_at_once_ = false;
+    char piece_[16384];
+};
+
+}  // namespace lorad::server

@@ -1,0 +1,435 @@
+#include "server/http/guard/guard.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "server/http/guard/plain_reply.h"
+
+namespace lorad::server {
+namespace {
+
+constexpr uint64_t kWakeId = 0;
+constexpr uint64_t kFirstConnectionId = 1000;  // listening sockets have those below
+constexpr int kEventsAtOnce = 256;
+// Of one connection's head and the first bytes of its body.
+constexpr size_t kConnectionBytesMax = 60 << 10;
+constexpr size_t kPieceBytes = 16 << 10;
+constexpr uint32_t kRequestsMax = 1000;  // of one connection
+constexpr size_t kWaitingForWorkerMax = 1024;
+// A client may read the answer only after it has sent its body: what is refused is still taken, within bounds.
+constexpr std::chrono::milliseconds kLingerTime{800};
+constexpr std::chrono::milliseconds kBodyLingerTime{10000};
+constexpr uint64_t kLingerBytesMax = uint64_t(64) << 20;
+// stop(): what is half sent, and what workers still do, has so long.
+constexpr std::chrono::milliseconds kLastHeads{500};
+constexpr std::chrono::milliseconds kLastHandlers{5000};
+
+std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond); }
+
+}  // namespace
+
+const char* guard_end_name(GuardEnd end) {
+    static constexpr const char* kNames[] = {"total_cap", "address_cap", "no_descriptors", "busy", "tls_failed",
+                                             "head_refused", "head_timeout", "body_timeout", "body_broke_off", "stalled"};
+    static_assert(std::size(kNames) == size_t(GuardEnd::kCount));
+    return kNames[size_t(end)];
+}
+
+Guard::Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Serve serve, std::function<void(int)> on_refused)
+    : options_(options), serve_(std::move(serve)), on_refused_(std::move(on_refused)), next_id_(kFirstConnectionId) {
+    for (ListeningSocket& socket : sockets) listening_.push_back({std::move(socket), false});
+}
+
+Guard::~Guard() { stop(); }
+
+Status Guard::start() {
+    CHECK(!thread_.joinable());
+    epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
+    wake_ = OwnedFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    spare_ = OwnedFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kWakeId;
+    if (epoll_.get() < 0 || wake_.get() < 0 || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
+        return make_error(ErrorCode::kIo, "the HTTP guard could not be set up: no file descriptors");
+    for (Listening& listening : listening_) watch(listening, true);
+    // A worker that gives a connection back must not need memory for it.
+    returned_.reserve(size_t(options_.n_connections_max) + 1);
+    workers_ = std::make_unique<Workers>(options_.n_workers, kWaitingForWorkerMax, [this](Connection& c) { serve_on_worker(c); });
+    thread_ = std::thread([this] { run(); });
+    return ok_status();
+}
+
+void Guard::wake() {
+    uint64_t one = 1;
+    while (::write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+void Guard::stop_accepting() {
+    stops_accepting_ = is_stopping_ = true;
+    if (thread_.joinable()) wake();
+}
+
+void Guard::stop() {
+    if (!thread_.joinable()) return;
+    stops_accepting_ = is_stopping_ = ends_all_ = true;
+    wake();
+    thread_.join();
+    workers_->stop();
+}
+
+void Guard::set_tls(std::shared_ptr<const TlsContext> tls) {
+    std::lock_guard lock(mutex_);
+    tls_ = std::move(tls);
+}
+
+GuardCounts Guard::counts() const {
+    GuardCounts out;
+    out.n_open = n_open_.load(std::memory_order_relaxed);
+    out.n_working = n_working_.load(std::memory_order_relaxed);
+    out.n_accepted = n_accepted_.load(std::memory_order_relaxed);
+    for (size_t i = 0; i < out.ends.size(); ++i) out.ends[i] = ends_[i].load(std::memory_order_relaxed);
+    return out;
+}
+
+int Guard::timeout_ms(TimePoint now) const {
+    TimePoint next = rearm_at_;
+    if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+    if (ends_all_) next = std::min(next, now + std::chrono::milliseconds(20));
+    if (next == TimePoint::max()) return -1;
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(next - now).count();
+    return int(std::clamp<int64_t>(left, 0, 60000));
+}
+
+void Guard::run() {
+    epoll_event events[kEventsAtOnce];
+    while (!ends_all_ || !connections_.empty()) {
+        int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, timeout_ms(GuardClock::now()));
+        for (int i = 0; i < n; ++i) on_event(events[i].data.u64);
+        while (Connection* c = next_returned()) take_back(*c);
+        unpark();
+        const TimePoint now = GuardClock::now();
+        while (!deadlines_.empty() && deadlines_.begin()->first <= now) expire(*connections_.at(deadlines_.begin()->second));
+        if (rearm_at_ <= now) {
+            rearm_at_ = TimePoint::max();
+            for (Listening& listening : listening_) watch(listening, !stops_accepting_);
+        }
+        if (stops_accepting_) {
+            for (Listening& listening : listening_) {
+                watch(listening, false);
+                listening.socket.fd.reset();
+                if (!listening.socket.unlink_path.empty()) unlink(listening.socket.unlink_path.c_str());
+                listening.socket.unlink_path.clear();
+            }
+        }
+        if (ends_all_) stop_step(now);
+    }
+}
+
+Connection* Guard::next_returned() {
+    std::lock_guard lock(mutex_);
+    if (returned_.empty()) return nullptr;
+    uint64_t id = returned_.back();
+    returned_.pop_back();
+    return connections_.at(id).get();
+}
+
+void Guard::on_event(uint64_t id) {
+    if (id == kWakeId) {
+        uint64_t count = 0;
+        while (::read(wake_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+        }
+    } else if (id < kFirstConnectionId) {
+        try {
+            accept_some(listening_[id - 1]);
+        } catch (const std::exception& exception) {
+            log_error("a connection is not taken: {}", exception.what());
+        }
+    } else if (auto found = connections_.find(id); found != connections_.end()) {
+        guarded_advance(*found->second);
+    }
+}
+
+// Out of memory for one connection must not end the others.
+void Guard::guarded_advance(Connection& c) {
+    try {
+        advance(c);
+    } catch (const std::exception& exception) {
+        log_error("a connection is given up: {}", exception.what());
+        if (c.state == Connection::State::kWorking) n_working_.fetch_sub(1, std::memory_order_relaxed);
+        close(c);
+    }
+}
+
+void Guard::advance(Connection& c) {
+    using State = Connection::State;
+    if (c.state == State::kHandshake) {
+        IoResult done = c.channel.handshake();
+        if (done.state == IoState::kWantRead) return set_interest(c, EPOLLIN);
+        if (done.state == IoState::kWantWrite) return set_interest(c, EPOLLOUT);
+        if (done.state != IoState::kDone) {
+            count(GuardEnd::kTlsFailed);
+            return close(c);
+        }
+        c.state = State::kHead;
+    }
+    switch (c.state) {
+        case State::kHead:
+        case State::kBody:
+            while (receive(c)) {
+            }
+            return;
+        case State::kWriting: return send_out(c);
+        case State::kLinger: return linger(c);
+        default: return;
+    }
+}
+
+size_t Guard::gathered_max(const Connection& c) const {
+    // Who asks before sending its body is answered first, by the worker that reads it.
+    if (c.head.expects_continue) return 0;
+    return size_t(std::min<uint64_t>(c.head.body_bytes, kConnectionBytesMax - std::min(kConnectionBytesMax, c.head_bytes.size())));
+}
+
+bool Guard::receive(Connection& c) {
+    const bool in_head = c.state == Connection::State::kHead;
+    if (in_head) {
+        auto verdict = c.in.empty() ? HeadReader::Verdict::kMore : c.reader.read(c.in);
+        if (verdict == HeadReader::Verdict::kRefused) {
+            refuse(c, make_error(c.reader.refusal().code, c.reader.refusal().reason), GuardEnd::kHeadRefused);
+            return false;
+        }
+        if (verdict == HeadReader::Verdict::kComplete) return begin_body(c);
+    } else if (c.in.size() >= gathered_max(c)) {
+        dispatch(c);
+        return false;
+    }
+    char piece[kPieceBytes];
+    const size_t n_wanted = (in_head ? kConnectionBytesMax : gathered_max(c)) - c.in.size();
+    IoResult read = c.channel.read(piece, std::min(n_wanted, sizeof piece));
+    if (read.state == IoState::kDone) {
+        if (in_head && c.in.empty() && c.n_requests > 0) set_deadline(c, GuardClock::now() + options_.head_time);
+        c.in.append(piece, read.n);
+        if (!in_head) set_deadline(c, c.body_begin + options_.times.body_grace + time_for(c.in.size()));
+        return true;
+    }
+    if (read.state == IoState::kWantRead || read.state == IoState::kWantWrite) {
+        set_interest(c, read.state == IoState::kWantRead ? EPOLLIN : EPOLLOUT);
+    } else if (read.state == IoState::kEnded && !in_head) {
+        refuse(c, make_error(ErrorCode::kInvalidRequest, "the request's body breaks off before its declared end"), GuardEnd::kBodyBrokeOff);
+    } else {
+        close(c);
+    }
+    return false;
+}
+
+bool Guard::begin_body(Connection& c) {
+    const size_t n = c.reader.n_bytes();
+    c.head_bytes.assign(c.in, 0, n);
+    c.in.erase(0, n);
+    HeadRefusal refusal;
+    if (!parse_head(c.head_bytes, c.head, refusal)) {
+        refuse(c, make_error(refusal.code, refusal.reason), GuardEnd::kHeadRefused);
+        return false;
+    }
+    c.state = Connection::State::kBody;
+    c.body_left = c.head.body_bytes;
+    c.body_begin = GuardClock::now();
+    set_deadline(c, c.body_begin + options_.times.body_grace);
+    return true;
+}
+
+// Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find the others.
+void Guard::dispatch(Connection& c) {
+    if (c.body_left > c.in.size() && !c.holds_body_slot) {
+        const uint32_t n_slots = std::max<uint32_t>(1, options_.n_workers / 2);
+        if (n_body_slots_.load() >= n_slots) {
+            if (c.state != Connection::State::kParked) {
+                c.state = Connection::State::kParked;
+                parked_.push_back(c.id);
+                set_interest(c, 0);
+                set_deadline(c, GuardClock::now() + options_.head_time);
+            }
+            return;
+        }
+        ++n_body_slots_;
+        c.holds_body_slot = true;
+    }
+    set_interest(c, 0);
+    set_deadline(c, TimePoint::max());
+    c.state = Connection::State::kWorking;
+    n_working_.fetch_add(1, std::memory_order_relaxed);
+    if (workers_->enqueue(c)) return;
+    n_working_.fetch_sub(1, std::memory_order_relaxed);
+    if (c.holds_body_slot) --n_body_slots_;
+    c.holds_body_slot = false;
+    refuse(c, make_error(ErrorCode::kOverloaded, "as many requests wait as may"), GuardEnd::kBusy);
+}
+
+void Guard::unpark() {
+    const uint32_t n_slots = std::max<uint32_t>(1, options_.n_workers / 2);
+    while (!parked_.empty() && n_body_slots_.load() < n_slots) {
+        auto found = connections_.find(parked_.front());
+        parked_.pop_front();
+        if (found != connections_.end() && found->second->state == Connection::State::kParked) dispatch(*found->second);
+    }
+}
+
+void Guard::serve_on_worker(Connection& c) {
+    Exchange exchange(c, options_.times, is_stopping_, [this] {
+        --n_body_slots_;
+        wake();
+    });
+    serve_(exchange);
+    exchange.finish();
+    {
+        std::lock_guard lock(mutex_);
+        returned_.push_back(c.id);
+    }
+    wake();
+}
+
+void Guard::take_back(Connection& c) {
+    n_working_.fetch_sub(1, std::memory_order_relaxed);
+    ++c.n_requests;
+    const size_t n_of_body = size_t(std::min<uint64_t>(c.in.size(), c.body_left));
+    c.in.erase(0, n_of_body);
+    c.body_left -= n_of_body;
+    if (c.n_requests >= kRequestsMax || c.body_left > 0) c.closes = true;
+    if (c.stalled) count(GuardEnd::kStalled);
+    if (c.broken) return close(c);
+    c.state = Connection::State::kWriting;
+    set_deadline(c, GuardClock::now() + options_.times.write_stall + time_for(c.n_out()));
+    guarded_advance(c);
+}
+
+void Guard::send_out(Connection& c) {
+    while (c.n_out() > 0) {
+        IoResult written = c.channel.write(c.out.data() + c.out_at, c.n_out());
+        if (written.state == IoState::kWantRead) return set_interest(c, EPOLLIN);
+        if (written.state == IoState::kWantWrite) return set_interest(c, EPOLLOUT);
+        if (written.state != IoState::kDone) return close(c);
+        c.out_at += written.n;
+    }
+    c.out = {};
+    c.out_at = 0;
+    if (!c.closes) return next_request(c);
+    c.channel.end_writing();
+    c.state = Connection::State::kLinger;
+    c.in = {};
+    set_deadline(c, GuardClock::now() + (c.body_left > 0 ? kBodyLingerTime : kLingerTime));
+    linger(c);
+}
+
+// Closing with bytes unread would reset the connection, and the reply could be lost with it.
+void Guard::linger(Connection& c) {
+    if (ends_all_) return close(c);
+    char piece[kPieceBytes];
+    for (int i = 0; i < 16; ++i) {
+        ssize_t n = recv(c.channel.fd(), piece, sizeof piece, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return set_interest(c, EPOLLIN);
+        if (n <= 0) return close(c);
+        c.n_lingered += uint64_t(n);
+        if (c.n_lingered > kLingerBytesMax) return close(c);
+    }
+    set_interest(c, EPOLLIN);
+}
+
+void Guard::next_request(Connection& c) {
+    if (ends_all_) return close(c);
+    c.state = Connection::State::kHead;
+    c.reader = HeadReader(options_.head);
+    c.head = {};
+    c.head_bytes = {};
+    if (c.in.empty()) c.in = {};
+    set_deadline(c, GuardClock::now() + (c.in.empty() ? options_.idle_time : options_.head_time));
+    while (receive(c)) {
+    }
+}
+
+void Guard::refuse(Connection& c, const Error& error, GuardEnd end) {
+    if (end != GuardEnd::kCount) count(end);
+    HttpReply reply = error_reply(error);
+    const bool is_head = c.head.method == "HEAD" || (c.head_bytes.empty() && c.in.starts_with("HEAD "));
+    c.out = closing_reply(reply, is_head);
+    c.out_at = 0;
+    c.closes = true;
+    if (end != GuardEnd::kBusy) c.body_left = 0;
+    c.in = {};
+    c.state = Connection::State::kWriting;
+    on_refused_(reply.status);
+    log_debug("a connection is refused: {}", error.message);
+    set_deadline(c, GuardClock::now() + kLingerTime);
+    send_out(c);
+}
+
+void Guard::expire(Connection& c) {
+    using State = Connection::State;
+    const auto time_out = [&](const char* what, GuardEnd end) { refuse(c, make_error(ErrorCode::kRequestTimeout, what), end); };
+    try {
+        if (c.state == State::kBody) return time_out("the request's body comes too slowly", GuardEnd::kBodyTimeout);
+        if (c.state == State::kHead && !c.in.empty()) return time_out("the request's head comes too slowly", GuardEnd::kHeadTimeout);
+        if (c.state == State::kParked)
+            return refuse(c, make_error(ErrorCode::kOverloaded, "too many large bodies are on their way"), GuardEnd::kBusy);
+    } catch (const std::exception& exception) {
+        log_error("a connection is given up: {}", exception.what());
+    }
+    if (c.state == State::kHandshake) count(GuardEnd::kTlsFailed);
+    if (c.state == State::kHead && c.n_requests == 0) count(GuardEnd::kHeadTimeout);
+    if (c.state == State::kWriting) count(GuardEnd::kStalled);
+    close(c);
+}
+
+void Guard::close(Connection& c) {
+    set_interest(c, 0);
+    deadlines_.erase({c.deadline, c.id});
+    if (c.is_refused) {
+        --n_refused_open_;
+    } else {
+        --n_counted_;
+        if (auto found = n_of_address_.find(c.address_key); found != n_of_address_.end() && --found->second == 0) n_of_address_.erase(found);
+    }
+    n_open_.fetch_sub(1, std::memory_order_relaxed);
+    connections_.erase(c.id);
+}
+
+void Guard::set_interest(Connection& c, uint32_t events) {
+    if (c.interest == events) return;
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = c.id;
+    const int operation = c.interest == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+    // Where the kernel has no memory for it, the deadline ends the connection.
+    if (epoll_ctl(epoll_.get(), operation, c.channel.fd(), &event) == 0) c.interest = events;
+}
+
+void Guard::set_deadline(Connection& c, TimePoint deadline) {
+    deadlines_.erase({c.deadline, c.id});
+    c.deadline = deadline;
+    if (deadline != TimePoint::max()) deadlines_.insert({deadline, c.id});
+}
+
+void Guard::stop_step(TimePoint now) {
+    using State = Connection::State;
+    if (stop_since_ == TimePoint{}) stop_since_ = now;
+    std::vector<Connection*> ended;
+    for (const auto& [id, c] : connections_) {
+        const bool is_idle = c->state == State::kHandshake || (c->state == State::kHead && c->in.empty()) || c->state == State::kLinger;
+        const bool is_half = c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
+        if (is_idle || (is_half && now - stop_since_ > kLastHeads)) ended.push_back(c.get());
+        // Its handler sees that nobody waits for it any more.
+        if (c->state == State::kWorking && now - stop_since_ > kLastHandlers) ::shutdown(c->channel.fd(), SHUT_RD);
+    }
+    for (Connection* c : ended) close(*c);
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,144 @@
+// All that the network may do before a request is whole: one thread of ours accepts, does the TLS handshake, reads heads and
+// the first bytes of bodies, sends what workers leave over, and closes. Thousands of slow or idle connections hold no worker.
+// A worker gets a connection only with a valid head and a body that comes at its pace. What is refused is told in the usual
+// envelope, and its connection ends with that.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "server/http/guard/connection.h"
+#include "server/http/guard/exchange.h"
+#include "server/http/guard/workers.h"
+
+namespace lorad::server {
+
+struct GuardOptions {
+    uint32_t n_workers = 1;
+    uint32_t n_connections_max = 4096;
+    // From one IPv4 address or one IPv6 network of 64 bits; loopback and Unix sockets, where proxies are, are exempt. 0: none.
+    uint32_t n_connections_per_address_max = 256;
+    std::chrono::milliseconds head_time{10000};  // TLS handshake included
+    std::chrono::milliseconds idle_time{15000};  // between two requests
+    HeadLimits head;
+    ExchangeTimes times;
+};
+
+// Why connections ended otherwise than by an answer of the routes, for metrics.
+enum class GuardEnd : uint8_t {
+    kTotalCap,
+    kAddressCap,
+    kNoDescriptors,
+    kBusy,          // no worker for it
+    kTlsFailed,
+    kHeadRefused,   // malformed, too large, not supported
+    kHeadTimeout,
+    kBodyTimeout,
+    kBodyBrokeOff,
+    kStalled,       // the client did not read
+    kCount,
+};
+const char* guard_end_name(GuardEnd end);
+
+struct GuardCounts {
+    uint64_t n_open = 0;      // connections now
+    uint64_t n_working = 0;   // ... of which workers have
+    uint64_t n_accepted = 0;  // ever
+    std::array<uint64_t, size_t(GuardEnd::kCount)> ends{};
+};
+
+class Guard {
+  public:
+    // Runs on a worker with a whole head; writes a whole reply, or lets the exchange break.
+    using Serve = std::function<void(Exchange&)>;
+    // `on_refused` is told the status of each reply that is the guard's own, on its thread.
+    Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Serve serve, std::function<void(int)> on_refused);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+    Status start();
+    // No connection is taken any more; those that are there are served on, and told to close after their reply.
+    void stop_accepting();
+    // Lets workers finish, ends everything, joins. Idle and half-sent connections hold up nobody.
+    void stop();
+    // For connections accepted from now on.
+    void set_tls(std::shared_ptr<const TlsContext> tls);
+    GuardCounts counts() const;  // any thread
+
+  private:
+    using TimePoint = GuardClock::time_point;
+    struct Listening {
+        ListeningSocket socket;
+        bool is_watched = false;
+    };
+
+    void run();
+    int timeout_ms(TimePoint now) const;
+    void on_event(uint64_t id);
+    void accept_some(Listening& listening);
+    void shed_one(Listening& listening);
+    void watch(Listening& listening, bool on);
+    void admit(OwnedFd fd, const Listening& listening);
+    bool over_cap(Connection& c);
+    bool evict_idle();
+
+    void advance(Connection& c);
+    void guarded_advance(Connection& c);
+    bool receive(Connection& c);      // false: wait for more, or it is gone
+    bool begin_body(Connection& c);
+    size_t gathered_max(const Connection& c) const;
+    void dispatch(Connection& c);
+    void send_out(Connection& c);
+    void linger(Connection& c);
+    void next_request(Connection& c);
+    Connection* next_returned();
+    void take_back(Connection& c);
+    void refuse(Connection& c, const Error& error, GuardEnd end);
+    void expire(Connection& c);
+    void close(Connection& c);
+
+    void set_interest(Connection& c, uint32_t events);
+    void set_deadline(Connection& c, TimePoint deadline);
+    void wake();
+    void serve_on_worker(Connection& c);
+    void unpark();
+    void stop_step(TimePoint now);
+    void count(GuardEnd end) { ends_[size_t(end)].fetch_add(1, std::memory_order_relaxed); }
+
+    const GuardOptions options_;
+    const Serve serve_;
+    const std::function<void(int)> on_refused_;
+    OwnedFd epoll_, wake_, spare_;
+    std::vector<Listening> listening_;
+    std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+    std::set<std::pair<TimePoint, uint64_t>> deadlines_;
+    std::unordered_map<std::string, uint32_t> n_of_address_;
+    std::deque<uint64_t> parked_;
+    uint64_t next_id_ = 0;
+    uint32_t n_counted_ = 0, n_refused_open_ = 0;
+    TimePoint rearm_at_ = TimePoint::max();  // of listening sockets that are left alone for a moment
+    TimePoint stop_since_{};
+    std::unique_ptr<Workers> workers_;
+    std::thread thread_;
+
+    std::atomic<bool> is_stopping_{false}, stops_accepting_{false}, ends_all_{false};
+    std::atomic<uint32_t> n_body_slots_{0};
+    std::atomic<uint64_t> n_open_{0}, n_working_{0}, n_accepted_{0};
+    std::array<std::atomic<uint64_t>, size_t(GuardEnd::kCount)> ends_{};
+
+    std::mutex mutex_;  // of the two below
+    std::vector<uint64_t> returned_;
+    std::shared_ptr<const TlsContext> tls_;
+};
+
+}  // namespace lorad::server

@@ -1,0 +1,41 @@
+#include "server/http/guard/plain_reply.h"
+
+#include "proto/base/format.h"
+
+namespace lorad::server {
+namespace {
+
+const char* phrase_of(int status) {
+    switch (status) {
+        case 200: return "OK";
+        case 400: return "Bad Request";
+        case 401: return "Unauthorized";
+        case 403: return "Forbidden";
+        case 404: return "Not Found";
+        case 405: return "Method Not Allowed";
+        case 408: return "Request Timeout";
+        case 411: return "Length Required";
+        case 413: return "Content Too Large";
+        case 414: return "URI Too Long";
+        case 415: return "Unsupported Media Type";
+        case 417: return "Expectation Failed";
+        case 429: return "Too Many Requests";
+        case 431: return "Request Header Fields Too Large";
+        case 500: return "Internal Server Error";
+        case 503: return "Service Unavailable";
+        case 505: return "HTTP Version Not Supported";
+        default: return "Other";
+    }
+}
+
+}  // namespace
+
+std::string closing_reply(const HttpReply& reply, bool is_head) {
+    std::string out = format("HTTP/1.1 {} {}\r\nConnection: close\r\n", reply.status, phrase_of(reply.status));
+    for (const auto& [name, value] : reply.headers) out += name + ": " + value + "\r\n";
+    out += format("Content-Type: {}\r\nContent-Length: {}\r\n\r\n", reply.content_type, reply.body.size());
+    if (!is_head) out += reply.body;
+    return out;
+}
+
+}  // namespace lorad::server

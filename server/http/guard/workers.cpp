@@ -1,0 +1,50 @@
+#include "server/http/guard/workers.h"
+
+#include <system_error>
+
+#include "proto/base/log.h"
+
+namespace lorad::server {
+
+Workers::Workers(uint32_t n_workers, size_t n_waiting_max, std::function<void(Connection&)> serve)
+    : n_waiting_max_(n_waiting_max), serve_(std::move(serve)) {
+    try {
+        while (threads_.size() < n_workers) threads_.emplace_back([this] { run(); });
+    } catch (const std::system_error& error) {
+        log_warn("only {} of {} HTTP workers could be started: {}", threads_.size(), n_workers, error.what());
+    }
+}
+
+bool Workers::enqueue(Connection& connection) {
+    {
+        std::lock_guard lock(mutex_);
+        if (waiting_.size() >= n_waiting_max_ || threads_.empty()) return false;
+        waiting_.push_back(&connection);
+    }
+    changed_.notify_one();
+    return true;
+}
+
+void Workers::stop() {
+    {
+        std::lock_guard lock(mutex_);
+        ended_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+}
+
+void Workers::run() {
+    for (;;) {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return ended_ || !waiting_.empty(); });
+        if (waiting_.empty()) return;
+        Connection& connection = *waiting_.front();
+        waiting_.pop_front();
+        lock.unlock();
+        serve_(connection);
+    }
+}
+
+}  // namespace lorad::server

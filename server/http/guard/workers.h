@@ -1,0 +1,40 @@
+// Threads that serve connections with whole requests, and the bounded queue before them.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lorad::server {
+
+struct Connection;
+
+class Workers {
+  public:
+    // Where the system gives fewer threads than asked for, with a warning in the log, those have to do.
+    Workers(uint32_t n_workers, size_t n_waiting_max, std::function<void(Connection&)> serve);
+    ~Workers() { stop(); }
+
+    // False: as many wait as may.
+    bool enqueue(Connection& connection);
+    // Serves what was enqueued, then joins.
+    void stop();
+    size_t n_workers() const { return threads_.size(); }
+
+  private:
+    void run();
+
+    const size_t n_waiting_max_;
+    const std::function<void(Connection&)> serve_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Connection*> waiting_;
+    bool ended_ = false;
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace lorad::server

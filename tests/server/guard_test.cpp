@@ -1,0 +1,444 @@
+// The HTTP guard over real sockets: what holds a connection, what ends it, TLS, Unix sockets.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "proto/base/log.h"
+#include "server/http/guard/request_head.h"
+#include "server/http/listener.h"
+
+namespace lorad::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kGet = "GET /x HTTP/1.1\r\nHost: x\r\n\r\n";
+
+class GuardTest : public testing::Test {
+  protected:
+    GuardTest() {
+        set_log_level(LogLevel::kError);
+        router.add("GET", "/x", [](const HttpRequest& r) { return json_reply("peer=" + r.peer + (r.listener == ListenerRole::kAdmin ? " admin" : "")); });
+        router.add("POST", "/echo", [](const HttpRequest& r) { return json_reply(r.body); });
+        router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
+        router.add("GET", "/flood", [this](const HttpRequest&) {
+            HttpReply reply;
+            reply.stream = [this](HttpSink& sink) {
+                const std::string piece(4096, 'x');
+                while (sink.write(piece)) n_flooded += piece.size();
+                ++n_floods_ended;
+            };
+            return reply;
+        });
+        options.guard.n_workers = 2;
+        options.body_bytes_max = 1 << 20;
+    }
+    ~GuardTest() override {
+        if (listener) listener->stop();
+        set_log_level(LogLevel::kInfo);
+    }
+    void start() {
+        if (options.sockets.empty()) options.sockets.push_back(*open_tcp("127.0.0.1", 0));
+        auto created = Listener::create(std::move(options), router, [](int) {});
+        ASSERT_TRUE(created.ok()) << created.error().message;
+        listener = std::move(*created);
+        ASSERT_TRUE(listener->start().ok());
+    }
+    OwnedFd connect_tcp() {
+        OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_port = htons(uint16_t(listener->port()));
+        inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+        if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return {};
+        timeval limit{5, 0};
+        setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        return fd;
+    }
+    static void send_text(const OwnedFd& fd, std::string_view text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+    // Until `end` has come, or the connection ends (closed = true).
+    std::string receive(const OwnedFd& fd, const std::string& end = "\n") {
+        std::string out;
+        char buffer[4096];
+        closed = false;
+        while (end.empty() || out.find(end) == std::string::npos) {
+            ssize_t n = recv(fd.get(), buffer, sizeof buffer, 0);
+            if (n <= 0) {
+                closed = n == 0 || errno == ECONNRESET;
+                break;
+            }
+            out.append(buffer, size_t(n));
+        }
+        return out;
+    }
+    std::string all(const OwnedFd& fd) { return receive(fd, ""); }
+    bool answers() {
+        OwnedFd fd = connect_tcp();
+        send_text(fd, kGet);
+        return receive(fd, "peer=").find("200 OK") != std::string::npos;
+    }
+    template <typename Holds>
+    static bool soon(Holds holds) {
+        for (auto end = Clock::now() + std::chrono::seconds(5); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5)))
+            if (holds()) return true;
+        return holds();
+    }
+    uint64_t ends(GuardEnd end) { return listener->counts().ends[size_t(end)]; }
+
+    Router router;
+    ListenerOptions options;
+    std::unique_ptr<Listener> listener;
+    std::atomic<size_t> n_flooded{0};
+    std::atomic<int> n_floods_ended{0};
+    bool closed = false;
+};
+
+TEST_F(GuardTest, HalfSentHeadsHoldNoWorkerAndAreEndedAtTheirDeadline) {
+    options.guard.head_time = milliseconds(600);
+    options.guard.n_workers = 1;
+    start();
+    std::vector<OwnedFd> slow;
+    for (int i = 0; i < 200; ++i) {
+        slow.push_back(connect_tcp());
+        send_text(slow.back(), std::string_view(kGet).substr(0, size_t(i % 20)));
+    }
+    EXPECT_TRUE(answers());
+    const auto begin = Clock::now();
+    for (size_t i = 0; i < slow.size(); ++i) {
+        std::string answer = all(slow[i]);
+        EXPECT_TRUE(closed);
+        EXPECT_EQ(answer.find("HTTP/1.1 408 ") == 0, i % 20 != 0) << answer;
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    EXPECT_EQ(ends(GuardEnd::kHeadTimeout), 200u);
+}
+
+TEST_F(GuardTest, KeptConnectionsAreEndedAfterTheirIdleTime) {
+    options.guard.idle_time = milliseconds(300);
+    start();
+    OwnedFd fd = connect_tcp();
+    send_text(fd, kGet);
+    const auto begin = Clock::now();
+    EXPECT_NE(all(fd).find("peer=127.0.0.1"), std::string::npos);
+    EXPECT_TRUE(closed);
+    EXPECT_GE(Clock::now() - begin, milliseconds(290));
+}
+
+TEST_F(GuardTest, PipelinedRequestsAreAnsweredInOrder) {
+    start();
+    OwnedFd fd = connect_tcp();
+    std::string requests;
+    for (int i = 0; i < 20; ++i) requests += "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n" + std::to_string(10 + i);
+    send_text(fd, requests + "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n99" + kGet);
+    std::string answers = all(fd), order;
+    for (size_t at = 0; (at = answers.find("\r\n\r\n", at)) != std::string::npos; at += 4) order += answers.substr(at + 4, 2) + " ";
+    EXPECT_EQ(order, "10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 99 ");
+    EXPECT_EQ(answers.find("peer="), std::string::npos) << "after Connection: close nothing is answered";
+}
+
+TEST_F(GuardTest, WhoAsksIsToldToSendWhereItsBodyIsRead) {
+    start();
+    OwnedFd fd = connect_tcp();
+    send_text(fd, "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    EXPECT_EQ(receive(fd, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    send_text(fd, "abc");
+    EXPECT_NE(receive(fd, "abc").find("200 OK"), std::string::npos);
+    send_text(fd, "PUT /ignore HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    std::string answer = all(fd);
+    EXPECT_EQ(answer.find("HTTP/1.1 200 OK"), 0u) << answer;
+    EXPECT_NE(answer.find("Connection: close"), std::string::npos) << "whether the body follows cannot be known";
+    EXPECT_TRUE(closed);
+}
+
+TEST_F(GuardTest, AFullHouseTurnsAwayButIdleGuestsGiveTheirPlaceUp) {
+    options.guard.n_connections_max = 16;
+    start();
+    std::vector<OwnedFd> guests;
+    for (int i = 0; i < 16; ++i) {
+        guests.push_back(connect_tcp());
+        send_text(guests.back(), "GET");
+    }
+    EXPECT_TRUE(soon([&] { return listener->counts().n_open == 16; }));
+    OwnedFd turned_away = connect_tcp();
+    std::string answer = all(turned_away);
+    EXPECT_EQ(answer.find("HTTP/1.1 503 "), 0u) << answer;
+    EXPECT_NE(answer.find("too_many_connections"), std::string::npos);
+    EXPECT_NE(answer.find("Retry-After: "), std::string::npos);
+    EXPECT_EQ(ends(GuardEnd::kTotalCap), 1u);
+    send_text(guests[3], std::string_view(kGet).substr(3));
+    EXPECT_NE(receive(guests[3], "127.0.0.1").find("200 OK"), std::string::npos);
+    EXPECT_TRUE(soon([&] { return answers(); })) << "the one that was answered makes room";
+    EXPECT_EQ(all(guests[3]), "");
+    EXPECT_TRUE(closed);
+}
+
+TEST_F(GuardTest, ListeningOutlivesTheLackOfDescriptors) {
+    start();
+    ASSERT_TRUE(answers());
+    std::vector<OwnedFd> clients;
+    for (int i = 0; i < 8; ++i) clients.push_back(OwnedFd(socket(AF_INET, SOCK_STREAM, 0)));
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    rlimit none = before;
+    none.rlim_cur = 3;  // fewer than are open: every accept4 is EMFILE
+    setrlimit(RLIMIT_NOFILE, &none);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(uint16_t(listener->port()));
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    for (OwnedFd& client : clients) connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    std::this_thread::sleep_for(milliseconds(300));
+    setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_GE(ends(GuardEnd::kNoDescriptors), 1u);
+    EXPECT_LE(ends(GuardEnd::kNoDescriptors), 20u) << "it pauses, it does not spin";
+    EXPECT_TRUE(soon([&] { return answers(); }));
+}
+
+TEST_F(GuardTest, AReaderThatStopsIsCut) {
+    options.guard.times.write_stall = milliseconds(400);
+    start();
+    OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
+    int small = 4096;
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(uint16_t(listener->port()));
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const auto begin = Clock::now();
+    send_text(fd, "GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_TRUE(soon([&] { return n_floods_ended == 1; }));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    EXPECT_LT(n_flooded.load(), size_t(256) << 10) << "all that is kept for it";
+    EXPECT_TRUE(soon([&] { return ends(GuardEnd::kStalled) == 1; }));
+}
+
+TEST_F(GuardTest, LargeBodiesThatDoNotComeLeaveWorkersToOthers) {
+    options.guard.n_workers = 2;
+    start();
+    std::vector<OwnedFd> slow;
+    for (int i = 0; i < 6; ++i) {
+        slow.push_back(connect_tcp());
+        send_text(slow.back(), "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + std::string(100000, 'a'));
+    }
+    EXPECT_TRUE(soon([&] { return listener->counts().n_working == 1; }));
+    EXPECT_TRUE(answers());
+    // The rest comes after all: one after the other they are answered.
+    for (OwnedFd& fd : slow) send_text(fd, std::string(100000, 'a'));
+    for (OwnedFd& fd : slow) EXPECT_NE(receive(fd, std::string(1000, 'a')).find("200 OK"), std::string::npos);
+}
+
+TEST_F(GuardTest, AcceptingEndsBeforeServing) {
+    start();
+    OwnedFd fd = connect_tcp();
+    send_text(fd, kGet);
+    EXPECT_NE(receive(fd, "peer=127.0.0.1").find("Keep-Alive"), std::string::npos);
+    listener->stop_accepting();
+    EXPECT_TRUE(soon([&] { return connect_tcp().get() < 0; }));
+    send_text(fd, kGet);
+    std::string answer = all(fd);
+    EXPECT_NE(answer.find("200 OK"), std::string::npos);
+    EXPECT_NE(answer.find("Connection: close"), std::string::npos);
+}
+
+TEST_F(GuardTest, UnixSocketsHaveTheirModeAndRoleAndReplaceOnlyWhatIsDead) {
+    const std::string folder = testing::TempDir() + "guard_unix";
+    std::filesystem::create_directories(folder);
+    const std::string path = folder + "/s";
+    std::filesystem::remove(path);
+    std::ofstream(folder + "/file") << "x";
+    EXPECT_FALSE(open_unix(folder + "/file", 0600).ok());
+    EXPECT_FALSE(open_unix(std::string(200, 'a'), 0600).ok());
+    auto first = open_unix(path, 0600);
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    struct stat info {};
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    EXPECT_FALSE(open_unix(path, 0600).ok()) << "somebody listens";
+    first->fd.reset();
+    auto again = open_unix(path, 0660);
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    again->role = ListenerRole::kAdmin;
+    options.sockets.push_back(std::move(*again));
+    start();
+    OwnedFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, path.size());
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    send_text(fd, kGet);
+    EXPECT_NE(receive(fd, "admin").find("peer=unix admin"), std::string::npos);
+    listener->stop();
+    EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(GuardTest, OnlyListeningStreamSocketsAreAdopted) {
+    auto own = open_tcp("127.0.0.1", 0);
+    ASSERT_TRUE(own.ok());
+    OwnedFd datagrams(socket(AF_INET, SOCK_DGRAM, 0)), silent(socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_FALSE(adopt(datagrams.get()).ok());
+    EXPECT_FALSE(adopt(silent.get()).ok());
+    EXPECT_FALSE(adopt(9999).ok());
+    auto adopted = adopt(own->fd.release());
+    ASSERT_TRUE(adopted.ok());
+    EXPECT_TRUE(adopted->is_inherited);
+    options.sockets.push_back(std::move(*adopted));
+    start();
+    EXPECT_TRUE(answers());
+}
+
+// A certificate of its own serial number, signed by its own key.
+void write_certificate(const std::string& cert_path, const std::string& key_path, long serial) {
+    EVP_PKEY* key = EVP_EC_gen("P-256");
+    X509* cert = X509_new();
+    ASN1_INTEGER_set(X509_get_serialNumber(cert), serial);
+    X509_gmtime_adj(X509_getm_notBefore(cert), 0);
+    X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
+    X509_set_pubkey(cert, key);
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(cert), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("lorad.test"), -1, -1, 0);
+    X509_set_issuer_name(cert, X509_get_subject_name(cert));
+    X509_sign(cert, key, EVP_sha256());
+    FILE* file = fopen(cert_path.c_str(), "w");
+    PEM_write_X509(file, cert);
+    fclose(file);
+    file = fopen(key_path.c_str(), "w");
+    PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr);
+    fclose(file);
+    X509_free(cert);
+    EVP_PKEY_free(key);
+}
+
+class GuardTls : public GuardTest {
+  protected:
+    GuardTls() {
+        options.tls_cert = testing::TempDir() + "guard_cert.pem";
+        options.tls_key = testing::TempDir() + "guard_key.pem";
+        write_certificate(options.tls_cert, options.tls_key, 1);
+        options.sockets.push_back(*open_tcp("127.0.0.1", 0));
+        options.sockets.back().tls = true;
+        cert = options.tls_cert;
+        key = options.tls_key;
+    }
+    // One request over TLS: the answer's begin, and the certificate's serial number.
+    std::pair<std::string, long> ask(const std::string& request) {
+        OwnedFd fd = connect_tcp();
+        SSL_CTX* context = SSL_CTX_new(TLS_client_method());
+        SSL* session = SSL_new(context);
+        SSL_set_fd(session, fd.get());
+        std::pair<std::string, long> out{"", -1};
+        if (SSL_connect(session) == 1) {
+            X509* peer = SSL_get1_peer_certificate(session);
+            out.second = ASN1_INTEGER_get(X509_get_serialNumber(peer));
+            X509_free(peer);
+            for (size_t at = 0; at < request.size();) {
+                int n = SSL_write(session, request.data() + at, int(request.size() - at));
+                if (n <= 0) break;
+                at += size_t(n);
+            }
+            char buffer[8192];
+            for (int n = 0; (n = SSL_read(session, buffer, sizeof buffer)) > 0;) out.first.append(buffer, size_t(n));
+        }
+        SSL_free(session);
+        SSL_CTX_free(context);
+        return out;
+    }
+    static std::string closing_get() { return "GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"; }
+    std::string cert, key;
+};
+
+TEST_F(GuardTls, RequestsLargeBodiesAndRepliesPass) {
+    start();
+    EXPECT_NE(ask(closing_get()).first.find("peer=127.0.0.1"), std::string::npos);
+    const std::string body(900000, 'b');
+    std::string answer = ask("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body).first;
+    EXPECT_NE(answer.find("200 OK"), std::string::npos);
+    EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, body.size());
+    EXPECT_NE(ask("GET /x HTTP/1.1\r\n\r\n").first.find("400 Bad Request"), std::string::npos);
+}
+
+TEST_F(GuardTls, PlainBytesAndSilenceEndWithTheHandshakesDeadline) {
+    options.guard.head_time = milliseconds(500);
+    start();
+    OwnedFd plain = connect_tcp(), silent = connect_tcp();
+    send_text(plain, kGet);
+    const auto begin = Clock::now();
+    EXPECT_EQ(all(plain).find("HTTP/1.1"), std::string::npos);
+    EXPECT_LT(Clock::now() - begin, milliseconds(400));
+    EXPECT_EQ(all(silent), "");
+    EXPECT_TRUE(closed);
+    EXPECT_NE(ask(closing_get()).first.find("200 OK"), std::string::npos);
+}
+
+TEST_F(GuardTls, AReloadIsAllOrNothing) {
+    start();
+    EXPECT_EQ(ask(closing_get()).second, 1);
+    write_certificate(cert, key, 2);
+    EXPECT_EQ(ask(closing_get()).second, 1) << "not before it is asked for";
+    ASSERT_TRUE(listener->reload_tls().ok());
+    EXPECT_EQ(ask(closing_get()).second, 2);
+    // A certificate whose key is another's, then no certificate at all.
+    write_certificate(cert, key + ".other", 3);
+    EXPECT_FALSE(listener->reload_tls().ok());
+    std::ofstream(cert) << "nothing";
+    Status broken = listener->reload_tls();
+    ASSERT_FALSE(broken.ok());
+    EXPECT_EQ(broken.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_EQ(ask(closing_get()).second, 2);
+}
+
+TEST(RequestHead, VerdictsDoNotDependOnSegments) {
+    struct Case {
+        const char* text;
+        int status;  // 0: accepted
+    };
+    const Case cases[] = {
+        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0},
+        {"GET / HTTP/1.0\r\n\r\n", 0},
+        {"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 0},
+        {"POST /a?b HTTP/1.1\r\nHost: [::1]:1\r\nContent-Length: 007\r\nContent-Encoding: identity\r\n\r\n", 0},
+        {"GET / HTTP/1.1\r\n\r\n", 400},
+        {"GET / HTTP/1.1\nHost: x\n\n", 400},
+        {"GET / HTTP/1.1\r\nHost: x\r\nREMOTE_ADDR: 1\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nHost: x\r\nX: %0d%0a\r\n\r\n", 400},
+        {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 505},
+        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411},
+        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\n\r\n", 415},
+        {"POST / HTTP/1.1\r\nHost: x\r\nExpect: x\r\n\r\n", 417},
+    };
+    for (const Case& c : cases) {
+        const std::string text = c.text;
+        for (size_t cut = 0; cut <= text.size(); ++cut) {
+            HeadReader reader;
+            HeadReader::Verdict verdict = reader.read(std::string_view(text).substr(0, cut));
+            if (verdict == HeadReader::Verdict::kMore) verdict = reader.read(text);
+            ErrorCode code = reader.refusal().code;
+            bool accepted = false;
+            if (verdict == HeadReader::Verdict::kComplete) {
+                RequestHead head;
+                HeadRefusal refusal;
+                accepted = parse_head(std::string_view(text).substr(0, reader.n_bytes()), head, refusal);
+                code = refusal.code;
+            }
+            EXPECT_NE(verdict, HeadReader::Verdict::kMore) << text;
+            EXPECT_EQ(accepted ? 0 : proto::error_info(code).http_status, c.status) << text << " cut at " << cut;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace lorad::server

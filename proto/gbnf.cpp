@@ -177,7 +177,8 @@ class Converter {
         if (c != '{') return std::string();
         ++at_;
         skip_blanks(false);
-        std::optional<uint32_t> least, most;
+        constexpr uint32_t kUnbounded = 0xffffffffu;
+        uint32_t least = 0, most = kUnbounded;
         if (peek() != ',') {
             TRY_ASSIGN(least, number());
             most = least;
@@ -186,7 +187,7 @@ class Converter {
         if (peek() == ',') {
             ++at_;
             skip_blanks(false);
-            most.reset();
+            most = kUnbounded;
             if (peek() != '}') {
                 TRY_ASSIGN(most, number());
             }
@@ -194,8 +195,8 @@ class Converter {
         }
         if (peek() != '}') return expected("\"}\"");
         ++at_;
-        if (most && *most < least.value_or(0)) return bad("more repetitions at least than at most");
-        return most ? format("{{{},{}}}", least.value_or(0), *most) : format("{{{},}}", least.value_or(0));
+        if (most < least) return bad("more repetitions at least than at most");
+        return most != kUnbounded ? format("{{{},{}}}", least, most) : format("{{{},}}", least);
     }
 
     // The code point of a character, or of an escape.

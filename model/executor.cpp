@@ -92,6 +92,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
     for (RingSlot& slot : ring) {
         TRY_ASSIGN(slot.state, device.create_buffer(scratch.step_state.size(), gpu::MemoryKind::kHostUpload, "host step state"));
+        TRY_ASSIGN(slot.masks, device.create_buffer(scratch.masks.size(), gpu::MemoryKind::kHostUpload, "host masks"));
         TRY_ASSIGN(slot.results, device.create_buffer(scratch.results.size(), gpu::MemoryKind::kHostReadback, "host results"));
         TRY_ASSIGN(slot.logprobs, device.create_buffer(scratch.logprobs.size(), gpu::MemoryKind::kHostReadback, "host logprobs"));
         const Matrix& head = weights.output();
@@ -112,6 +113,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     shape.rules = !batch.choices().empty();
+    shape.part = batch.n_masks() > 0 ? StepPart::kForward : StepPart::kWhole;
     for (const gpu::ChoiceRule& rule : batch.choices()) {
         shape.changes = shape.changes || (rule.what & gpu::kRuleAdjusts) != 0;
         shape.logprobs = shape.logprobs || (rule.what & gpu::kRuleLogprobs) != 0;
@@ -190,6 +192,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     // The pipelines of what only some requests want.
     const uint32_t n_rows = bucket_for(1);
     shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true});
+    shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .part = StepPart::kDraw});
     return {shapes.begin(), shapes.end()};
 }
 
@@ -225,38 +228,72 @@ Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64
     return &slot.preludes.emplace(size_class, std::move(made)).first->second;
 }
 
-Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot) {
-    if (!slot.epilogue) {
+Result<const gpu::CommandBuffer*> Executor::Impl::mask_copy(RingSlot& slot, uint32_t n_masks) {
+    const uint32_t bucket = bucket_for(n_masks);
+    const auto known = slot.mask_copies.find(bucket);
+    if (known != slot.mask_copies.end()) return &known->second;
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    const uint64_t n_bytes = uint64_t{bucket} * mask_words(config.vocab_size) * sizeof(uint32_t);
+    recorder.copy(slot.masks, 0, scratch.masks, 0, std::min(n_bytes, scratch.masks.size()));
+    TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
+    return &slot.mask_copies.emplace(bucket, std::move(made)).first->second;
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool logprobs) {
+    std::optional<gpu::CommandBuffer>& known = slot.epilogues[logprobs ? 1 : 0];
+    if (!known) {
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
         recorder.copy(scratch.results, 0, slot.results, 0, scratch.results.size());
-        recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
-        TRY_ASSIGN(slot.epilogue, std::move(recorder).end());
+        if (logprobs) recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
+        TRY_ASSIGN(known, std::move(recorder).end());
     }
-    return &*slot.epilogue;
+    return &*known;
 }
 
-Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step,
-                                     uint32_t slot_idx) {
-    RingSlot& slot = ring[slot_idx];
-    const uint64_t n_bytes = step_state_bytes(batch, shape);
-    CHECK(n_bytes <= slot.state.size());
-    write_step_state(batch, shape, slot_lookup(),
-                     slot_idx * options.n_outputs_max, config.n_heads, slot.state.mapped());
-    return replay(slot_idx, n_bytes, step, std::ranges::any_of(batch.outputs(), &OutputRow::want_hidden));
+// What brings the step's answers to the host, behind what makes them.
+Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
+    RingSlot& slot = ring[step.slot];
+    TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot, step.shape.logprobs));
+    recordings_in_order.push_back(after);
+    if (step.hidden_outputs.empty()) return ok_status();
+    TRY_ASSIGN(const gpu::CommandBuffer* hidden, slot.hidden.copy());
+    recordings_in_order.push_back(hidden);
+    return ok_status();
 }
 
-// With the state that lies in the slot.
-Result<uint64_t> Executor::Impl::replay(uint32_t slot_idx, uint64_t n_state_bytes, const gpu::CommandBuffer& step,
-                                        bool wants_hidden) {
-    RingSlot& slot = ring[slot_idx];
-    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(slot, n_state_bytes));
-    TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot));
-    std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, &step, after};
-    if (wants_hidden) {
-        TRY_ASSIGN(const gpu::CommandBuffer* hidden, slot.hidden.copy());
-        recordings_in_order.push_back(hidden);
-    }
-    return device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value());
+void Executor::Impl::write_state(const StepBatch& batch, const InFlight& step) {
+    RingSlot& slot = ring[step.slot];
+    CHECK(step.n_state_bytes <= slot.state.size());
+    write_step_state(batch, step.shape, slot_lookup(), step.slot * options.n_outputs_max, config.n_heads, slot.state.mapped());
+}
+
+// With the state that lies in the slot. Of a step in two parts the first.
+Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recording) {
+    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(ring[step.slot], step.n_state_bytes));
+    std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, &recording};
+    if (step.shape.part == StepPart::kWhole) TRY(add_epilogues(step, recordings_in_order));
+    TRY_ASSIGN(step.value, device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value()));
+    step.n_dispatches = recording.n_dispatches();
+    return ok_status();
+}
+
+// The second part, with the masks that lie in the slot.
+Status Executor::Impl::replay_draw(InFlight& step) {
+    TRY_ASSIGN(const gpu::CommandBuffer* before, mask_copy(ring[step.slot], step.n_masks));
+    TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape.draw_part()));
+    std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, recording};
+    TRY(add_epilogues(step, recordings_in_order));
+    TRY_ASSIGN(step.value, device.compute_queue().submit(recordings_in_order));
+    step.n_dispatches += recording->n_dispatches();
+    return ok_status();
+}
+
+// A step by itself, while nothing is in flight.
+Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& recording) {
+    InFlight step{.shape = shape, .n_state_bytes = step_state_bytes(batch, shape), .n_outputs = batch.n_outputs()};
+    write_state(batch, step);
+    TRY(replay(step, recording));
+    return step.value;
 }
 
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -296,23 +333,49 @@ Status Executor::submit(const StepBatch& batch) {
     Impl& it = *impl_;
     CHECK(batch.n_rows() > 0 && batch.n_rows() <= it.options.n_rows_max);
     CHECK(batch.n_outputs() <= it.options.n_outputs_max);
-    CHECK(it.in_flight.size() < kInFlightMax);
+    CHECK(it.in_flight.size() < kInFlightMax && (it.in_flight.empty() || it.in_flight.back().is_drawn));
+    CHECK(batch.n_masks() <= it.options.n_sequences_max);
     CHECK(!batch.is_merged() || it.merged);
     const StepShape shape = it.shape_of(batch);
     TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_of(shape));
-    const auto slot = static_cast<uint32_t>(it.n_submitted % kRingSlots);
-    TRY_ASSIGN(const uint64_t value, it.run(batch, shape, *step, slot));
-    ++it.n_submitted;
-    it.in_flight.push_back({slot, shape, step_state_bytes(batch, shape), batch.n_outputs(), value, step->n_dispatches()});
+    InFlight next{.slot = static_cast<uint32_t>(it.n_submitted % kRingSlots),
+                  .shape = shape,
+                  .n_state_bytes = step_state_bytes(batch, shape),
+                  .n_outputs = batch.n_outputs(),
+                  .n_masks = batch.n_masks(),
+                  .is_drawn = batch.n_masks() == 0};
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
-        if (batch.outputs()[i].want_hidden) it.in_flight.back().hidden_outputs.push_back(i);
+        if (batch.outputs()[i].want_hidden) next.hidden_outputs.push_back(i);
     }
+    it.write_state(batch, next);
+    TRY(it.replay(next, *step));
+    ++it.n_submitted;
+    it.in_flight.push_back(std::move(next));
     return ok_status();
+}
+
+std::span<uint32_t> Executor::masks() {
+    Impl& it = *impl_;
+    CHECK(!it.in_flight.empty() && !it.in_flight.back().is_drawn);
+    const InFlight& step = it.in_flight.back();
+    auto* words = reinterpret_cast<uint32_t*>(it.ring[step.slot].masks.mapped().data());
+    return {words, size_t{step.n_masks} * mask_words(it.config.vocab_size)};
+}
+
+Result<bool> Executor::submit_draw() {
+    Impl& it = *impl_;
+    CHECK(!it.in_flight.empty() && !it.in_flight.back().is_drawn);
+    InFlight& step = it.in_flight.back();
+    TRY_ASSIGN(const uint64_t completed, it.device.compute_queue().completed());
+    const bool has_waited = completed >= step.value;
+    TRY(it.replay_draw(step));
+    step.is_drawn = true;
+    return has_waited;
 }
 
 Result<StepOutput> Executor::finish() {
     Impl& it = *impl_;
-    CHECK(!it.in_flight.empty());
+    CHECK(!it.in_flight.empty() && it.in_flight.front().is_drawn);
     TRY(it.device.compute_queue().wait(it.in_flight.front().value));
     const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
     if (it.decode_works && (it.decode_layers->given_up() || pretends)) TRY(it.redo_in_flight());
@@ -400,7 +463,7 @@ Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& wha
     TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true));
     std::vector<gpu::DispatchTime> times;
     for (uint32_t repeat = 0; repeat <= n_repeats; ++repeat) {
-        TRY_ASSIGN(const uint64_t value, it.run(batch, shape, step, 0));
+        TRY_ASSIGN(const uint64_t value, it.run(batch, shape, step));
         TRY(it.device.compute_queue().wait(value));
         if (repeat == 0) continue;  // clocks and caches are warm from here on
         TRY_ASSIGN(const auto once, gpu::read_dispatch_times(it.device, step));

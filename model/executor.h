@@ -82,6 +82,12 @@ class Executor {
     // The batch must keep to the options' limits (CHECK): it comes from our scheduler, not from a client.
     // kDeviceLost is final.
     Status submit(const StepBatch& batch);
+    // A batch with masks is only begun by submit(): all of it but the choices of its outputs runs. The masks are then written, by any threads,
+    // and submit_draw() lets the outputs be chosen; before that nothing else is submitted, and the step is not finished.
+    // Of that step: StepBatch::n_masks() times mask_words(), to be written whole; bit id % 32 of word id / 32: the token may come.
+    std::span<uint32_t> masks();
+    // True where the device had come to the end of what was submitted, and had to wait for this.
+    Result<bool> submit_draw();
     Result<StepOutput> finish();
     uint32_t n_in_flight() const;
 

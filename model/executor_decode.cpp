@@ -32,7 +32,8 @@ Status Executor::Impl::redo_in_flight() {
         TRY(device.uploader().finish());
         step.shape.one_dispatch = false;
         TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape));
-        TRY_ASSIGN(step.value, replay(step.slot, step.n_state_bytes, *recording, !step.hidden_outputs.empty()));
+        TRY(replay(step, *recording));
+        if (step.n_masks > 0 && step.is_drawn) TRY(replay_draw(step));
         TRY(device.compute_queue().wait(step.value));
     }
     return ok_status();
@@ -47,7 +48,7 @@ Status Executor::Impl::trial_step(uint32_t position, bool one_dispatch) {
     StepShape shape = shape_of(batch);
     shape.one_dispatch = one_dispatch;
     TRY_ASSIGN(const gpu::CommandBuffer* step, recording_of(shape));
-    TRY_ASSIGN(const uint64_t value, run(batch, shape, *step, 0));
+    TRY_ASSIGN(const uint64_t value, run(batch, shape, *step));
     return device.compute_queue().wait(value);
 }
 

@@ -27,10 +27,12 @@ constexpr uint32_t kRingSlots = kInFlightMax + 1;
 // Host memory of one step in flight.
 struct RingSlot {
     gpu::Buffer state;                              // the step state as the host writes it
+    gpu::Buffer masks;                              // likewise
     gpu::Buffer results;                            // SampleResult[n_outputs_max]
     gpu::Buffer logprobs;                           // ChoiceLogprobs[n_outputs_max]
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
-    std::optional<gpu::CommandBuffer> epilogue;       // scratch.results -> results
+    std::map<uint32_t, gpu::CommandBuffer> mask_copies;  // by number, a bucket: masks -> scratch.masks
+    std::optional<gpu::CommandBuffer> epilogues[2];   // scratch.results -> results; the second logprobs as well
     HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
 };
 
@@ -49,6 +51,8 @@ struct InFlight {
     uint64_t value = 0;  // of the queue's timeline
     uint32_t n_dispatches = 0;
     std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
+    uint32_t n_masks = 0;
+    bool is_drawn = true;  // else it waits for submit_draw()
 };
 
 struct Executor::Impl {
@@ -104,10 +108,14 @@ struct Executor::Impl {
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
-    Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot);
+    Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);
+    Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot, bool logprobs);
+    Status add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
-    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& step, uint32_t slot_idx);
-    Result<uint64_t> replay(uint32_t slot_idx, uint64_t n_state_bytes, const gpu::CommandBuffer& step, bool wants_hidden);
+    void write_state(const StepBatch& batch, const InFlight& step);
+    Status replay(InFlight& step, const gpu::CommandBuffer& recording);
+    Status replay_draw(InFlight& step);
+    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& recording);
     Status redo_in_flight();
     Status trial_step(uint32_t position, bool one_dispatch);
     Result<std::vector<float>> trial_logits(bool one_dispatch);

@@ -22,6 +22,10 @@ class Pass {
           step_(context.scratch.step_state.address()) {}
 
     void record() {
+        if (shape_.part == StepPart::kDraw) {
+            choose_by_rules();
+            return;
+        }
         if (shape_.changes) kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket);  // beside embed
         embed();
         if (shape_.one_dispatch) {
@@ -381,7 +385,10 @@ class Pass {
                                 .vocab = config_.vocab_size,
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
-        if (shape_.rules) choose_by_rules();
+        if (shape_.rules && shape_.part == StepPart::kWhole) {
+            recorder_.barrier();
+            choose_by_rules();
+        }
     }
 
     gpu::SampleChoiceParams choice_params() const {
@@ -392,6 +399,7 @@ class Pass {
                 .sampled = scratch_.sampled.address(),
                 .results = scratch_.results.address(),
                 .logprobs = scratch_.logprobs.address(),
+                .masks = shape_.part == StepPart::kDraw ? scratch_.masks.address() : 0,
                 .vocab = config_.vocab_size,
                 .logits_stride = weights_.output().n_padded};
     }
@@ -399,7 +407,6 @@ class Pass {
     // The tokens of outputs with rules, in the place of the argmax.
     void choose_by_rules() {
         const gpu::SampleChoiceParams params = choice_params();
-        recorder_.barrier();
         if (shape_.changes) {
             kernels_.sample_changes(recorder_, params, shape_.output_bucket, false);
             recorder_.barrier();
@@ -495,7 +502,7 @@ uint32_t StepLayout::uses_max(const StepShape& shape) {
 
 uint64_t ScratchBytes::sum() const {
     return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
-           results + logprobs;
+           results + logprobs + masks;
 }
 
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
@@ -528,6 +535,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.sampled = output_bucket * sizeof(int32_t);
     bytes.results = output_bucket * sizeof(gpu::SampleResult);
     bytes.logprobs = output_bucket * sizeof(gpu::ChoiceLogprobs);
+    bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
     bytes.attention_partials = sizeof(float);
     // Few rows are cut into more splits than many, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
@@ -570,6 +578,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.sampled, bytes.sampled, "sampled"},
         {&scratch.results, bytes.results, "results"},
         {&scratch.logprobs, bytes.logprobs, "logprobs"},
+        {&scratch.masks, bytes.masks, "masks"},
     };
     for (const Wanted& wanted : all) {
         TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));

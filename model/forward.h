@@ -18,6 +18,10 @@
 
 namespace lorad::model {
 
+// A step whose rules have masks is submitted in two parts, so that the masks may be made while the first one runs: the second begins with
+// sample_draw or what comes before it for rules.
+enum class StepPart : uint8_t { kWhole, kForward, kDraw };
+
 // What a recording depends on. Everything else of a step is in the step state.
 struct StepShape {
     uint32_t row_bucket = 0;     // capacity for rows
@@ -33,6 +37,13 @@ struct StepShape {
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
     bool one_dispatch = false;   // all layers by DecodeLayers
+    StepPart part = StepPart::kWhole;
+
+    // Of a step in two parts: what the second one depends on.
+    StepShape draw_part() const {
+        return {.row_bucket = row_bucket, .output_bucket = output_bucket, .rules = true, .changes = changes, .logprobs = logprobs,
+                .part = StepPart::kDraw};
+    }
 
     auto operator<=>(const StepShape&) const = default;
 };
@@ -84,13 +95,17 @@ struct Scratch {
     gpu::Buffer sampled;    // i32[outputs], read by the next step's embed
     gpu::Buffer results;    // SampleResult[outputs]
     gpu::Buffer logprobs;   // ChoiceLogprobs[outputs]
+    gpu::Buffer masks;      // u32[n_sequences_max][mask_words(V)]
 };
+
+// Of a mask: a bit for each token.
+constexpr uint32_t mask_words(uint32_t vocab_size) { return (vocab_size + 31) / 32; }
 
 constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs;
+    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
     uint64_t sum() const;
 };
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,

@@ -15,6 +15,7 @@ void StepBatch::clear() {
     block_tables_.clear();
     lora_uses_.clear();
     last_list_ = 0;
+    n_masks_ = 0;
     single_uses_only_ = true;
     merged_ = false;
 }
@@ -89,6 +90,7 @@ uint32_t StepBatch::add_output(uint32_t row, const gpu::ChoiceRule& rule, std::s
     added.n_changes = static_cast<uint32_t>(changes.size());
     added.allowed_begin = static_cast<uint32_t>(choice_allowed_.size());
     added.n_allowed = static_cast<uint32_t>(allowed.size());
+    if ((rule.what & gpu::kRuleMasked) != 0) added.mask = n_masks_++;
     choice_changes_.insert(choice_changes_.end(), changes.begin(), changes.end());
     choice_allowed_.insert(choice_allowed_.end(), allowed.begin(), allowed.end());
     return output;

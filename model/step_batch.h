@@ -69,7 +69,8 @@ class StepBatch {
     // Asks for the token after `row`. Returns the index of the answer in StepOutput.
     uint32_t add_output(uint32_t row, bool want_logits);
     // The same; the device chooses the token by the rule. Lists are at most kChoiceListMax long; changes have each token once,
-    // allowed (empty: all) is sorted. The rule's own fields about the lists are filled in.
+    // allowed (empty: all) is sorted. The rule's own fields about the lists are filled in. With gpu::kRuleMasked the output gets the
+    // batch's next mask, which is written after submit (Executor::masks).
     uint32_t add_output(uint32_t row, const gpu::ChoiceRule& rule, std::span<const gpu::TokenChange> changes = {},
                         std::span<const TokenId> allowed = {});
 
@@ -87,6 +88,7 @@ class StepBatch {
     std::span<const BlockId> block_tables() const { return block_tables_; }
     std::span<const LoraUse> lora_uses() const { return lora_uses_; }
     bool has_lora() const { return !lora_uses_.empty(); }
+    uint32_t n_masks() const { return n_masks_; }
     bool is_merged() const { return merged_; }
     // No row has more than one adapter, and none a scale of its own.
     bool has_single_uses_only() const { return single_uses_only_; }
@@ -100,6 +102,7 @@ class StepBatch {
     std::vector<BlockId> block_tables_;
     std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
     uint32_t last_list_ = 0;          // where the last list begins
+    uint32_t n_masks_ = 0;
     bool single_uses_only_ = true;
     bool merged_ = false;
 

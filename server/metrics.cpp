@@ -113,6 +113,11 @@ void Metrics::on_step(const Step& step) {
     raise_to(n_step_sequences_max_, step.n_sequences);
     raise_to(n_step_adapters_max_, step.n_adapters);
     if (step.is_merged) n_merged_steps_.fetch_add(1, std::memory_order_relaxed);
+    if (!step.is_masked) return;
+    n_masked_steps_.fetch_add(1, std::memory_order_relaxed);
+    if (step.is_ahead) n_masked_steps_ahead_.fetch_add(1, std::memory_order_relaxed);
+    if (step.has_waited) n_masked_steps_waited_.fetch_add(1, std::memory_order_relaxed);
+    mask_seconds_.fetch_add(step.mask_seconds, std::memory_order_relaxed);
 }
 
 void Metrics::on_merged(double gpu_ms) {
@@ -272,6 +277,14 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
     write_one(out, "lorad_steps_total", "counter", model, load(n_steps_), "Engine steps.");
     write_one(out, "lorad_merged_steps_total", "counter", model, load(n_merged_steps_),
               "Steps that ran on merged weights.");
+    write_one(out, "lorad_masked_steps_total", "counter", model, load(n_masked_steps_),
+              "Steps whose tokens grammars restrict.");
+    write_one(out, "lorad_masked_steps_ahead_total", "counter", model, load(n_masked_steps_ahead_),
+              "Of these, begun while the step before was on the device.");
+    write_one(out, "lorad_masked_steps_waited_total", "counter", model, load(n_masked_steps_waited_),
+              "Of these, the device had to wait for what the grammars allow.");
+    write_one(out, "lorad_mask_seconds_total", "counter", model, load(mask_seconds_),
+              "Time in which the host computed what grammars allow.");
     write_one(out, "lorad_merges_total", "counter", model, load(n_merges_),
               "Merges of adapters into copies of the weights.");
     write_one(out, "lorad_merge_gpu_ms_total", "counter", model, load(merge_gpu_ms_),

@@ -64,6 +64,11 @@ class Metrics {
         double seconds = 0.0;
         bool is_merged = false;  // ran on the merged weights
         uint32_t n_dispatches = 0;
+        // Of a step whose draw waits for the masks of grammars.
+        bool is_masked = false;
+        bool is_ahead = false;   // it began before the tokens of the step before were known
+        bool has_waited = false;  // the device was done with all else before the masks were there
+        double mask_seconds = 0.0;
     };
     void on_step(const Step& step);
     void on_preempted(bool has_yielded) {
@@ -127,6 +132,8 @@ class Metrics {
     std::atomic<uint64_t> n_steps_{0}, n_prefill_rows_{0}, n_merged_steps_{0};
     std::atomic<uint64_t> n_merges_{0}, merged_bytes_{0};
     std::atomic<double> merge_gpu_ms_{0.0};  // sum
+    std::atomic<uint64_t> n_masked_steps_{0}, n_masked_steps_ahead_{0}, n_masked_steps_waited_{0};
+    std::atomic<double> mask_seconds_{0.0};
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
     std::array<std::atomic<uint64_t>, 6> n_finished_{};        // by FinishReason

@@ -15,6 +15,7 @@ INTEROP_CONST kRuleDraws = 1;     // else the most probable token, of equals the
 INTEROP_CONST kRuleAdjusts = 2;   // has changes or penalties
 INTEROP_CONST kRuleBansEnds = 4;  // changes with kChangeIsEnd forbid their token
 INTEROP_CONST kRuleLogprobs = 8;  // wants ChoiceLogprobs
+INTEROP_CONST kRuleMasked = 16;   // only tokens of the rule's mask may come: a bit for each, uploaded after the step has begun
 
 #ifdef __cplusplus
 inline constexpr int32_t kNothingAllowed = -2;  // in the place of a token: the rule leaves none
@@ -46,8 +47,11 @@ struct ChoiceRule {
     int32_t last_token;
     float last_original;
     uint32_t last_is_saved;
+    uint32_t mask;          // with kRuleMasked: its index among the step's masks
+    uint32_t pad;
 };
-INTEROP_SIZE(ChoiceRule, 88);
+INTEROP_SIZE(ChoiceRule, 96);
+INTEROP_CONST kRuleBytes = 96;
 
 // TokenChange.state: how often the answer holds the token, and bits.
 INTEROP_CONST kChangeCountMask = 0x0fffffffu;

@@ -177,7 +177,7 @@ class KernelSet {
 
     // For steps whose outputs have rules (choice_rule.h). Where some have changes: sample_last_tokens before anything overwrites
     // params.sampled; after sample_argmax sample_changes, sample_draw, and sample_changes once more to undo them; then sample_logprobs where they
-    // are wanted; barriers between all of them. sample_draw reads a drawn row 4 to 14 times, sample_logprobs a row 7 times.
+    // are wanted; barriers between all of them. params.masks is to be there when sample_draw runs. sample_draw reads a drawn row 4 to 14 times, sample_logprobs a row 7 times.
     void sample_last_tokens(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);
     void sample_changes(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows, bool undo);
     void sample_logprobs(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows);

@@ -23,7 +23,7 @@ uint held_once_more(uint state) { return (state | kChangeIsHeld) + 1; }
 void find_last_token() {
     uint i = gl_GlobalInvocationID.x;
     if (i >= UintRef(p.step + 4).v) return;  // StepHeader.n_logit_rows
-    RuleRef rule = RuleRef(p.rules + uint64_t(i) * 88);
+    RuleRef rule = RuleRef(p.rules + uint64_t(i) * kRuleBytes);
     if ((rule.v.what & kRuleAdjusts) == 0) return;
     int token = step_row(p.step, LogitRowRef(p.logit_rows + uint64_t(i) * 8).v.row).v.token;
     rule.v.last_token = token < 0 ? IntRef(p.sampled + uint64_t(~token) * 4).v : -1;
@@ -41,7 +41,7 @@ void main() {
     }
     uint i = gl_WorkGroupID.y;
     if (i >= UintRef(p.step + 4).v) return;
-    RuleRef place = RuleRef(p.rules + uint64_t(i) * 88);
+    RuleRef place = RuleRef(p.rules + uint64_t(i) * kRuleBytes);
     ChoiceRule rule = place.v;
     if ((rule.what & kRuleAdjusts) == 0) return;
     if (gl_LocalInvocationIndex == 0) last_is_listed = 0;

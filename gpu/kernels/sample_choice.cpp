@@ -23,7 +23,7 @@ void KernelSet::sample_logprobs(Recorder& recorder, const SampleChoiceParams& pa
 }
 
 void KernelSet::sample_draw(Recorder& recorder, const SampleChoiceParams& params, uint32_t logit_rows) {
-    const Kernel* k = kernel("sample_draw", {threads(1024, 64)});
+    const Kernel* k = kernel("sample_draw", {threads(1024, 64), params.masks != 0 ? 1u : 0u});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, 1, logit_rows, 1, {"sample_draw", uint64_t{logit_rows} * params.vocab * 4, 0});
 }

@@ -15,10 +15,11 @@ struct SampleChoiceParams {
     uint64_t sampled;     // i32[]
     uint64_t results;     // SampleResult[], as sample_argmax has left them
     uint64_t logprobs;    // ChoiceLogprobs[], by output
+    uint64_t masks;       // [mask][ceil(vocab / 32)] u32, bit id % 32 of word id / 32: the token may come; 0 where no rule has one
     uint32_t vocab;
     uint32_t logits_stride;
 };
-INTEROP_SIZE(SampleChoiceParams, 64);
+INTEROP_SIZE(SampleChoiceParams, 72);
 
 INTEROP_END
 

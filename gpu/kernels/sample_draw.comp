@@ -1,6 +1,7 @@
 // sample_draw: the token of each output whose rule is not served by the argmax of the model's own logits
 //   rules   ChoiceRule[i]             what = 0 and rules for log-probabilities alone: nothing happens here
 //   logits  [i][logits_stride] f32    after sample_changes
+//   masks   a bit for each token      where the rule has one: only tokens of it may come
 //   sampled, results                  the token, and -2 where the rule allows none; -1, a row that is not finite, stays
 // As model::sample: temperature, top_k, top_p, min_p, typical_p, then the token in which the sum of the kept weights, in order of
 // ids, passes a random share of it. Equal to the host's bit for bit: sample_math.h.
@@ -11,6 +12,7 @@
 #include "gpu/kernels/sample_choice.params.h"
 #include "gpu/kernels/sample_math.h"
 
+layout(constant_id = 1) const uint kHasMasks = 0;  // 1: some rule may have one
 layout(push_constant, scalar) uniform Push { SampleChoiceParams p; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer RuleRef { ChoiceRule v; };
 
@@ -20,6 +22,7 @@ const uint kKeyBits = kDrawKeyBits;
 const float kMinusInf = -1.0 / 0.0;
 
 uint64_t row_logits;
+uint64_t row_mask = 0;  // 0: none
 uint row_vocab;
 ChoiceRule rule;
 float row_max;
@@ -46,6 +49,18 @@ bool is_allowed(uint id) {
 }
 
 float logit_at(uint id, float logit) { return rule.n_allowed != 0 && !is_allowed(id) ? kMinusInf : logit; }
+
+bool is_in_mask(uint id) { return row_mask == 0 || (UintRef(row_mask + uint64_t(id / 32) * 4).v >> (id % 32) & 1u) != 0; }
+
+// One word of the mask for four neighbours.
+vec4 row4(uint chunk) {
+    vec4 v = load4(row_logits, chunk, 0);
+    if (kHasMasks == 0 || row_mask == 0) return v;
+    uint bits = UintRef(row_mask + uint64_t(chunk / 8) * 4).v >> (chunk % 8 * 4);
+    return mix(vec4(kMinusInf), v, notEqual(uvec4(bits) & uvec4(1, 2, 4, 8), uvec4(0)));
+}
+
+float row1(uint id) { return kHasMasks == 0 || is_in_mask(id) ? FloatRef(row_logits + uint64_t(id) * 4).v : kMinusInf; }
 
 bool is_kept(uint id, uint key) {
     if (key > cut_key || (key == cut_key && id > last_id)) return false;
@@ -76,7 +91,7 @@ uint most_probable() {
     float top = kMinusInf;
     uint best = kNoKey;
     for (uint chunk = thread_index(); chunk * 4 < row_vocab; chunk += n_threads()) {
-        vec4 v = load4(row_logits, chunk, 0);
+        vec4 v = row4(chunk);
         for (uint e = 0; e < 4; e++) {
             uint id = chunk * 4 + e;
             if (id >= row_vocab) break;
@@ -121,7 +136,7 @@ void keep(Cut cut, uint n_ties) {
 void keep_typical() {
     uint64_t shares = 0, weights = 0;
     for (uint chunk = thread_index(); chunk * 4 < row_vocab; chunk += n_threads()) {
-        vec4 v = load4(row_logits, chunk, 0);
+        vec4 v = row4(chunk);
         for (uint e = 0; e < 4; e++) {
             uint id = chunk * 4 + e;
             uint key = id < row_vocab ? draw_key(row_max, logit_at(id, v[e]), rule.scale) : kDrawKeyEnd;
@@ -159,16 +174,18 @@ uint draw() {
 void main() {
     uint i = gl_WorkGroupID.y;
     if (i >= UintRef(p.step + 4).v) return;  // StepHeader.n_logit_rows
-    rule = RuleRef(p.rules + uint64_t(i) * 88).v;
-    if ((rule.what & (kRuleDraws | kRuleAdjusts)) == 0 && rule.n_allowed == 0) return;
+    rule = RuleRef(p.rules + uint64_t(i) * kRuleBytes).v;
+    if ((rule.what & (kRuleDraws | kRuleAdjusts | kRuleMasked)) == 0 && rule.n_allowed == 0) return;
     SampleResult result = ResultRef(p.results + uint64_t(i) * 16).v;
     if (result.token < 0) return;
     row_logits = p.logits + uint64_t(i) * p.logits_stride * 4;
     row_vocab = p.vocab;
     row_max = result.max_logit;
-    uint token = kNoKey;
+    if (kHasMasks != 0 && (rule.what & kRuleMasked) != 0) row_mask = p.masks + uint64_t(rule.mask) * ((p.vocab + 31) / 32) * 4;
+    // The model's own first choice, unless something keeps it from coming.
+    uint token = uint(result.token);
     bool draws = (rule.what & kRuleDraws) != 0;
-    if (!draws || (rule.what & kRuleAdjusts) != 0 || rule.n_allowed != 0) token = most_probable();
+    if ((rule.what & kRuleAdjusts) != 0 || logit_at(token, row1(token)) == kMinusInf) token = most_probable();
     if (!(abs(row_max) < 1.0 / 0.0)) token = kNoKey;
     else if (draws) token = draw();
     if (thread_index() != 0) return;

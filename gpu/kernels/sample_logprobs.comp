@@ -36,6 +36,9 @@ bool counts(uint id, float logit, out uint key, out uint64_t weight) {
 
 uint64_t measure_at(uint id, float logit) { return key_of(logit) == cut_key ? 1 : 0; }
 
+vec4 row4(uint chunk) { return load4(row_logits, chunk, 0); }
+float row1(uint id) { return FloatRef(row_logits + uint64_t(id) * 4).v; }
+
 #include "gpu/kernels/sample_search.glsl"
 
 shared uint n_top;
@@ -53,7 +56,7 @@ void gather(uint n_wanted) {
     if (thread_index() == 0) n_top = 0;
     barrier();
     for (uint chunk = thread_index(); chunk * 4 < row_vocab; chunk += n_threads()) {
-        vec4 v = load4(row_logits, chunk, 0);
+        vec4 v = row4(chunk);
         for (uint e = 0; e < 4; e++) {
             uint id = chunk * 4 + e;
             if (id >= row_vocab) break;
@@ -70,7 +73,7 @@ void gather(uint n_wanted) {
 void main() {
     uint i = gl_WorkGroupID.y;
     if (i >= UintRef(p.step + 4).v) return;  // StepHeader.n_logit_rows
-    ChoiceRule rule = RuleRef(p.rules + uint64_t(i) * 88).v;
+    ChoiceRule rule = RuleRef(p.rules + uint64_t(i) * kRuleBytes).v;
     SampleResult result = ResultRef(p.results + uint64_t(i) * 16).v;
     if ((rule.what & kRuleLogprobs) == 0 || result.token < 0) return;
     row_logits = p.logits + uint64_t(i) * p.logits_stride * 4;
@@ -78,7 +81,7 @@ void main() {
     own = FloatRef(row_logits + uint64_t(result.token) * 4).v;
     uint n_higher = 0;
     for (uint chunk = thread_index(); chunk * 4 < row_vocab; chunk += n_threads()) {
-        vec4 v = load4(row_logits, chunk, 0);
+        vec4 v = row4(chunk);
         for (uint e = 0; e < 4; e++) {
             if (chunk * 4 + e < row_vocab && v[e] > own) n_higher++;
         }

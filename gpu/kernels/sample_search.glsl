@@ -6,6 +6,7 @@
 //   const uint kKeyBits;                           of a key, at most 32
 //   bool counts(uint id, float logit, out uint key, out uint64_t weight);   whether find_cut sees the token; weights below 2^41
 //   uint64_t measure_at(uint id, float logit);     what pick_token sums up, below 2^41
+//   vec4 row4(uint chunk); float row1(uint id);    logits 4 * chunk .. + 3, and one
 // and the globals row_logits (address) and row_vocab.
 
 const uint kBinBits = 10;
@@ -89,7 +90,7 @@ Cut find_cut(bool by_weight, uint64_t target, uint share) {
         if (thread_index() == 0) found_cut = Cut(kNoBin, 0, 0, 0, 0, 0);
         barrier();
         for (uint chunk = thread_index(); chunk * 4 < row_vocab; chunk += n_threads()) {
-            vec4 v = load4(row_logits, chunk, 0);
+            vec4 v = row4(chunk);
             for (uint e = 0; e < 4; e++) {
                 uint id = chunk * 4 + e;
                 if (id >= row_vocab) break;
@@ -133,7 +134,7 @@ Cut find_cut(bool by_weight, uint64_t target, uint share) {
 }
 
 uint64_t measure4(uint chunk) {
-    vec4 v = load4(row_logits, chunk, 0);
+    vec4 v = row4(chunk);
     uint64_t sum = 0;
     for (uint e = 0; e < 4; e++) {
         uint id = chunk * 4 + e;
@@ -175,7 +176,7 @@ uint pick_token(uint64_t rank, bool by_bits, uint64_t bits) {
     uint64_t before = sum_before(sum, unused);
     if (before <= rank && rank < before + sum) {
         for (uint id = begin * 4; id < end * 4; id++) {
-            before += measure_at(id, FloatRef(row_logits + uint64_t(id) * 4).v);
+            before += measure_at(id, row1(id));
             if (rank < before) {
                 found_token = id;
                 break;

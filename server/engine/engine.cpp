@@ -128,14 +128,13 @@ bool Engine::step() {
     if (planned) done = submit_step();
     publish();
     update_gauges();
-    if (planned && done.ok()) {
-        list_choices(in_flight_.back());
-        chooser_.prepare(choices_);
-    }
+    if (done.ok()) done = prepare_draw();
     bool worked = planned || !in_flight_.empty();
     // With two steps in flight, or nothing to add to the one there is, wait for the oldest.
-    if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan()))))
+    if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan())))) {
         done = finish_step();
+        if (done.ok()) done = prepare_draw();
+    }
     if (!done.ok()) fail(done.error());
     return worked;
 }
@@ -255,7 +254,9 @@ Status Engine::submit_step() {
         if (sequence.n_computed < sequence.n_known()) continue;
         if (planned.n_rows == 1) ++n_decode_rows;
         planned.position = sequence.n_known();
+        uint32_t n_masks = batch_.n_masks();
         planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);
+        if (batch_.n_masks() > n_masks) planned.mask = int32_t(n_masks);
     }
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
@@ -266,8 +267,11 @@ Status Engine::submit_step() {
             planned.sequence->tokens.push_back(~planned.output);
     }
     flight.n_outputs = batch_.n_outputs();
+    flight.n_masks = batch_.n_masks();
     flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
                       batch_.n_rows() - n_decode_rows, 0.0, batch_.is_merged()};
+    flight.metrics.is_masked = flight.n_masks > 0;
+    flight.metrics.is_ahead = !in_flight_.empty();
     flight.planned = planned_;
     flight.submitted = time_now();
     {
@@ -280,6 +284,24 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
+// Of the youngest step, when all tokens before it are known: what the grammars allow next, and its
+// draw, where that waits for them.
+Status Engine::prepare_draw() {
+    if (in_flight_.size() != 1 || in_flight_.front().is_prepared) return ok_status();
+    Flight& flight = in_flight_.front();
+    flight.is_prepared = true;
+    list_choices(flight);
+    if (flight.n_masks == 0) {
+        chooser_.prepare(choices_, 0, {});
+        return ok_status();
+    }
+    Clock::time_point begin = time_now();
+    chooser_.prepare(choices_, flight.n_masks, runner_.masks());
+    flight.metrics.mask_seconds = std::chrono::duration<double>(time_now() - begin).count();
+    TRY_ASSIGN(flight.metrics.has_waited, runner_.submit_draw());
+    return ok_status();
+}
+
 // The output that chooses the token at `position`, or gives the hidden state before it.
 int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t position) {
     bool on_device = sequence.device_chooses(position);
@@ -288,9 +310,9 @@ int32_t Engine::add_output(const Sequence& sequence, uint32_t row, uint32_t posi
         batch_.want_hidden(output);
         return int32_t(output);
     }
-    auto rule = on_device ? sequence.choice.rule(sequence.request, position) : std::nullopt;
+    auto rule = on_device ? sequence.choice.device_rule(sequence.request, position) : std::nullopt;
     return int32_t(rule ? batch_.add_output(row, *rule, sequence.choice.changes(),
-                                               sequence.request.sampling.allowed_token_ids)
+                                               sequence.choice.device_allowed(sequence.request))
                           : batch_.add_output(row, !on_device));
 }
 

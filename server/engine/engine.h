@@ -11,7 +11,9 @@
 // Two steps are in flight where the device chooses all tokens of the first: the second is planned and submitted
 // while the first runs, and takes the first one's tokens on the device. A token that is not known
 // yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
-// row for nothing. Steps run in order, so KV blocks may be given to another sequence at once; the
+// row for nothing. Where grammars mask a step's outputs, its draw is submitted by itself: once the
+// step before is finished, while this one's forward pass runs, the sampling threads make the masks.
+// Steps run in order, so KV blocks may be given to another sequence at once; the
 // adapter's lease is kept until the last step that names its slot is done.
 //
 // Only this thread touches sequences, KV blocks and the runner; the queue and the streams connect
@@ -135,10 +137,13 @@ class Engine {
         uint32_t position = 0;  // of the token that the output chooses
         // Outputs that are compared with the prompt's own tokens from prompt_position on.
         uint32_t first_prompt_output = 0, n_prompt_outputs = 0, prompt_position = 0;
+        int32_t mask = -1;  // index in the batch's masks
     };
     struct Flight {
         std::vector<Planned> planned;
         uint32_t n_outputs = 0;
+        uint32_t n_masks = 0;
+        bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
     };
@@ -167,6 +172,7 @@ class Engine {
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
+    Status prepare_draw();
     void publish();
     Status finish_step();
     uint32_t prompt_rows_max() const;
@@ -176,8 +182,7 @@ class Engine {
     void take_prompt_logprobs(const StepResult& result);
     void set_token(const Planned& planned, TokenId token, TokenChoice& choice,
                    std::chrono::steady_clock::time_point now);
-    void take_token(Sequence& sequence, TokenId token,
-                    std::optional<proto::TokenLogprobs> logprobs,
+    void take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
                     std::chrono::steady_clock::time_point now);
     void take_embedding(const Planned& planned, TokenId token, const StepResult& result,
                         std::chrono::steady_clock::time_point now);

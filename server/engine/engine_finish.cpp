@@ -18,6 +18,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 Status Engine::finish_step() {
+    TRY(prepare_draw());
     TRY_ASSIGN(StepResult result, runner_.finish());
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -60,7 +61,7 @@ void Engine::list_choices(const Flight& flight) {
     for (const Planned& planned : flight.planned) {
         if (planned.output < 0 || planned.sequence->ended) continue;
         choices_.push_back({&planned.sequence->request, &planned.sequence->choice,
-                            uint32_t(planned.output), planned.position});
+                            uint32_t(planned.output), planned.position, -1, planned.mask});
         choosers_.push_back(planned.sequence);
     }
     for (const Planned& planned : flight.planned) {
@@ -119,11 +120,11 @@ void Engine::set_token(const Planned& planned, TokenId token, TokenChoice& choic
     } else {
         sequence.tokens.push_back(token);
     }
-    take_token(sequence, token, std::move(choice.logprobs), now);
+    take_token(sequence, token, choice, now);
 }
 
-void Engine::take_token(Sequence& sequence, TokenId token,
-                        std::optional<proto::TokenLogprobs> logprobs, Clock::time_point now) {
+void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
+                        Clock::time_point now) {
     const Request& request = sequence.request;
     if (sequence.n_generated == 0) {
         metrics_.on_prompt_tokens(request.prompt.size());
@@ -136,15 +137,16 @@ void Engine::take_token(Sequence& sequence, TokenId token,
     ++sequence.n_generated;
     metrics_.on_generated(1);
     fair_share_.charge(sequence.ticket, kGeneratedTokenCost);
-    Publication publication{request.stream, token, std::nullopt, std::move(logprobs)};
+    Publication publication{request.stream, token, std::nullopt, std::move(choice.logprobs)};
     if (sequence.n_generated == 1) {
         publication.prompt_logprobs = std::move(sequence.choice.prompt_logprobs);
         sequence.prompt_logprobs_sent = true;
         request.stream->set_cached_tokens(sequence.n_cached_tokens);
     }
     publications_.push_back(std::move(publication));
-    if (Status taken = sequence.choice.accept(token); !taken.ok()) {
-        end_sequence(sequence, {FinishReason::kError, taken.error()});
+    sequence.choice.accept(token);
+    if (!choice.accepted.ok()) {
+        end_sequence(sequence, {FinishReason::kError, choice.accepted.error()});
         return;
     }
 

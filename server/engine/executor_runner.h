@@ -25,6 +25,9 @@ class ExecutorRunner final : public StepRunner {
         return result;
     }
 
+    std::span<uint32_t> masks() override { return executor_.masks(); }
+    Result<bool> submit_draw() override { return executor_.submit_draw(); }
+
     void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
         executor_.use_merged(std::move(merged));
     }

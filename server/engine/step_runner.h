@@ -32,6 +32,12 @@ class StepRunner {
     // either call is final: the device is not used again.
     virtual Status submit(const model::StepBatch& batch) = 0;
     virtual Result<StepResult> finish() = 0;  // of the oldest step in flight
+    // A batch with masks is only begun by submit(). They are then written, by any threads: one after
+    // the other, all of one size, a bit for each token. submit_draw() lets the step's outputs be
+    // chosen; before it nothing else is submitted or, of this step, finished. True where the device
+    // had nothing left to do meanwhile.
+    virtual std::span<uint32_t> masks() = 0;
+    virtual Result<bool> submit_draw() = 0;
     // What batches with set_merged() run on from the next submit on; null: there will be none.
     virtual void use_merged(std::shared_ptr<const model::MergedWeights> merged) = 0;
 };

@@ -37,20 +37,31 @@ ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
     if (request.n_prompt_logprobs) prompt_logprobs.reserve(request.prompt.size());
 }
 
-Status ChoiceState::accept(TokenId token) {
+void ChoiceState::accept(TokenId token) {
     if (changes_) changes_->add_generated(token);
     mask_.clear();
-    if (constraint_) return constraint_->accept(token);
-    return ok_status();
 }
 
 bool ChoiceState::device_chooses(const Request& request, uint32_t position) const {
-    if (request.constraint) return false;
-    if (!rule(request, position)) return true;
+    if (!request.constraint && !rule(request, position)) return true;
     // By position alone, so that the answer stays the same while the step runs.
     uint32_t n_changes = n_first_changes_ + n_generated_before(request, position);
     return draws_on_device_ && (!changes_ || n_changes <= model::kChoiceListMax) &&
-           request.sampling.allowed_token_ids.size() <= model::kChoiceListMax;
+           device_allowed(request).size() <= model::kChoiceListMax;
+}
+
+std::optional<gpu::ChoiceRule> ChoiceState::device_rule(const Request& request,
+                                                        uint32_t position) const {
+    std::optional<gpu::ChoiceRule> chosen = rule(request, position);
+    if (!request.constraint) return chosen;
+    if (!chosen) chosen = model::choice_rule(request.sampling, position);
+    chosen->what = (chosen->what & ~gpu::kRuleBansEnds) | gpu::kRuleMasked;
+    return chosen;
+}
+
+std::span<const TokenId> ChoiceState::device_allowed(const Request& request) const {
+    if (request.constraint) return {};
+    return request.sampling.allowed_token_ids;
 }
 
 std::optional<gpu::ChoiceRule> ChoiceState::rule(const Request& request, uint32_t position) const {
@@ -69,21 +80,55 @@ std::optional<gpu::ChoiceRule> ChoiceState::rule(const Request& request, uint32_
 
 TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n_threads) {}
 
-void TokenChooser::prepare(std::span<const TokenChoice> choices) {
-    std::vector<ChoiceState*> constrained;
+void TokenChooser::prepare(std::span<const TokenChoice> choices, uint32_t n_masks,
+                           std::span<uint32_t> masks) {
+    mask_owners_.assign(n_masks, nullptr);
     for (const TokenChoice& choice : choices) {
-        if (choice.prompt_token < 0 && choice.state->constraint_ && choice.state->mask_.empty())
-            constrained.push_back(choice.state);
+        if (choice.prompt_token >= 0 || !choice.state->constraint_) continue;
+        if (choice.mask >= 0) mask_owners_[size_t(choice.mask)] = &choice;
+        else mask_owners_.push_back(&choice);
     }
-    threads_.run(uint32_t(constrained.size()), [&](uint32_t index, uint32_t) {
-        ChoiceState& state = *constrained[index];
-        Status done = state.constraint_->next_mask(state.mask_);
-        // Nothing may come then, which ends the request with an error.
-        if (!done.ok()) {
-            log_error("grammar: {}", done.error().message);
-            std::fill(state.mask_.begin(), state.mask_.end(), 0u);
-        }
+    size_t n_words = n_masks > 0 ? masks.size() / n_masks : 0;
+    threads_.run(uint32_t(mask_owners_.size()), [&](uint32_t index, uint32_t worker) {
+        const TokenChoice* choice = mask_owners_[index];
+        if (choice != nullptr && choice->state->mask_.empty()) compute_mask(*choice->state);
+        if (index >= n_masks) return;
+        std::span<uint32_t> to = masks.subspan(index * n_words, n_words);
+        if (choice != nullptr) write_mask(*choice, to, scratch_[worker]);
+        else std::fill(to.begin(), to.end(), 0u);
     });
+}
+
+void TokenChooser::compute_mask(ChoiceState& state) {
+    Status done = state.constraint_->next_mask(state.mask_);
+    if (done.ok()) return;
+    // Nothing may come then, which ends the request with an error.
+    log_error("grammar: {}", done.error().message);
+    std::fill(state.mask_.begin(), state.mask_.end(), 0u);
+}
+
+// The grammar's mask without what else may not come, as choose_one has it.
+void TokenChooser::write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch) {
+    const Request& request = *choice.request;
+    std::vector<uint32_t>& words = scratch.mask;
+    words = choice.state->mask_;
+    CHECK(words.size() == to.size());
+    auto is_in = [&](TokenId token) { return token >= 0 && size_t(token) / 32 < words.size(); };
+    if (std::span<const TokenId> allowed = request.sampling.allowed_token_ids; !allowed.empty()) {
+        words.assign(words.size(), 0);
+        for (TokenId token : allowed) {
+            if (is_in(token)) words[size_t(token) / 32] |= 1u << (token % 32);
+        }
+        for (size_t i = 0; i < words.size(); ++i) words[i] &= choice.state->mask_[i];
+    }
+    std::copy(words.begin(), words.end(), to.begin());
+    if (!must_go_on(request, choice.position)) return;
+    for (TokenId token : request.stop_tokens) {
+        if (is_in(token)) words[size_t(token) / 32] &= ~(1u << (token % 32));
+    }
+    // Where the grammar allows nothing but the end, min_tokens gives way.
+    if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; }))
+        std::copy(words.begin(), words.end(), to.begin());
 }
 
 void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
@@ -113,6 +158,19 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
         choice.nothing_allowed = token < 0;
         if (token >= 0 && choice.request->n_logprobs)
             choice.logprobs = model::logprobs_of(logits, token, *choice.request->n_logprobs);
+    });
+    tell_grammars(choices, result);
+}
+
+void TokenChooser::tell_grammars(std::span<TokenChoice> choices, const StepResult& result) {
+    constrained_.clear();
+    for (TokenChoice& choice : choices) {
+        if (choice.prompt_token < 0 && choice.state->constraint_ && result.argmax[choice.output] >= 0)
+            constrained_.push_back(&choice);
+    }
+    threads_.run(uint32_t(constrained_.size()), [&](uint32_t index, uint32_t) {
+        TokenChoice& choice = *constrained_[index];
+        choice.accepted = choice.state->constraint_->accept(result.argmax[choice.output]);
     });
 }
 

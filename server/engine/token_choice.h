@@ -24,16 +24,19 @@ class ChoiceState {
     // Whether the device chooses the token at this position, so that the next step may begin before it
     // is known here and no logits have to be copied to the host.
     bool device_chooses(const Request& request, uint32_t position) const;
-    // How, where it does, with the lists of changes() and the request's allowed tokens; nullopt: the
-    // argmax of the model's own logits.
+    // How the token is chosen, with the lists of changes() and the request's allowed tokens; nullopt:
+    // the argmax of the model's own logits.
     std::optional<gpu::ChoiceRule> rule(const Request& request, uint32_t position) const;
+    // The same for the device, with device_allowed(). Where there is a grammar, its mask says what
+    // is allowed and which ends may not come.
+    std::optional<gpu::ChoiceRule> device_rule(const Request& request, uint32_t position) const;
+    std::span<const TokenId> device_allowed(const Request& request) const;
     std::span<const gpu::TokenChange> changes() const {
         return changes_ ? changes_->entries() : std::span<const gpu::TokenChange>();
     }
 
-    // The chosen token becomes part of the answer. An error where the request's grammar does not
-    // take it.
-    Status accept(TokenId token);
+    // The chosen token becomes part of the answer. The grammar has been told by TokenChooser::choose.
+    void accept(TokenId token);
 
     // Of the prompt's tokens from the second on, as far as they have been computed.
     std::vector<proto::TokenLogprobs> prompt_logprobs;
@@ -55,33 +58,43 @@ struct TokenChoice {
     uint32_t output = 0;       // index in the step's outputs
     uint32_t position = 0;     // of the token that is chosen
     TokenId prompt_token = -1;  // >= 0: nothing is chosen
+    int32_t mask = -1;          // index in the step's masks, where the device waits for one
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
     std::optional<proto::TokenLogprobs> logprobs = {};
     bool nothing_allowed = false;
+    Status accepted = ok_status();  // an error where the request's grammar does not take the token
 };
 
 class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
-    // While the step runs on the device: computes which tokens the grammars of these allow.
-    void prepare(std::span<const TokenChoice> choices);
+    // While the step runs on the device, once all tokens before it are known: computes which tokens
+    // the grammars of these allow, and writes the step's n_masks masks. Where no choice has one, its
+    // sequence has ended and nothing is allowed.
+    void prepare(std::span<const TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks);
 
     // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite,
-    // stays. What the device has said about its own choices goes into `choices` as well.
+    // stays. What the device has said about its own choices goes into `choices` as well. Grammars are
+    // told what was chosen.
     void choose(std::span<TokenChoice> choices, StepResult& result);
 
   private:
     struct Scratch {
         model::SamplerScratch sampler;
         std::vector<float> logits;
+        std::vector<uint32_t> mask;
     };
     TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
                        Scratch& scratch) const;
+    static void compute_mask(ChoiceState& state);
+    static void write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch);
+    void tell_grammars(std::span<TokenChoice> choices, const StepResult& result);
 
     ParallelFor threads_;
     std::vector<Scratch> scratch_;  // by worker
-    std::vector<TokenChoice*> chosen_here_;
+    std::vector<TokenChoice*> chosen_here_, constrained_;
+    std::vector<const TokenChoice*> mask_owners_;  // by mask, then those without one
 };
 
 }  // namespace lorad::server

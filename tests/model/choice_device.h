@@ -18,6 +18,7 @@ struct ChoiceRow {
     gpu::ChoiceRule rule{};
     std::vector<gpu::TokenChange> changes = {};
     std::vector<int32_t> allowed = {};
+    std::vector<uint32_t> mask = {};  // with kRuleMasked
     int32_t last_token = -1;  // what the step before has chosen, where the host did not know it
 };
 
@@ -43,7 +44,10 @@ class ChoiceDevice {
         for (const ChoiceRow& row : rows) end += row.changes.size() * sizeof(gpu::TokenChange);
         uint64_t allowed_at = end;
         for (const ChoiceRow& row : rows) end += row.allowed.size() * sizeof(int32_t);
-        gpu::Buffer step = buffer(end);
+        const uint32_t n_words = (vocab + 31) / 32;
+        uint32_t n_masks = 0;
+        gpu::Buffer step = buffer(end), masks = buffer(uint64_t{n + 1} * n_words * 4);
+        std::memset(masks.mapped().data(), 0x55, masks.size());  // of rows without one nobody reads any
         gpu::Buffer logits = buffer(uint64_t{n} * stride * 4), sampled = buffer(n * 4);
         std::memset(logits.mapped().data(), 0x7f, logits.size());  // the padding may hold anything
         put(step, 0, &header, 1);
@@ -57,6 +61,10 @@ class ChoiceDevice {
             rule.n_changes = static_cast<uint32_t>(row.changes.size());
             rule.allowed_begin = static_cast<uint32_t>(allowed_at / sizeof(int32_t));
             rule.n_allowed = static_cast<uint32_t>(row.allowed.size());
+            if (!row.mask.empty()) {
+                rule.mask = n_masks++;
+                put(masks, uint64_t{rule.mask} * n_words * 4, row.mask.data(), n_words);
+            }
             put(step, sizeof(header) + i * sizeof(step_row), &step_row, 1);
             put(step, logit_rows_at + i * sizeof(logit_row), &logit_row, 1);
             put(step, rules_at + i * sizeof(rule), &rule, 1);
@@ -78,6 +86,7 @@ class ChoiceDevice {
                                              .sampled = sampled.address(),
                                              .results = results.address(),
                                              .logprobs = logprobs.address(),
+                                             .masks = n_masks > 0 ? masks.address() : 0,
                                              .vocab = vocab,
                                              .logits_stride = stride};
         auto recorder = value(gpu::Recorder::begin(test_device()));

@@ -21,6 +21,7 @@ class DeviceDraw : public ::testing::Test {
     TokenId on_host(const ChoiceRow& row) {
         std::vector<float> logits = row.logits;
         if (!row.allowed.empty()) allow_only(logits, row.allowed);
+        if (!row.mask.empty()) apply_mask(logits, row.mask);
         change_logits(logits, row.rule, row.changes, row.last_token);
         const TokenId token = sample(logits, row.rule, scratch_);
         return token < 0 ? gpu::kNothingAllowed : token;
@@ -115,6 +116,67 @@ TEST_F(DeviceDraw, ChangesAndBansAreTheHosts) {
             ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
         }
     }
+}
+
+// Bits beyond the vocabulary are set as well: nobody may look at them.
+TEST_F(DeviceDraw, MasksAreTheHosts) {
+    for (const uint32_t vocab : {3u, 31u, 32u, 33u, 999u, 7001u, 40003u}) {
+        for (uint32_t round = 0; round < (vocab > 7001 ? 2 : 6); ++round) {
+            std::vector<ChoiceRow> rows;
+            for (uint32_t i = 0; i < 12; ++i) {
+                SamplingParams params = random_params();
+                if (random_() % 3 == 0) params.temperature = 0.0f;
+                ChoiceRow row{random_row(vocab), choice_rule(params, random_() % 100000)};
+                if (random_() % 3 == 0) {
+                    params.frequency_penalty = uniform(-2.0f, 2.0f);
+                    TokenChanges changes(params, {}, {});
+                    for (uint32_t n = random_() % 300; n > 0; --n) changes.add_generated(static_cast<TokenId>(random_() % vocab));
+                    add_changes(params, row.rule);
+                    row.changes.assign(changes.entries().begin(), changes.entries().end());
+                    row.last_token = static_cast<TokenId>(random_() % vocab);
+                }
+                if (random_() % 4 == 0) row.rule.what |= gpu::kRuleLogprobs;
+                // From nearly nothing to nearly everything; every third row is left without.
+                if (i % 3 != 0) {
+                    row.rule.what |= gpu::kRuleMasked;
+                    row.mask.assign((vocab + 31) / 32, 0);
+                    if (vocab % 32 != 0) row.mask.back() = ~0u << (vocab % 32);
+                    const auto allow = [&](uint32_t id) { row.mask[id / 32] |= 1u << (id % 32); };
+                    const float share = std::pow(uniform(0.0f, 1.0f), 4.0f);
+                    for (uint32_t id = 0; id < vocab; ++id) {
+                        if (uniform(0.0f, 1.0f) < share) allow(id);
+                    }
+                    allow(random_() % vocab);
+                }
+                rows.push_back(std::move(row));
+            }
+            ASSERT_NO_FATAL_FAILURE(expect_same(rows, "vocabulary " + std::to_string(vocab) + ", random seed " + std::to_string(seed_)));
+        }
+    }
+}
+
+TEST_F(DeviceDraw, OfAMaskWithOneTokenThatOneComesWhereverItLies) {
+    const uint32_t vocab = 1003;
+    const std::vector<float> logits = random_row(vocab);
+    for (const float temperature : {0.0f, 1.0f}) {
+        std::vector<ChoiceRow> rows;
+        for (uint32_t id = 0; id < vocab; ++id) {
+            ChoiceRow row{logits, choice_rule({.temperature = temperature, .top_p = 0.9f, .seed = id}, id)};
+            row.rule.what |= gpu::kRuleMasked;
+            row.mask.assign((vocab + 31) / 32, 0);
+            row.mask[id / 32] = 1u << (id % 32);
+            rows.push_back(std::move(row));
+        }
+        const auto found = device_.choose(rows);
+        for (uint32_t id = 0; id < vocab; ++id) ASSERT_EQ(found[id].token, static_cast<int32_t>(id));
+    }
+    ChoiceRow nothing{logits, choice_rule({.temperature = 1.0f}, 0)}, greedy = nothing;
+    nothing.rule.what |= gpu::kRuleMasked;
+    nothing.mask.assign((vocab + 31) / 32, 0);
+    nothing.mask.back() = ~0u << (vocab % 32);
+    greedy = nothing;
+    greedy.rule.what = gpu::kRuleMasked;
+    for (const auto& found : device_.choose({nothing, greedy})) EXPECT_EQ(found.token, gpu::kNothingAllowed);
 }
 
 TEST_F(DeviceDraw, WhatLeavesNoTokenIsSaid) {

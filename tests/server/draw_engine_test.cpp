@@ -3,6 +3,7 @@
 
 #include "server/engine/executor_runner.h"
 #include "tests/server/engine_fixture.h"
+#include "tests/server/hash_constraint.h"
 #include "tests/support/goldens.h"
 #include "tests/support/test_device.h"
 
@@ -20,8 +21,11 @@ EngineOptions options_of(uint32_t n_blocks, bool draws_on_device) {
     return options;
 }
 
+// Which of the requests have a grammar.
+enum class Grammars { kNone, kSome, kAll };
+
 // A mix of greedy and drawn requests, with and without changes of the logits, of short and long prompts.
-Request request_of(uint32_t index, uint32_t n_max, uint32_t vocab) {
+Request request_of(uint32_t index, uint32_t n_max, uint32_t vocab, Grammars grammars) {
     Request request;
     std::mt19937 random(index * 7919 + 1);
     request.prompt.resize(3 + random() % 100);
@@ -44,6 +48,16 @@ Request request_of(uint32_t index, uint32_t n_max, uint32_t vocab) {
         for (uint32_t i = 0; i < 20; ++i) request.stop_tokens.push_back(TokenId(random() % vocab));
     }
     if (index % 3 == 0) request.n_logprobs = index % 20;
+    if (grammars == Grammars::kAll || (grammars == Grammars::kSome && index % 2 == 0)) {
+        // Some of these come to their end. What is allowed beside that often leaves no token.
+        if (index % 3 == 0) request.stop_tokens = {TokenId(index % vocab), 1, 2};
+        request.sampling.allowed_token_ids.clear();
+        if (index % 8 == 3) {
+            for (uint32_t id = 0; id < vocab; id += 2) request.sampling.allowed_token_ids.push_back(TokenId(id));
+        }
+        request.constraint = std::make_shared<HashConstraint>(
+            vocab, index, request.stop_tokens, request.stop_tokens.empty() ? 0xffffffffu : 5 + index);
+    }
     request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
     return request;
 }
@@ -51,31 +65,43 @@ Request request_of(uint32_t index, uint32_t n_max, uint32_t vocab) {
 struct Outcome {
     std::vector<std::vector<TokenId>> tokens;                  // by request
     std::vector<std::vector<proto::TokenLogprobs>> logprobs;  // by request
+    std::vector<std::optional<Error>> errors;                  // by request
     uint32_t n_in_flight_max = 0;
-    uint64_t n_rules = 0;
+    uint64_t n_rules = 0, n_masked_steps = 0, n_masked_ahead = 0;
     bool preempted = false;
 };
 
-Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device) {
+void take(TokenStream::Batch batch, Outcome& to) {
+    EXPECT_TRUE(batch.end);
+    to.errors.push_back(batch.end ? batch.end->error : std::nullopt);
+    // A grammar and what else is not allowed may leave no token; nothing else goes wrong.
+    if (const auto& error = to.errors.back()) {
+        EXPECT_EQ(error->code, ErrorCode::kInvalidRequest) << error->message;
+    }
+    to.tokens.push_back(batch.tokens);
+    to.logprobs.push_back(batch.logprobs);
+}
+
+Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device,
+                 Grammars grammars = Grammars::kNone) {
     EngineFixture fixture(options_of(n_blocks, draws_on_device));
     fixture.runner.spread_logits_ = true;
     std::vector<std::shared_ptr<TokenStream>> streams;
     for (uint32_t i = 0; i < n_requests; ++i) {
-        Request request = request_of(i, 90, kFakeVocab);
+        Request request = request_of(i, 90, kFakeVocab, grammars);
         streams.push_back(request.stream);
         EXPECT_TRUE(fixture.engine.submit(std::move(request)).ok());
     }
     fixture.run_until_idle();
     Outcome outcome;
     for (const auto& stream : streams) {
-        TokenStream::Batch batch = stream->pop(milliseconds(0));
-        EXPECT_TRUE(batch.end && !batch.end->error);
-        outcome.tokens.push_back(batch.tokens);
-        outcome.logprobs.push_back(batch.logprobs);
+        take(stream->pop(milliseconds(0)), outcome);
     }
     EXPECT_EQ(fixture.runner.n_broken(), 0u);
     outcome.n_in_flight_max = fixture.runner.n_in_flight_max();
     outcome.n_rules = fixture.runner.n_rules();
+    outcome.n_masked_steps = fixture.runner.n_masked_steps();
+    outcome.n_masked_ahead = fixture.runner.n_masked_ahead();
     outcome.preempted = fixture.metrics.text({}).find("vllm:num_preemptions_total{model_name=\"base\"} 0\n") ==
                         std::string::npos;
     return outcome;
@@ -83,6 +109,7 @@ Outcome run_fake(uint32_t n_requests, uint32_t n_blocks, bool draws_on_device) {
 
 void expect_near(const Outcome& found, const Outcome& expected) {
     EXPECT_EQ(found.tokens, expected.tokens);
+    for (size_t i = 0; i < expected.errors.size(); ++i) EXPECT_EQ(found.errors[i].has_value(), expected.errors[i].has_value()) << i;
     for (size_t i = 0; i < expected.logprobs.size(); ++i) {
         ASSERT_EQ(found.logprobs[i].size(), expected.logprobs[i].size()) << "request " << i;
         for (size_t k = 0; k < expected.logprobs[i].size(); ++k) {
@@ -106,6 +133,27 @@ TEST(DrawEngine, DrawnTokensAreThoseOfTheHostAndStepsOverlap) {
     EXPECT_EQ(on_host.n_rules, 0u);
     EXPECT_GT(on_device.n_rules, 500u);
     EXPECT_EQ(on_device.n_in_flight_max, 2u);
+}
+
+TEST(DrawEngine, MaskedTokensAreThoseOfTheHostAndStepsOverlap) {
+    for (Grammars grammars : {Grammars::kSome, Grammars::kAll}) {
+        Outcome on_host = run_fake(24, 64, false, grammars), on_device = run_fake(24, 64, true, grammars);
+        expect_near(on_device, on_host);
+        EXPECT_EQ(on_host.n_masked_steps, 0u);
+        EXPECT_EQ(on_device.n_in_flight_max, 2u);
+        // All but those behind a step that admitted nobody new and had nothing to feed back.
+        EXPECT_GT(on_device.n_masked_steps, 60u);
+        EXPECT_GT(double(on_device.n_masked_ahead), 0.9 * double(on_device.n_masked_steps));
+        size_t n_long = 0;
+        for (const auto& tokens : on_host.tokens) n_long += tokens.size() > 10 ? 1 : 0;
+        EXPECT_GT(n_long, 8u) << "answers that say something";
+    }
+}
+
+TEST(DrawEngine, PreemptionChangesNoMaskedDraw) {
+    Outcome roomy = run_fake(24, 64, false, Grammars::kSome), crowded = run_fake(24, 8, true, Grammars::kSome);
+    EXPECT_TRUE(crowded.preempted);
+    expect_near(crowded, roomy);
 }
 
 TEST(DrawEngine, PreemptionChangesNoDraw) {
@@ -134,25 +182,20 @@ class DrawDevice : public ::testing::Test {
         executor_ = std::move(executor).value();
     }
 
-    Outcome run(uint32_t n_blocks, bool draws_on_device) {
+    Outcome run(uint32_t n_blocks, bool draws_on_device, Grammars grammars = Grammars::kNone) {
         ExecutorRunner runner(*executor_);
         Metrics metrics({"base", model::kBlockTokens, n_blocks, 4, "", "", true});
         Engine engine(runner, metrics, options_of(n_blocks, draws_on_device));
         std::vector<std::shared_ptr<TokenStream>> streams;
         for (uint32_t i = 0; i < 16; ++i) {
-            Request request = request_of(i, 40, executor_->config().vocab_size);
+            Request request = request_of(i, 40, executor_->config().vocab_size, grammars);
             streams.push_back(request.stream);
             EXPECT_TRUE(engine.submit(std::move(request)).ok());
         }
         for (int i = 0; i < 10000 && engine.step(); ++i) {
         }
         Outcome outcome;
-        for (const auto& stream : streams) {
-            TokenStream::Batch batch = stream->pop(milliseconds(0));
-            EXPECT_TRUE(batch.end && !batch.end->error);
-            outcome.tokens.push_back(batch.tokens);
-            outcome.logprobs.push_back(batch.logprobs);
-        }
+        for (const auto& stream : streams) take(stream->pop(milliseconds(0)), outcome);
         return outcome;
     }
 
@@ -163,6 +206,12 @@ TEST_F(DrawDevice, StreamsDrawnOnTheDeviceAreThoseDrawnOnTheHost) {
     const auto on_host = run(executor_->n_kv_blocks(), false);
     expect_near(run(executor_->n_kv_blocks(), true), on_host);
     expect_near(run(6, true), on_host);  // with preemptions
+}
+
+TEST_F(DrawDevice, MaskedStreamsAreThoseOfTheHost) {
+    const auto on_host = run(executor_->n_kv_blocks(), false, Grammars::kSome);
+    expect_near(run(executor_->n_kv_blocks(), true, Grammars::kSome), on_host);
+    expect_near(run(6, true, Grammars::kSome), on_host);  // with preemptions
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace lorad::server {
 inline constexpr uint32_t kFakeVocab = 997;
 
 inline constexpr uint32_t kFakeHidden = 4;
+inline constexpr uint32_t kMaskWords = (kFakeVocab + 31) / 32;
 
 // What lies in a slot; stands for the adapter's weights.
 using SlotDigest = std::function<uint64_t(uint32_t slot)>;
@@ -107,7 +108,7 @@ class FakeRunner final : public StepRunner {
     explicit FakeRunner(uint32_t n_blocks) : cache_(size_t(n_blocks) * model::kBlockTokens) {}
 
     Status submit(const model::StepBatch& batch) override {
-        CHECK(pending_.size() < 2);
+        CHECK(pending_.size() < 2 && deferred_.empty());
         n_in_flight_max_ = std::max(n_in_flight_max_, uint32_t(pending_.size()) + 1);
         n_rows_max_ = std::max(n_rows_max_, batch.n_rows());
         ++n_steps_;
@@ -160,8 +161,11 @@ class FakeRunner final : public StepRunner {
             result.argmax.push_back(next);
             gpu::ChoiceLogprobs& logprobs = logprobs_for_step.emplace_back();
             if (output.choice >= 0 && next >= 0) {
-                const gpu::ChoiceRule& rule = batch.choices()[size_t(output.choice)];
-                result.argmax.back() = choose(batch, row, rule, row_values, logprobs);
+                Deferred choice = deferred_of(batch, row, batch.choices()[size_t(output.choice)]);
+                choice.output = result.argmax.size() - 1;
+                choice.own = row_values;
+                if ((choice.rule.what & gpu::kRuleMasked) != 0) deferred_.push_back(std::move(choice));
+                else result.argmax.back() = choose(choice, logprobs);
             }
             result.hidden.emplace_back();
             if (output.want_hidden) {
@@ -177,12 +181,35 @@ class FakeRunner final : public StepRunner {
             }
         }
         last_argmax_ = result.argmax;
+        // What is not written is seen as nothing allowed, or as anything.
+        masks_.assign(batch.n_masks() * kMaskWords, 0xa5a5a5a5u);
+        if (batch.n_masks() > 0) {
+            ++n_masked_steps_;
+            n_masked_ahead_ += pending_.empty() ? 0 : 1;
+        }
+        needs_draw_ = batch.n_masks() > 0;
         pending_.push_back({std::move(result), std::move(slots), std::move(logprobs_for_step)});
         return ok_status();
     }
 
+    std::span<uint32_t> masks() override {
+        CHECK(needs_draw_);
+        return masks_;
+    }
+
+    Result<bool> submit_draw() override {
+        CHECK(needs_draw_);
+        needs_draw_ = false;
+        Pending& step = pending_.back();
+        for (const Deferred& choice : deferred_)
+            step.result.argmax[choice.output] = choose(choice, step.logprobs[choice.output]);
+        deferred_.clear();
+        last_argmax_ = step.result.argmax;
+        return false;
+    }
+
     Result<StepResult> finish() override {
-        CHECK(!pending_.empty());
+        CHECK(!pending_.empty() && (pending_.size() > 1 || !needs_draw_));
         if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
         // The device reads the slots until the step is done.
         for (const auto& [slot, digest] : pending_.front().slots) {
@@ -212,6 +239,9 @@ class FakeRunner final : public StepRunner {
     uint32_t n_rows_max() const { return n_rows_max_; }
     uint64_t n_rules() const { return n_rules_; }  // outputs whose token was chosen by a rule
     uint32_t n_in_flight_max() const { return n_in_flight_max_; }
+    // Steps with masks, and of those the ones that were begun before the step before was finished.
+    uint64_t n_masked_steps() const { return n_masked_steps_; }
+    uint64_t n_masked_ahead() const { return n_masked_ahead_; }
 
     // Rows of steps on the merged weights, and of others. Engine's thread, or after it ended.
     uint64_t n_merged_rows() const { return n_merged_rows_; }
@@ -236,17 +266,35 @@ class FakeRunner final : public StepRunner {
         std::vector<gpu::ChoiceLogprobs> logprobs;
     };
 
+    // All that a choice by a rule depends on; where the rule has a mask it has to wait for that.
+    struct Deferred {
+        size_t output = 0;
+        gpu::ChoiceRule rule;
+        std::vector<TokenId> allowed;
+        std::vector<gpu::TokenChange> changes;
+        TokenId last_token = -1;
+        std::vector<float> own;
+    };
+    Deferred deferred_of(const model::StepBatch& batch, const model::BatchRow& row,
+                         const gpu::ChoiceRule& rule) {
+        auto allowed = batch.choice_allowed().subspan(rule.allowed_begin, rule.n_allowed);
+        auto changes = batch.choice_changes().subspan(rule.change_begin, rule.n_changes);
+        return {.rule = rule,
+                .allowed = {allowed.begin(), allowed.end()},
+                .changes = {changes.begin(), changes.end()},
+                .last_token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : -1};
+    }
+
     // What the device's kernels do by a rule.
-    TokenId choose(const model::StepBatch& batch, const model::BatchRow& row,
-                   const gpu::ChoiceRule& rule, const std::vector<float>& own,
-                   gpu::ChoiceLogprobs& to) {
+    TokenId choose(const Deferred& choice, gpu::ChoiceLogprobs& to) {
         ++n_rules_;
+        const gpu::ChoiceRule& rule = choice.rule;
+        const std::vector<float>& own = choice.own;
         std::vector<float> logits = own;
-        if (rule.n_allowed > 0)
-            model::allow_only(logits, batch.choice_allowed().subspan(rule.allowed_begin, rule.n_allowed));
-        model::change_logits(logits, rule,
-                             batch.choice_changes().subspan(rule.change_begin, rule.n_changes),
-                             row.token < 0 ? last_argmax_.at(size_t(~row.token)) : -1);
+        if (!choice.allowed.empty()) model::allow_only(logits, choice.allowed);
+        if ((rule.what & gpu::kRuleMasked) != 0)
+            model::apply_mask(logits, std::span(masks_).subspan(rule.mask * kMaskWords, kMaskWords));
+        model::change_logits(logits, rule, choice.changes, choice.last_token);
         model::SamplerScratch scratch;
         TokenId token = model::sample(logits, rule, scratch);
         if (token < 0) return gpu::kNothingAllowed;
@@ -274,6 +322,10 @@ class FakeRunner final : public StepRunner {
     std::deque<std::shared_ptr<std::vector<float>>> hidden_;  // likewise
     std::deque<Pending> pending_;                             // oldest first
     std::vector<gpu::ChoiceLogprobs> finished_logprobs_;
+    std::vector<Deferred> deferred_;  // of the youngest step, until its masks are there
+    std::vector<uint32_t> masks_;
+    bool needs_draw_ = false;
+    uint64_t n_masked_steps_ = 0, n_masked_ahead_ = 0;
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     std::atomic<uint64_t> n_steps_{0};
     uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;

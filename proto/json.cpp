@@ -58,6 +58,14 @@ std::string JsonValue::path() const { return json_path(*tree_, node_); }
 size_t JsonValue::size() const { return tree_->nodes[node_].n_children; }
 Error JsonValue::error(std::string_view what) const { return json_error(*tree_, path(), what); }
 Error JsonValue::wrong_type(std::string_view expected) const {
+    // What people say to a model is not repeated, in however wrong a place: answers with errors are kept in many logs.
+    if (is_string()) {
+        const std::string where = path();
+        const std::string_view field = std::string_view(where).substr(0, where.find_first_of(".["));
+        for (std::string_view said : {"messages", "prompt", "input", "system", "instructions", "documents", "tools", "metadata", "chat_template_kwargs"}) {
+            if (field == said) return error(format("expected {}, found a string", expected));
+        }
+    }
     return error(format("expected {}, found {}", expected, describe()));
 }
 

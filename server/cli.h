@@ -18,6 +18,21 @@ Status run_serve(const Config& config);
 // A table of all Vulkan devices with capabilities and the verdict on each.
 Status run_devices(const DeviceArguments& device, bool as_json);
 
+struct KeyArguments {
+    std::string id;
+    std::vector<std::string> scopes;
+    std::vector<std::string> adapters;  // patterns; empty: all
+    std::string tenant;                 // empty: the id
+    std::string expires;                // empty: never
+    uint32_t requests_per_minute = 0, max_queued_requests = 0;  // 0: no limit
+    uint64_t tokens_per_minute = 0, max_queued_tokens = 0;
+    std::string file;  // the entry is appended to it; empty: it is printed
+};
+// Makes a key and prints it, this once.
+Status run_key_new(const KeyArguments& arguments);
+// Says whose keys are in the file, or what is wrong with it.
+Status run_key_check(const std::string& file);
+
 // What logits, generate and profile share.
 struct ModelArguments {
     std::string model;

@@ -10,6 +10,9 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "server/access/audit.h"
+#include "server/access/exposure.h"
+#include "server/access/key_store.h"
 #include "server/cli.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
@@ -151,6 +154,19 @@ MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
     return options;
 }
 
+// Null: no keys, which is for this machine's users only.
+Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
+    bool has_keys = !config.api_key_file.empty() || !config.api_key.empty();
+    TRY(access::check_exposure({.host = config.host, .admin_listen = config.admin_listen, .has_keys = has_keys, .insecure_no_keys = config.insecure_no_keys}));
+    if (!has_keys) {
+        if (config.insecure_no_keys) log_warn("there are no keys: whoever reaches {}:{} may use and change this server", config.host, config.port);
+        return std::unique_ptr<access::KeyStore>();
+    }
+    TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys, access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key}));
+    log_info("access: {} keys", keys->n_keys());
+    return keys;
+}
+
 }  // namespace
 
 Status run_serve(const Config& config) {
@@ -163,6 +179,7 @@ Status run_serve(const Config& config) {
                           "model");
     }
     TRY_ASSIGN(std::vector<LoraArgument> lora, lora_arguments(config));
+    TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys, key_store(config));
     std::string base_name =
         config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
 
@@ -171,11 +188,19 @@ Status run_serve(const Config& config) {
     ContextGate gate{nullptr};
     Router router;
     add_routes(router, gate);
+    access::Audit audit;
+    router.set_guard({.keys = keys.get(), .audit = &audit, .administers_elsewhere = !config.admin_listen.empty()});
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
     TRY_ASSIGN(ListeningSocket main_socket, open_tcp(config.host, config.port));
     main_socket.tls = !config.tls_cert.empty();
     listener_options.sockets.push_back(std::move(main_socket));
+    if (!config.admin_listen.empty()) {
+        TRY_ASSIGN(ListeningSocket admin_socket, access::open_admin_socket(config.admin_listen));
+        admin_socket.tls = !config.tls_cert.empty() && !config.admin_listen.starts_with("unix:");
+        log_info("administration on {}", address_text(admin_socket.fd.get()));
+        listener_options.sockets.push_back(std::move(admin_socket));
+    }
     listener_options.tls_cert = config.tls_cert;
     listener_options.tls_key = config.tls_key;
     listener_options.body_bytes_max = config.body_bytes_max;

@@ -45,6 +45,15 @@ void describe(Config& c, Visit&& visit) {
           "open connections from one IPv4 address or IPv6 /64 network, this machine's own excepted; 0: no limit", Range{0, 65536});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
           "how long running requests may finish after SIGTERM", Range{0, 86400});
+    visit("api-key-file", c.api_key_file, "FILE",
+          "keys with what each may do, one JSON object for each line; `lorad key new` makes them");
+    visit("api-key", c.api_key, "KEY",
+          "one key that may do everything, as with vLLM; better as LORAD_API_KEY or in the file of settings, since "
+          "command lines are seen by everybody on this machine");
+    visit("insecure-no-keys", c.insecure_no_keys, "",
+          "without keys listen also beyond this machine: for containers and networks that keep strangers out themselves");
+    visit("admin-listen", c.admin_listen, "HOST:PORT|unix:PATH",
+          "another socket, for the routes that change adapters or the server: they are not on the main one then");
     visit("tool-call-parser", c.tool_call_parser, "FORMAT",
           "how the model writes tool calls: hermes (also Qwen), llama3_json, mistral or phi4; auto: "
           "as its chat template does",

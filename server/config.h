@@ -33,6 +33,11 @@ struct Config {
     uint32_t max_connections_per_address = 256;  // 0: no limit
     uint32_t drain_timeout_s = 30;
 
+    std::string api_key_file;       // access/key_file.h; empty: none
+    std::string api_key;            // one key for everything; empty: none
+    bool insecure_no_keys = false;  // listens beyond loopback without keys
+    std::string admin_listen;       // HOST:PORT or unix:PATH; empty: administration is on the main listener
+
     std::string tool_call_parser = "auto";  // a format's name
     std::string reasoning_parser = "none";  // or think
     bool strict = false;  // request fields that nobody knows are refused

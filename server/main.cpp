@@ -1,4 +1,4 @@
-// lorad: serve | check | devices | logits | generate | profile. Every flag is declared here or, for serve,
+// lorad: serve | key | check | devices | logits | generate | profile. Every flag is declared here or, for serve,
 // in config.cpp.
 #include <algorithm>
 #include <cstdio>
@@ -46,6 +46,34 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_flag("--batch-invariant", model.batch_invariant, "one kernel for all batch sizes");
     add_device_flags(app, model.device);
 }
+
+// lorad key new | check
+class KeyCommand {
+  public:
+    explicit KeyCommand(CLI::App& app) {
+        app.require_subcommand(1);
+        new_ = app.add_subcommand("new", "draw a key and print it, this once, and the line for the file of keys");
+        new_->add_option("--id", key_.id, "name of the key in the log")->required();
+        new_->add_option("--scope", key_.scopes, "generate, adapters:read, adapters:write, metrics or admin; may be repeated")->required();
+        new_->add_option("--adapter", key_.adapters, "name or pattern (team-*) of adapters that the key may use; may be repeated (default: all)");
+        new_->add_option("--tenant", key_.tenant, "whose share of the server it uses (default: the id)");
+        new_->add_option("--expires", key_.expires, "2027-01-31 or 2027-01-31T12:00:00Z");
+        new_->add_option("--requests-per-minute", key_.requests_per_minute, "0: no limit");
+        new_->add_option("--tokens-per-minute", key_.tokens_per_minute, "of prompts and answers; 0: no limit");
+        new_->add_option("--max-queued-requests", key_.max_queued_requests, "0: no limit");
+        new_->add_option("--max-queued-tokens", key_.max_queued_tokens, "of prompts; 0: no limit");
+        new_->add_option("--file", key_.file, "append the line to this file and print the key alone")->type_name("FILE");
+        check_ = app.add_subcommand("check", "say whose keys a file holds, or what is wrong with it");
+        check_->add_option("file", checked_file_, "file of keys")->required();
+    }
+    Status run() const { return new_->parsed() ? run_key_new(key_) : run_key_check(checked_file_); }
+
+  private:
+    CLI::App* new_ = nullptr;
+    CLI::App* check_ = nullptr;
+    KeyArguments key_;
+    std::string checked_file_;
+};
 
 // The serve command: one CLI flag for each setting of config.cpp, all read as text and checked
 // there.
@@ -144,6 +172,9 @@ int run(int argc, char** argv) {
 
     CLI::App* serve = app.add_subcommand("serve", "serve a model and its adapters over HTTP");
     ServeCommand serve_command(*serve);
+
+    CLI::App* key = app.add_subcommand("key", "make keys for clients, and check the file of keys");
+    KeyCommand key_command(*key);
 
     CLI::App* check = app.add_subcommand(
         "check", "say what an adapter is and whether it fits a model; needs no GPU");
@@ -247,6 +278,7 @@ int run(int argc, char** argv) {
         return kExitError;
     }
     if (serve->parsed()) return report(serve_command.run());
+    if (key->parsed()) return report(key_command.run());
     set_log_level(LogLevel::kWarn);
     if (check->parsed()) {
         Result<bool> fits = run_check(check_arguments);

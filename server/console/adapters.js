@@ -144,7 +144,7 @@ export function refreshAdapters() {
       adapters = all;
       show();
     } catch (error) {
-      if (error.code !== "unreachable" && error.status !== 503) notifyError(error);
+      if (error.code !== "unreachable" && error.status !== 503 && error.status !== 401) notifyError(error);
     } finally {
       refreshing = null;
     }

@@ -18,7 +18,14 @@ const headers = (more = {}) => (apiKey() ? { ...more, Authorization: `Bearer ${a
 // The page is <prefix>/console.
 export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
 
+// Told of every answer that wants a key, or another one.
+let keyWanted = () => {};
+export const onKeyWanted = (listener) => {
+  keyWanted = listener;
+};
+
 function errorOf(status, text) {
+  if (status === 401) keyWanted();
   try {
     const { error } = JSON.parse(text);
     return new ApiError(status, error.code ?? `http_${status}`, error.message ?? "", error.param);

@@ -1,6 +1,6 @@
 // Puts the parts of the page together.
 import { onAdapters, refreshAdapters, startAdapters } from "./adapters.js";
-import { apiKey, setApiKey } from "./api.js";
+import { apiKey, onKeyWanted, setApiKey } from "./api.js";
 import { $, ask, el } from "./dom.js";
 import { startOverview } from "./overview.js";
 import { setAdapters, setBase, startPlayground, tryAdapter } from "./playground.js";
@@ -30,7 +30,7 @@ function startTheme(redraw) {
 }
 
 function startKey() {
-  $("key-button").addEventListener("click", async () => {
+  const askForKey = async () => {
     const input = el("input", { type: "password", autocomplete: "off", value: apiKey() });
     const key = await ask({
       title: "API key", confirm: "Keep",
@@ -41,6 +41,14 @@ function startKey() {
       setApiKey(key);
       refreshAdapters();
     }
+  };
+  $("key-button").addEventListener("click", askForKey);
+  // Asked for by itself once for each key that does not do, and not while another question is open.
+  let refused = null;
+  onKeyWanted(() => {
+    if (refused === apiKey() || $("dialog").open) return;
+    refused = apiKey();
+    askForKey();
   });
 }
 

@@ -65,18 +65,29 @@ function show(sample) {
   before = sample;
 }
 
+// Null where the key may do other things only.
+async function readMetrics() {
+  try {
+    return new Sample(await get("/metrics", { raw: true }), Date.now());
+  } catch (error) {
+    if (error.status === 403) return null;
+    throw error;
+  }
+}
+
 async function look(onReady) {
   const health = $("health");
   try {
-    const sample = new Sample(await get("/metrics", { raw: true }), Date.now());
+    const sample = await readMetrics();
     if (!card) {
       card = (await get("/v1/models")).data[0];
       onReady(card);
     }
-    show(sample);
+    if (sample) show(sample);
+    else fact("Model", card.id, "this key may not read metrics");
     if (health.textContent !== "ready") pill(health, "ready", "good");
   } catch (error) {
-    const text = error.code === "unreachable" ? "unreachable" : error.status === 503 ? "not ready" : error.code;
+    const text = error.code === "unreachable" ? "unreachable" : error.status === 503 ? "not ready" : error.status === 401 ? "key wanted" : error.code;
     if (health.textContent !== text) pill(health, text, "bad");
     before = null;
     card = null;

@@ -188,6 +188,7 @@ void Engine::admit(uint32_t n_admitted) {
         if (!sequence.was_admitted) {
             ++n_first_admitted;
             sequence.was_admitted = true;
+            sequence.request.queue_place.reset();
             sequence.started = time_now();
             uint32_t n_prompt = uint32_t(sequence.request.prompt.size());
             n_prompt_tokens += n_prompt;

@@ -62,6 +62,7 @@ struct Request {
     bool wants_embedding = false;
     int32_t priority = 0;  // lower is earlier, as vLLM has it
     std::string tenant;    // whose share of the server it uses; may be empty
+    std::shared_ptr<const void> queue_place;  // let go when it first runs, or ends
     AdapterUse adapter;
     PrefixIdentity prefix;  // extended by `prompt`; empty: its KV blocks are not shared
     // False where something is wanted of every row of the prompt, which a cached prefix leaves out.

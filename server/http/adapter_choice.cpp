@@ -6,6 +6,8 @@
 #include "model/kv_cache.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
+#include "server/access/principal.h"
+#include "server/http/adapter_access.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -71,7 +73,20 @@ Result<MixLease> lease_of_terms(ServerContext& context, const std::vector<Adapte
     return error;
 }
 
+Error no_such_number(size_t index, uint32_t id) {
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("lora[{}].id: no adapter has the number {}", index, id),
+                      format("lora[{}].id", index));
+}
+
 }  // namespace
+
+std::optional<std::string> LoraScales::name_of(const adapters::Registry& registry, uint32_t id) {
+    for (Entry& entry : entries(registry)) {
+        if (entry.id == id) return std::move(entry.name);
+    }
+    return std::nullopt;
+}
 
 void LoraScales::add(const std::string& name) {
     std::lock_guard lock(mutex_);
@@ -117,9 +132,7 @@ Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& reg
         auto entry = std::lower_bound(known.begin(), known.end(), scales[i].id,
                                       [](const Entry& e, uint32_t id) { return e.id < id; });
         if (entry == known.end() || entry->id != scales[i].id) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("lora[{}].id: no adapter has the number {}", i, scales[i].id),
-                              format("lora[{}].id", i));
+            return no_such_number(i, scales[i].id);
         }
         if (scales[i].scale != 0.0f) terms.push_back({entry->name, scales[i].scale});
     }
@@ -145,6 +158,42 @@ std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry
     }
     std::erase_if(terms, [&](const AdapterTerm& term) { return !registry.find(term.name); });
     return terms;
+}
+
+Status limit_adapters(ServerContext& context, const HttpRequest& http,
+                      proto::GenerateRequest& request) {
+    const access::Principal* key = restricted(http);
+    if (key == nullptr) return ok_status();
+    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    auto is_there = [&](std::string_view name) {
+        return !name.empty() && key->may_use(name) && context.registry.find(name).has_value();
+    };
+    if (!request.model.empty() && request.model != context.base_name) {
+        std::string_view qualified = qualified_name(request.model, context.base_name);
+        if (!is_there(request.model)) {
+            if (!is_there(qualified)) return no_such_model(context, request.model);
+            // Nobody else's of the longer name.
+            request.model = std::string(qualified);
+        }
+        return listed == nullptr ? ok_status() : listed_beside_adapter(context, request, listed);
+    }
+    if (request.lora) {
+        request.adapters.emplace();
+        for (size_t i = 0; i < request.lora->size(); ++i) {
+            const proto::IdScale& one = (*request.lora)[i];
+            std::optional<std::string> name = context.lora_scales.name_of(context.registry, one.id);
+            if (!name || !key->may_use(*name)) return no_such_number(i, one.id);
+            if (one.scale != 0.0f) request.adapters->push_back({*name, one.scale});
+        }
+        request.lora.reset();
+    }
+    if (!request.adapters) request.adapters.emplace();
+    for (const proto::NamedScale& term : *request.adapters) {
+        if (is_there(term.name)) continue;
+        return make_error(ErrorCode::kAdapterNotFound,
+                          format("no adapter is called {}", json_quote_short(term.name)), "adapters");
+    }
+    return ok_status();
 }
 
 Status check_adapters(ServerContext& context, const proto::GenerateRequest& request) {

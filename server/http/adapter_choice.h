@@ -33,6 +33,8 @@ class LoraScales {
     // The registered adapters with their numbers, in their order. Names without one get it, the
     // oldest first.
     std::vector<Entry> entries(const adapters::Registry& registry);
+    // Of a registered adapter.
+    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id);
     // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
     Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
     // The names of a request's list. kInvalidRequest, param "lora[i].id".
@@ -52,6 +54,10 @@ class LoraScales {
     std::map<std::string, uint32_t, std::less<>> ids_;
     std::map<uint32_t, float> scales_;  // those other than 0
 };
+
+// For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by name or by number
+// (errors as choose_adapters()), and the scales that are set for everybody are not its.
+Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request);
 
 // Whether the names that the request gives stand for something, for routes that compute nothing:
 // nothing is brought to the device. Errors as choose_adapters() about names.

@@ -37,16 +37,17 @@ HttpReply show_console_file(const HttpRequest& request, std::string_view name) {
 }  // namespace
 
 void add_file_routes(Router& router) {
-    router.add("GET", "/openapi.json", [](const HttpRequest& request) {
+    router.add("GET", "/openapi.json", access::Access::any_key(), [](const HttpRequest& request) {
         return file_reply(request, openapi_files().front());
     });
-    router.add("GET", "/console",
+    // A browser shows no key for a page; what the page then asks for needs the one that is typed into it.
+    router.add("GET", "/console", access::Access::open(),
                [](const HttpRequest& request) { return show_console_file(request, "index.html"); });
-    router.add("GET", "/console/{}", [](const HttpRequest& request) {
+    router.add("GET", "/console/{}", access::Access::open(), [](const HttpRequest& request) {
         return show_console_file(request, request.params.at(0));
     });
     // The page's links begin where it lies.
-    router.add("GET", "/console/", [](const HttpRequest&) {
+    router.add("GET", "/console/", access::Access::open(), [](const HttpRequest&) {
         HttpReply reply;
         reply.status = 308;
         reply.headers.emplace_back("Location", "../console");

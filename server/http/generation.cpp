@@ -6,6 +6,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "server/access/principal.h"
 
 namespace lorad::server {
 namespace {
@@ -90,6 +91,14 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
 
 Generation::~Generation() {
     cancel();
+    if (charge_ != nullptr) {
+        if (is_submitted_) {
+            proto::Usage used = usage();
+            charge_->settle(used.n_prompt_tokens, used.n_completion_tokens);
+        } else {
+            charge_->take_back();
+        }
+    }
     if (!choices_.empty()) log_end();
 }
 
@@ -107,6 +116,7 @@ void Generation::log_end() const {
     log_event(LogLevel::kInfo, "request ended",
               {{"id", head.id},
                {"model", head.model},
+               {"key", key_id_},
                {"generation", head.adapter_generation.substr(0, 12)},
                {"reason", reasons},
                {"choices", uint64_t(choices_.size())},
@@ -127,6 +137,7 @@ Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
                                                       const HttpRequest& http,
                                                       GenerateRequest request,
                                                       std::optional<adapters::MixLease> lease) {
+    TRY(limit_adapters(context, http, request));
     TRY(context.engine.check_room());
     auto generation =
         std::unique_ptr<Generation>(new Generation(context, std::move(request)));
@@ -155,9 +166,49 @@ Request Generation::engine_request(const ServerContext& context, uint32_t n_toke
     return out;
 }
 
-// One salt of both: a tenant's name ends where its length says, whatever it holds.
+// With keys the key says whose it is; only whoever may do everything, as a gateway may, speaks for others.
+std::string Generation::tenant_of(const HttpRequest& http) const {
+    const access::Principal* key = http.principal.get();
+    const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
+    if (is_told && !http.fairness_id.empty()) return http.fairness_id;
+    if (key == nullptr) return request.user;
+    // No name that a client chooses is the tenant of a key: those have no blank.
+    return is_told && !request.user.empty() ? "user " + request.user : key->tenant;
+}
+
+// One salt of all: a key's own has one length, a tenant's name ends where its length says, whatever it holds.
 std::string Generation::prefix_salt(const HttpRequest& http) const {
-    return format("{}:{}{}", http.fairness_id.size(), http.fairness_id, request.cache_salt);
+    const access::Principal* key = http.principal.get();
+    const bool is_told = key == nullptr || key->scopes.allow(access::Scope::kAdmin);
+    const std::string told = is_told ? http.fairness_id : std::string();
+    return (key != nullptr ? key->prefix_salt : std::string()) +
+           format("{}:{}{}", told.size(), told, request.cache_salt);
+}
+
+// Of the key: tokens a minute, and places in the queue.
+Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& requests) {
+    if (http.principal == nullptr) return ok_status();
+    key_id_ = http.principal->id;
+    access::Account& account = *http.principal->account;
+    auto refused = [&http](const access::QuotaExceeded& exceeded) {
+        *http.retry_after_s = exceeded.retry_after_s;
+        return exceeded.error;
+    };
+    access::Account::TokenCount count{.n_answers = uint32_t(requests.size())};
+    for (const PreparedPrompt& prompt : prompts_) count.n_prompt += prompt.tokens.size();
+    std::vector<uint64_t> prompt_tokens;
+    for (const Request& one : requests) {
+        count.n_generated_max = std::max(count.n_generated_max, uint64_t(one.n_tokens_max));
+        prompt_tokens.push_back(one.prompt.size());
+    }
+    std::vector<std::shared_ptr<const void>> places;
+    if (auto exceeded = account.enter_queue(prompt_tokens, places)) return refused(*exceeded);
+    if (auto exceeded = account.charge(count, charge_)) return refused(*exceeded);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        requests[i].queue_place = std::move(places[i]);
+        requests[i].priority = std::max(requests[i].priority, http.principal->priority_min);
+    }
+    return ok_status();
 }
 
 // Compiled once, before anything is admitted; every answer has a state of its own.
@@ -200,6 +251,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
             requests.back().prompt = prompt.tokens;
         }
     }
+    TRY(take_quota(http, requests));
     TRY(add_constraints(context, requests));
     // Last: what is refused anyway brings no adapter to the device.
     adapters::MixLease lease;
@@ -218,7 +270,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
         one.adapter = use_of(lease, one.prompt);
         one.prefix =
             prefix_of(context.registry, lease, one.adapter, one.prompt, prefix_salt(http));
-        one.tenant = http.fairness_id.empty() ? request.user : http.fairness_id;
+        one.tenant = tenant_of(http);
         one.stream = std::make_shared<TokenStream>(one.n_tokens_max, signal_);
         Choice choice;
         choice.stream = one.stream;
@@ -228,6 +280,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     }
     for (Request& one : requests) TRY(context.engine.submit(std::move(one)));
     n_running_ = uint32_t(choices_.size());
+    is_submitted_ = true;
     return ok_status();
 }
 

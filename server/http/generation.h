@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "proto/generate_response.h"
+#include "server/access/account.h"
 #include "server/http/prompt.h"
 #include "server/http/routes.h"
 
@@ -89,6 +90,8 @@ class Generation {
                       const std::optional<adapters::MixLease>& given);
     Status check_template(ServerContext& context, const adapters::MixLease& lease) const;
     std::string prefix_salt(const HttpRequest& http) const;
+    std::string tenant_of(const HttpRequest& http) const;
+    Status take_quota(const HttpRequest& http, std::vector<Request>& requests);
     void log_end() const;
     Status add_constraints(const ServerContext& context, std::vector<Request>& requests) const;
     Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
@@ -98,9 +101,12 @@ class Generation {
     std::vector<PreparedPrompt> prompts_;
     std::vector<Choice> choices_;
     adapters::MixLease lease_;
+    std::shared_ptr<access::Account::Charge> charge_;  // null: no key, no quota
+    std::string key_id_;
     std::shared_ptr<StreamSignal> signal_ = std::make_shared<StreamSignal>();
     std::vector<std::shared_ptr<TokenStream>> running_streams_;
     uint32_t n_running_ = 0;
+    bool is_submitted_ = false;
     std::vector<TokenId> stop_tokens_;  // sorted
     const TextCodec& text_;
     const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -11,10 +11,13 @@
 
 #include "proto/error.h"
 #include "proto/url.h"
+#include "server/access/scope.h"
 
 namespace lorad::server::access {
 struct Principal;
-}
+class KeyStore;
+class Audit;
+}  // namespace lorad::server::access
 
 namespace lorad::server {
 
@@ -57,6 +60,8 @@ struct HttpRequest {
 
     // Filled by the router: whose key it is, what stands for each {} of the route, decoded, and the query.
     std::shared_ptr<const access::Principal> principal;  // null: the server has no keys
+    // A handler that refuses because of a quota says here when to come back, in seconds; never null in a handler.
+    std::shared_ptr<uint32_t> retry_after_s;
     std::vector<std::string> params;
     std::vector<std::pair<std::string, std::string>> query;
 
@@ -94,32 +99,62 @@ enum class BodyUse : uint8_t {
     kStreamed,  // the handler reads it, or part of it
 };
 
-// Finds the handler for method and path. In a route's path a part {} takes any one part, not empty;
+// What the server asks of whoever calls it. The pointers outlive the router.
+struct RouterGuard {
+    const access::KeyStore* keys = nullptr;  // null: no key is asked for
+    access::Audit* audit = nullptr;          // null: nothing is told
+    // Administrative routes are there on the other listener only.
+    bool administers_elsewhere = false;
+};
+
+// Finds the handler for method and path, and lets in who may call it. In a route's path a part {} takes any one part, not empty;
 // a route without any comes before those, of others the first that fits. A path that ends in "/*" takes whatever follows.
+//
+// With keys: who shows no valid one gets nothing but open routes, and 401 for whatever else, so that nobody learns which
+// routes there are; then the key's rate counts, then whether there is such a route, then the key's scopes (403).
 class Router {
   public:
-    void add(std::string method, std::string_view path, HttpHandler handler,
+    void add(std::string method, std::string_view path, access::Access access, HttpHandler handler,
              BodyUse body = BodyUse::kBuffered, ErrorReply errors = error_reply);
+    // Before requests come.
+    void set_guard(const RouterGuard& guard) { guard_ = guard; }
     // Answers 404 and 405 (with Allow) itself, and 400 for a target it cannot read. HEAD is answered
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
 
-    // Whether handle() would run a handler, and not answer 400, 404 or 405 itself.
+    // Whether there is a route for this, whoever may call it.
     bool serves(const std::string& method, const std::string& target) const;
-    // Method and path of each, as they were added.
-    std::vector<std::pair<std::string, std::string>> routes() const;
+
+    struct RouteInfo {
+        std::string method, path;
+        access::Access access;
+    };
+    // As they were added.
+    std::vector<RouteInfo> routes() const;
 
   private:
     struct Route {
         std::string method, path;
+        access::Access access;
         std::vector<std::string> segments;
         HttpHandler handler;
         BodyUse body;
         ErrorReply errors;  // also of what the router itself finds
     };
+    struct Match {
+        const Route* route = nullptr;
+        std::vector<std::string> params;
+        std::string allowed;  // methods that the path has, where this one is not among them
+    };
     static bool matches(const Route& route, const std::vector<std::string>& path,
                         std::vector<std::string>& params);
+    Match find(const std::string& method, const std::vector<std::string>& path, ListenerRole listener) const;
+    HttpReply refused(const HttpRequest& request, const Match& match, const Error& error, std::string_view reason) const;
+    std::optional<HttpReply> identify(HttpRequest& request, const Match& match) const;
+    HttpReply run(const Route& route, HttpRequest& request) const;
+
     std::vector<Route> routes_;
+    RouterGuard guard_;
 };
 
 }  // namespace lorad::server

@@ -1,12 +1,14 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "server/access/audit.h"
+#include "server/access/key_store.h"
 #include "server/http/http.h"
 
 namespace lorad::server {
 namespace {
 
-HttpReply run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors) {
+HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors) {
     if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
     if (request.content_type.starts_with("multipart/")) {
         return errors(
@@ -54,11 +56,11 @@ std::optional<std::string_view> HttpRequest::query_value(std::string_view key) c
     return std::nullopt;
 }
 
-void Router::add(std::string method, std::string_view path, HttpHandler handler, BodyUse body,
-                 ErrorReply errors) {
+void Router::add(std::string method, std::string_view path, access::Access access,
+                 HttpHandler handler, BodyUse body, ErrorReply errors) {
     Result<proto::Target> target = proto::parse_target(path);
     CHECK(target.ok());
-    routes_.push_back({std::move(method), std::string(path), std::move(target->segments),
+    routes_.push_back({std::move(method), std::string(path), access, std::move(target->segments),
                        std::move(handler), body, errors});
 }
 
@@ -76,9 +78,9 @@ bool Router::serves(const std::string& method, const std::string& target) const 
     });
 }
 
-std::vector<std::pair<std::string, std::string>> Router::routes() const {
-    std::vector<std::pair<std::string, std::string>> out;
-    for (const Route& route : routes_) out.emplace_back(route.method, route.path);
+std::vector<Router::RouteInfo> Router::routes() const {
+    std::vector<RouteInfo> out;
+    for (const Route& route : routes_) out.push_back({route.method, route.path, route.access});
     return out;
 }
 
@@ -104,44 +106,122 @@ bool Router::matches(const Route& route, const std::vector<std::string>& path,
     return path.size() == route.segments.size();
 }
 
-HttpReply Router::handle(HttpRequest request) const {
-    Result<proto::Target> target = proto::parse_target(request.target);
-    if (!target.ok()) return error_reply(target.error());
-    request.query = std::move(target->query);
-    std::string allowed;
-    const Route* as_get = nullptr;
-    std::vector<std::string> get_params;
+Router::Match Router::find(const std::string& method, const std::vector<std::string>& path,
+                           ListenerRole listener) const {
+    Match match;
+    Match as_get;
     const bool is_literal =
         fits_literally(routes_, [&](const Route& route, std::vector<std::string>& params) {
-            return matches(route, target->segments, params);
+            return matches(route, path, params);
         });
+    std::vector<std::string> params;
     for (const Route& route : routes_) {
-        if (!matches(route, target->segments, request.params)) continue;
-        if (is_literal && !request.params.empty()) continue;
-        if (route.method == request.method) {
-            return run(route.handler, request, route.body, route.errors);
+        if (guard_.administers_elsewhere && listener == ListenerRole::kMain &&
+            route.access.is_administrative())
+            continue;
+        if (!matches(route, path, params)) continue;
+        if (is_literal && !params.empty()) continue;
+        if (route.method == method) {
+            match.route = &route;
+            match.params = std::move(params);
+            match.allowed.clear();
+            return match;
         }
-        if (request.method == "HEAD" && route.method == "GET" && as_get == nullptr) {
-            as_get = &route;
-            get_params = request.params;
+        if (method == "HEAD" && route.method == "GET" && as_get.route == nullptr) {
+            as_get.route = &route;
+            as_get.params = params;
         }
-        if (allowed.find(route.method) == std::string::npos) {
-            allowed += (allowed.empty() ? "" : ", ") + route.method;
-        }
+        if (match.allowed.find(route.method) == std::string::npos)
+            match.allowed += (match.allowed.empty() ? "" : ", ") + route.method;
     }
-    if (as_get != nullptr) {
-        request.params = std::move(get_params);
-        return run(as_get->handler, request, as_get->body, as_get->errors);
+    return as_get.route != nullptr ? as_get : match;
+}
+
+HttpReply Router::refused(const HttpRequest& request, const Match& match, const Error& error,
+                          std::string_view reason) const {
+    // Without a key all answers are the same, in the envelope of most routes.
+    bool is_known = match.route != nullptr && error.code != ErrorCode::kUnauthorized;
+    HttpReply reply = is_known ? match.route->errors(error) : error_reply(error);
+    if (guard_.audit != nullptr) {
+        guard_.audit->refused({request.method, match.route != nullptr ? match.route->path : "", {},
+                               request.peer, request.principal.get()},
+                              reason, reply.status);
     }
-    if (!allowed.empty()) {
-        HttpReply reply = error_reply(
-            make_error(ErrorCode::kMethodNotAllowed,
-                       format("{} is not allowed here, expected {}", request.method, allowed)));
-        reply.headers.emplace_back("Allow", allowed);
+    return reply;
+}
+
+// Fills the principal, or says why not.
+std::optional<HttpReply> Router::identify(HttpRequest& request, const Match& match) const {
+    using Verdict = access::KeyStore::Verdict;
+    if (guard_.keys == nullptr || (match.route != nullptr && match.route->access.is_open()))
+        return std::nullopt;
+    access::KeyStore::Found found = guard_.keys->find(request.authorization, request.x_api_key);
+    request.principal = std::move(found.principal);
+    if (found.verdict != Verdict::kValid) {
+        const bool is_missing = found.verdict == Verdict::kMissing;
+        HttpReply reply = refused(
+            request, match,
+            make_error(ErrorCode::kUnauthorized,
+                       is_missing ? "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+                                  : "the API key is not valid"),
+            is_missing                              ? "no key"
+            : found.verdict == Verdict::kExpired ? "expired key"
+                                                    : "unknown key");
+        reply.headers.emplace_back("WWW-Authenticate",
+                                   is_missing ? R"(Bearer realm="lorad")"
+                                              : R"(Bearer realm="lorad", error="invalid_token")");
         return reply;
     }
-    return error_reply(
-        make_error(ErrorCode::kNotFound, "no such route; see docs/API.md for those there are"));
+    if (std::optional<access::QuotaExceeded> exceeded = request.principal->account->begin_request()) {
+        *request.retry_after_s = exceeded->retry_after_s;
+        return refused(request, match, exceeded->error, "requests a minute");
+    }
+    if (match.route == nullptr || match.route->access.allows(request.principal->scopes))
+        return std::nullopt;
+    return refused(request, match,
+                   make_error(ErrorCode::kForbidden,
+                              format("this key's scopes do not allow it: expected {}",
+                                     match.route->access.text())),
+                   "scope");
+}
+
+HttpReply Router::run(const Route& route, HttpRequest& request) const {
+    HttpReply reply = read_and_run(route.handler, request, route.body, route.errors);
+    if (guard_.audit == nullptr) return reply;
+    access::AuditedCall call{request.method, route.path, {}, request.peer, request.principal.get()};
+    if (!request.params.empty()) call.name = request.params[0];
+    if (route.access.is_administrative()) guard_.audit->administered(call, reply.status);
+    return reply;
+}
+
+HttpReply Router::handle(HttpRequest request) const {
+    request.retry_after_s = std::make_shared<uint32_t>(0);
+    Result<proto::Target> target = proto::parse_target(request.target);
+    Match match;
+    if (target.ok()) match = find(request.method, target->segments, request.listener);
+    HttpReply reply = [&]() -> HttpReply {
+        if (std::optional<HttpReply> refusal = identify(request, match)) return *refusal;
+        if (!target.ok()) return error_reply(target.error());
+        if (match.route != nullptr) {
+            request.query = std::move(target->query);
+            request.params = std::move(match.params);
+            return run(*match.route, request);
+        }
+        if (match.allowed.empty()) {
+            return error_reply(make_error(ErrorCode::kNotFound,
+                                          "no such route; see docs/API.md for those there are"));
+        }
+        HttpReply not_allowed = error_reply(
+            make_error(ErrorCode::kMethodNotAllowed, format("{} is not allowed here, expected {}",
+                                                            request.method, match.allowed)));
+        not_allowed.headers.emplace_back("Allow", match.allowed);
+        return not_allowed;
+    }();
+    if (*request.retry_after_s > 0) {
+        std::erase_if(reply.headers, [](const auto& header) { return header.first == "Retry-After"; });
+        reply.headers.emplace_back("Retry-After", format("{}", *request.retry_after_s));
+    }
+    return reply;
 }
 
 }  // namespace lorad::server

@@ -3,6 +3,7 @@
 #include "proto/base/format.h"
 #include "proto/json.h"
 #include "server/adapter_metrics.h"
+#include "server/http/adapter_access.h"
 #include "server/http/embedded_files.h"
 
 namespace lorad::server {
@@ -53,11 +54,11 @@ HttpReply ready(const ServerContext* context) {
     return health(true, "ready");
 }
 
-HttpReply list_models(ServerContext& context, const HttpRequest&) {
+HttpReply list_models(ServerContext& context, const HttpRequest& request) {
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
     write_base_card(writer, context);
-    for (const adapters::AdapterInfo& adapter : context.registry.list()) {
+    for (const adapters::AdapterInfo& adapter : visible(request, context.registry.list())) {
         if (!adapter.draining) write_adapter_card(writer, context, adapter);
     }
     writer.end_array().end_object();
@@ -71,7 +72,8 @@ HttpReply show_model(ServerContext& context, const HttpRequest& request) {
         write_base_card(writer, context);
         return json_reply(writer.take());
     }
-    std::optional<adapters::AdapterInfo> adapter = context.registry.find(id);
+    std::optional<adapters::AdapterInfo> adapter;
+    if (may_use(request, id)) adapter = context.registry.find(id);
     if (!adapter) {
         return error_reply(make_error(ErrorCode::kModelNotFound,
                                       format("the model {} does not exist", json_quote_short(id)),
@@ -104,21 +106,25 @@ HttpReply chat(ServerContext& context, const HttpRequest& request) {
     return generate(context, request, proto::ApiKind::kChat);
 }
 
+constexpr access::Access kNamesModels =
+    access::Access::either(access::Scope::kGenerate, access::Scope::kAdaptersRead);
+
 constexpr ContextRoute kRoutes[] = {
-    {"POST", "/v1/completions", complete},
-    {"POST", "/v1/chat/completions", chat},
-    {"GET", "/v1/models", list_models},
-    {"GET", "/v1/models/*", show_model},
-    {"GET", "/metrics", show_metrics},
+    {"POST", "/v1/completions", kGenerates, complete},
+    {"POST", "/v1/chat/completions", kGenerates, chat},
+    {"GET", "/v1/models", kNamesModels, list_models},
+    {"GET", "/v1/models/*", kNamesModels, show_model},
+    {"GET", "/metrics", access::Access::scope(access::Scope::kMetrics), show_metrics},
 };
 
 }  // namespace
 
 void add_routes(Router& router, const ContextGate& gate) {
-    router.add("GET", "/version", [](const HttpRequest&) { return version(); });
-    router.add("GET", "/health/live", [](const HttpRequest&) { return health(true, "live"); });
-    router.add("GET", "/health/ready", [&gate](const HttpRequest&) { return ready(gate.load()); });
-    router.add("GET", "/health", [&gate](const HttpRequest&) { return ready(gate.load()); });
+    using access::Access;
+    router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return version(); });
+    router.add("GET", "/health/live", Access::open(), [](const HttpRequest&) { return health(true, "live"); });
+    router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
+    router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
     add_file_routes(router);
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
@@ -126,7 +132,7 @@ void add_routes(Router& router, const ContextGate& gate) {
           messages_routes(), embeddings_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
-                route.method, route.path,
+                route.method, route.path, route.access,
                 [&gate, handler = route.handler, errors = route.errors](const HttpRequest& request) {
                     ServerContext* context = gate.load();
                     if (context != nullptr) return handler(*context, request);

@@ -10,6 +10,7 @@
 #include "adapters/registry.h"
 #include "model/config.h"
 #include "proto/generate_request.h"
+#include "server/access/blob_owners.h"
 #include "server/engine/engine.h"
 #include "server/http/adapter_choice.h"
 #include "server/http/http.h"
@@ -48,6 +49,7 @@ struct ServerContext {
     std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
 
     LoraScales lora_scales = {};
+    access::BlobOwners blob_owners = {};
     std::atomic<uint32_t> n_uploads = 0;
     std::atomic<uint32_t> n_watchers = 0;
     std::atomic<uint32_t> n_drain_waits = 0;
@@ -59,11 +61,18 @@ using ContextGate = std::atomic<ServerContext*>;
 // Every route of the server. `gate` outlives the router.
 void add_routes(Router& router, const ContextGate& gate);
 
+// Who may call what; docs/API.md has the table.
+inline constexpr access::Access kGenerates = access::Access::scope(access::Scope::kGenerate);
+inline constexpr access::Access kReadsAdapters = access::Access::scope(access::Scope::kAdaptersRead);
+inline constexpr access::Access kWritesAdapters = access::Access::scope(access::Scope::kAdaptersWrite);
+inline constexpr access::Access kAdministers = access::Access::scope(access::Scope::kAdmin);
+
 // Handlers of routes that need the model.
 using ContextHandler = HttpReply (*)(ServerContext&, const HttpRequest&);
 struct ContextRoute {
     const char* method;
     const char* path;
+    access::Access access;
     ContextHandler handler;
     BodyUse body = BodyUse::kBuffered;
     ErrorReply errors = error_reply;

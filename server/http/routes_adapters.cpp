@@ -7,6 +7,7 @@
 #include "proto/base/log.h"
 #include "proto/json.h"
 #include "proto/multipart.h"
+#include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
 #include "server/http/place.h"
 #include "server/http/routes.h"
@@ -27,9 +28,10 @@ Error with_param(Error error, std::string_view param) {
     return error;
 }
 
-HttpReply reply_of(const Result<AdapterInfo>& result, std::string_view param, int status = 200) {
+HttpReply reply_of(const HttpRequest& request, const Result<AdapterInfo>& result, std::string_view param,
+                   int status = 200) {
     if (!result.ok()) return error_reply(with_param(result.error(), param));
-    return adapter_reply(*result, status);
+    return adapter_reply(visible(request, {*result}).at(0), status);
 }
 
 // "limit" and "after" of a query; without a limit all of them.
@@ -45,11 +47,11 @@ HttpReply list_adapters(ServerContext& context, const HttpRequest& request) {
                                                  json_quote(limit->substr(0, 40))),
                                           "limit"));
         }
-        page = context.registry.page(request.query_value("after").value_or(""), n_max);
+        page = visible_page(context.registry, request, request.query_value("after").value_or(""), n_max);
     } else if (request.query_value("after")) {
         return error_reply(make_error(ErrorCode::kInvalidRequest, "after: needs a limit", "after"));
     } else {
-        page.adapters = context.registry.list();
+        page.adapters = visible(request, context.registry.list());
     }
     JsonWriter writer;
     writer.begin_object().field("object", "list").field("has_more", page.more).key("data").begin_array();
@@ -60,8 +62,9 @@ HttpReply list_adapters(ServerContext& context, const HttpRequest& request) {
 
 HttpReply show_adapter(ServerContext& context, const HttpRequest& request) {
     const std::string& name = request.params.at(0);
-    std::optional<AdapterInfo> adapter = context.registry.find(name);
-    if (adapter) return adapter_reply(*adapter);
+    std::optional<AdapterInfo> adapter;
+    if (may_use(request, name)) adapter = context.registry.find(name);
+    if (adapter) return adapter_reply(visible(request, {*adapter}).at(0));
     return error_reply(make_error(ErrorCode::kAdapterNotFound,
                                   format("no adapter is called {}", json_quote_short(name)), "name"));
 }
@@ -80,18 +83,27 @@ HttpReply register_adapter(ServerContext& context, const HttpRequest& request) {
     }
     Result<proto::RegisterAdapterRequest> parsed = proto::parse_register_request(body);
     if (!parsed.ok()) return error_reply(parsed.error());
+    Status allowed = check_may_name(request, parsed->name);
+    if (!allowed.ok()) return error_reply(allowed.error());
     adapters::ChangeOptions options{parsed->replace, parsed->expected_generation};
     if (parsed->files.empty()) {
         std::vector<adapters::AdapterTerm> terms;
-        for (const proto::NamedScale& term : parsed->mix) terms.push_back({term.name, term.scale});
-        Result<AdapterInfo> mix = context.registry.register_mix(parsed->name, terms, options);
+        Status known = ok_status();
+        for (const proto::NamedScale& term : parsed->mix) {
+            terms.push_back({term.name, term.scale});
+            if (known.ok()) known = check_visible(context.registry, request, term.name);
+        }
+        Result<AdapterInfo> mix =
+            known.ok() ? context.registry.register_mix(parsed->name, terms, options) : known.error();
         // A missing part is not the name that is being given.
         bool part_missing = !mix.ok() && mix.error().code == ErrorCode::kAdapterNotFound;
-        return reply_of(mix, part_missing ? "adapters" : "name", 201);
+        return reply_of(request, mix, part_missing ? "adapters" : "name", 201);
     }
     std::vector<adapters::UploadedFile> files;
     for (const proto::FileDigest& file : parsed->files) files.push_back({file.file, file.sha256});
-    return reply_of(context.registry.register_adapter(parsed->name, files, options), "name", 201);
+    Status own = check_own_blobs(context, request, parsed->files);
+    if (!own.ok()) return error_reply(own.error());
+    return reply_of(request, context.registry.register_adapter(parsed->name, files, options), "name", 201);
 }
 
 // "mode", "timeout_ms" and "expected_generation" of a query.
@@ -134,6 +146,8 @@ HttpReply remove_adapter(ServerContext& context, const HttpRequest& request) {
     if (!options.ok()) return error_reply(options.error());
     Status empty = proto::parse_empty_request(request.body);
     if (!empty.ok()) return error_reply(empty.error());
+    Status known = check_visible(context.registry, request, request.params.at(0));
+    if (!known.ok()) return error_reply(with_param(known.error(), "name"));
     // A wait holds an HTTP worker. What is removed is removed either way.
     Place place(context.n_drain_waits, context.uploads.n_drain_waits_max);
     if (!place.taken()) options->timeout = std::chrono::milliseconds(0);
@@ -142,39 +156,45 @@ HttpReply remove_adapter(ServerContext& context, const HttpRequest& request) {
     };
     Result<AdapterInfo> removed = context.registry.remove(request.params.at(0), *options);
     if (!removed.ok()) return error_reply(with_param(removed.error(), "name"));
-    return removed_reply(*removed);
+    return removed_reply(visible(request, {*removed}).at(0));
 }
 
 HttpReply activate_adapter(ServerContext& context, const HttpRequest& request) {
     Result<proto::ActivateRequest> parsed = proto::parse_activate_request(request.body);
     if (!parsed.ok()) return error_reply(parsed.error());
+    Status known = check_visible(context.registry, request, request.params.at(0));
+    if (!known.ok()) return error_reply(with_param(known.error(), "name"));
     adapters::ActivateOptions options;
     options.mode = adapters::activation_mode_of(parsed->mode).value();
     options.pin = parsed->pin;
-    return reply_of(context.registry.activate(request.params.at(0), options), "name");
+    return reply_of(request, context.registry.activate(request.params.at(0), options), "name");
 }
 
 HttpReply deactivate_adapter(ServerContext& context, const HttpRequest& request) {
     Status empty = proto::parse_empty_request(request.body);
     if (!empty.ok()) return error_reply(empty.error());
-    return reply_of(context.registry.deactivate(request.params.at(0)), "name");
+    Status known = check_visible(context.registry, request, request.params.at(0));
+    if (!known.ok()) return error_reply(with_param(known.error(), "name"));
+    return reply_of(request, context.registry.deactivate(request.params.at(0)), "name");
 }
 
 HttpReply roll_back_adapter(ServerContext& context, const HttpRequest& request) {
     Result<proto::RollbackRequest> parsed = proto::parse_rollback_request(request.body);
     if (!parsed.ok()) return error_reply(parsed.error());
-    return reply_of(context.registry.rollback(request.params.at(0), parsed->generation), "name");
+    Status known = check_visible(context.registry, request, request.params.at(0));
+    if (!known.ok()) return error_reply(with_param(known.error(), "name"));
+    return reply_of(request, context.registry.rollback(request.params.at(0), parsed->generation), "name");
 }
 
 constexpr ContextRoute kRoutes[] = {
-    {"GET", "/v1/adapters", list_adapters},
-    {"POST", "/v1/adapters", register_adapter, BodyUse::kStreamed},
-    {"GET", "/v1/adapters/events", watch_adapters},
-    {"GET", "/v1/adapters/{}", show_adapter},
-    {"DELETE", "/v1/adapters/{}", remove_adapter},
-    {"POST", "/v1/adapters/{}/activate", activate_adapter},
-    {"POST", "/v1/adapters/{}/deactivate", deactivate_adapter},
-    {"POST", "/v1/adapters/{}/rollback", roll_back_adapter},
+    {"GET", "/v1/adapters", kReadsAdapters, list_adapters},
+    {"POST", "/v1/adapters", kWritesAdapters, register_adapter, BodyUse::kStreamed},
+    {"GET", "/v1/adapters/events", kReadsAdapters, watch_adapters},
+    {"GET", "/v1/adapters/{}", kReadsAdapters, show_adapter},
+    {"DELETE", "/v1/adapters/{}", kWritesAdapters, remove_adapter},
+    {"POST", "/v1/adapters/{}/activate", kWritesAdapters, activate_adapter},
+    {"POST", "/v1/adapters/{}/deactivate", kWritesAdapters, deactivate_adapter},
+    {"POST", "/v1/adapters/{}/rollback", kWritesAdapters, roll_back_adapter},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/json.h"
+#include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
 #include "server/http/routes.h"
 
@@ -22,6 +23,7 @@ bool wants_text(const HttpRequest& request) { return request.accept.starts_with(
 
 Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
     TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
+    TRY(check_may_name(request, parsed.name));
     TRY_ASSIGN(std::filesystem::path path, allowed_path(context, parsed.path, "lora_path"));
     Result<AdapterInfo> loaded = context.registry.load(
         parsed.name, path, {parsed.load_inplace, parsed.expected_generation});
@@ -36,6 +38,7 @@ Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
 Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request) {
     TRY_ASSIGN(proto::UnloadAdapterRequest parsed,
                proto::parse_unload_adapter_request(request.body));
+    TRY(check_visible(context.registry, request, parsed.name));
     adapters::RemoveOptions options;
     options.expected_generation = parsed.expected_generation;
     return context.registry.remove(parsed.name, options);
@@ -56,19 +59,20 @@ HttpReply vllm_unload(ServerContext& context, const HttpRequest& request) {
         return plain_text(
             format("Success: LoRA adapter '{}' removed successfully.", unloaded->name));
     }
-    return removed_reply(*unloaded);
+    return removed_reply(visible(request, {*unloaded}).at(0));
 }
 
-HttpReply vllm_list(ServerContext& context, const HttpRequest&) {
+HttpReply vllm_list(ServerContext& context, const HttpRequest& request) {
     JsonWriter writer;
     writer.begin_object().field("object", "list").key("data").begin_array();
-    for (const AdapterInfo& adapter : context.registry.list()) write_adapter(writer, adapter);
+    for (const AdapterInfo& adapter : visible(request, context.registry.list())) write_adapter(writer, adapter);
     writer.end_array().end_object();
     return json_reply(writer.take());
 }
 
 // SGLang's answer in both cases; an error also carries our envelope.
-HttpReply sglang_reply(ServerContext& context, const Result<AdapterInfo>& result) {
+HttpReply sglang_reply(ServerContext& context, const HttpRequest& request,
+                       const Result<AdapterInfo>& result) {
     JsonWriter writer;
     writer.begin_object().field("success", result.ok());
     HttpReply reply;
@@ -81,7 +85,7 @@ HttpReply sglang_reply(ServerContext& context, const Result<AdapterInfo>& result
         writer.key("error").raw(document->root().find("error")->dump());
     }
     writer.key("loaded_adapters").begin_object();
-    for (const AdapterInfo& adapter : context.registry.list()) {
+    for (const AdapterInfo& adapter : visible(request, context.registry.list())) {
         if (adapter.draining) continue;
         writer.key(adapter.name)
             .begin_object()
@@ -95,16 +99,17 @@ HttpReply sglang_reply(ServerContext& context, const Result<AdapterInfo>& result
 }
 
 HttpReply sglang_load(ServerContext& context, const HttpRequest& request) {
-    return sglang_reply(context, load(context, request));
+    return sglang_reply(context, request, load(context, request));
 }
 HttpReply sglang_unload(ServerContext& context, const HttpRequest& request) {
-    return sglang_reply(context, unload(context, request));
+    return sglang_reply(context, request, unload(context, request));
 }
 
-HttpReply llama_list(ServerContext& context, const HttpRequest&) {
+HttpReply llama_list(ServerContext& context, const HttpRequest& request) {
     JsonWriter writer;
     writer.begin_array();
     for (const LoraScales::Entry& entry : context.lora_scales.entries(context.registry)) {
+        if (!may_use(request, entry.name)) continue;
         writer.begin_object()
             .field("id", entry.id)
             .field("path", entry.name)
@@ -127,14 +132,15 @@ HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
     return json_reply(writer.take());
 }
 
+// Loads read files of the server, and the scales are everybody's.
 constexpr ContextRoute kRoutes[] = {
-    {"POST", "/v1/load_lora_adapter", vllm_load},
-    {"POST", "/v1/unload_lora_adapter", vllm_unload},
-    {"GET", "/v1/lora_adapters", vllm_list},
-    {"POST", "/load_lora_adapter", sglang_load},
-    {"POST", "/unload_lora_adapter", sglang_unload},
-    {"GET", "/lora-adapters", llama_list},
-    {"POST", "/lora-adapters", llama_set},
+    {"POST", "/v1/load_lora_adapter", kAdministers, vllm_load},
+    {"POST", "/v1/unload_lora_adapter", kWritesAdapters, vllm_unload},
+    {"GET", "/v1/lora_adapters", kReadsAdapters, vllm_list},
+    {"POST", "/load_lora_adapter", kAdministers, sglang_load},
+    {"POST", "/unload_lora_adapter", kWritesAdapters, sglang_unload},
+    {"GET", "/lora-adapters", kReadsAdapters, llama_list},
+    {"POST", "/lora-adapters", kAdministers, llama_set},
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "proto/base/format.h"
 #include "proto/embeddings.h"
+#include "server/access/principal.h"
+#include "server/http/adapter_choice.h"
 #include "server/http/generation.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
@@ -17,15 +19,22 @@ namespace {
 // for others.
 constexpr size_t kInputsAtOnce = 32;
 
-// The first of these that may be waiting together: a quarter of the queue, but always one.
-size_t n_at_once(const ServerContext& context, std::span<const PreparedPrompt> inputs) {
+// The first of these that may be waiting together: a quarter of the queue, and what the key may have there, but always one.
+size_t n_at_once(const ServerContext& context, const HttpRequest& http,
+                 std::span<const PreparedPrompt> inputs) {
     const EngineOptions& queue = context.engine.options();
-    const size_t n_max = std::clamp<size_t>(queue.n_waiting_max / 4, 1, kInputsAtOnce);
+    size_t n_max = std::clamp<size_t>(queue.n_waiting_max / 4, 1, kInputsAtOnce);
+    uint64_t n_tokens_max = queue.n_waiting_tokens_max / 4;
+    if (http.principal != nullptr) {
+        const access::Quotas quotas = http.principal->account->quotas();
+        if (quotas.queued_requests_max > 0) n_max = std::min<size_t>(n_max, quotas.queued_requests_max);
+        if (quotas.queued_tokens_max > 0) n_tokens_max = std::min(n_tokens_max, quotas.queued_tokens_max);
+    }
     uint64_t n_tokens = 0;
     size_t n = 0;
     for (; n < std::min(n_max, inputs.size()); ++n) {
         n_tokens += inputs[n].tokens.size();
-        if (n > 0 && n_tokens > queue.n_waiting_tokens_max / 4) break;
+        if (n > 0 && n_tokens > n_tokens_max) break;
     }
     return n;
 }
@@ -57,6 +66,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                proto::parse_embeddings_request(http.body, context.vocab_size, context.hidden_size));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, request.generate.ignored_fields));
+    TRY(limit_adapters(context, http, request.generate));
     // What is wrong with an input is told before anything is computed.
     Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, request.generate);
     if (!prepared.ok()) return request.names.renamed(prepared.error());
@@ -71,7 +81,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     std::span<const PreparedPrompt> inputs(*prepared);
     while (!inputs.empty()) {
         proto::GenerateRequest some = request.generate;
-        const size_t n = n_at_once(context, inputs);
+        const size_t n = n_at_once(context, http, inputs);
         for (const PreparedPrompt& input : inputs.first(n)) some.prompts.push_back({{}, input.tokens});
         inputs = inputs.subspan(n);
         auto generation = Generation::start(context, http, std::move(some), lease);
@@ -94,7 +104,7 @@ HttpReply embed(ServerContext& context, const HttpRequest& request) {
     return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
-constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", embed}};
+constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", kGenerates, embed}};
 
 }  // namespace
 

@@ -1,4 +1,6 @@
 // What happens to adapters, as server-sent events.
+#include "server/access/principal.h"
+#include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
 #include "server/http/routes.h"
 
@@ -33,7 +35,8 @@ Result<uint64_t> first_number(const ServerContext& context, const HttpRequest& r
     return std::min(number, last);
 }
 
-void send_events(ServerContext& context, HttpSink& sink, uint64_t last) {
+void send_events(ServerContext& context, const std::shared_ptr<const access::Principal>& key, HttpSink& sink,
+                 uint64_t last) {
     using Clock = std::chrono::steady_clock;
     if (!sink.write(": lorad\n\n")) return;
     Clock::time_point sent = Clock::now();
@@ -48,8 +51,11 @@ void send_events(ServerContext& context, HttpSink& sink, uint64_t last) {
                                         last + 1));
                 return;
             }
-            out += event_text(event);
             last = event.number;
+            // Events without a name, as of uploads, are nobody's whose adapters are told by names.
+            const bool is_hidden = key != nullptr && key->is_restricted() &&
+                                   (event.name.empty() || !key->may_use(event.name));
+            if (!is_hidden) out += event_text(event);
         }
         if (out.empty() && Clock::now() - sent >= kHeartbeat) out = ": heartbeat\n\n";
         if (out.empty()) {
@@ -77,8 +83,8 @@ HttpReply watch_adapters(ServerContext& context, const HttpRequest& request) {
     reply.content_type = "text/event-stream";
     reply.headers.emplace_back("Cache-Control", "no-cache");
     reply.headers.emplace_back("X-Accel-Buffering", "no");
-    reply.stream = [&context, place, last = *last](HttpSink& sink) {
-        send_events(context, sink, last);
+    reply.stream = [&context, place, key = request.principal, last = *last](HttpSink& sink) {
+        send_events(context, key, sink, last);
     };
     return reply;
 }

@@ -97,6 +97,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
                                              context.vocab_size));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY(limit_adapters(context, http, parsed.generate));
     TRY(check_adapters(context, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
@@ -116,8 +117,8 @@ HttpReply count_tokens(ServerContext& context, const HttpRequest& request) {
 }
 
 constexpr ContextRoute kRoutes[] = {
-    {"POST", "/v1/messages", create_message, BodyUse::kBuffered, messages_error_reply},
-    {"POST", "/v1/messages/count_tokens", count_tokens, BodyUse::kBuffered, messages_error_reply},
+    {"POST", "/v1/messages", kGenerates, create_message, BodyUse::kBuffered, messages_error_reply},
+    {"POST", "/v1/messages/count_tokens", kGenerates, count_tokens, BodyUse::kBuffered, messages_error_reply},
 };
 
 }  // namespace

@@ -106,7 +106,7 @@ HttpReply respond(ServerContext& context, const HttpRequest& request) {
     return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
-constexpr ContextRoute kRoutes[] = {{"POST", "/v1/responses", respond}};
+constexpr ContextRoute kRoutes[] = {{"POST", "/v1/responses", kGenerates, respond}};
 
 }  // namespace
 

@@ -22,6 +22,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     TRY_ASSIGN(GenerateRequest request,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
+    TRY(limit_adapters(context, http, request));
     TRY(check_adapters(context, request));
     TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, request));
     JsonWriter writer;
@@ -51,6 +52,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
 Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::TokenizeRequest request,
                proto::parse_tokenize_request(http.body, context.vocab_size));
+    TRY(limit_adapters(context, http, request.prompt));
     const GenerateRequest& prompt = request.prompt;
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, prompt.ignored_fields));
     TRY(check_adapters(context, prompt));
@@ -87,6 +89,7 @@ Result<HttpReply> detokenized(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
     GenerateRequest named;
     named.model = request.model;
+    TRY(limit_adapters(context, http, named));
     TRY(check_adapters(context, named));
     TRY_ASSIGN(std::string text,
                context.text.decode(request.tokens, request.skip_special_tokens));
@@ -115,10 +118,10 @@ HttpReply detokenize(ServerContext& context, const HttpRequest& request) {
 }
 
 constexpr ContextRoute kRoutes[] = {
-    {"POST", "/v1/completions/render", render_completion},
-    {"POST", "/v1/chat/completions/render", render_chat},
-    {"POST", "/tokenize", tokenize},
-    {"POST", "/detokenize", detokenize},
+    {"POST", "/v1/completions/render", kGenerates, render_completion},
+    {"POST", "/v1/chat/completions/render", kGenerates, render_chat},
+    {"POST", "/tokenize", kGenerates, tokenize},
+    {"POST", "/detokenize", kGenerates, detokenize},
 };
 
 }  // namespace

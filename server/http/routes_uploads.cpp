@@ -7,6 +7,7 @@
 #include "proto/base/format.h"
 #include "proto/json.h"
 #include "proto/multipart.h"
+#include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
 #include "server/http/place.h"
 #include "server/http/routes.h"
@@ -74,6 +75,7 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
         if (error.code == ErrorCode::kPayloadTooLarge) error.code = ErrorCode::kAdapterFileTooLarge;
         return error_reply(error);
     }
+    own_blob(context, request, *sha256);
     JsonWriter writer;
     writer.begin_object()
         .field("object", "blob")
@@ -86,7 +88,8 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
 HttpReply head_blob(ServerContext& context, const HttpRequest& request) {
     Result<std::string> sha256 = proto::parse_digest(request.params.at(0), "digest");
     if (!sha256.ok()) return error_reply(sha256.error());
-    std::optional<uint64_t> bytes = context.registry.blob_bytes(*sha256);
+    std::optional<uint64_t> bytes;
+    if (owns_blob(context, request, *sha256)) bytes = context.registry.blob_bytes(*sha256);
     if (!bytes) {
         return error_reply(
             make_error(ErrorCode::kAdapterFileNotFound, "no such blob was uploaded", "digest"));
@@ -176,10 +179,14 @@ HttpReply validate(ServerContext& context, const HttpRequest& request) {
     Place place(context.n_uploads, context.uploads.n_uploads_max);
     if (!place.taken()) return error_reply(too_many_uploads(context));
     if (parsed->files.empty()) {
+        Status admin = check_admin(request, "path");
+        if (!admin.ok()) return error_reply(admin.error());
         Result<std::filesystem::path> path = allowed_path(context, parsed->path, "path");
         if (!path.ok()) return error_reply(path.error());
         return report_reply(context.registry.inspect(*path));
     }
+    Status own = check_own_blobs(context, request, parsed->files);
+    if (!own.ok()) return error_reply(own.error());
     std::vector<adapters::UploadedFile> files;
     for (const proto::FileDigest& file : parsed->files) files.push_back({file.file, file.sha256});
     return report_reply(context.registry.inspect(files));
@@ -188,16 +195,18 @@ HttpReply validate(ServerContext& context, const HttpRequest& request) {
 HttpReply validate_name(ServerContext& context, const HttpRequest& request) {
     Status empty = proto::parse_empty_request(request.body);
     if (!empty.ok()) return error_reply(empty.error());
+    Status known = check_visible(context.registry, request, request.params.at(0));
+    if (!known.ok()) return report_reply(known.error());
     Place place(context.n_uploads, context.uploads.n_uploads_max);
     if (!place.taken()) return error_reply(too_many_uploads(context));
     return report_reply(context.registry.inspect(std::string_view(request.params.at(0))));
 }
 
 constexpr ContextRoute kRoutes[] = {
-    {"PUT", "/v1/adapters/blobs/{}", put_blob, BodyUse::kStreamed},
-    {"HEAD", "/v1/adapters/blobs/{}", head_blob},
-    {"POST", "/v1/adapters/validate", validate},
-    {"POST", "/v1/adapters/{}/validate", validate_name},
+    {"PUT", "/v1/adapters/blobs/{}", kWritesAdapters, put_blob, BodyUse::kStreamed},
+    {"HEAD", "/v1/adapters/blobs/{}", kWritesAdapters, head_blob},
+    {"POST", "/v1/adapters/validate", kWritesAdapters, validate},
+    {"POST", "/v1/adapters/{}/validate", kWritesAdapters, validate_name},
 };
 
 }  // namespace
@@ -231,9 +240,10 @@ HttpReply register_form(ServerContext& context, const HttpRequest& request) {
             }));
         }
         TRY_ASSIGN(Form form, read_form(body, boundary));
+        TRY(check_may_name(request, form.request.name));
         return register_files(context, form);
     }();
-    if (registered.ok()) return adapter_reply(*registered, 201);
+    if (registered.ok()) return adapter_reply(visible(request, {*registered}).at(0), 201);
     Error error = registered.error();
     if (error.param == "lora_name") error.param = "name";
     return error_reply(error);

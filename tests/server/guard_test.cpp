@@ -32,10 +32,10 @@ class GuardTest : public testing::Test {
   protected:
     GuardTest() {
         set_log_level(LogLevel::kError);
-        router.add("GET", "/x", [](const HttpRequest& r) { return json_reply("peer=" + r.peer + (r.listener == ListenerRole::kAdmin ? " admin" : "")); });
-        router.add("POST", "/echo", [](const HttpRequest& r) { return json_reply(r.body); });
-        router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
-        router.add("GET", "/flood", [this](const HttpRequest&) {
+        router.add("GET", "/x", access::Access::open(), [](const HttpRequest& r) { return json_reply("peer=" + r.peer + (r.listener == ListenerRole::kAdmin ? " admin" : "")); });
+        router.add("POST", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.body); });
+        router.add("PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
+        router.add("GET", "/flood", access::Access::open(), [this](const HttpRequest&) {
             HttpReply reply;
             reply.stream = [this](HttpSink& sink) {
                 const std::string piece(4096, 'x');

@@ -19,25 +19,25 @@ constexpr std::chrono::milliseconds kPatience{400};
 class ListenerTest : public testing::Test {
   protected:
     ListenerTest() {
-        router.add("POST", "/echo", [](const HttpRequest& r) { return json_reply(r.body); });
-        router.add("DELETE", "/echo", [](const HttpRequest& r) { return json_reply("deleted" + r.body); });
-        router.add("GET", "/things/fixed", [](const HttpRequest&) { return json_reply("fixed"); });
-        router.add("GET", "/things/{}/part", [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
-        router.add("GET", "/things/{}", [](const HttpRequest& r) {
+        router.add("POST", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.body); });
+        router.add("DELETE", "/echo", access::Access::open(), [](const HttpRequest& r) { return json_reply("deleted" + r.body); });
+        router.add("GET", "/things/fixed", access::Access::open(), [](const HttpRequest&) { return json_reply("fixed"); });
+        router.add("GET", "/things/{}/part", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add("GET", "/things/{}", access::Access::open(), [](const HttpRequest& r) {
             return json_reply(r.params.at(0) + "|" + std::string(r.query_value("q").value_or("none")));
         });
-        router.add("GET", "/rest/*", [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
-        router.add("PUT", "/upload", [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
-        router.add("PUT", "/ignore", [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
-        router.add("PUT", "/half", [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
-        router.add("GET", "/stream", [](const HttpRequest&) {
+        router.add("GET", "/rest/*", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
+        router.add("PUT", "/upload", access::Access::open(), [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
+        router.add("PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
+        router.add("PUT", "/half", access::Access::open(), [this](const HttpRequest& r) { return half(r); }, BodyUse::kStreamed);
+        router.add("GET", "/stream", access::Access::open(), [](const HttpRequest&) {
             HttpReply reply;
             reply.stream = [](HttpSink& sink) {
                 for (int i = 0; i < 3; ++i) sink.write("part" + std::to_string(i));
             };
             return reply;
         });
-        router.add("GET", "/gone", [this](const HttpRequest& r) { return gone(r); });
+        router.add("GET", "/gone", access::Access::open(), [this](const HttpRequest& r) { return gone(r); });
         ListenerOptions options;
         options.sockets.push_back(*open_tcp("127.0.0.1", 0));
         options.body_bytes_max = kBodyMax;
@@ -345,8 +345,8 @@ TEST_F(ListenerTest, RangesAreNotServed) {
 
 TEST(Router, AWordOfTheInterfaceIsNotTakenForAName) {
     Router router;
-    router.add("GET", "/a/{}", [](const HttpRequest& request) { return json_reply(request.params.at(0)); });
-    router.add("POST", "/a/validate", [](const HttpRequest&) { return json_reply("valid"); });
+    router.add("GET", "/a/{}", access::Access::open(), [](const HttpRequest& request) { return json_reply(request.params.at(0)); });
+    router.add("POST", "/a/validate", access::Access::open(), [](const HttpRequest&) { return json_reply("valid"); });
     const auto answer = [&](const char* method, const char* target) {
         HttpRequest request;
         request.method = method;

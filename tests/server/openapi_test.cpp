@@ -95,7 +95,7 @@ void expect_fields(const std::string& path, std::span<const proto::KnownField> k
 
 TEST_F(HttpTest, DocumentNamesEveryRouteAndNoOther) {
     std::set<std::string> served, described;
-    for (const auto& [method, path] : router.routes()) {
+    for (const auto& [method, path, access] : router.routes()) {
         std::string shape = path.ends_with("/*") ? path.substr(0, path.size() - 1) + "{}" : path;
         std::string verb = method;
         std::ranges::transform(verb, verb.begin(), [](unsigned char c) { return char(std::tolower(c)); });
@@ -112,6 +112,26 @@ TEST_F(HttpTest, DocumentNamesEveryRouteAndNoOther) {
         }
     }
     EXPECT_EQ(served, described);
+}
+
+TEST_F(HttpTest, DocumentSaysWhoMayCallWhat) {
+    for (const Router::RouteInfo& route : router.routes()) {
+        std::string verb = route.method;
+        std::ranges::transform(verb, verb.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+        const std::string shape = route.path.ends_with("/*") ? route.path.substr(0, route.path.size() - 1) + "{}" : route.path;
+        const json* operation = nullptr;
+        for (const auto& [path, item] : document().at("paths").items()) {
+            if (std::regex_replace(path, std::regex(R"(\{[^}]*\})"), "{}") == shape && item.contains(verb)) operation = &item[verb];
+        }
+        ASSERT_NE(operation, nullptr) << verb << " " << shape;
+        SCOPED_TRACE(verb + " " + shape);
+        EXPECT_EQ(operation->at("x-lorad-access"), route.access.text());
+        EXPECT_EQ(operation->contains("security"), route.access.is_open());
+        EXPECT_EQ(operation->at("responses").contains("401"), !route.access.is_open());
+        EXPECT_EQ(operation->at("responses").contains("429"), !route.access.is_open());
+        access::Scopes none;
+        EXPECT_TRUE(route.access.allows(none) || operation->at("responses").contains("403"));
+    }
 }
 
 TEST_F(HttpTest, DocumentIsServedAsItIs) {

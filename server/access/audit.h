@@ -1,0 +1,36 @@
+// What the log tells about access: one line for each administrative call, and for refused ones, of which only so many a second.
+// Ids of keys and names of routes; never a key, a header, a body or a target as it was sent. Any thread.
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <string_view>
+
+#include "server/access/account.h"
+#include "server/access/principal.h"
+
+namespace lorad::server::access {
+
+struct AuditedCall {
+    std::string_view method;
+    std::string_view route;  // as the table has it: "/v1/adapters/{}"; empty: none was found
+    std::string_view name;   // of the adapter, where the path has one
+    std::string_view peer;
+    const Principal* principal = nullptr;
+};
+
+class Audit {
+  public:
+    // After the call, with its status.
+    void administered(const AuditedCall& call, int status);
+    // `reason`: one of a few words of ours.
+    void refused(const AuditedCall& call, std::string_view reason, int status);
+
+  private:
+    std::mutex mutex_;
+    TokenBucket lines_;
+    uint64_t n_left_out_ = 0;
+    bool is_set_up_ = false;
+};
+
+}  // namespace lorad::server::access

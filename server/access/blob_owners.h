@@ -1,0 +1,28 @@
+// Which files a tenant with some adapters only has uploaded: others' files, which are kept by content, do not exist for it, so that
+// their digests are neither a way to them nor a question that is answered. Kept in memory: after a restart such a tenant is told
+// that its file is not there, and uploads it again, which costs it the time and nobody the room.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace lorad::server::access {
+
+// Any thread.
+class BlobOwners {
+  public:
+    static constexpr size_t kPerTenant = 4096;  // the oldest are forgotten
+
+    void add(const std::string& tenant, const std::string& sha256);
+    bool has(const std::string& tenant, std::string_view sha256) const;
+
+  private:
+    mutable std::mutex mutex_;
+    std::map<std::string, std::deque<std::string>, std::less<>> by_tenant_;
+};
+
+}  // namespace lorad::server::access

@@ -1,0 +1,64 @@
+// The keys of a running server.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/access/key_file.h"
+
+namespace lorad::server::access {
+
+// The index of the digest among the keys', or keys.size(). Takes the same time whatever the digest is: every key is compared as a
+// whole, and nothing is decided on the way.
+size_t find_digest(std::span<const KeyDigest> keys, const KeyDigest& digest);
+
+struct KeyOptions {
+    std::string file;      // empty: none
+    std::string full_key;  // one key for everything, as with vLLM's --api-key; empty: none
+    std::function<int64_t()> unix_time_s = {};  // for tests; empty: the system's
+};
+
+// Any thread. What a request got stays as it is, whatever is reloaded.
+class KeyStore {
+  public:
+    // kInvalidConfig with file, line and reason.
+    static Result<std::unique_ptr<KeyStore>> create(const KeyOptions& options);
+
+    // Reads the file again: all of it, or on an error nothing has changed. Keys that stay keep what they have used of their quotas.
+    Status reload();
+    // The same in two parts, for whoever has more to check: what this returns makes the new keys hold, and cannot fail.
+    Result<std::function<void()>> prepare();
+
+    enum class Verdict : uint8_t { kValid, kMissing, kUnknown, kExpired };
+    struct Found {
+        Verdict verdict = Verdict::kMissing;
+        std::shared_ptr<const Principal> principal;  // also of an expired key, for the log
+    };
+    // Of "Bearer KEY", else of the other header's KEY.
+    Found find(std::string_view authorization, std::string_view x_api_key) const;
+
+    size_t n_keys() const;
+
+  private:
+    struct Table {
+        std::vector<KeyDigest> digests;
+        std::vector<std::shared_ptr<const Principal>> principals;
+    };
+    explicit KeyStore(const KeyOptions& options, std::string secret);
+    Result<std::vector<KeyEntry>> read() const;
+    void take(std::vector<KeyEntry> entries);
+
+    const KeyOptions options_;
+    const std::string secret_;  // of this process, for salts
+    mutable std::mutex mutex_;
+    std::map<std::string, std::shared_ptr<Account>> accounts_;  // by id
+    std::shared_ptr<const Table> table_;
+};
+
+}  // namespace lorad::server::access

@@ -1,0 +1,70 @@
+// What a key may do, and what a route asks for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lorad::server::access {
+
+enum class Scope : uint8_t {
+    kGenerate,       // prompts in, answers out; the names of models
+    kAdaptersRead,   // what adapters there are and what happens to them
+    kAdaptersWrite,  // upload, name, replace, activate, remove; includes kAdaptersRead
+    kMetrics,        // /metrics, with the names of all adapters
+    kAdmin,          // everything, also what reads files of the server
+};
+inline constexpr std::array kAllScopes = {Scope::kGenerate, Scope::kAdaptersRead, Scope::kAdaptersWrite, Scope::kMetrics, Scope::kAdmin};
+
+// As key files write them: "adapters:read".
+std::string_view name_of(Scope scope);
+std::optional<Scope> scope_of(std::string_view name);
+
+class Scopes {
+  public:
+    constexpr void add(Scope scope) { bits_ |= bit(scope); }
+    constexpr bool has(Scope scope) const { return (bits_ & bit(scope)) != 0; }
+    // With what a scope includes.
+    constexpr bool allow(Scope scope) const {
+        uint32_t granting = bit(scope) | bit(Scope::kAdmin);
+        if (scope == Scope::kAdaptersRead) granting |= bit(Scope::kAdaptersWrite);
+        return (bits_ & granting) != 0;
+    }
+    constexpr bool empty() const { return bits_ == 0; }
+
+  private:
+    static constexpr uint32_t bit(Scope scope) { return 1u << uint32_t(scope); }
+    uint32_t bits_ = 0;
+};
+
+// Who may call a route. There is no default: a route says it, or does not compile.
+class Access {
+  public:
+    // Nobody is asked for a key: probes, and files that say nothing about this server.
+    static constexpr Access open() { return Access(Kind::kOpen, {}, {}); }
+    static constexpr Access any_key() { return Access(Kind::kAnyKey, {}, {}); }
+    static constexpr Access scope(Scope one) { return Access(Kind::kScoped, one, one); }
+    static constexpr Access either(Scope one, Scope other) { return Access(Kind::kScoped, one, other); }
+
+    constexpr bool is_open() const { return kind_ == Kind::kOpen; }
+    constexpr bool allows(const Scopes& scopes) const {
+        return kind_ != Kind::kScoped || scopes.allow(one_) || scopes.allow(other_);
+    }
+    // Changes adapters or the server: such routes may have a listener of their own, and their calls are told in the log.
+    constexpr bool is_administrative() const {
+        return kind_ == Kind::kScoped && (one_ == Scope::kAdaptersWrite || one_ == Scope::kAdmin);
+    }
+    // "open", "any key", "generate", "generate or adapters:read".
+    std::string text() const;
+
+  private:
+    enum class Kind : uint8_t { kOpen, kAnyKey, kScoped };
+    constexpr Access(Kind kind, Scope one, Scope other) : kind_(kind), one_(one), other_(other) {}
+
+    Kind kind_;
+    Scope one_, other_;
+};
+
+}  // namespace lorad::server::access

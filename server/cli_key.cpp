@@ -1,0 +1,93 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/base/format.h"
+#include "server/access/key_file.h"
+#include "server/cli.h"
+
+namespace lorad::server {
+namespace {
+
+using namespace access;
+
+// The entry in one write behind what is there, on the disk before the key is told.
+Status append_line(const std::string& path, std::string line) {
+    const int fd = open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+    auto failed = [&] {
+        Error error = make_error(ErrorCode::kIo, format("{}: {}", path, std::strerror(errno)));
+        if (fd >= 0) close(fd);
+        return error;
+    };
+    if (fd < 0) return failed();
+    struct stat about {};
+    if (fstat(fd, &about) != 0) return failed();
+    char last = '\n';
+    if (about.st_size > 0 && pread(fd, &last, 1, about.st_size - 1) != 1) return failed();
+    line = (last == '\n' ? "" : "\n") + line + "\n";
+    if (write(fd, line.data(), line.size()) != ssize_t(line.size()) || fsync(fd) != 0) return failed();
+    close(fd);
+    return ok_status();
+}
+
+}  // namespace
+
+Status run_key_new(const KeyArguments& arguments) {
+    KeyEntry entry;
+    Principal& principal = entry.principal;
+    principal.id = arguments.id;
+    principal.tenant = arguments.tenant.empty() ? arguments.id : arguments.tenant;
+    for (const std::string& name : arguments.scopes) {
+        std::optional<Scope> scope = scope_of(name);
+        if (!scope) {
+            return make_error(ErrorCode::kInvalidConfig,
+                              format("scope: expected generate, adapters:read, adapters:write, metrics or admin, found \"{}\"", name));
+        }
+        principal.scopes.add(*scope);
+    }
+    if (!arguments.adapters.empty()) principal.adapters = arguments.adapters;
+    if (!arguments.expires.empty()) {
+        TRY_ASSIGN(principal.expires_s, parse_utc(arguments.expires));
+    }
+    entry.quotas = {arguments.requests_per_minute, arguments.tokens_per_minute, arguments.max_queued_requests, arguments.max_queued_tokens};
+    TRY_ASSIGN(std::string key, new_key());
+    entry.digest = digest_of_key(key);
+    const std::string line = key_line(entry);
+    // Whatever the server would refuse is refused here, with its words.
+    TRY(parse_keys(line, "the new key"));
+    if (!arguments.file.empty()) {
+        std::error_code ignored;
+        if (std::filesystem::exists(arguments.file, ignored) && std::filesystem::file_size(arguments.file, ignored) > 0) {
+            TRY_ASSIGN(std::vector<KeyEntry> known, read_key_file(arguments.file));
+            for (const KeyEntry& one : known) {
+                if (one.principal.id == principal.id)
+                    return make_error(ErrorCode::kInvalidConfig, format("{}: the id {} is there already", arguments.file, principal.id));
+            }
+        }
+        TRY(append_line(arguments.file, line));
+        std::printf("%s\n", key.c_str());
+    } else {
+        std::printf("%s\n%s\n", key.c_str(), line.c_str());
+    }
+    return ok_status();
+}
+
+Status run_key_check(const std::string& file) {
+    TRY_ASSIGN(std::vector<KeyEntry> entries, read_key_file(file));
+    for (const KeyEntry& entry : entries) {
+        std::string scopes;
+        for (Scope scope : kAllScopes) {
+            if (entry.principal.scopes.has(scope)) scopes += " " + std::string(name_of(scope));
+        }
+        std::printf("%s: tenant %s,%s%s\n", entry.principal.id.c_str(), entry.principal.tenant.c_str(), scopes.c_str(),
+                    entry.principal.is_restricted() ? ", some adapters" : "");
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""T26: one tenant sends ten times its quota, the longest prompts with an adapter of the highest rank; three others behave.
+
+Two measurements on one daemon. Light: the three ask now and then; how much longer do they wait for a first token while the fourth floods? Backlogged: all four
+always have requests waiting, the fourth has no quota; how much of an equal share does each of the three get, by the cost that the server counts (a prompt token 1,
+a generated one 2)?
+"""
+
+import http.client
+import json
+import pathlib
+import struct
+import threading
+import time
+
+from frame import MODEL, check, main
+from t10_authorisation import key_file, key_of
+
+RANK = 128
+LONGEST = 480  # tokens of a prompt that just fits
+CALM = ("one", "two", "three")
+
+
+def padded_adapter(folder):
+    """The demo adapter with zeros up to a rank that costs: the same answers for more work."""
+    source = MODEL / "adapters/pirate"
+    config = json.loads((source / "adapter_config.json").read_text())
+    data = (source / "adapter_model.safetensors").read_bytes()
+    n_header = struct.unpack("<Q", data[:8])[0]
+    header, body = json.loads(data[8:8 + n_header]), data[8 + n_header:]
+    rank = config["r"]
+    out_header, out = {}, b""
+    for name, tensor in sorted((k, v) for k, v in header.items() if k != "__metadata__"):
+        begin, end = tensor["data_offsets"]
+        raw, (rows, columns) = body[begin:end], tensor["shape"]
+        size = (end - begin) // (rows * columns)
+        if "lora_A" in name:
+            raw, shape = raw + b"\0" * ((RANK - rank) * columns * size), [RANK, columns]
+        else:
+            row = columns * size
+            raw, shape = b"".join(raw[i:i + row] + b"\0" * ((RANK - rank) * size) for i in range(0, len(raw), row)), [rows, RANK]
+        out_header[name] = {"dtype": tensor["dtype"], "shape": shape, "data_offsets": [len(out), len(out) + len(raw)]}
+        out += raw
+    config.update(r=RANK, lora_alpha=config["lora_alpha"] * RANK / rank)
+    target = pathlib.Path(folder) / "highest-rank"
+    target.mkdir()
+    (target / "adapter_config.json").write_text(json.dumps(config))
+    text = json.dumps(out_header).encode()
+    (target / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + out)
+    return target
+
+
+class Client:
+    """What one tenant's requests have come to."""
+
+    def __init__(self, server, key):
+        self.server, self.key = server, key
+        self.first_s, self.statuses, self.retry_after, self.cost = [], {}, [], 0
+        self.lock = threading.Lock()
+
+    def ask(self, model, prompt, n_tokens):
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=120)
+        began = time.monotonic()
+        body = {"model": model, "prompt": prompt, "max_tokens": n_tokens, "ignore_eos": True, "stream": True, "temperature": 0, "stream_options": {"include_usage": True}}
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(self.key)}"})
+            response = connection.getresponse()
+            first, usage = None, None
+            if response.status != 200:
+                response.read()
+            else:
+                for line in response:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    first = first or time.monotonic() - began
+                    usage = json.loads(line[6:]).get("usage") or usage
+            with self.lock:
+                self.statuses[response.status] = self.statuses.get(response.status, 0) + 1
+                if response.status == 429:
+                    self.retry_after.append(int(response.getheader("Retry-After") or 0))
+                if first is not None:
+                    self.first_s.append(first)
+                if usage:
+                    self.cost += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] + 2 * usage["completion_tokens"]
+            return response.status
+        finally:
+            connection.close()
+
+
+def together(seconds, *workers):
+    """Runs each until the time is over; what fails in one fails all."""
+    until, failed = time.monotonic() + seconds, []
+
+    def run(work):
+        try:
+            while time.monotonic() < until and not failed:
+                if work() == 429:
+                    time.sleep(0.2)
+        except Exception as error:  # told in the main thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def p99(values):
+    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
+
+
+def light(card, server, seconds, flood):
+    """The calm ones' clients and the flooding one's, after so many seconds."""
+    calm, noisy = [Client(server, name) for name in CALM], Client(server, "limited")
+
+    def behave(client):
+        status = client.ask("pirate", [card.random.randrange(10, 4000) for _ in range(48)], 16)
+        time.sleep(0.3)
+        return status
+
+    def shout():
+        # Three clients that ask again 0.2 s after a refusal: more than ten times the 60 requests a minute of the quota.
+        return noisy.ask("highest", [card.random.randrange(10, 4000) for _ in range(LONGEST)], 16)
+
+    together(seconds, *[lambda client=client: behave(client) for client in calm], *([shout] * 3 if flood else []))
+    return calm, noisy
+
+
+def backlogged(card, server, seconds):
+    calm, noisy = [Client(server, name) for name in CALM], Client(server, "noisy")
+
+    def ask(client, model, n_prompt):
+        return client.ask(model, [card.random.randrange(10, 4000) for _ in range(n_prompt)], 16)
+
+    together(seconds, *[lambda client=client: ask(client, "pirate", 64) for client in calm for _ in range(4)], *[lambda: ask(noisy, "highest", LONGEST)] * 12)
+    return calm, noisy
+
+
+def run(card):
+    card.gtest("the service of two backlogged tenants", "server_tests", "FairShare.TheServiceOfTwoBackloggedTenantsStaysWithinTheBound:"
+                                                                        "FairEngine.AFloodOfOneTenantDoesNotHoldUpAnother:Quotas.*:TenantsTest.TokensHaveAQuota")
+    adapter = padded_adapter(card.folder)
+    path = key_file(card.folder, **{name: {} for name in CALM}, noisy={"max_queued_requests": 8},
+                    limited={"requests_per_minute": 60, "tokens_per_minute": 12000, "max_queued_requests": 2})
+    seconds = 4 if card.quick else 90
+    with card.server("--api-key-file", path, "--max-num-seqs", "4", "--max-model-len", "512", "--lora", f"highest={adapter}", "--no-prefix-cache", adapters=("pirate",)) as server:
+        light(card, server, 2, False)
+        with card.part("the offender is told to wait, the others are not"):
+            alone, _ = light(card, server, seconds, False)
+            beside, noisy = light(card, server, seconds, True)
+            check(noisy.statuses.get(429, 0) > 0, f"the offender's answers: {noisy.statuses}")
+            check(all(1 <= s <= 60 for s in noisy.retry_after), f"Retry-After: {sorted(set(noisy.retry_after))}")
+            for client in (*alone, *beside):
+                check(set(client.statuses) == {200}, f"a calm tenant's answers: {client.statuses}")
+            card.figure("offender refused", noisy.statuses.get(429, 0) / sum(noisy.statuses.values()))
+            base = p99([s for client in alone for s in client.first_s])
+            with_noise = p99([s for client in beside for s in client.first_s])
+            card.figure("p99 first token alone, s", base)
+            card.trials += sum(len(client.first_s) for client in beside)
+            if card.quick:
+                card.figure("p99 first token, beside to alone", with_noise / base)
+            else:
+                card.grade("p99 first token, beside to alone", with_noise / base, 1.5)
+        with card.part("an equal share for whoever always asks"):
+            calm, noisy = backlogged(card, server, seconds)
+            fair = (sum(client.cost for client in calm) + noisy.cost) / 4
+            least = min(client.cost for client in calm) / fair
+            if card.quick:
+                card.figure("least share of a calm tenant", least)
+            else:
+                card.grade("least share of a calm tenant", least, 0.9, better="higher")
+            check(least > 0.45, f"shares {[round(client.cost / fair, 2) for client in calm]} and {noisy.cost / fair:.2f}")
+    if card.quick:
+        card.short_of("90 s of each: --tier nightly")
+
+
+if __name__ == "__main__":
+    main("T26", run)

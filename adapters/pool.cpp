@@ -450,7 +450,11 @@ Status Pool::load_claimed(Ticket& ticket, const Loader& load, std::unique_lock<s
         if (generation->state == AdapterState::kResident) continue;
         // The load failed; it may have been tried again since, then without this request's claim.
         Error error = generation->load_error.value_or(make_error(ErrorCode::kInternal, "the load was given up"));
-        ticket.again = error.code == ErrorCode::kOutOfMemory && device_bytes > 0;
+        // Worth waiting for only if somebody may leave.
+        const bool others_may_leave = std::any_of(by_slot_.begin(), by_slot_.end(), [&](const GenerationPtr& g) {
+            return g && g->n_pins == 0 && !ticket.wants(g.get());
+        });
+        ticket.again = error.code == ErrorCode::kOutOfMemory && others_may_leave;
         if (ticket.again) ticket.device_bytes_below = device_bytes;
         return error;
     }

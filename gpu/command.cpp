@@ -100,6 +100,7 @@ void after_dispatch(CommandBufferImpl& impl) {
 }  // namespace
 
 CommandBufferImpl::~CommandBufferImpl() {
+    if (device == nullptr || device->health.lost()) return;
     for (VkQueryPool queries : query_pools) vkDestroyQueryPool(device->vk, queries, nullptr);
     if (pool != VK_NULL_HANDLE) vkDestroyCommandPool(device->vk, pool, nullptr);
 }

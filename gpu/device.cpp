@@ -56,10 +56,14 @@ Status create_logical_device(DeviceImpl& impl) {
 DeviceImpl::DeviceImpl() = default;
 
 DeviceImpl::~DeviceImpl() {
-    if (vk != VK_NULL_HANDLE) vkDeviceWaitIdle(vk);
+    if (vk != VK_NULL_HANDLE && !health.lost()) vkDeviceWaitIdle(vk);
     uploader_impl.reset();
     queue_impl.reset();
     memory.reset();
+    if (health.lost()) {
+        (void)instance.release();
+        return;
+    }
     if (pipeline_cache != VK_NULL_HANDLE) vkDestroyPipelineCache(vk, pipeline_cache, nullptr);
     if (pipeline_layout != VK_NULL_HANDLE) vkDestroyPipelineLayout(vk, pipeline_layout, nullptr);
     if (vk != VK_NULL_HANDLE) vkDestroyDevice(vk, nullptr);
@@ -93,16 +97,17 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     TRY(create_logical_device(*impl));
     impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);
     impl->memory = std::make_unique<MemoryPool>();
-    TRY(impl->memory->init(impl->physical, impl->vk));
+    TRY(impl->memory->init(impl->physical, impl->vk, impl->health));
 
     impl->uploader_impl = std::make_unique<UploaderImpl>(*impl);
     TRY(impl->uploader_impl->init());
+    impl->memory->on_release([uploads = impl->uploader_impl.get()](uint64_t value) { uploads->settle(value); });
     impl->uploader.emplace(impl->uploader_impl.get());
 
     impl->queue_impl = std::make_unique<QueueImpl>();
     impl->queue_impl->queue = &impl->compute;
     impl->queue_impl->uploads = &impl->uploader_impl->timeline();
-    TRY(impl->queue_impl->timeline.init(impl->vk, "compute queue"));
+    TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
     impl->queue.emplace(impl->queue_impl.get());
 
     log_debug("vulkan device={} driver={} api={}", impl->physical.capabilities.name,
@@ -131,11 +136,11 @@ bool Device::validation_active() const { return impl_->instance->validation_acti
 
 void Device::wait_idle() {
     std::scoped_lock lock(impl_->compute.mutex, impl_->second.mutex);
-    vkDeviceWaitIdle(impl_->vk);  // a lost device is idle too
+    if (!impl_->health.lost()) vkDeviceWaitIdle(impl_->vk);  // one that hangs never is
 }
 
 void Device::save_pipeline_cache() const {
-    if (!impl_->cache_path.empty()) write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
+    if (!impl_->cache_path.empty() && !impl_->health.lost()) write_pipeline_cache(impl_->vk, impl_->pipeline_cache, impl_->cache_path);
 }
 
 }  // namespace lorad::gpu

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "gpu/device.h"
+#include "gpu/device_health.h"
 #include "gpu/instance.h"
 #include "gpu/memory_pool.h"
 #include "gpu/physical_device.h"
@@ -25,10 +26,11 @@ struct SharedQueue {
     std::mutex mutex;
 };
 
-// A semaphore whose value counts submissions; the first failure is kept.
+// A semaphore whose value counts submissions. Its failures are the device's loss, but for submissions without memory for them:
+// these were not made, and are tried a few times.
 class Timeline {
   public:
-    Status init(VkDevice device, const char* what);
+    Status init(VkDevice device, DeviceHealth& health, const char* what);
     ~Timeline();
 
     Status wait(uint64_t value, std::chrono::milliseconds deadline);
@@ -38,18 +40,18 @@ class Timeline {
     Result<uint64_t> submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
                             uint64_t after_value);
     uint64_t last_submitted() const { return last_submitted_.load(); }
-    Status status() const;
+    bool is_known_completed(uint64_t value) const { return value <= seen_completed_.load(); }
+    Status status() const { return health_->status(); }
 
   private:
-    Error keep(Error error);
+    void saw_completed(uint64_t value);
 
     VkDevice device_ = VK_NULL_HANDLE;
+    DeviceHealth* health_ = nullptr;
     VkSemaphore semaphore_ = VK_NULL_HANDLE;
     const char* what_ = "";
     std::atomic<uint64_t> last_submitted_ = 0;
-    std::atomic<uint64_t> seen_completed_ = 0;  // the largest value that completed() has read
-    mutable std::mutex mutex_;  // guards first_error_
-    std::optional<Error> first_error_;
+    std::atomic<uint64_t> seen_completed_ = 0;  // the largest value that was read or waited for
 };
 
 struct QueueImpl {
@@ -62,6 +64,7 @@ struct DeviceImpl {
     std::unique_ptr<Instance> instance;
     PhysicalDevice physical;
     std::filesystem::path cache_path;
+    DeviceHealth health;
     VkDevice vk = VK_NULL_HANDLE;
     VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;  // of all kernels: 128 bytes of push constants
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;

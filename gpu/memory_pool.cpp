@@ -23,8 +23,9 @@ const char* kind_text(MemoryKind kind) {
 
 }  // namespace
 
-Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device) {
+Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceHealth& health) {
     device_ = device;
+    health_ = &health;
     physical_ = physical.vk;
     has_budget_ = physical.has_memory_budget;
     max_buffer_ = physical.capabilities.max_allocation_bytes;
@@ -124,6 +125,7 @@ Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, Me
 }
 
 void MemoryPool::release(const BufferImpl& buffer) {
+    if (const uint64_t value = buffer.last_upload.load(); value != 0) settle_(value);
     std::lock_guard lock(mutex_);
     Kind& kind = kinds_[static_cast<size_t>(buffer.kind)];
     const uint64_t before = buffer.slab->ranges->used_bytes();
@@ -188,6 +190,7 @@ Result<std::unique_ptr<Slab>> MemoryPool::make_slab(const Kind& kind, uint64_t s
 }
 
 void MemoryPool::free_slab(Slab& slab) {
+    if (health_->lost()) return;
     if (slab.buffer != VK_NULL_HANDLE) vkDestroyBuffer(device_, slab.buffer, nullptr);
     if (slab.memory != VK_NULL_HANDLE) vkFreeMemory(device_, slab.memory, nullptr);
 }

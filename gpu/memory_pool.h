@@ -3,11 +3,13 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "gpu/buffer.h"
+#include "gpu/device_health.h"
 #include "gpu/physical_device.h"
 #include "gpu/range_allocator.h"
 #include "gpu/vk.h"
@@ -34,13 +36,16 @@ struct BufferImpl {
     uint64_t range_offset = 0;  // in slab->ranges
     uint64_t offset = 0;        // in slab->buffer
     uint64_t size = 0;
+    std::atomic<uint64_t> last_upload = 0;  // value of the uploader's timeline after its last write; 0: none
 
     VkBuffer vk() const { return slab->buffer; }
 };
 
 class MemoryPool {
   public:
-    Status init(const PhysicalDevice& physical, VkDevice device);
+    Status init(const PhysicalDevice& physical, VkDevice device, DeviceHealth& health);
+    // Called with BufferImpl::last_upload before memory that uploads may still write is given back.
+    void on_release(std::function<void(uint64_t)> settle) { settle_ = std::move(settle); }
     ~MemoryPool();
 
     Result<std::unique_ptr<BufferImpl>> allocate(uint64_t size_bytes, MemoryKind kind, const char* name);
@@ -65,6 +70,8 @@ class MemoryPool {
 
     VkDevice device_ = VK_NULL_HANDLE;
     VkPhysicalDevice physical_ = VK_NULL_HANDLE;
+    DeviceHealth* health_ = nullptr;
+    std::function<void(uint64_t)> settle_;
     bool has_budget_ = false;
     uint64_t max_buffer_ = 0;
     uint64_t address_slack_ = 0;  // bytes to add to a slab whose address may not be a multiple of 256

@@ -8,7 +8,7 @@
 namespace lorad::gpu {
 
 KernelImpl::~KernelImpl() {
-    if (pipeline != VK_NULL_HANDLE) vkDestroyPipeline(device, pipeline, nullptr);
+    if (pipeline != VK_NULL_HANDLE && !health->lost()) vkDestroyPipeline(device, pipeline, nullptr);
 }
 
 Kernel::Kernel(std::unique_ptr<KernelImpl> impl) : impl_(std::move(impl)) {}
@@ -62,6 +62,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
 
     auto kernel = std::make_unique<KernelImpl>();
     kernel->device = impl.vk;
+    kernel->health = &impl.health;
     kernel->layout = impl.pipeline_layout;
     const VkResult result =
         vkCreateComputePipelines(impl.vk, impl.pipeline_cache, 1, &info, nullptr, &kernel->pipeline);

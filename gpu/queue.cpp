@@ -1,13 +1,37 @@
 #include "gpu/queue.h"
 
+#include <thread>
+
 #include "gpu/command_impl.h"
 #include "gpu/device_impl.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
+namespace {
 
-Status Timeline::init(VkDevice device, const char* what) {
+constexpr int kTriesMax = 4;
+constexpr std::chrono::milliseconds kBeforeRetry{5};  // what runs gives memory back when it ends
+
+bool is_out_of_memory(VkResult result) {
+    return result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+}
+
+// Calls that change nothing where there is no memory for them.
+template <typename Call>
+VkResult with_retries(const Call& call) {
+    VkResult result = call();
+    for (int tries = 1; tries < kTriesMax && is_out_of_memory(result); ++tries) {
+        std::this_thread::sleep_for(kBeforeRetry);
+        result = call();
+    }
+    return result;
+}
+
+}  // namespace
+
+Status Timeline::init(VkDevice device, DeviceHealth& health, const char* what) {
     device_ = device;
+    health_ = &health;
     what_ = what;
     VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO};
     type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
@@ -17,19 +41,12 @@ Status Timeline::init(VkDevice device, const char* what) {
 }
 
 Timeline::~Timeline() {
-    if (semaphore_ != VK_NULL_HANDLE) vkDestroySemaphore(device_, semaphore_, nullptr);
+    if (semaphore_ != VK_NULL_HANDLE && !health_->lost()) vkDestroySemaphore(device_, semaphore_, nullptr);
 }
 
-Error Timeline::keep(Error error) {
-    std::lock_guard lock(mutex_);
-    if (!first_error_) first_error_ = std::move(error);
-    return *first_error_;
-}
-
-Status Timeline::status() const {
-    std::lock_guard lock(mutex_);
-    if (first_error_) return *first_error_;
-    return ok_status();
+void Timeline::saw_completed(uint64_t value) {
+    uint64_t seen = seen_completed_.load();
+    while (seen < value && !seen_completed_.compare_exchange_weak(seen, value)) {}
 }
 
 Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandBuffer> commands, Timeline* after,
@@ -63,11 +80,12 @@ Result<uint64_t> Timeline::submit(SharedQueue& queue, std::span<const VkCommandB
     }
     std::lock_guard lock(queue.mutex);  // also keeps the values of one timeline in submission order
     signal.value = last_submitted_.load() + 1;
-    const VkResult result = vkQueueSubmit2(queue.vk, 1, &info, VK_NULL_HANDLE);
+    const VkResult result = with_retries([&] { return vkQueueSubmit2(queue.vk, 1, &info, VK_NULL_HANDLE); });
     if (result != VK_SUCCESS) {
         Error error = vk_error("vkQueueSubmit2", result);
         error.message += format(" on the {}", what_);
-        return keep(std::move(error));
+        if (is_out_of_memory(result)) return error;
+        return health_->note_loss(std::move(error));
     }
     last_submitted_ = signal.value;
     return signal.value;
@@ -81,23 +99,25 @@ Status Timeline::wait(uint64_t value, std::chrono::milliseconds deadline) {
     info.pSemaphores = &semaphore_;
     info.pValues = &value;
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline).count();
-    const VkResult result = vkWaitSemaphores(device_, &info, static_cast<uint64_t>(ns));
-    if (result == VK_SUCCESS) return ok_status();
+    const VkResult result = with_retries([&] { return vkWaitSemaphores(device_, &info, static_cast<uint64_t>(ns)); });
+    if (result == VK_SUCCESS) {
+        saw_completed(value);
+        return ok_status();
+    }
     if (result == VK_TIMEOUT) {
-        return keep(make_error(ErrorCode::kDeviceLost,
+        return health_->note_loss(make_error(ErrorCode::kDeviceLost,
                                format("the {} did not finish submission {} within {} ms: the device hangs", what_,
                                       value, deadline.count())));
     }
-    return keep(vk_error("vkWaitSemaphores", result));
+    return health_->note_loss(vk_error("vkWaitSemaphores", result));
 }
 
 Result<uint64_t> Timeline::completed() {
     TRY(status());
     uint64_t value = 0;
-    const VkResult result = vkGetSemaphoreCounterValue(device_, semaphore_, &value);
-    if (result != VK_SUCCESS) return keep(vk_error("vkGetSemaphoreCounterValue", result));
-    uint64_t seen = seen_completed_.load();
-    while (seen < value && !seen_completed_.compare_exchange_weak(seen, value)) {}
+    const VkResult result = with_retries([&] { return vkGetSemaphoreCounterValue(device_, semaphore_, &value); });
+    if (result != VK_SUCCESS) return health_->note_loss(vk_error("vkGetSemaphoreCounterValue", result));
+    saw_completed(value);
     return value;
 }
 
@@ -118,6 +138,8 @@ Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const
 Status Queue::wait(uint64_t value, std::chrono::milliseconds deadline) {
     return impl_->timeline.wait(value, deadline);
 }
+
+Status Queue::health() const { return impl_->timeline.status(); }
 
 Result<uint64_t> Queue::completed() const { return impl_->timeline.completed(); }
 

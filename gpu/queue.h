@@ -1,5 +1,5 @@
-// Submission and completion by timeline value. The first failure is kept and returned by every later call:
-// a lost device stays lost. Thread-safe; a recording is submitted by one thread at a time.
+// Submission and completion by timeline value. A lost device stays lost: every later call returns the first loss.
+// What belongs to a lost device is not destroyed with its owners: drivers fault there. Thread-safe; a recording is submitted by one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,8 @@ class Queue {
     explicit Queue(QueueImpl* impl) : impl_(impl) {}
 
     // Submits recordings in order; they start after all earlier submissions of this queue. Returns the timeline
-    // value that is reached when all of them have finished and their writes are visible to the host.
+    // value that is reached when all of them have finished and their writes are visible to the host. kDeviceLost is final;
+    // kOutOfMemory: nothing was submitted, and later submissions may be.
     Result<uint64_t> submit(std::span<const CommandBuffer* const> recordings);
     // As submit, after the uploader's timeline has reached upload_value (0: no wait).
     Result<uint64_t> submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value);
@@ -26,6 +27,8 @@ class Queue {
     // kDeviceLost on loss or after the deadline (a hung device).
     Status wait(uint64_t value, std::chrono::milliseconds deadline = std::chrono::seconds(60));
     Result<uint64_t> completed() const;  // highest value reached
+    // The device's loss, whoever found it: the uploader's failures are in it as well. Cheap.
+    Status health() const;
 
   private:
     QueueImpl* impl_;

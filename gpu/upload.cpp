@@ -26,6 +26,7 @@ size_t copy_threads() {
 UploaderImpl::UploaderImpl(DeviceImpl& device) : device_(device), copy_pool_(copy_threads()) {}
 
 UploaderImpl::~UploaderImpl() {
+    if (device_.health.lost()) return;
     for (Chunk& chunk : chunks_) {
         if (chunk.pool != VK_NULL_HANDLE) vkDestroyCommandPool(device_.vk, chunk.pool, nullptr);
     }
@@ -44,7 +45,7 @@ Status UploaderImpl::init() {
         allocate.commandBufferCount = 1;
         VK_TRY(vkAllocateCommandBuffers(device_.vk, &allocate, &chunk.command));
     }
-    return timeline_.init(device_.vk, "upload queue");
+    return timeline_.init(device_.vk, device_.health, "upload queue");
 }
 
 Status UploaderImpl::open_chunk() {
@@ -67,9 +68,13 @@ Status UploaderImpl::open_chunk() {
 Status UploaderImpl::submit_current() {
     Chunk& chunk = chunks_[current_];
     open_ = false;
-    VK_TRY(vkEndCommandBuffer(chunk.command));
     const VkCommandBuffer commands[] = {chunk.command};
-    TRY_ASSIGN(chunk.busy_until, timeline_.submit(*device_.upload_queue, commands, nullptr, 0));
+    const VkResult ended = vkEndCommandBuffer(chunk.command);
+    const Result<uint64_t> submitted = ended == VK_SUCCESS ? timeline_.submit(*device_.upload_queue, commands, nullptr, 0)
+                                                           : Result<uint64_t>(vk_error("vkEndCommandBuffer", ended));
+    // The chunk holds uploads of other threads as well, which have been told that theirs would come.
+    if (!submitted.ok()) return device_.health.note_loss(submitted.error());
+    chunk.busy_until = *submitted;
     current_ = (current_ + 1) % chunks_.size();
     return ok_status();
 }
@@ -133,6 +138,7 @@ Status UploaderImpl::upload_rows(const Buffer& to, uint64_t to_offset, uint64_t 
         const uint64_t first = regions.front().dstOffset;
         const uint64_t end = regions.back().dstOffset + regions.back().size;
         note_write(to, first - to.impl().offset, end - first);
+        to.impl().last_upload = timeline_.last_submitted() + 1;
         TRY(append(to, bytes.subspan(done, n), regions));
         done += n;
     }
@@ -145,6 +151,7 @@ Status UploaderImpl::fill_zero(const Buffer& to, uint64_t to_offset, uint64_t si
     std::lock_guard lock(mutex_);
     if (!open_) TRY(open_chunk());
     note_write(to, to_offset, size_bytes);
+    to.impl().last_upload = timeline_.last_submitted() + 1;
     vkCmdFillBuffer(chunks_[current_].command, to.impl().vk(), to.impl().offset + to_offset, size_bytes, 0);
     return ok_status();
 }
@@ -153,6 +160,15 @@ Result<uint64_t> UploaderImpl::flush() {
     std::lock_guard lock(mutex_);
     if (open_) TRY(submit_current());
     return timeline_.last_submitted();
+}
+
+void UploaderImpl::settle(uint64_t value) {
+    if (timeline_.is_known_completed(value)) return;
+    {
+        std::lock_guard lock(mutex_);
+        if (open_ && value > timeline_.last_submitted() && !submit_current().ok()) return;
+    }
+    if (value <= timeline_.last_submitted()) (void)timeline_.wait(value, kDeadline).ok();
 }
 
 Status Uploader::upload(const Buffer& to, uint64_t to_offset, std::span<const std::byte> bytes) {

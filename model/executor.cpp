@@ -347,6 +347,11 @@ Status Executor::submit(const StepBatch& batch) {
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         if (batch.outputs()[i].want_hidden) next.hidden_outputs.push_back(i);
     }
+    // Once the step is begun there is no way back: what its draw needs is made before.
+    if (!next.is_drawn) {
+        TRY(it.mask_copy(it.ring[next.slot], next.n_masks));
+        TRY(it.recording_of(shape.draw_part()));
+    }
     it.write_state(batch, next);
     TRY(it.replay(next, *step));
     ++it.n_submitted;

@@ -219,7 +219,7 @@ Status run_serve(const Config& config) {
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
     Metrics metrics(metrics_shape(config, base_name, loaded));
-    ExecutorRunner runner(*loaded.executor);
+    ExecutorRunner runner(*loaded.executor, &loaded.device->compute_queue());
     EngineOptions engine_options;
     engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs,
                              model::kBlockTokens};

@@ -16,6 +16,7 @@ namespace lorad::server {
 namespace {
 
 constexpr int kExitError = 1;
+constexpr int kExitDeviceLost = 75;  // EX_TEMPFAIL of sysexits.h: started again, it may well serve
 
 void add_device_flags(CLI::App& app, DeviceArguments& device) {
     app.add_option("--device", device.device,
@@ -159,7 +160,7 @@ void occupy_standard_streams() {
 int report(const Status& status) {
     if (status.ok()) return 0;
     std::fprintf(stderr, "lorad: error: %s\n", status.error().message.c_str());
-    return kExitError;
+    return status.error().code == ErrorCode::kDeviceLost ? kExitDeviceLost : kExitError;
 }
 
 int run(int argc, char** argv) {

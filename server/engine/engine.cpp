@@ -10,6 +10,9 @@ namespace lorad::server {
 
 using Clock = std::chrono::steady_clock;
 
+// Of an engine without work, so that it sees a device that others lost.
+constexpr std::chrono::milliseconds kIdleTurn{250};
+
 Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
     : runner_(runner),
       metrics_(metrics),
@@ -80,7 +83,7 @@ void Engine::run() {
         if (worked) continue;
         // Nothing to compute: only an arrival, a drain or a stop changes that.
         if (draining_ && queue_.n_waiting() == 0) break;
-        queue_.wait(std::chrono::milliseconds(1000));
+        queue_.wait(kIdleTurn);
     }
     finish_flights();
     end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
@@ -120,16 +123,28 @@ void Engine::watch_steps(StepWatcher watcher) {
 }
 
 bool Engine::step() {
+    // Uploads and merges find a lost device as well; then not even an idle engine says that it can serve.
+    Status done = runner_.health();
+    if (!done.ok()) {
+        fail(done.error());
+        return false;
+    }
     take_arrivals();
     run_tasks();  // after the queue's wake-up was taken back
     drop_cancelled();
     bool planned = may_plan() && plan_and_apply();
-    Status done = ok_status();
-    if (planned) done = submit_step();
+    const bool worked = planned || !in_flight_.empty();
+    if (planned) {
+        done = submit_step();
+        planned = done.ok();
+        if (!done.ok() && done.error().code == ErrorCode::kOutOfMemory) {
+            refuse_step(done.error());
+            done = ok_status();
+        }
+    }
     publish();
     update_gauges();
     if (done.ok()) done = prepare_draw();
-    bool worked = planned || !in_flight_.empty();
     // With two steps in flight, or nothing to add to the one there is, wait for the oldest.
     if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan())))) {
         done = finish_step();
@@ -331,11 +346,27 @@ void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     }
 }
 
+// There was no memory to make the step, and nothing of it was run: its requests end, all others go on.
+void Engine::refuse_step(const Error& error) {
+    log_error("no memory for a step of {} requests, which end: {}", planned_.size(), error.message);
+    const Error told = make_error(ErrorCode::kOutOfMemory, "the device has no memory left for this request's step");
+    for (const Planned& planned : planned_) {
+        Sequence& sequence = *planned.sequence;
+        if (sequence.ended) continue;
+        blocks_.forget(sequence.blocks);  // some were named, but never written
+        sequence.n_published = uint32_t(sequence.blocks.size());
+        end_sequence(sequence, {FinishReason::kError, told});
+    }
+    retire_ended();
+}
+
+// The log has what the driver said; clients are told what it means for them.
 void Engine::fail(const Error& error) {
-    log_error("step failed, no more requests are served: {}", error.message);
+    log_error("the device failed, no more requests are served: {}", error.message);
     failed_ = true;
-    queue_.close(error);
-    end_all(error);
+    const Error told = make_error(ErrorCode::kDeviceLost, "the device has failed and the server is ending; try again when it is back");
+    queue_.close(told);
+    end_all(told);
     publish();
     update_gauges();
 }

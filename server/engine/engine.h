@@ -190,6 +190,7 @@ class Engine {
     Metrics::Finished finished(const Sequence& sequence, FinishReason reason) const;
     void end_sequence(Sequence& sequence, StreamEnd end);
     void retire_ended();
+    void refuse_step(const Error& error);
     void fail(const Error& error);
     void finish_flights();
     void end_all(const Error& error);

@@ -1,6 +1,7 @@
 // The daemon's StepRunner: model::Executor.
 #pragma once
 
+#include "gpu/queue.h"
 #include "model/executor.h"
 #include "server/engine/step_runner.h"
 
@@ -8,7 +9,8 @@ namespace lorad::server {
 
 class ExecutorRunner final : public StepRunner {
   public:
-    explicit ExecutorRunner(model::Executor& executor) : executor_(executor) {}
+    // With the queue that steps run on, losses that others find are seen as well.
+    explicit ExecutorRunner(model::Executor& executor, const gpu::Queue* queue = nullptr) : executor_(executor), queue_(queue) {}
 
     Status submit(const model::StepBatch& batch) override { return executor_.submit(batch); }
     Result<StepResult> finish() override {
@@ -27,6 +29,7 @@ class ExecutorRunner final : public StepRunner {
 
     std::span<uint32_t> masks() override { return executor_.masks(); }
     Result<bool> submit_draw() override { return executor_.submit_draw(); }
+    Status health() const override { return queue_ == nullptr ? ok_status() : queue_->health(); }
 
     void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {
         executor_.use_merged(std::move(merged));
@@ -34,6 +37,7 @@ class ExecutorRunner final : public StepRunner {
 
   private:
     model::Executor& executor_;
+    const gpu::Queue* const queue_;
 };
 
 }  // namespace lorad::server

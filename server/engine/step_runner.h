@@ -29,7 +29,8 @@ class StepRunner {
     virtual ~StepRunner() = default;
     // Engine thread only. Up to two steps may be in flight: rows of the younger may name outputs of
     // the older as their tokens (StepBatch::add_fed_back_row). Steps run in order. An error of
-    // either call is final: the device is not used again.
+    // either call is final, the device is not used again; but for submit's kOutOfMemory, which says that there was no memory
+    // to make this step: nothing of it was run, those in flight go on, and others may follow.
     virtual Status submit(const model::StepBatch& batch) = 0;
     virtual Result<StepResult> finish() = 0;  // of the oldest step in flight
     // A batch with masks is only begun by submit(). They are then written, by any threads: one after
@@ -38,6 +39,8 @@ class StepRunner {
     // had nothing left to do meanwhile.
     virtual std::span<uint32_t> masks() = 0;
     virtual Result<bool> submit_draw() = 0;
+    // An error once the device is lost, also where that was found by others than this class. Any thread.
+    virtual Status health() const { return ok_status(); }
     // What batches with set_merged() run on from the next submit on; null: there will be none.
     virtual void use_merged(std::shared_ptr<const model::MergedWeights> merged) = 0;
 };

@@ -251,6 +251,40 @@ TEST(Engine, ALostDeviceEndsEveryRequestWithItsError) {
     EXPECT_FALSE(f.engine.submit(std::move(request)).ok());
 }
 
+TEST(Engine, AStepWithoutMemoryEndsItsOwnRequestsOnly) {
+    Fixture f;
+    f.shares_prefixes = true;
+    f.runner.refuse_step_ = [](uint64_t step) { return step == 2; };
+    auto in_flight = f.submit(prompt_of(5, 10), 50);
+    ASSERT_TRUE(f.engine.step());  // the first step runs, the second has no memory
+    f.run_until_idle();
+    TokenStream::Batch batch = in_flight->pop(milliseconds(0));
+    ASSERT_TRUE(batch.end && batch.end->error);
+    EXPECT_EQ(batch.end->error->code, ErrorCode::kOutOfMemory);
+    EXPECT_FALSE(f.engine.failed());
+    // Later ones get what they would have had, also where their prompt's blocks were named by the step that was not run.
+    auto prompt = prompt_of(200, 11);
+    f.runner.refuse_step_ = [](uint64_t step) { return step == 4; };
+    auto refused = f.submit(prompt, 20);
+    f.run_until_idle();
+    auto again = f.submit(prompt, 20);
+    f.run_until_idle();
+    EXPECT_TRUE(refused->pop(milliseconds(0)).end->error);
+    EXPECT_EQ(again->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 20));
+    EXPECT_EQ(f.runner.n_broken(), 0u);
+    EXPECT_NE(f.metrics.text({}).find("vllm:kv_cache_usage_perc{model_name=\"base\"} 0\n"), std::string::npos);
+}
+
+TEST(Engine, ALossThatOthersFindEndsAnIdleEngineToo) {
+    Fixture f;
+    f.engine.start();
+    EXPECT_TRUE(f.engine.accepting());
+    f.runner.lost_ = true;
+    for (int i = 0; i < 200 && !f.engine.failed(); ++i) std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_TRUE(f.engine.failed());
+    EXPECT_FALSE(f.engine.accepting());
+}
+
 TEST(Engine, DrainLetsRunningRequestsFinish) {
     Fixture f;
     f.runner.step_time_ = std::chrono::microseconds(200);

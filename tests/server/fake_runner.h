@@ -125,6 +125,7 @@ class FakeRunner final : public StepRunner {
         }
         if (fail_at_step_ && n_steps_ == *fail_at_step_)
             return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
+        if (refuse_step_ && refuse_step_(n_steps_)) return make_error(ErrorCode::kOutOfMemory, "the fake device is full");
         // Each slot is read once when the step begins and once when it ends.
         std::map<uint32_t, uint64_t> slots;
         for (const LoraUse& use : batch.lora_uses()) {
@@ -208,6 +209,10 @@ class FakeRunner final : public StepRunner {
         return false;
     }
 
+    Status health() const override {
+        return lost_ ? make_error(ErrorCode::kDeviceLost, "the fake device is gone") : ok_status();
+    }
+
     Result<StepResult> finish() override {
         CHECK(!pending_.empty() && (pending_.size() > 1 || !needs_draw_));
         if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
@@ -250,6 +255,8 @@ class FakeRunner final : public StepRunner {
     uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
     std::chrono::microseconds step_time_{0};
     std::optional<uint64_t> fail_at_step_;
+    std::function<bool(uint64_t step)> refuse_step_;  // whether there is no memory for it; steps count from 1
+    std::atomic<bool> lost_{false};                   // somebody else has found the device lost
     bool spread_logits_ = false;  // else one token has nearly all of the probability
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite
     SlotDigest slot_digest_;  // without it a slot's number stands for its content

@@ -46,4 +46,13 @@ PLANTS = [
           part="another tenant's prefix takes as long as nobody's", why="one cache for all tenants"),
     Plant("T26", "server/http/generation.cpp", '"user " + request.user : key->tenant;', '"user " + request.user : std::string();', ("lorad", "server_tests"),
           part="an equal share for whoever always asks", why="one share for all keys"),
+    Plant("T13", "server/engine/engine.cpp", "            if (auto reason = sequence->request.stream->cancelled())\n",
+          "            auto reason = sequence->request.stream->cancelled();\n            if (reason && !sequence->was_admitted)\n",
+          ("lorad", "server_tests"), part="over HTTP", why="requests that run are not cancelled"),
+    Plant("T25", "adapters/catalogue.cpp", "    if (found != aliases.end() && !options.replace) {\n", "    if (found != aliases.end() && !options.replace && name.ends_with('0')) {\n",
+          part="one order", why="a name that exists is registered anew without being asked to"),
+    Plant("T27", "gpu/memory_pool.cpp", "    if (const uint64_t value = buffer.last_upload.load(); value != 0) settle_(value);\n", "",
+          ("lorad", "lorad_fault_layer"), part="every start with a fault", why="memory is given back under uploads that are still to come"),
+    Plant("T27", "server/engine/executor_runner.h", "return queue_ == nullptr ? ok_status() : queue_->health();", "return ok_status();",
+          ("lorad", "lorad_fault_layer"), part="a lost device", why="an idle engine does not see that an upload lost the device"),
 ]

@@ -55,4 +55,13 @@ PLANTS = [
           ("lorad", "lorad_fault_layer"), part="every start with a fault", why="memory is given back under uploads that are still to come"),
     Plant("T27", "server/engine/executor_runner.h", "return queue_ == nullptr ? ok_status() : queue_->health();", "return ok_status();",
           ("lorad", "lorad_fault_layer"), part="a lost device", why="an idle engine does not see that an upload lost the device"),
+    Plant("T7", "server/http/guard/guard.cpp", "        c.n_lingered += uint64_t(n);\n", "        c.n_lingered += uint64_t(n);\n        c.in.append(piece, size_t(n));\n",
+          part="each attack alone", why="what is refused is kept"),
+    Plant("T7", "server/http/guard/request_head.cpp", 'if (count_of("content-encoding") > 0 && ', "if (false && ", part="each attack alone",
+          why="compressed bodies are taken"),
+    Plant("T8", "server/http/guard/accepting.cpp", "set_deadline(c, GuardClock::now() + options_.head_time);", "set_deadline(c, GuardClock::now() + std::chrono::hours(1));",
+          part="slow heads", why="no deadline for a head"),
+    Plant("T8", "server/http/guard/accepting.cpp", "n_counted_ >= options_.n_connections_max && !evict_idle()", "n_counted_ >= 100000u && !evict_idle()",
+          part="at the cap", why="no cap"),
+    Plant("T14", "server/http/guard/exchange.h", "write_stall{5000}", "write_stall{100000}", part="clients stop reading", why="a stalled reader is waited for"),
 ]

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""T8: clients that take their time take nobody else's."""
+
+import concurrent.futures
+import json
+import re
+import shutil
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import time
+
+from frame import ROOT, check, check_equal, main  # first: it finds the others
+
+import raw_http
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"
+ROUNDS = 4  # the machine may have its own troubles: the best round counts
+
+
+def times_of(ask, n):
+    out = []
+    for _ in range(n):
+        began = time.monotonic()
+        ask()
+        out.append(time.monotonic() - began)
+        time.sleep(0.002)
+    return out
+
+
+def p99(times):
+    return statistics.quantiles(times, n=100)[98]
+
+
+def plain(address):
+    def ask():
+        answer, _ = raw_http.exchange(address, [GET], seconds=20)
+        check_equal(raw_http.statuses(answer), [200], "a healthy client's answer")
+    return ask
+
+
+def over_tls(address):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def ask():
+        with context.wrap_socket(raw_http.connect(address, 20), server_hostname="lorad.test") as peer:
+            peer.sendall(GET)
+            answer = b""
+            while piece := peer.recv(65536):
+                answer += piece
+        check_equal(raw_http.statuses(answer), [200], "a healthy client's answer")
+    return ask
+
+
+def n_open(server_text):
+    return int(re.search(r'lorad_http_connections\{state="open"\} (\d+)', server_text).group(1))
+
+
+def attacked(card, name, address, ask, kinds, seconds, metrics):
+    """Healthy clients' times before and while `kinds` ({kind: n}) attack; then everything must be as before within 20 s."""
+    n_asked = 150 if card.quick else 600
+    times_of(ask, 20)
+    base = min(p99(times_of(ask, n_asked)) for _ in range(2))
+    attackers = [subprocess.Popen([sys.executable, str(ROOT / "tests/scorecard/slow_clients.py"), address[0], str(address[1]), kind, str(n), str(seconds)],
+                                  stdout=subprocess.PIPE, text=True) for kind, n in kinds.items()]
+    try:
+        for attacker in attackers:
+            check_equal(attacker.stdout.readline().strip(), "attacking", "the attackers")
+        end = time.monotonic() + seconds - 4
+        found = []
+        while len(found) < ROUNDS or time.monotonic() < end - 2:
+            found.append(p99(times_of(ask, n_asked)))
+            if len(found) >= ROUNDS and time.monotonic() > end:
+                break
+            time.sleep(0.5)
+        reports = [json.loads(attacker.communicate(timeout=seconds + 60)[0]) for attacker in attackers]
+    finally:
+        for attacker in attackers:
+            attacker.kill()
+    under = min(found)
+    card.figure(f"{name}: healthy p99 in ms before, during", f"{base * 1000:.1f} {under * 1000:.1f}")
+    for kind, report in zip(kinds, reports):
+        card.say(f"{kind}: {report}")
+        if kind in ("heads", "hello"):
+            check(report["closed"] >= kinds[kind] * (seconds // 15), f"{kind}: only {report['closed']} were closed")
+            check(max(report["longest_s"], report["oldest_open_s"]) <= 15, f"{kind}: held {max(report['longest_s'], report['oldest_open_s']):.1f} s")
+            card.figure(f"{kind}: longest held in s", report["longest_s"])
+        card.trials += kinds[kind]
+    check(under <= 2 * base and under <= base + 0.05, f"healthy p99 {under * 1000:.1f} ms, {base * 1000:.1f} ms without an attack")
+    began = time.monotonic()
+    while n_open(metrics()) > 3 and time.monotonic() - began < 25:
+        time.sleep(0.2)
+    recovered = time.monotonic() - began
+    card.figure(f"{name}: recovered in s", recovered)
+    check(recovered <= 20, f"{n_open(metrics())} connections are open {recovered:.0f} s after the attack")
+    ask()
+
+
+def certificate(folder):
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(key), "-out", str(cert),
+                    "-days", "2", "-subj", "/CN=lorad.test"], check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+def run(card):
+    n = 150 if card.quick else 2000
+    seconds = 17 if card.quick else 300
+    with card.part("slow heads, slow bodies, clients that do not read, all at once"), card.server("--max-connections", "8192") as server:
+        attacked(card, "plain", (server.host, server.port), plain((server.host, server.port)), {"heads": n, "bodies": n, "readers": n}, seconds,
+                 lambda: server.request("GET", "/metrics")[1])
+    with card.part("half-open TLS handshakes"):
+        check(shutil.which("openssl"), "the openssl command is not installed")
+        cert, key = certificate(card.folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        log = open(card.folder / "tls.log", "w")
+        daemon = subprocess.Popen([card.lorad, "serve", "--model", str(ROOT / "deploy/demo-model/base"), "--port", str(port), "--state-dir", "none", "--tls-cert", cert,
+                                   "--tls-key", key, "--max-connections", "8192"], stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            check("https://" in daemon.stdout.readline(), "the ready line names https")
+            address = ("127.0.0.1", port)
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+            def metrics():
+                with context.wrap_socket(raw_http.connect(address), server_hostname="lorad.test") as peer:
+                    peer.sendall(GET.replace(b"/v1/models", b"/metrics"))
+                    answer = b""
+                    while piece := peer.recv(65536):
+                        answer += piece
+                return answer.decode()
+
+            attacked(card, "TLS", address, over_tls(address), {"hello": n if card.quick else 1000}, seconds, metrics)
+        finally:
+            daemon.terminate()
+            daemon.wait(60)
+    with card.part("at the cap: told so, or closed, at once"), card.server("--max-connections", "64") as server:
+        address = (server.host, server.port)
+        held = [raw_http.connect(address) for _ in range(64)]
+        for peer in held:
+            peer.sendall(b"GET /v1/models HTTP/1.1\r\n")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            def turned_away(_):
+                began = time.monotonic()
+                answer, _ = raw_http.exchange(address, [GET], seconds=3)
+                return raw_http.statuses(answer), time.monotonic() - began
+            answers = list(pool.map(turned_away, range(40)))
+        check(all(found in ([503], []) for found, _ in answers), f"answers at the cap: {answers}")
+        card.figure("at the cap: slowest refusal in s", max(took for _, took in answers))
+        check(max(took for _, took in answers) <= 1, "a refusal took longer than 1 s")
+        check(any(found == [503] for found, _ in answers), "nobody was told")
+        for peer in held:
+            peer.close()
+        time.sleep(0.5)
+        plain(address)()
+    if card.quick:
+        card.short_of(f"2,000 of each for 5 minutes; tests/scorecard.sh --tier nightly --only T8")
+
+
+if __name__ == "__main__":
+    main("T8", run)

@@ -1,5 +1,5 @@
 // Bodies of POST /v1/completions and /v1/chat/completions, typed and checked. A parameter that
-// clients of OpenAI or vLLM know is either honoured or refused by name (kUnsupportedParameter);
+// clients of OpenAI, vLLM or llama-server know is either honoured or refused by name (kUnsupportedParameter);
 // fields nobody knows are accepted and listed. Other endpoints fill the same struct.
 #pragma once
 
@@ -104,6 +104,8 @@ struct GenerateRequest {
 
 // The messages of a chat with empty texts where a content is null; nothing where none is.
 std::optional<std::string> messages_without_null(std::string_view messages_json);
+// The same messages with something appended to the last one's text.
+std::string messages_with_appended(std::string_view messages_json, std::string_view appended);
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.
 Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,

@@ -210,7 +210,15 @@ TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
              {R"("messages":[{"role":"user","content":"x"}])", "messages"},
              {R"("prompt_embeds":"x")", "prompt_embeds"},
              {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens"},
-             {R"("service_tier":"priority")", "service_tier"}}) {
+             {R"("service_tier":"priority")", "service_tier"},
+             {R"("vllm_xargs":{"a":1})", "vllm_xargs"},
+             {R"("thinking_token_budget":5)", "thinking_token_budget"},
+             {R"("n_predict":5)", "n_predict"},
+             {R"("repeat_penalty":1.1)", "repeat_penalty"},
+             {R"("mirostat":2)", "mirostat"},
+             {R"("dry_multiplier":0.8)", "dry_multiplier"},
+             {R"("xtc_probability":0.5)", "xtc_probability"},
+             {R"("samplers":["top_k"])", "samplers"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
 }
@@ -220,6 +228,12 @@ TEST(GenerateRequest, NeutralValuesOfUnsupportedParametersAreAccepted) {
         R"("top_logprobs":0,"suffix":"","logit_bias":{},"tools":[],"tool_choice":"none","logprobs":false,
         "response_format":{"type":"text"},"modalities":["text"],"service_tier":"auto","length_penalty":1.0)");
     EXPECT_TRUE(request.ok()) << request.error().message;
+    // What clients of llama-server send with everything.
+    request = completion(
+        R"("repeat_penalty":1.0,"repeat_last_n":64,"mirostat":0,"mirostat_tau":5,"dry_multiplier":0,"dry_base":1.75,
+        "xtc_probability":0,"xtc_threshold":0.1,"cache_prompt":true,"id_slot":-1,"request_id":"a","n_probs":0)");
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_TRUE(request->ignored_fields.empty());
 }
 
 TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfThem) {

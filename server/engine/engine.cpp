@@ -44,21 +44,23 @@ void Engine::start() {
     thread_ = std::thread([this] { run(); });
 }
 
-Status Engine::submit(Request request) {
-    CHECK(!request.prompt.empty() && request.n_tokens_max > 0 && request.stream);
-    // The last token chosen is never fed back, so it needs no KV entry.
-    uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
-    uint64_t n_blocks =
-        (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
-    if (n_blocks > options_.n_kv_blocks) {
-        return make_error(
-            ErrorCode::kContextLengthExceeded,
-            format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}",
-                   n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
+Status Engine::submit(std::span<Request> group) {
+    for (Request& request : group) {
+        CHECK(!request.prompt.empty() && request.n_tokens_max > 0 && request.stream);
+        // The last token chosen is never fed back, so it needs no KV entry.
+        uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
+        uint64_t n_blocks =
+            (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
+        if (n_blocks > options_.n_kv_blocks) {
+            return make_error(
+                ErrorCode::kContextLengthExceeded,
+                format("prompt and max_tokens need {} KV cache blocks of {} tokens, the server has {}",
+                       n_blocks, options_.limits.block_tokens, options_.n_kv_blocks));
+        }
+        request.id = next_id_.fetch_add(1);
+        request.arrived = time_now();
     }
-    request.id = next_id_.fetch_add(1);
-    request.arrived = time_now();
-    Status taken = queue_.push(request);
+    Status taken = queue_.push(group);
     if (!taken.ok()) metrics_.on_refused();
     return taken;
 }

@@ -87,7 +87,9 @@ class Engine {
 
     // HTTP workers. Sets id and arrival. kOverloaded, kDraining, or kContextLengthExceeded where
     // the request could never fit the KV cache; otherwise the stream gets exactly one ending.
-    Status submit(Request request);
+    Status submit(Request request) { return submit(std::span(&request, 1)); }
+    // The same for all answers to one HTTP request: the queue takes all of them or none.
+    Status submit(std::span<Request> group);
 
     // HTTP workers, before a request costs anything: kOverloaded or kDraining where submit() would
     // say so to the smallest request.

@@ -1,15 +1,19 @@
 #include "server/engine/request_queue.h"
 
+#include <iterator>
+
 #include "proto/base/format.h"
 
 namespace lorad::server {
 
-Status RequestQueue::check(uint64_t n_tokens) const {
+Status RequestQueue::check(uint64_t n_requests, uint64_t n_tokens) const {
     if (refusal_) return *refusal_;
-    if (n_waiting_ >= n_waiting_max_) {
+    if (n_waiting_ >= n_waiting_max_ ||
+        (n_waiting_ > 0 && n_waiting_ + n_requests > n_waiting_max_)) {
+        std::string more = n_requests > 1 ? format(" and {} more do not fit", n_requests) : "";
         return make_error(ErrorCode::kOverloaded,
-                          format("the server is busy: {} requests are waiting, at most {} may",
-                                 n_waiting_, n_waiting_max_));
+                          format("the server is busy: {} requests are waiting{}, at most {} may",
+                                 n_waiting_, more, n_waiting_max_));
     }
     if (n_waiting_ > 0 && n_tokens_ + n_tokens > n_tokens_max_) {
         return make_error(
@@ -22,16 +26,19 @@ Status RequestQueue::check(uint64_t n_tokens) const {
 
 Status RequestQueue::check_room() const {
     std::lock_guard lock(mutex_);
-    return check(1);
+    return check(1, 1);
 }
 
-Status RequestQueue::push(Request& request) {
+Status RequestQueue::push(std::span<Request> group) {
+    uint64_t n_tokens = 0;
+    for (const Request& request : group) n_tokens += request.prompt.size();
     {
         std::lock_guard lock(mutex_);
-        TRY(check(request.prompt.size()));
-        ++n_waiting_;
-        n_tokens_ += request.prompt.size();
-        requests_.push_back(std::move(request));
+        TRY(check(group.size(), n_tokens));
+        n_waiting_ += uint32_t(group.size());
+        n_tokens_ += n_tokens;
+        requests_.insert(requests_.end(), std::make_move_iterator(group.begin()),
+                         std::make_move_iterator(group.end()));
     }
     changed_.notify_one();
     return ok_status();

@@ -1,12 +1,14 @@
 // Hand-over of requests from HTTP workers (any number) to the engine thread (one). Bounded: a full
 // queue is an answer (429), never a wait. The bounds count requests, and tokens of their prompts,
-// until the engine first runs them, so those that it has drained but cannot admit yet still count. A
-// request whose prompt alone is over the bound of tokens is taken when nothing else waits.
+// until the engine first runs them, so those that it has drained but cannot admit yet still count.
+// The answers to one HTTP request come as a group, all or none of it; a group that is over a bound by
+// itself is taken when nothing else waits, since it would have to be refused for ever otherwise.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -19,8 +21,9 @@ class RequestQueue {
     RequestQueue(uint32_t n_waiting_max, uint64_t n_tokens_max)
         : n_waiting_max_(n_waiting_max), n_tokens_max_(n_tokens_max) {}
 
-    // HTTP workers. kOverloaded when full, kDraining after close(); the request is untouched then.
-    Status push(Request& request);
+    // HTTP workers. kOverloaded when full, kDraining after close(); the requests are untouched then.
+    Status push(std::span<Request> group);
+    Status push(Request& request) { return push(std::span(&request, 1)); }
     // The same answers for a request of which nothing is known yet.
     Status check_room() const;
 
@@ -37,7 +40,7 @@ class RequestQueue {
     uint64_t n_waiting_tokens() const;  // of their prompts
 
   private:
-    Status check(uint64_t n_tokens) const;  // under mutex_
+    Status check(uint64_t n_requests, uint64_t n_tokens) const;  // under mutex_
 
     const uint32_t n_waiting_max_;
     const uint64_t n_tokens_max_;

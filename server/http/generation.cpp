@@ -278,7 +278,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
         choices_.push_back(std::move(choice));
         running_streams_.push_back(one.stream);
     }
-    for (Request& one : requests) TRY(context.engine.submit(std::move(one)));
+    TRY(context.engine.submit(std::span(requests)));
     n_running_ = uint32_t(choices_.size());
     is_submitted_ = true;
     return ok_status();

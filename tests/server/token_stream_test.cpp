@@ -85,6 +85,29 @@ TEST(RequestQueue, CountsTheTokensOfPromptsAsWell) {
     EXPECT_TRUE(queue.push(other).ok());
 }
 
+TEST(RequestQueue, TakesAllOfAGroupOrNothing) {
+    RequestQueue queue(4, 100);
+    auto group_of = [](size_t n, size_t n_tokens) {
+        std::vector<Request> group(n);
+        for (Request& request : group) request.prompt.resize(n_tokens, 1);
+        return group;
+    };
+    std::vector<Request> two = group_of(2, 10), three = group_of(3, 10), long_ones = group_of(2, 50);
+    EXPECT_TRUE(queue.push(two).ok());
+    EXPECT_EQ(queue.push(three).error().code, ErrorCode::kOverloaded);
+    EXPECT_EQ(queue.push(long_ones).error().code, ErrorCode::kOverloaded);
+    EXPECT_EQ(three[0].prompt.size(), 10u);
+    EXPECT_EQ(queue.n_waiting(), 2u);
+    EXPECT_EQ(queue.drain().size(), 2u);
+    queue.leave_waiting(2, 20);
+    // More than the queue holds: it would be refused for ever if it were not taken alone.
+    std::vector<Request> five = group_of(5, 30);
+    EXPECT_TRUE(queue.push(five).ok());
+    EXPECT_EQ(queue.n_waiting(), 5u);
+    EXPECT_EQ(queue.n_waiting_tokens(), 150u);
+    EXPECT_EQ(queue.push(two).error().code, ErrorCode::kOverloaded);
+}
+
 TEST(RequestQueue, AfterCloseEveryPushGetsItsReason) {
     RequestQueue queue(2, 1000);
     queue.close(make_error(ErrorCode::kDraining, "bye"));

@@ -12,6 +12,8 @@ namespace {
 constexpr std::string_view kBlanks = " \t\r\n";
 // A call's text before its arguments is held in memory.
 constexpr size_t kHeldBytesMax = 1 << 20;
+// Of Mistral's names, with the marks that may stand between one and its arguments.
+constexpr size_t kNameBytesMax = 512;
 
 bool is_blank(char byte) { return kBlanks.find(byte) != std::string_view::npos; }
 
@@ -209,10 +211,7 @@ ToolCallParser::Output ToolCallParser::finish() {
     Output out;
     read(true, out);
     // A call that was not written to its end stays what it is: the answer was cut.
-    if (scanner_ && !named_) {
-        out.content += scanner_->text();
-        scanner_.reset();
-    }
+    if (!named_) give_back(out);
     if (!pending_.empty() && state_ != State::kBetween) out.content += std::exchange(pending_, {});
     return out;
 }
@@ -230,10 +229,10 @@ void ToolCallParser::read(bool at_end, Output& out) {
                 go_on = read_content(at_end, out);
                 break;
             case State::kBetween:
-                go_on = read_between(at_end);
+                go_on = read_between(at_end, out);
                 break;
             case State::kName:
-                go_on = read_name(at_end);
+                go_on = read_name(at_end, out);
                 break;
             case State::kCall:
                 go_on = read_call(out);
@@ -275,6 +274,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
         if (at != std::string::npos) {
             out.content += pending_.substr(0, n_solid);
             if (n_solid > 0) seen_content_ = true;
+            opened_ = pending_.substr(n_solid, at + n_mark - n_solid);
             pending_.erase(0, at + n_mark);
             state_ = State::kBetween;
             return true;
@@ -290,14 +290,30 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
     return false;
 }
 
+// Takes n bytes that stand around calls.
+void ToolCallParser::pass(size_t n) {
+    if (!opened_.empty()) opened_.append(pending_, 0, n);
+    pending_.erase(0, n);
+}
+
+// No call came of it: all of it is the answer's text.
+void ToolCallParser::give_back(Output& out) {
+    if (!opened_.empty()) after_call_ = false;
+    out.content += std::exchange(opened_, {});
+    if (scanner_) out.content += scanner_->text();
+    end_call();
+    seen_content_ = true;
+}
+
 // Between calls: brackets, commas, and what ends them.
-bool ToolCallParser::read_between(bool at_end) {
+bool ToolCallParser::read_between(bool at_end, Output& out) {
     std::string_view end_mark = end_mark_of(format_);
     for (;;) {
-        strip_leading_blanks(pending_);
+        pass(std::min(pending_.find_first_not_of(kBlanks), pending_.size()));
         if (pending_.empty()) return false;
         if (!end_mark.empty() && pending_.starts_with(end_mark)) {
             pending_.erase(0, end_mark.size());
+            opened_.clear();
             state_ = State::kContent;
             return true;
         }
@@ -305,6 +321,7 @@ bool ToolCallParser::read_between(bool at_end) {
         bool is_mark = false, may_be_mark = false;
         for (std::string_view mark : marks_of(format_)) {
             if (!is_mark && pending_.starts_with(mark)) {
+                opened_ += mark;
                 pending_.erase(0, mark.size());
                 is_mark = true;
             }
@@ -318,21 +335,24 @@ bool ToolCallParser::read_between(bool at_end) {
             return true;
         }
         if (next == '[' || next == ']' || next == ',' || next == ';') {
-            pending_.erase(0, 1);
+            pass(1);
             continue;
         }
         // Mistral's newer form: the function's name, then its arguments. Else something follows the
         // calls that is none.
         state_ = format_ == ToolFormat::kMistral ? State::kName : State::kContent;
+        if (state_ == State::kContent) give_back(out);
         return true;
     }
 }
 
-bool ToolCallParser::read_name(bool at_end) {
+bool ToolCallParser::read_name(bool at_end, Output& out) {
     size_t brace = pending_.find('{');
-    if (brace == std::string::npos) {
-        if (at_end) state_ = State::kContent;
-        return at_end;
+    if (brace > kNameBytesMax) {
+        if (!at_end && pending_.size() <= kNameBytesMax) return false;
+        give_back(out);
+        state_ = State::kContent;
+        return true;
     }
     std::string name = pending_.substr(0, brace);
     name.resize(std::min(name.size(), name.find("[ARGS]")));
@@ -367,8 +387,11 @@ bool ToolCallParser::read_call(Output& out) {
     }
     if (scanner_->failed()) {
         // Something else, and so the answer's text.
-        if (!named_) out.content += scanner_->text();
-        end_call();
+        if (named_) {
+            end_call();
+        } else {
+            give_back(out);
+        }
         seen_content_ = true;
         state_ = State::kContent;
         return !pending_.empty();
@@ -394,6 +417,7 @@ void ToolCallParser::emit(Output& out) {
     ToolCallPiece piece;
     if (!named_) {
         named_ = true;
+        opened_.clear();
         ++n_calls_;
         piece.name = *scanner_->name;
     }

@@ -76,13 +76,16 @@ class ToolCallParser {
     Output push(std::string_view text);
     Output finish();  // what was held back
     uint32_t n_calls() const { return n_calls_; }
+    bool in_call() const { return named_; }  // whose end has not come
 
   private:
     void read(bool at_end, Output& out);
     bool read_content(bool at_end, Output& out);
-    bool read_between(bool at_end);
-    bool read_name(bool at_end);
+    bool read_between(bool at_end, Output& out);
+    bool read_name(bool at_end, Output& out);
     bool read_call(Output& out);
+    void pass(size_t n);
+    void give_back(Output& out);
     void end_call();
     void emit(Output& out);
 
@@ -91,6 +94,7 @@ class ToolCallParser {
     const std::string function_;
     State state_ = State::kContent;
     std::string pending_;           // text that is not decided on
+    std::string opened_;            // taken from a mark on, no call of which is known yet
     std::optional<CallScanner> scanner_;
     std::string bare_name_;         // of a call whose object is its arguments
     size_t n_emitted_ = 0;          // bytes of the present call's arguments

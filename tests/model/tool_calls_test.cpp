@@ -65,8 +65,12 @@ TEST(ToolCalls, HermesAndQwen) {
                 {"", {{"f", "{\"a\": 1}"}}});
     // Cut by max_tokens: what there is of the arguments.
     expect_read(format, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"xy", {"", {{"f", "{\"a\": \"xy"}}});
-    expect_read(format, "<tool_call>\n{\"name\": \"f", {"{\"name\": \"f", {}});
-    expect_read(format, "<tool_call>\nnot json</tool_call>", {"not json</tool_call>", {}});
+    // What is no call stays whole.
+    for (const char* text : {"<tool_call>\n{\"name\": \"f", "<tool_call>\nnot json</tool_call>", "<tool_call>\n",
+                             "Write\n<tool_call> before a call.", "<tool_call>{\"a\": 1}</tool_call>"})
+        expect_read(format, text, {text, {}});
+    expect_read(format, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>no", {"<tool_call>no", {{"f", "{}"}}});
+    expect_read(format, "a <tool_call></tool_call> b", {"a b", {}});
     expect_read(format, "a <tool_c", {"a <tool_c", {}});
 }
 
@@ -76,6 +80,7 @@ TEST(ToolCalls, Llama3) {
     expect_read(format, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": null}}",
                 {"", {{"f", "{}"}, {"g", "{\"a\": null}"}}});
     expect_read(format, "{\"answer\": 4}", {"{\"answer\": 4}", {}});
+    expect_read(format, "<|python_tag|>print(4)", {"<|python_tag|>print(4)", {}});
     expect_read(format, "The set {1, 2} has two.", {"The set {1, 2} has two.", {}});
     expect_read(format, " {\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}\n",
                 {"", {{"f", "{\"a\": 1}"}}});
@@ -88,6 +93,11 @@ TEST(ToolCalls, Mistral) {
     expect_read(format, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"}\"}}[TOOL_CALLS]g{\"c\": 2}",
                 {"", {{"f", "{\"a\": {\"b\": \"}\"}}"}, {"g", "{\"c\": 2}"}}});
     expect_read(format, "I like [TOOLS].", {"I like [TOOLS].", {}});
+    expect_read(format, "[TOOL_CALLS] is a mark.", {"[TOOL_CALLS] is a mark.", {}});
+    ToolCallParser parser(format);
+    std::string content = parser.push("[TOOL_CALLS]").content;
+    for (int i = 0; i < 100; ++i) content += parser.push("a name? ").content;
+    EXPECT_EQ(content.substr(0, 20), "[TOOL_CALLS]a name? ") << "no name is that long";
 }
 
 TEST(ToolCalls, Phi) {
@@ -114,6 +124,14 @@ TEST(ToolCalls, ArgumentsComeAsTheyAreWritten) {
     std::string long_text(1 << 20, 'x');
     out = parser.push(long_text);
     EXPECT_EQ(out.calls[0].arguments.size(), long_text.size());
+}
+
+TEST(ToolCalls, ACallIsOpenUntilItsEnd) {
+    ToolCallParser parser(ToolFormat::kHermes);
+    (void)parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1");
+    EXPECT_TRUE(parser.in_call());
+    (void)parser.push("}}");
+    EXPECT_FALSE(parser.in_call());
 }
 
 TEST(ToolCalls, FormatsHaveTheNamesOfVllmsParsers) {

@@ -195,6 +195,31 @@ std::optional<std::string> messages_without_null(std::string_view messages_json)
     return has_null ? std::optional(writer.take()) : std::nullopt;
 }
 
+std::string messages_with_appended(std::string_view messages_json, std::string_view appended) {
+    Result<JsonDocument> document = parse_json(messages_json);
+    CHECK(document.ok());
+    std::vector<JsonValue> messages = *document->root().as_array();
+    JsonWriter writer;
+    writer.begin_array();
+    for (size_t i = 0; i < messages.size(); ++i) {
+        if (i + 1 < messages.size()) {
+            writer.raw(messages[i].dump());
+            continue;
+        }
+        writer.begin_object();
+        for (const JsonMember& member : *messages[i].as_object()) {
+            writer.key(member.key);
+            if (member.key == "content" && member.value.is_string()) {
+                writer.value(std::string(*member.value.as_string()).append(appended));
+            } else {
+                writer.raw(member.value.dump());
+            }
+        }
+        writer.end_object();
+    }
+    return writer.end_array().take();
+}
+
 Status parse_template_options(const JsonValue& root, GenerateRequest& request) {
     if (std::optional<JsonValue> documents = root.find("documents")) {
         TRY_ASSIGN(std::vector<JsonValue> elements, documents->as_array());

@@ -1,8 +1,11 @@
 #include "server/model_text.h"
 
+#include <algorithm>
+
 #include "model/detokenizer.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/generate_request.h"
 #include "proto/json.h"
 
 namespace lorad::server {
@@ -83,30 +86,27 @@ Error no_tokenizer() {
                       "ids to /v1/completions");
 }
 
-std::string_view trimmed(std::string_view text) {
-    constexpr std::string_view kBlank = " \t\n\r\f\v";
-    size_t begin = text.find_first_not_of(kBlank);
-    if (begin == std::string_view::npos) return {};
-    return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
+// Stands behind the text that is continued, so that its end is found whatever the text is and the
+// template writes behind it; the blank is gone where the template trims.
+constexpr std::string_view kEndMark = "LORAD-CONTINUES-HERE ";
 
-// Cuts what the template writes behind the last message's text, as transformers does; with its
-// trailing blanks where the template has kept them.
-Result<std::string> cut_behind(const std::string& rendered, const std::string& text) {
-    std::string_view core = trimmed(text);
-    size_t begin = core.empty() ? std::string::npos : rendered.rfind(core);
-    if (begin == std::string::npos) {
+// Cuts at the mark; where the template trims, the text's own trailing blanks as well.
+Result<std::string> cut_at_mark(std::string rendered, std::string_view text) {
+    constexpr std::string_view kBlanks = " \t\n\r\f\v";
+    std::string_view mark = kEndMark.substr(0, kEndMark.size() - 1);
+    size_t end = rendered.rfind(mark);
+    if (end == std::string::npos) {
         return make_error(ErrorCode::kInvalidRequest,
                           "continue_final_message: the chat template changes the text of the last "
                           "message, so that it cannot be continued",
                           "continue_final_message");
     }
-    std::string_view without_leading(text);
-    without_leading.remove_prefix(size_t(without_leading.find(core)));
-    size_t n_kept = core.size();
-    if (rendered.compare(begin, without_leading.size(), without_leading) == 0)
-        n_kept = without_leading.size();
-    return rendered.substr(0, begin + n_kept);
+    bool trims = rendered.compare(end, kEndMark.size(), kEndMark) != 0;
+    rendered.resize(end);
+    size_t last = text.find_last_not_of(kBlanks);
+    if (trims && last != std::string_view::npos)
+        rendered.resize(end - std::min(end, text.size() - last - 1));
+    return rendered;
 }
 
 }  // namespace
@@ -166,7 +166,9 @@ Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat_template_) return no_tokenizer();
     TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> chat_template, template_for(chat));
     JsonWriter input;
-    input.begin_object().key("messages").raw(chat.messages_json);
+    input.begin_object().key("messages");
+    input.raw(chat.continued_text ? proto::messages_with_appended(chat.messages_json, kEndMark)
+                                  : chat.messages_json);
     input.field("add_generation_prompt", chat.add_generation_prompt);
     if (!chat.tools_json.empty()) input.key("tools").raw(chat.tools_json);
     if (!chat.documents_json.empty()) input.key("documents").raw(chat.documents_json);
@@ -178,7 +180,7 @@ Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
         if (error.param.empty()) error.param = "messages";
         return error;
     }
-    if (chat.continued_text) return cut_behind(*rendered, *chat.continued_text);
+    if (chat.continued_text) return cut_at_mark(std::move(*rendered), *chat.continued_text);
     return rendered;
 }
 

@@ -39,6 +39,33 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     }
 }
 
+TEST(ModelText, AnAnswerIsContinuedWhereItsTextEnds) {
+    auto text = ModelText::load(kDemo + "/base");
+    ASSERT_TRUE(text.ok());
+    auto rendered = [&](const std::string& begun, const std::string& source) {
+        ChatInput chat;
+        JsonWriter messages;
+        messages.begin_array().begin_object().field("role", "user").field("content", begun).end_object();
+        messages.begin_object().field("role", "assistant").field("content", begun).end_object();
+        chat.messages_json = messages.end_array().take();
+        chat.add_generation_prompt = false;
+        chat.continued_text = begun;
+        chat.template_digest = source;
+        chat.template_text = [&]() -> Result<std::string> { return source; };
+        Result<std::string> prompt = (*text)->render_chat(chat);
+        return prompt.ok() ? *prompt : "refused: " + prompt.error().param;
+    };
+    // Also texts that occur in what the template writes behind them.
+    for (const std::string begun : {"Sure", "<", "end", "|>", " ok ", "\n", "a\n\n"}) {
+        EXPECT_EQ(rendered(begun, ""),
+                  "<|im_start|>user\n" + begun + "<|im_end|>\n<|im_start|>assistant\n" + begun);
+    }
+    const std::string trims = "{% for m in messages %}{{ m.role }}\n{{ m.content | trim }}</s>\n{% endfor %}";
+    EXPECT_EQ(rendered(" s ", trims), "user\ns</s>\nassistant\ns");
+    EXPECT_EQ(rendered("\n", trims), "user\n</s>\nassistant\n");
+    EXPECT_EQ(rendered("a", "{{ messages[0].content }}"), "refused: continue_final_message");
+}
+
 TEST(ModelText, AnAdaptersTemplateIsCompiledOnceAndHasTheModelsSpecialTokens) {
     auto text = ModelText::load(kDemo + "/base");
     ASSERT_TRUE(text.ok());

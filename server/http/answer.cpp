@@ -64,9 +64,15 @@ std::string call_id(model::ToolFormat tool_format) {
     return tool_format == model::ToolFormat::kMistral ? digits.substr(0, 9) : "call_" + digits;
 }
 
-bool ends_with_think(std::string_view prompt) {
+// The template has begun the thoughts, or the answer that is gone on with has.
+bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt) {
     size_t last = prompt.find_last_not_of(" \t\r\n");
-    return last != std::string_view::npos && prompt.substr(0, last + 1).ends_with("<think>");
+    if (last != std::string_view::npos && prompt.substr(0, last + 1).ends_with("<think>")) return true;
+    if (!request.continued_text) return false;
+    std::string_view begun = *request.continued_text;
+    size_t first = begun.find_first_not_of(" \t\r\n");
+    return first != std::string_view::npos && begun.substr(first).starts_with("<think>") &&
+           begun.find("</think>") == std::string_view::npos;
 }
 
 }  // namespace
@@ -75,7 +81,8 @@ AnswerParts::AnswerParts(Generation& generation)
     : generation_(generation), progress_(generation.n_choices()) {
     for (uint32_t i = 0; i < progress_.size(); ++i) {
         if (generation.separates_reasoning())
-            progress_[i].reasoning.emplace(ends_with_think(generation.prompt_of(i).text));
+            progress_[i].reasoning.emplace(
+                begins_in_thoughts(generation.request, generation.prompt_of(i).text));
         if (generation.tool_format()) {
             progress_[i].tools.emplace(*generation.tool_format(),
                                        generation.request.forced_function);
@@ -108,6 +115,8 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
     auto take = [&](model::ToolCallParser::Output out) {
         part.text += out.content;
         for (model::ToolCallPiece& piece : out.calls) {
+            // Models write several although they are asked for one.
+            if (piece.index > 0 && !generation_.request.parallel_tool_calls) continue;
             bool begins = !piece.name.empty();
             part.tool_calls.push_back({piece.index,
                                        begins ? call_id(*generation_.tool_format()) : "",
@@ -117,9 +126,11 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
     take(progress.tools->push(text));
     if (!at_end) return;
     take(progress.tools->finish());
-    // As OpenAI: an answer that had to be this call has simply come to its end.
+    // As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
+    // call leaves none that could be made.
     bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;
-    if (progress.tools->n_calls() > 0 && part.finish_reason == "stop" && !named)
+    bool is_cut = !part.stop_text.empty() && progress.tools->in_call();
+    if (progress.tools->n_calls() > 0 && part.finish_reason == "stop" && !named && !is_cut)
         part.finish_reason = "tool_calls";
 }
 
@@ -162,6 +173,8 @@ proto::ChoicePart AnswerParts::part_of(Generation::Piece piece) {
 }
 
 bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
+    // A chat's first chunk says whose the message is, whether its text is held back or not.
+    if (part.is_first && generation_.request.kind == proto::ApiKind::kChat) return true;
     return !part.finish_reason.empty() || !part.text.empty() || !part.reasoning.empty() ||
            !part.tool_calls.empty() ||
            (part.logprobs && !part.logprobs->tokens.empty()) ||

@@ -16,9 +16,10 @@ Result<std::string> ignored_fields_header(const ServerContext& context,
                                      field.substr(0, 100)),
                               field.substr(0, 100));
         }
-        std::string name = proto::percent_encode(field);
-        if (header.size() + name.size() > kHeaderBytesMax) return header + ", ...";
-        header += (header.empty() ? "" : ", ") + name;
+        std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
+        if (header.size() + name.size() > kHeaderBytesMax)
+            return header + (header.empty() ? "..." : ", ...");
+        header += name;
     }
     return header;
 }

@@ -127,6 +127,37 @@ def check_other_structures(server):
     check_error(server.post("/v1/completions", prompt="a", guided_grammar="start: nothing"), 400, "invalid_request", "guided_grammar")
 
 
+def check_calls_that_the_model_writes(server):
+    """A grammar makes the model write what the parser of calls is to find, whole and streamed alike."""
+    call = '<tool_call>\n{"name": "add", "arguments": {"x": 7, "y": 1}}\n</tool_call>'
+    two = call + "\n" + call
+
+    def ask(text, **more):
+        body = dict(tools=TOOLS, structured_outputs={"choice": [text]}, max_tokens=300, **more)
+        whole = chat(server, **body)["choices"][0]
+        found = {"content": whole["message"]["content"] or "", "reason": whole["finish_reason"],
+                 "calls": [(c["function"]["name"], c["function"]["arguments"]) for c in whole["message"].get("tool_calls", [])]}
+        streamed, calls = {"content": "", "reason": None}, {}
+        for number, event in enumerate(server.events("/v1/chat/completions", model="base", messages=MESSAGES, temperature=0, **body)):
+            delta = event["choices"][0]["delta"]
+            check(("role" in delta) == (number == 0), f"chunk {number} of {text}: {delta}")
+            streamed["content"] += delta.get("content") or ""
+            for part in delta.get("tool_calls", []):
+                name, arguments = calls.get(part["index"], ("", ""))
+                calls[part["index"]] = (name + part["function"].get("name", ""), arguments + part["function"].get("arguments", ""))
+            streamed["reason"] = event["choices"][0]["finish_reason"] or streamed["reason"]
+        streamed["calls"] = [calls[i] for i in sorted(calls)]
+        check_equal(streamed, found, f"streamed and whole: {text}")
+        return found
+
+    arguments = '{"x": 7, "y": 1}'
+    check_equal(ask("Sure.\n" + call), {"content": "Sure.", "reason": "tool_calls", "calls": [("add", arguments)]}, "a text and a call")
+    check_equal(ask(two)["calls"], [("add", arguments)] * 2, "two calls")
+    check_equal(ask(two, parallel_tool_calls=False)["calls"], [("add", arguments)], "one call of two")
+    check_equal(ask(call, stop=["1}"]), {"content": "", "reason": "stop", "calls": [("add", '{"x": 7, "y": ')]}, "a call that a stop string cuts")
+    check_equal(ask("The mark <tool_call> opens one."), {"content": "The mark <tool_call> opens one.", "reason": "stop", "calls": []}, "a mark in a text")
+
+
 def check_calls_of_tools(server):
     required = chat(server, tools=TOOLS, tool_choice="required", temperature=1, seed=5, max_tokens=400)
     choice = required["choices"][0]
@@ -219,5 +250,5 @@ def check_openai_features(server):
     check_equal(raw.headers.get("x-lorad-ignored-fields"), "misspelt", "ignored fields")
 
 
-SHARED = [check_answers_follow_their_schemas, check_structure_does_not_touch_the_others, check_other_structures, check_calls_of_tools,
+SHARED = [check_answers_follow_their_schemas, check_structure_does_not_touch_the_others, check_other_structures, check_calls_of_tools, check_calls_that_the_model_writes,
           check_numbers_beside_the_text, check_openai_features]

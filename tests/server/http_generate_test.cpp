@@ -202,6 +202,48 @@ TEST_F(GenerateTest, ChatsShowLogprobsOfEachToken) {
               "token_id:");
 }
 
+TEST_F(GenerateTest, AStreamedChatBeginsWithItsRole) {
+    const TokenId first = fake_continuation(bytes_of("hi"), kNoAdapterSlot, 1)[0];
+    // Also where the first token gives no text: it is held back, or a stop string.
+    for (const std::string& stop : {std::string("x"), "<" + std::to_string(first) + ">"}) {
+        auto events = events_of("/v1/chat/completions",
+                                R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true,"n":2,"stream":true,"stop":")" +
+                                    stop + "\"}");
+        std::map<int64_t, int> n_roles;
+        for (const std::string& event : events) {
+            auto document = parse_json(event);
+            ASSERT_TRUE(document.ok());
+            JsonValue choice = choices_of(*document)[0];
+            int64_t index = *choice.int_or("index", -1);
+            bool is_first = !n_roles.contains(index);
+            n_roles[index] += choice.find("delta")->has("role");
+            EXPECT_EQ(choice.find("delta")->has("role"), is_first) << event;
+        }
+        EXPECT_EQ(n_roles, (std::map<int64_t, int>{{0, 1}, {1, 1}}));
+    }
+}
+
+TEST_F(GenerateTest, ThoughtsThatTheClientHasBegunGoOn) {
+    context.separates_reasoning = true;
+    auto message_of = [&](const std::string& begun) {
+        JsonDocument answer = ask("/v1/chat/completions",
+                                  R"({"max_tokens":2,"ignore_eos":true,"continue_final_message":true,"messages":[{"role":"user","content":"hi"},)"
+                                  R"({"role":"assistant","content":")" + begun + "\"}]}");
+        JsonValue message = *choices_of(answer)[0].find("message");
+        return std::pair(std::string(*message.string_or("reasoning_content", "")), std::string(*message.string_or("content", "")));
+    };
+    auto text = [](const std::string& begun) { return expected(bytes_of("hi" + begun), 2); };
+    EXPECT_EQ(message_of("<think>so"), std::pair(text("<think>so"), std::string()));
+    EXPECT_EQ(message_of("<think>so</think>ok"), std::pair(std::string(), text("<think>so</think>ok")));
+    EXPECT_EQ(message_of("a <think>so"), std::pair(std::string(), text("a <think>so")));
+}
+
+TEST_F(GenerateTest, MoreAnswersThanTheQueueHoldsAreTakenWhenNothingWaits) {
+    // The fixture's queue holds 16 requests.
+    EXPECT_EQ(choices_of(complete(R"("prompt":[1,2],"n":40,"max_tokens":2)")).size(), 40u);
+    EXPECT_EQ(metric("lorad_requests_refused_total{model_name=\"base\"} "), 0.0);
+}
+
 TEST_F(GenerateTest, AStopTokenIsNoTextUnlessItIsWanted) {
     std::vector<TokenId> next = fake_continuation({1, 2}, kNoAdapterSlot, 3);
     const std::string fields = R"("prompt":[1,2],"max_tokens":9,"logprobs":0,"return_token_ids":true,"stop_token_ids":[)" +
@@ -223,6 +265,10 @@ TEST_F(GenerateTest, FieldsThatNobodyKnowsAreListedOrRefused) {
     EXPECT_EQ(result->get_header_value("x-lorad-ignored-fields"), "temperatur, x y\n");
     auto plain = client().Post("/v1/completions", R"({"prompt":[1],"max_tokens":1})", "application/json");
     EXPECT_FALSE(plain->has_header("x-lorad-ignored-fields"));
+    auto longer = client().Post("/v1/completions",
+                                "{\"prompt\":[1],\"max_tokens\":1,\"" + std::string(2000, 'x') + "\":1}",
+                                "application/json");
+    EXPECT_EQ(longer->get_header_value("x-lorad-ignored-fields"), "...");
     context.strict = true;
     Answer refused = post("/v1/completions", body);
     EXPECT_EQ(refused.status, 400);

@@ -56,6 +56,7 @@ struct Translator {
         bool continues = list.ends_with_assistant_text();
         chat.field("add_generation_prompt", !continues);
         chat.field("continue_final_message", continues);
+        out.names.add("continue_final_message", "messages");
         chat.key("messages").raw(list.take());
         return ok_status();
     }

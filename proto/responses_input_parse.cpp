@@ -39,7 +39,7 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
     }
     for (std::string_view name : {"content", "summary"}) {
         std::optional<JsonValue> parts = item.find(name);
-        if (!parts || parts->size() == 0) continue;
+        if (!parts || (parts->is_array() && parts->size() == 0)) continue;
         TRY_ASSIGN(std::string text,
                    text_of_parts(*parts, {"reasoning_text", "summary_text"}));
         messages.add_reasoning(text, item.path());

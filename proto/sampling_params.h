@@ -22,7 +22,7 @@ struct SamplingParams {
     uint32_t top_k = 0;        // 0 = off
     float min_p = 0.0f;        // [0, 1]; 0 = off
     float typical_p = 1.0f;    // (0, 1]; 1 = off
-    float repetition_penalty = 1.0f;  // (0, 2]; 1 = off; on what the prompt or the answer holds
+    float repetition_penalty = 1.0f;  // (0, 10]; 1 = off; on what the prompt or the answer holds
     float frequency_penalty = 0.0f;   // [-2, 2]; times how often the answer holds the token
     float presence_penalty = 0.0f;    // [-2, 2]; where the answer holds the token
     std::vector<TokenBias> logit_bias;       // each token once

@@ -94,6 +94,7 @@ TEST(MessagesRequest, ErrorsNameTheFieldsOfTheBody) {
         {block(R"({"type":"tool_result"})"), "messages[0].content[0].tool_use_id"},
         {R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":3}]}])",
          "messages[0].content[0].input"},
+        {R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":""}])", "messages"},
         {std::string(kHi) + R"(,"stop_sequences":[""])", "stop_sequences[0]"},
         {std::string(kHi) + R"(,"stop_sequences":"x")", "stop_sequences"},
         {std::string(kHi) + R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},

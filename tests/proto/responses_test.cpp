@@ -107,6 +107,15 @@ TEST(ResponsesRequest, WhatIsNotDoneIsRefusedByName) {
                   ErrorCode::kUnsupportedParameter);
 }
 
+TEST(ResponsesRequest, ThoughtsAreATextOrParts) {
+    EXPECT_EQ(parsed(R"({"input":[{"type":"reasoning","content":"hm"},{"role":"assistant","content":"a"}]})").generate.messages_json,
+              R"([{"role":"assistant","content":"a","reasoning_content":"hm"}])");
+    for (const char* content : {"3", "true", R"({"text":"x"})"}) {
+        Error error = refused(std::string(R"("input":[{"type":"reasoning","summary":[],"content":)") + content + "}]");
+        EXPECT_EQ(error.param, "input[0].content") << content;
+    }
+}
+
 TEST(ResponsesRequest, ValuesThatChangeNothingAreTakenAndUnknownFieldsListed) {
     ResponsesRequest request = parsed(
         R"({"input":"a","store":false,"background":false,"truncation":"disabled","reasoning":{"effort":null},)"

@@ -10,6 +10,16 @@ namespace {
 
 constexpr size_t kQuotedNameBytes = 128;  // of a name: any that an adapter may have
 
+// What people say to a model is not repeated, in however wrong a place: answers with errors are kept in many logs.
+bool is_said_to_a_model(std::string_view path) {
+    const std::string_view field = path.substr(0, path.find_first_of(".["));
+    const std::string_view last = path.substr(path.find_last_of(".]") == std::string_view::npos ? 0 : path.find_last_of(".]") + 1);
+    for (std::string_view said : {"prompt", "input", "system", "instructions", "documents"}) {
+        if (field == said) return true;
+    }
+    return path == "messages" || (field == "messages" && last != "role" && last != "type");
+}
+
 }  // namespace
 
 std::string shortened(std::string_view text, size_t n_bytes_max) {
@@ -58,14 +68,6 @@ std::string JsonValue::path() const { return json_path(*tree_, node_); }
 size_t JsonValue::size() const { return tree_->nodes[node_].n_children; }
 Error JsonValue::error(std::string_view what) const { return json_error(*tree_, path(), what); }
 Error JsonValue::wrong_type(std::string_view expected) const {
-    // What people say to a model is not repeated, in however wrong a place: answers with errors are kept in many logs.
-    if (is_string()) {
-        const std::string where = path();
-        const std::string_view field = std::string_view(where).substr(0, where.find_first_of(".["));
-        for (std::string_view said : {"messages", "prompt", "input", "system", "instructions", "documents", "tools", "metadata", "chat_template_kwargs"}) {
-            if (field == said) return error(format("expected {}, found a string", expected));
-        }
-    }
     return error(format("expected {}, found {}", expected, describe()));
 }
 
@@ -183,6 +185,7 @@ std::string JsonValue::describe() const {
         case JsonType::kInteger:
         case JsonType::kNumber: return "number " + shortened(dump());
         case JsonType::kString:
+            if (is_said_to_a_model(path())) return "a string";
             return "string " + json_quote(shortened(tree_->string(tree_->nodes[node_])));
         case JsonType::kArray: return format("array of {}", size());
         case JsonType::kObject: return format("object of {}", size());

@@ -17,7 +17,12 @@ SAMPLES = json.loads((MODEL / "samples.json").read_text())["samples"]
 class Server:
     """One daemon on a free port; ends with the with-block."""
 
-    def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None):
+    def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None, key=None):
+        """With a key the server wants it, and all requests here show it."""
+        self.headers = {"Content-Type": "application/json"}
+        if key:
+            self.headers["Authorization"] = f"Bearer {key}"
+            env = {**(env or {}), "LORAD_API_KEY": key}
         command = [lorad, "serve", "--model", str(MODEL / "base"), "--port", "0", *flags]
         if "--state-dir" not in flags:
             command += ["--state-dir", "none"]
@@ -53,7 +58,7 @@ class Server:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         try:
             data = raw if raw is not None else None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
+            connection.request(method, path, data, self.headers)
             response = connection.getresponse()
             text = response.read().decode()
             if text and "json" in (response.getheader("Content-Type") or ""):
@@ -67,7 +72,7 @@ class Server:
 
     def events(self, path, **body):
         connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
-        connection.request("POST", path, json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(dict(body, stream=True)), self.headers)
         response = connection.getresponse()
         check(response.status == 200, f"status {response.status}")
         check(response.getheader("Content-Type") == "text/event-stream", "content type")

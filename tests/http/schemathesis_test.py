@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Schemathesis over /openapi.json: requests that fit the description and requests that do not, and every answer held to it.
 
-    tests/http/run.sh schemathesis --lorad build/dev/lorad [--cases 10000] [--seed 1]
+    tests/http/run.sh schemathesis --lorad build/dev/lorad [--cases 10000] [--seed 1] [--no-key]
 
 No 5xx, no status, header or body that the description does not have, no field value that it forbids and the server takes. The endless
 stream of events is left out: it has tests of its own. What fits each field may still contradict another field or name an adapter that is not
@@ -21,7 +21,8 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 
 from harness import MODEL, Server, check, check_equal  # noqa: E402
 
-EXCLUDED_CHECKS = "positive_data_acceptance,ignored_auth"
+EXCLUDED_CHECKS = "positive_data_acceptance"
+KEY = "key-of-schemathesis-0123456789"
 # Short answers: an answer may take a second, whatever its n and max_tokens. Loads read the demo adapters alone.
 FLAGS = ("--max-model-len", "256", "--max-request-s", "1", "--adapter-root", str(MODEL / "adapters"), "--log-level", "warn")
 
@@ -32,15 +33,19 @@ def main():
     parser.add_argument("--cases", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="the operation with this id")
+    parser.add_argument("--no-key", action="store_true", help="a server without keys; with them every operation is also tried without one, and with a wrong one")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Server(args.lorad, "--state-dir", f"{folder}/state", *FLAGS, adapters=("pirate", "shout")) as server:
+    key = None if args.no_key else KEY
+    with tempfile.TemporaryDirectory() as folder, Server(args.lorad, "--state-dir", f"{folder}/state", *FLAGS, adapters=("pirate", "shout"), key=key) as server:
         base = f"http://{server.host}:{server.port}"
         paths = server.request("GET", "/openapi.json")[1]["paths"]
         n_operations = sum(verb != "parameters" for item in paths.values() for verb in item) - 1
         command = [str(pathlib.Path(sys.executable).parent / "schemathesis"), "run", f"{base}/openapi.json", "--exclude-path", "/v1/adapters/events",
-                   "--exclude-checks", EXCLUDED_CHECKS, "--max-examples", str(max(1, args.cases // n_operations)), "--seed", str(args.seed),
+                   "--exclude-checks", EXCLUDED_CHECKS + ("" if key else ",ignored_auth"), "--max-examples", str(max(1, args.cases // n_operations)), "--seed", str(args.seed),
                    "--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--suppress-health-check", "all", "--workers", "1",
                    "--request-timeout", "60", "--generation-database", "none", "--warnings", "off", "--no-color"]
+        if key:
+            command += ["--header", f"Authorization: Bearer {key}"]
         if args.only:
             command += ["--include-operation-id", args.only]
         print(" ".join(command), flush=True)

@@ -2,6 +2,7 @@
 // one line on stderr and exit status 1.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@
 
 namespace lorad::server {
 
-// Serves until SIGTERM or SIGINT, then drains. A device that gives up is an error.
-Status run_serve(const Config& config);
+// Serves until SIGTERM or SIGINT, then drains; on SIGHUP takes what `read_again` gives, as far as it can be changed while serving. A
+// device that gives up is an error.
+Status run_serve(const Config& config, const std::function<Result<Config>()>& read_again);
 
 // A table of all Vulkan devices with capabilities and the verdict on each.
 Status run_devices(const DeviceArguments& device, bool as_json);
@@ -64,11 +66,13 @@ struct GenerateArguments {
 Status run_generate(const GenerateArguments& arguments);
 
 struct CheckArguments {
-    std::string model;
-    std::string adapter;  // folder or file
+    std::string model;    // empty: the configuration's
+    std::string adapter;  // folder or file; empty: the configuration's adapters
+    std::string config;   // file; empty: none is asked for
     bool as_json = false;
 };
-// Says what the adapter is and what of it does not fit, without a device. True if it fits.
+// With an adapter: says what it is and what of it does not fit. Else: whether `lorad serve` would get as far as the device with this
+// configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
 
 struct ProfileArguments {

@@ -1,12 +1,122 @@
 #include <cstdio>
+#include <filesystem>
 
 #include "adapters/report.h"
+#include "model/config.h"
+#include "model/text.h"
+#include "proto/base/format.h"
+#include "server/access/exposure.h"
+#include "server/access/key_store.h"
 #include "server/cli.h"
+#include "server/model_text.h"
 
 namespace lorad::server {
+namespace {
+
+// One line for each part of what serving needs, and whether it is well.
+class Findings {
+  public:
+    void well(const std::string& what, const std::string& text) { std::printf("ok    %s: %s\n", what.c_str(), text.c_str()); }
+    void bad(const std::string& what, const Error& error) {
+        all_well_ = false;
+        std::printf("error %s: %s\n", what.c_str(), error.message.c_str());
+    }
+    bool all_well() const { return all_well_; }
+
+  private:
+    bool all_well_ = true;
+};
+
+Result<Config> read_config(const std::string& file) {
+    std::vector<ConfigSource> sources;
+    const std::string path = file.empty() ? config_file_of_environment() : file;
+    if (!path.empty()) {
+        TRY_ASSIGN(ConfigSource from_file, config_from_file(path));
+        sources.push_back(std::move(from_file));
+    }
+    TRY_ASSIGN(ConfigSource from_environment, config_from_environment());
+    sources.push_back(std::move(from_environment));
+    return build_config(sources);
+}
+
+void check_folder(const std::string& what, const std::string& folder, Findings& findings) {
+    if (folder.empty() || folder == "none") return;
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(folder, error);
+    // The state folder is made where it is not there.
+    if (std::filesystem::exists(status) && !std::filesystem::is_directory(status)) {
+        findings.bad(what, make_error(ErrorCode::kInvalidConfig, format("{} is no folder", folder)));
+    } else {
+        findings.well(what, folder);
+    }
+}
+
+void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
+    if (folder.empty()) {
+        findings.bad("model", make_error(ErrorCode::kInvalidConfig, "none is named: --model DIR, LORAD_MODEL or model = in the file"));
+        return;
+    }
+    Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
+    if (!base.ok()) {
+        findings.bad("model", base.error());
+        return;
+    }
+    const model::ModelConfig& config = base->config;
+    findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers, config.hidden_size, config.vocab_size));
+    Result<std::unique_ptr<ModelText>> text = ModelText::load(folder);
+    if (!text.ok()) {
+        findings.bad("tokenizer and chat template", text.error());
+    } else {
+        findings.well("tokenizer and chat template", (*text)->has_tokenizer() ? "loaded" : "none: requests have to bring token ids");
+    }
+    for (const LoraArgument& adapter : adapters) {
+        const adapters::AdapterReport report = adapters::inspect_adapter(adapter.dir, *base);
+        const std::string what = "adapter " + adapter.name;
+        if (report.fits()) {
+            findings.well(what, format("rank {} to {}, {} bytes on the device", report.rank_min, report.rank_max, report.device_bytes));
+        } else {
+            findings.bad(what, *report.error);
+        }
+    }
+}
+
+Result<bool> check_serving(const CheckArguments& arguments) {
+    Findings findings;
+    Result<Config> config = read_config(arguments.config);
+    if (!config.ok()) {
+        findings.bad("configuration", config.error());
+        return false;
+    }
+    findings.well("configuration", arguments.config.empty() ? "environment" : arguments.config);
+    TRY_ASSIGN(const std::vector<LoraArgument> adapters, lora_arguments(*config));
+    check_model(arguments.model.empty() ? config->model : arguments.model, adapters, findings);
+    if (!config->api_key_file.empty() || !config->api_key.empty()) {
+        Result<std::unique_ptr<access::KeyStore>> keys = access::KeyStore::create({.file = config->api_key_file, .full_key = config->api_key});
+        if (keys.ok()) {
+            findings.well("keys", format("{}", (*keys)->n_keys()));
+        } else {
+            findings.bad("keys", keys.error());
+        }
+    }
+    const access::Exposure exposure{.host = config->host, .admin_listen = config->admin_listen,
+                                    .has_keys = !config->api_key_file.empty() || !config->api_key.empty(), .insecure_no_keys = config->insecure_no_keys};
+    if (const Status exposed = access::check_exposure(exposure); !exposed.ok()) findings.bad("host", exposed.error());
+    check_folder("adapter-root", config->adapter_root, findings);
+    check_folder("state-dir", config->state_dir.empty() ? default_state_dir() : config->state_dir, findings);
+    return findings.all_well();
+}
+
+}  // namespace
 
 Result<bool> run_check(const CheckArguments& arguments) {
-    TRY_ASSIGN(const adapters::BaseModel base, adapters::BaseModel::load(arguments.model));
+    if (arguments.adapter.empty()) return check_serving(arguments);
+    std::string folder = arguments.model;
+    if (folder.empty()) {
+        TRY_ASSIGN(const Config config, read_config(arguments.config));
+        folder = config.model;
+    }
+    if (folder.empty()) return make_error(ErrorCode::kInvalidConfig, "check --adapter needs --model DIR or a configuration that names one");
+    TRY_ASSIGN(const adapters::BaseModel base, adapters::BaseModel::load(folder));
     const adapters::AdapterReport report = adapters::inspect_adapter(arguments.adapter, base);
     if (arguments.as_json) {
         std::printf("%s\n", adapters::report_json(report).c_str());

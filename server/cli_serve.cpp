@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
@@ -20,36 +19,16 @@
 #include "server/http/listener.h"
 #include "server/http/routes.h"
 #include "server/model_text.h"
+#include "server/ops/activation.h"
+#include "server/ops/lifecycle.h"
+#include "server/ops/reload.h"
+#include "server/ops/service_manager.h"
+#include "server/ops/signals.h"
+#include "server/ops/vitals.h"
 #include "server/registry_merge.h"
 
 namespace lorad::server {
 namespace {
-
-constexpr int kExitAtOnce = 130;
-
-// Written by the signal handler: the first signal asks for a drain, the second ends the process.
-volatile std::sig_atomic_t g_n_signals = 0;
-volatile std::sig_atomic_t g_serving = 0;
-
-void on_signal(int) {
-    g_n_signals = g_n_signals + 1;
-    // While the model is being loaded there is nothing to drain.
-    if (!g_serving) _exit(0);
-    if (g_n_signals > 1) _exit(kExitAtOnce);
-}
-
-void install_signal_handlers() {
-    struct sigaction action {};
-    action.sa_handler = on_signal;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, nullptr);
-    sigaction(SIGINT, &action, nullptr);
-    // A closed terminal, but not under nohup.
-    struct sigaction inherited {};
-    if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
-        sigaction(SIGHUP, &action, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
-}
 
 LogLevel log_level_of(const std::string& text) {
     if (text == "debug") return LogLevel::kDebug;
@@ -156,10 +135,8 @@ MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
 
 // Null: no keys, which is for this machine's users only.
 Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
-    bool has_keys = !config.api_key_file.empty() || !config.api_key.empty();
-    TRY(access::check_exposure({.host = config.host, .admin_listen = config.admin_listen, .has_keys = has_keys, .insecure_no_keys = config.insecure_no_keys}));
-    if (!has_keys) {
-        if (config.insecure_no_keys) log_warn("there are no keys: whoever reaches {}:{} may use and change this server", config.host, config.port);
+    if (config.api_key_file.empty() && config.api_key.empty()) {
+        if (config.insecure_no_keys) log_warn("there are no keys: whoever reaches this server may use and change it");
         return std::unique_ptr<access::KeyStore>();
     }
     TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys, access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key}));
@@ -167,12 +144,25 @@ Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
     return keys;
 }
 
-}  // namespace
-
-Status run_serve(const Config& config) {
+void apply_log_settings(const Config& config) {
     set_log_level(log_level_of(config.log_level));
     set_log_format(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
-    install_signal_handlers();
+}
+
+ops::VitalLimits vital_limits(const Config& config, bool is_cpu) {
+    ops::VitalLimits limits;
+    limits.hang = std::chrono::seconds(config.engine_hang_s != 0 ? config.engine_hang_s : is_cpu ? 300 : 10);
+    limits.ready = std::min(limits.ready, limits.hang);
+    return limits;
+}
+
+}  // namespace
+
+Status run_serve(const Config& config, const std::function<Result<Config>()>& read_again) {
+    apply_log_settings(config);
+    ops::install_signals();
+    const ServiceEnvironment service = service_environment();
+    ops::ServiceManager manager(service);
     if (config.model.empty()) {
         return make_error(ErrorCode::kInvalidConfig,
                           "no model: give --model DIR, LORAD_MODEL or model = in the file",
@@ -183,6 +173,7 @@ Status run_serve(const Config& config) {
     std::string base_name =
         config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
 
+    auto loading = std::make_unique<ops::LongStart>(manager, "loading the model");
     // Listening comes first, so that a taken port is told before a long load, and probes get an
     // answer during it.
     ContextGate gate{nullptr};
@@ -192,15 +183,7 @@ Status run_serve(const Config& config) {
     router.set_guard({.keys = keys.get(), .audit = &audit, .administers_elsewhere = !config.admin_listen.empty()});
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
-    TRY_ASSIGN(ListeningSocket main_socket, open_tcp(config.host, config.port));
-    main_socket.tls = !config.tls_cert.empty();
-    listener_options.sockets.push_back(std::move(main_socket));
-    if (!config.admin_listen.empty()) {
-        TRY_ASSIGN(ListeningSocket admin_socket, access::open_admin_socket(config.admin_listen));
-        admin_socket.tls = !config.tls_cert.empty() && !config.admin_listen.starts_with("unix:");
-        log_info("administration on {}", address_text(admin_socket.fd.get()));
-        listener_options.sockets.push_back(std::move(admin_socket));
-    }
+    TRY_ASSIGN(listener_options.sockets, ops::listening_sockets(config, service));
     listener_options.tls_cert = config.tls_cert;
     listener_options.tls_key = config.tls_key;
     listener_options.body_bytes_max = config.body_bytes_max;
@@ -258,18 +241,32 @@ Status run_serve(const Config& config) {
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);
     metrics_of_responses = &metrics;
+    ops::Vitals vitals({[&engine] { return engine.heartbeat(); }, [&loaded] { loaded.registry->find(""); }},
+                       vital_limits(config, loaded.device->capabilities().is_cpu));
+    context.vitals = &vitals;
+    ops::Reload reload(config, read_again);
+    context.reload = &reload.state();
+    ops::Lifecycle lifecycle(manager, vitals, engine, reload);
+    loading.reset();
     gate = &context;
-    g_serving = 1;
+    ops::signals_drain();
+    const std::string serving = format("serves {} and {} adapters on port {}", base_name, lora.size(), listener->port());
     std::printf("lorad is ready: %s://%s:%u serves %s and %zu adapters\n", config.tls_cert.empty() ? "http" : "https", config.host.c_str(),
                 listener->port(), base_name.c_str(), lora.size());
     std::fflush(stdout);
     log_info("ready: http://{}:{}", config.host, listener->port());
+    if (keys) reload.add([&keys](const Config&) { return keys->prepare(); });
+    // The last to be checked is the one that takes what it checks at once.
+    reload.add([](const Config& next) -> Result<ops::Reload::Commit> { return ops::Reload::Commit([next] { apply_log_settings(next); }); });
+    reload.add([&listener](const Config&) -> Result<ops::Reload::Commit> {
+        TRY(listener->reload_tls());
+        return ops::Reload::Commit([] {});
+    });
 
-    while (g_n_signals == 0 && !engine.failed())
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    if (g_n_signals > 0) log_info("draining: running requests have {} s", config.drain_timeout_s);
-    engine.drain(std::chrono::seconds(config.drain_timeout_s));
+    lifecycle.serve(serving);
+    lifecycle.drain();
     bool failed = engine.failed();
+    listener->stop_accepting();
     // Joins all workers: after it nobody uses the context.
     listener->stop();
     gate = nullptr;

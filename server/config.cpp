@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <variant>
 
 #include <toml++/toml.h>
 #include <unistd.h>
@@ -54,6 +55,10 @@ void describe(Config& c, Visit&& visit) {
           "without keys listen also beyond this machine: for containers and networks that keep strangers out themselves");
     visit("admin-listen", c.admin_listen, "HOST:PORT|unix:PATH",
           "another socket, for the routes that change adapters or the server: they are not on the main one then");
+    visit("engine-hang-s", c.engine_hang_s, "SECONDS",
+          "how long one step may take before the process counts as hung: /health/live fails and a watchdog is not fed; 0: 10, on a "
+          "software device 300",
+          Range{0, 86400});
     visit("tool-call-parser", c.tool_call_parser, "FORMAT",
           "how the model writes tool calls: hermes (also Qwen), llama3_json, mistral or phi4; auto: "
           "as its chat template does",
@@ -222,12 +227,12 @@ struct ListOptions {
     std::vector<ConfigOption>& out;
 
     void operator()(const char* name, std::string& field, const char* value, const char* help,
-                    const std::vector<std::string>& = {}) {
-        out.push_back({name, value, help, field, false, false});
+                    const std::vector<std::string>& choices = {}) {
+        out.push_back({name, value, help, field, false, false, true, choices});
     }
     void operator()(const char* name, std::vector<std::string>&, const char* value,
                     const char* help) {
-        out.push_back({name, value, help, "", true, false});
+        out.push_back({name, value, help, "", true, false, true});
     }
     void operator()(const char* name, bool&, const char*, const char* help) {
         out.push_back({name, "", help, "", false, true});
@@ -237,6 +242,22 @@ struct ListOptions {
         out.push_back({name, value, help, format("{}", field), false, false});
     }
 };
+
+// The fields themselves, by name.
+using Field = std::variant<std::string*, std::vector<std::string>*, bool*, uint32_t*, double*>;
+struct ListFields {
+    std::vector<std::pair<std::string, Field>>& out;
+
+    template <typename T, typename... Rest>
+    void operator()(const char* name, T& field, const Rest&...) {
+        out.emplace_back(name, &field);
+    }
+};
+std::vector<std::pair<std::string, Field>> fields_of(Config& config) {
+    std::vector<std::pair<std::string, Field>> fields;
+    describe(config, ListFields{fields});
+    return fields;
+}
 
 std::string environment_name(std::string_view option) {
     std::string out = "LORAD_";
@@ -282,6 +303,27 @@ std::vector<ConfigOption> config_options() {
     std::vector<ConfigOption> options;
     describe(defaults, ListOptions{options});
     return options;
+}
+
+std::vector<std::string> differing_settings(Config a, Config b) {
+    std::vector<std::string> names;
+    const auto of_a = fields_of(a), of_b = fields_of(b);
+    for (size_t i = 0; i < of_a.size(); ++i) {
+        std::visit(
+            [&](auto* field) {
+                if (*field != *std::get<decltype(field)>(of_b[i].second)) names.push_back(of_a[i].first);
+            },
+            of_a[i].second);
+    }
+    return names;
+}
+
+void copy_setting(const std::string& name, Config from, Config& to) {
+    const auto sources = fields_of(from), targets = fields_of(to);
+    for (size_t i = 0; i < sources.size(); ++i) {
+        if (sources[i].first != name) continue;
+        std::visit([&](auto* field) { *std::get<decltype(field)>(targets[i].second) = *field; }, sources[i].second);
+    }
 }
 
 Result<Config> build_config(const std::vector<ConfigSource>& sources) {
@@ -412,6 +454,9 @@ Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
 }
 
 std::string default_pipeline_cache() {
+    // systemd's CacheDirectory=, as default_state_dir().
+    const char* service = std::getenv("CACHE_DIRECTORY");
+    if (service != nullptr && *service != '\0') return std::string(std::string_view(service).substr(0, std::string_view(service).find(':'))) + "/pipelines.bin";
     const char* cache = std::getenv("XDG_CACHE_HOME");
     const char* home = std::getenv("HOME");
     if (cache != nullptr && *cache != '\0') return std::string(cache) + "/lorad/pipelines.bin";

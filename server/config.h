@@ -32,6 +32,7 @@ struct Config {
     uint32_t max_connections = 4096;
     uint32_t max_connections_per_address = 256;  // 0: no limit
     uint32_t drain_timeout_s = 30;
+    uint32_t engine_hang_s = 0;  // 0: by device
 
     std::string api_key_file;       // access/key_file.h; empty: none
     std::string api_key;            // one key for everything; empty: none
@@ -84,8 +85,14 @@ struct ConfigOption {
     std::string default_text;
     bool repeatable = false;
     bool is_switch = false;
+    bool is_text = false;  // a string in TOML, not a number
+    std::vector<std::string> choices = {};
 };
 std::vector<ConfigOption> config_options();
+
+// Names of the settings in which they differ.
+std::vector<std::string> differing_settings(Config a, Config b);
+void copy_setting(const std::string& name, Config from, Config& to);
 
 // Values by option name, as text; repeatable options have several.
 struct ConfigSource {

@@ -1,4 +1,4 @@
-// lorad: serve | key | check | devices | logits | generate | profile. Every flag is declared here or, for serve,
+// lorad: serve | key | check | devices | logits | generate | profile | print. Every flag is declared here or, for serve,
 // in config.cpp.
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/cli.h"
+#include "server/cli_print.h"
 
 namespace lorad::server {
 namespace {
@@ -106,7 +107,8 @@ class ServeCommand {
             "flags win over the environment, the environment over the file.");
     }
 
-    Status run() const {
+    // From all sources, as they are now.
+    Result<Config> read() const {
         std::vector<ConfigSource> sources;
         std::string file = config_file_.empty() ? config_file_of_environment() : config_file_;
         if (!file.empty()) {
@@ -124,8 +126,11 @@ class ServeCommand {
                 {options_[i].name, std::move(texts), "--" + options_[i].name});
         }
         sources.push_back(std::move(from_flags));
-        TRY_ASSIGN(Config config, build_config(sources));
-        return run_serve(config);
+        return build_config(sources);
+    }
+    Status run() const {
+        TRY_ASSIGN(Config config, read());
+        return run_serve(config, [this] { return read(); });
     }
 
   private:
@@ -157,6 +162,24 @@ void occupy_standard_streams() {
     }
 }
 
+Status print_topic(const CLI::App& app, const std::string& topic, const std::vector<std::string>& values) {
+    const std::vector<ConfigOption> options = config_options();
+    std::string text;
+    if (topic == "config") {
+        TRY_ASSIGN(text, print_config(options, values));
+    } else if (topic == "lorad.1") {
+        text = print_man_lorad(app);
+    } else if (topic == "lorad.toml.5") {
+        text = print_man_config(options);
+    } else if (topic == "bash" || topic == "zsh" || topic == "fish") {
+        text = print_completion(app, options, topic);
+    } else {
+        return make_error(ErrorCode::kInvalidConfig, format("{} cannot be printed; what can: {}", topic, fmt::join(kPrintTopics, ", ")));
+    }
+    if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return make_error(ErrorCode::kIo, "the output cannot be written");
+    return ok_status();
+}
+
 int report(const Status& status) {
     if (status.ok()) return 0;
     std::fprintf(stderr, "lorad: error: %s\n", status.error().message.c_str());
@@ -178,18 +201,16 @@ int run(int argc, char** argv) {
     KeyCommand key_command(*key);
 
     CLI::App* check = app.add_subcommand(
-        "check", "say what an adapter is and whether it fits a model; needs no GPU");
+        "check", "say what is wrong with a configuration, a model or an adapter; needs no GPU and serves nothing");
     CheckArguments check_arguments;
-    check->add_option("--model", check_arguments.model, "folder of the base model")
-        ->type_name("DIR")
-        ->required();
+    check->add_option("--config", check_arguments.config, "settings as for serve: this file and the environment")->type_name("FILE");
+    check->add_option("--model", check_arguments.model, "folder of the base model (default: the configuration's)")->type_name("DIR");
     check
         ->add_option("--adapter", check_arguments.adapter,
-                     "adapter: a PEFT or MLX folder, or a GGUF file")
-        ->type_name("PATH")
-        ->required();
-    check->add_flag("--json", check_arguments.as_json, "JSON instead of text");
-    check->footer("Exit status 0: it fits; 1: it is refused, with every reason.");
+                     "adapter: a PEFT or MLX folder, or a GGUF file (default: those of the configuration)")
+        ->type_name("PATH");
+    check->add_flag("--json", check_arguments.as_json, "JSON instead of text, of an adapter");
+    check->footer("Exit status 0: all is well; 1: something is not, with every reason.");
 
     CLI::App* devices = app.add_subcommand(
         "devices", "list the Vulkan devices and what speaks for or against each");
@@ -263,6 +284,12 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(1u, 10000u));
     profile->add_flag("--json", profile_arguments.as_json, "JSON instead of a table");
 
+    CLI::App* print = app.add_subcommand("print", "write a configuration file, a man page or shell completion to the standard output");
+    std::string topic;
+    std::vector<std::string> set_values;
+    print->add_option("topic", topic, "config, lorad.1, lorad.toml.5, bash, zsh or fish")->required();
+    print->add_option("--set", set_values, "a setting that the configuration file is to have")->type_name("NAME=VALUE");
+
     const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
     if (argc > 1 && argv[1][0] != '-' &&
         std::none_of(commands.begin(), commands.end(),
@@ -286,6 +313,7 @@ int run(int argc, char** argv) {
         if (!fits.ok()) return report(fits.error());
         return *fits ? 0 : kExitError;
     }
+    if (print->parsed()) return report(print_topic(app, topic, set_values));
     if (devices->parsed()) return report(run_devices(device, devices_as_json));
     if (logits->parsed()) return report(run_logits(logits_arguments));
     if (profile->parsed()) return report(run_profile(profile_arguments));

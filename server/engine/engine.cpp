@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include <pthread.h>
+
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
 namespace lorad::server {
 
 using Clock = std::chrono::steady_clock;
-
-// Of an engine without work, so that it sees a device that others lost.
-constexpr std::chrono::milliseconds kIdleTurn{250};
 
 Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& options)
     : runner_(runner),
@@ -79,7 +78,9 @@ void Engine::drain(std::chrono::milliseconds timeout) {
 }
 
 void Engine::run() {
+    pthread_setname_np(pthread_self(), "lorad-engine");
     for (;;) {
+        pulse_.beat();
         bool worked = step();
         if (stop_now_ || failed_) break;
         if (worked) continue;
@@ -90,6 +91,7 @@ void Engine::run() {
     finish_flights();
     end_all(make_error(ErrorCode::kDraining, "the server is shutting down"));
     publish();
+    pulse_.end();
     std::lock_guard lock(idle_mutex_);
     thread_ended_ = true;
     idle_changed_.notify_all();

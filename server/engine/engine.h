@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "model/step_batch.h"
+#include "server/engine/heartbeat.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
@@ -47,6 +48,8 @@ namespace lorad::server {
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
 inline constexpr double kStepStretch = 1.9;
 inline constexpr uint32_t kPromptOutputsMax = 32;
+// Of an engine without work, which beats, and sees a device that others lost.
+inline constexpr std::chrono::milliseconds kIdleTurn{250};
 inline constexpr uint32_t kChunkGranule = 16;  // rows of prompts come in multiples of it
 
 struct EngineOptions {
@@ -107,6 +110,8 @@ class Engine {
     // The device gave up; every stream has its error. The process should end for its supervisor.
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
+    // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step and what is posted.
+    Heartbeat heartbeat() const { return pulse_.read(); }
 
     // Any thread: runs the task on the engine's thread between two steps. After the last step it is
     // dropped.
@@ -204,6 +209,7 @@ class Engine {
     RequestQueue queue_;
     std::atomic<RequestId> next_id_{1};
     std::atomic<bool> failed_{false}, draining_{false}, stop_now_{false};
+    Pulse pulse_;  // turned by run()
 
     // Engine thread.
     PrefixCache blocks_;

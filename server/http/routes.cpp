@@ -5,6 +5,7 @@
 #include "server/adapter_metrics.h"
 #include "server/http/adapter_access.h"
 #include "server/http/embedded_files.h"
+#include "server/ops/process_metrics.h"
 
 namespace lorad::server {
 namespace {
@@ -51,7 +52,14 @@ HttpReply ready(const ServerContext* context) {
     if (context == nullptr) return health(false, "starting");
     if (context->engine.failed()) return health(false, "failed");
     if (!context->engine.accepting()) return health(false, "draining");
+    if (context->vitals != nullptr && context->vitals->state() != ops::Vital::kWell) return health(false, "stalled");
     return health(true, "ready");
+}
+
+// Whether a restart would help. That HTTP works shows in there being an answer.
+HttpReply live(const ServerContext* context) {
+    if (context != nullptr && context->vitals != nullptr && context->vitals->state() == ops::Vital::kHung) return health(false, "hung");
+    return health(true, "live");
 }
 
 HttpReply list_models(ServerContext& context, const HttpRequest& request) {
@@ -94,7 +102,8 @@ HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
     HttpReply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = context.metrics.text(resident, names_waiting_for_place(adapters)) +
-                 adapter_metrics_text(adapters, context.registry.stats(), context.base_name);
+                 adapter_metrics_text(adapters, context.registry.stats(), context.base_name) +
+                 ops::process_metrics_text(context.engine.heartbeat(), context.reload);
     if (context.http_metrics) reply.body += context.http_metrics();
     return reply;
 }
@@ -122,7 +131,7 @@ constexpr ContextRoute kRoutes[] = {
 void add_routes(Router& router, const ContextGate& gate) {
     using access::Access;
     router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return version(); });
-    router.add("GET", "/health/live", Access::open(), [](const HttpRequest&) { return health(true, "live"); });
+    router.add("GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); });
     router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
     router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
     add_file_routes(router);

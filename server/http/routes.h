@@ -15,6 +15,8 @@
 #include "server/http/adapter_choice.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
+#include "server/ops/reload.h"
+#include "server/ops/vitals.h"
 #include "server/text_codec.h"
 
 namespace lorad::server {
@@ -47,6 +49,9 @@ struct ServerContext {
     bool strict = false;            // fields that nobody knows are refused
     std::string adapter_root = {};  // folder that loads may read from; empty: any
     std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
+
+    const ops::Vitals* vitals = nullptr;       // null: nobody looks
+    const ops::ReloadState* reload = nullptr;  // null: there is none
 
     LoraScales lora_scales = {};
     access::BlobOwners blob_owners = {};

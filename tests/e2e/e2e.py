@@ -304,10 +304,23 @@ def check_sigterm_drains(lorad):
         check_equal(server.process.wait(30), 0, "exit status")
 
 
-def check_sighup_drains_unless_ignored(lorad):
-    with Server(lorad, adapters=()) as server:
-        server.process.send_signal(signal.SIGHUP)
-        check_equal(server.process.wait(30), 0, "exit status")
+def check_sighup_reloads(lorad):
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "lorad.toml")
+        file.write_text('log_level = "info"\n')
+        with Server(lorad, "--config", str(file), adapters=()) as server:
+            def reload(text, expected):
+                file.write_text(text)
+                server.process.send_signal(signal.SIGHUP)
+                for _ in range(100):
+                    if expected in server.log_text():
+                        return
+                    time.sleep(0.05)
+                raise AssertionError(f"{expected!r} is not in the log: {server.log_text()[-600:]}")
+            reload('log_level = "info"\ndrain_timeout_s = 7\n', "changed: drain-timeout-s")
+            reload('log_level = "loud"\n', "configuration not taken, the old one stays")
+            reload('log_level = "info"\nmax_num_seqs = 3\n', "a restart is needed for: max-num-seqs")
+            check_equal(server.request("GET", "/health/ready")[0], 200, "readiness after reloads")
 
 
 def check_closed_standard_streams(lorad):
@@ -470,7 +483,7 @@ SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, che
           check_limits_and_stops, check_seeds, check_refusals, check_adapters_come_and_go, check_broken_adapter_is_refused,
           check_disconnect_cancels, *adapter_checks.SHARED, *merge_checks.SHARED,
           *generate_checks.SHARED, *client_checks.SHARED, *sampling_checks.SHARED, *gateway_checks.SHARED, check_metrics, check_openai_client]
-OWN = [check_sigterm_drains, check_sighup_drains_unless_ignored, check_closed_standard_streams, check_second_signal_ends_at_once,
+OWN = [check_sigterm_drains, check_sighup_reloads, check_closed_standard_streams, check_second_signal_ends_at_once,
        check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
        check_command_line, *adapter_checks.OWN, *merge_checks.OWN, *swap_race.OWN]

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""What a built lorad is made of, as CycloneDX 1.5 JSON: sbom.py PROGRAM > lorad.cdx.json
+
+Shared libraries are looked up in dpkg (package, version, source); header-only ones, which leave no trace in the program, are named below; crates come
+from Cargo.lock. `--outdated` also asks apt which of the packages have a newer version in the lists that are there, and exits with 1 if one has: security
+fixes of the distribution that this build does not have."""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Compiled into the program from headers or static libraries of packages.
+BUILT_IN = ("nlohmann-json3-dev", "libcli11-dev", "libtomlplusplus-dev", "libcpp-httplib-dev", "libspdlog-dev", "libfmt-dev", "libvulkan-dev")
+
+
+def run(*argv):
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def package_of(path):
+    for candidate in (path, str(pathlib.Path(path).resolve()), path.removeprefix("/usr"), "/usr" + path):
+        found = run("dpkg-query", "-S", candidate)
+        if found:
+            return found.split(": ", 1)[0].split(",")[0].split(":")[0].strip()
+    return None
+
+
+def package_component(name, distribution):
+    fields = run("dpkg-query", "-W", "-f", "${Version}\t${Architecture}\t${source:Package}\t${Homepage}\n", name).splitlines()
+    if not fields:
+        return None
+    version, architecture, source, homepage = (fields[0] + "\t\t\t").split("\t")[:4]
+    url = f"pkg:deb/{distribution}/{name}@{version}?arch={architecture}"
+    component = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url, "properties": [{"name": "debian:source", "value": source}]}
+    if homepage:
+        component["externalReferences"] = [{"type": "website", "url": homepage}]
+    return component
+
+
+def crates():
+    for text in (ROOT / "model/text/Cargo.lock").read_text().split("[[package]]")[1:]:
+        fields = dict(re.findall(r'(?m)^(name|version|source|checksum) = "(.*)"$', text))
+        if "source" not in fields:
+            continue  # our own
+        url = f"pkg:cargo/{fields['name']}@{fields['version']}"
+        component = {"type": "library", "bom-ref": url, "name": fields["name"], "version": fields["version"], "purl": url}
+        if "checksum" in fields:
+            component["hashes"] = [{"alg": "SHA-256", "content": fields["checksum"]}]
+        yield component
+
+
+def newer_version(name):
+    policy = run("apt-cache", "policy", name)
+    installed, candidate = (re.search(rf"(?m)^  {word}: (\S+)", policy) for word in ("Installed", "Candidate"))
+    if not installed or not candidate or candidate.group(1) in ("(none)", installed.group(1)):
+        return None
+    newer = subprocess.run(["dpkg", "--compare-versions", candidate.group(1), "gt", installed.group(1)], check=False).returncode == 0
+    return candidate.group(1) if newer else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--outdated", action="store_true")
+    args = parser.parse_args()
+    release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release", encoding="utf-8") if "=" in line)
+    distribution = release.get("ID", "linux").strip('"')
+    libraries = re.findall(r"=> (/\S+)", run("ldd", args.program))
+    packages = sorted({package_of(path) for path in libraries} - {None} | {name for name in BUILT_IN if package_component(name, distribution)})
+    if args.outdated:
+        behind = {name: version for name in packages if (version := newer_version(name))}
+        for name, version in behind.items():
+            print(f"{name}: {version} is there")
+        sys.exit(1 if behind else 0)
+    components = [component for name in packages if (component := package_component(name, distribution))] + list(crates())
+    content = pathlib.Path(args.program).read_bytes()
+    version = run(args.program, "--version").strip() or "unknown"
+    digest = hashlib.sha256(content).hexdigest()
+    program = {"type": "application", "bom-ref": "lorad", "name": "lorad", "version": version, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    # The same program has the same document: no time, and a serial number by its contents.
+    document = {"bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{uuid.UUID(digest[:32])}", "version": 1,
+                "metadata": {"component": program}, "components": components,
+                "dependencies": [{"ref": "lorad", "dependsOn": [component["bom-ref"] for component in components]}]}
+    json.dump(document, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+// Whether the server still gets on: what /health/live, /health/ready and the service manager's watchdog go by.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "server/engine/heartbeat.h"
+
+namespace lorad::server::ops {
+
+struct VitalLimits {
+    // A turn of the engine, or a look at the registry, may take this long before the server counts as not ready: new requests
+    // should go elsewhere. Where recent steps took long it is two of them, up to half of `hang`.
+    std::chrono::milliseconds ready{1500};
+    // And this long before it counts as hung and wants to be restarted.
+    std::chrono::milliseconds hang{10'000};
+};
+
+enum class Vital : uint8_t {
+    kWell,
+    kSlow,  // not ready; may come back
+    kHung,  // not alive
+};
+
+// Pure.
+Vital judge(const Heartbeat& heartbeat, const VitalLimits& limits);
+
+// A thread of its own looks at the registry every kLookInterval, so that a lock that nobody gives back is found before a client finds it.
+class Vitals {
+  public:
+    struct Probes {
+        std::function<Heartbeat()> engine;   // any thread; never blocks
+        std::function<void()> look_at_registry;  // takes and gives back its lock
+    };
+    static constexpr std::chrono::milliseconds kLookInterval{250};
+
+    Vitals(Probes probes, const VitalLimits& limits);
+    ~Vitals();
+    Vitals(const Vitals&) = delete;
+    Vitals& operator=(const Vitals&) = delete;
+
+    // Any thread; never blocks.
+    Vital state() const;
+    // Which part holds it up: "engine" or "registry".
+    std::string_view slowest() const;
+    const VitalLimits& limits() const { return limits_; }
+    // Whether the watchdog may be fed: the manager restarts the process `watchdog` after this first said no, and no sooner than
+    // limits().hang after the last turn.
+    bool feeds(std::chrono::milliseconds watchdog) const;
+
+  private:
+    void run();
+
+    const Probes probes_;
+    const VitalLimits limits_;
+    Pulse look_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool over_ = false;  // under mutex_
+    std::thread thread_;
+};
+
+}  // namespace lorad::server::ops

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""T15: SIGTERM under load drops nothing that was accepted, refuses what comes after, ends what takes too long with an error, and is over in time."""
+
+import collections
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from frame import ADAPTERS, MODEL, check, check_equal, main  # first: it finds the others
+
+from service import Crowd, Manager, ask, status_of
+
+DRAIN_S = 30  # longer than what the crowd asks for takes
+ON_ITS_WAY_S = 0.1  # what was sent this shortly before the signal may not have been taken yet, and is refused like what comes after
+
+
+def one_drain(card, rng, totals, times):
+    """A crowd, then SIGTERM at some moment: every request that was sent before it ends well."""
+    with card.server("--drain-timeout-s", str(DRAIN_S), adapters=ADAPTERS[:2]) as server:
+        crowd = Crowd(server.host, server.port, n_clients=8, n_tokens=(2, 60), adapters=ADAPTERS[:2], seed=rng.randrange(1 << 30))
+        time.sleep(rng.uniform(0.2, 1.2))
+        probe, seen = threading.Event(), []
+
+        def watch():
+            while not probe.is_set():
+                seen.append((time.monotonic(), status_of(server.host, server.port, "/health/ready", 1)))
+                time.sleep(0.005)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        signalled = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        late = []
+        for _ in range(5):
+            time.sleep(0.1)
+            if server.process.poll() is None:
+                late.append(ask(server.host, server.port, {"model": "base", "prompt": [5], "max_tokens": 1, "ignore_eos": True, "return_token_ids": True}))
+        code = server.process.wait(DRAIN_S + 10)
+        ended = time.monotonic()
+        probe.set()
+        watcher.join()
+        answers = crowd.stop()
+        accepted = [a for a in answers if a.sent < signalled - ON_ITS_WAY_S]
+        totals.update(a.kind for a in accepted)
+        check_equal(code, 0, "exit status")
+        check_equal({a.kind for a in accepted}, {"done"}, f"endings of what was sent before the signal: {[a for a in accepted if a.kind != 'done'][:3]}")
+        between = {a.kind for a in answers if abs(a.sent - signalled) <= ON_ITS_WAY_S}
+        check(between <= {"done", "503", "refused", "lost"}, f"endings of what was sent about the time of the signal: {between}")
+        after = {a.kind for a in answers if a.sent > signalled + ON_ITS_WAY_S} | {a.kind for a in late}
+        check(after <= {"503", "refused", "lost"}, f"endings of what was sent after the signal: {after}")
+        not_ready = [when for when, status in seen if when > signalled and status != 200]
+        check(not_ready, "it never became not ready")
+        still_ready = [when for when, status in seen if when > signalled + 0.1 and status == 200]
+        check(not still_ready, f"ready {max(still_ready, default=0) - signalled:.3f} s after the signal")
+        times["not ready s"] = max(times.get("not ready s", 0), min(not_ready) - signalled)
+        last = max([a.ended for a in accepted] + [signalled])
+        check(ended - last <= 1.5, f"the process ended {ended - last:.2f} s after its last request")
+        times["exit after last s"] = max(times.get("exit after last s", 0), ended - last)
+
+
+def too_long(card, n):
+    """Streams that take longer than the drain: an error event, and exit 0 in time."""
+    for i in range(n):
+        with card.server("--drain-timeout-s", "0", adapters=()) as server:
+            crowd = Crowd(server.host, server.port, n_clients=4, n_tokens=(400, 400), seed=card.seed + i, only_streams=True)
+            time.sleep(0.6)
+            signalled = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            check_equal(server.process.wait(20), 0, "exit status")
+            took = time.monotonic() - signalled
+            check(took <= 1, f"a drain of 0 s took {took:.2f} s")
+            kinds = collections.Counter(a.kind for a in crowd.stop() if a.sent < signalled - ON_ITS_WAY_S)
+            check(kinds["error event"] and set(kinds) <= {"error event", "done"}, f"endings: {dict(kinds)}")
+            card.trials += sum(kinds.values())
+
+
+def second_signal(card, n):
+    for _ in range(n):
+        with card.server("--drain-timeout-s", "60", adapters=()) as server:
+            crowd = Crowd(server.host, server.port, n_clients=4, n_tokens=(400, 400), seed=card.seed, only_streams=True)
+            time.sleep(0.5)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            check(server.process.poll() is None, "it ended before its streams")
+            second = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(10)
+            check(time.monotonic() - second <= 1, f"{time.monotonic() - second:.2f} s after the second signal")
+            crowd.stop()
+
+
+class Activated:
+    """What lorad.socket does: the socket is ours and stays; each process inherits it as descriptor 3."""
+
+    def __init__(self, card):
+        self.card, self.listener = card, socket.socket()
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen(512)
+        self.host, self.port = self.listener.getsockname()
+
+    def start(self):
+        manager = Manager(self.card.folder)
+        environment = dict(os.environ, LISTEN_FDS="1", LISTEN_FDNAMES="http", **manager.env)
+        command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$@"', "sh", self.card.lorad, "serve", "--model", str(MODEL / "base"), "--state-dir", "none",
+                   "--drain-timeout-s", str(DRAIN_S)]
+        listener = self.listener.fileno()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3,) if listener == 3 else (),
+                                   close_fds=False, preexec_fn=None if listener == 3 else lambda: os.dup2(listener, 3))
+        manager.wait("READY", 60)
+        return process
+
+
+def restarts(card, n):
+    """With an inherited socket clients see no refusal while one process ends and the next begins."""
+    activated = Activated(card)
+    process = activated.start()
+    crowd = Crowd(activated.host, activated.port, n_clients=4, n_tokens=(2, 40), adapters=("base",), seed=card.seed)
+    for _ in range(n):
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        check_equal(process.wait(30), 0, "exit status")
+        process = activated.start()
+    time.sleep(0.5)
+    answers = crowd.stop()
+    process.terminate()
+    check_equal(process.wait(30), 0, "exit status")
+    kinds = collections.Counter(a.kind for a in answers)
+    check(set(kinds) <= {"done", "503"} and kinds["done"], f"endings over {n} restarts: {dict(kinds)}: {[a for a in answers if a.kind not in ('done', '503')][:3]}")
+    card.figure("restarts", n)
+    card.figure("refused over restarts", kinds["refused"] + kinds["lost"])
+    card.trials += len(answers)
+
+
+def run(card):
+    n = 3 if card.quick else 100
+    rng, totals, times = random.Random(card.seed), collections.Counter(), {}
+    with card.part("SIGTERM under load"):
+        for _ in range(n):
+            one_drain(card, rng, totals, times)
+    card.figure("cycles", n)
+    card.figure("dropped", sum(count for kind, count in totals.items() if kind != "done"))
+    for name, value in times.items():
+        card.figure(name, value)
+    card.trials += sum(totals.values())
+    with card.part("streams that take too long end with an error"):
+        too_long(card, 1 if card.quick else 20)
+    with card.part("the second SIGTERM ends it at once"):
+        second_signal(card, 1 if card.quick else 10)
+    with card.part("an inherited socket refuses nobody over a restart"):
+        restarts(card, 1 if card.quick else 20)
+    if card.quick:
+        card.short_of("100 cycles; tests/scorecard.sh --tier nightly --only T15")
+
+
+if __name__ == "__main__":
+    main("T15", run)

@@ -112,7 +112,9 @@ Status check_adapter_name(std::string_view name, std::string_view base_name) {
     if (name.front() == '/') return refuse("expected no / at the beginning");
     for (size_t begin = 0; begin <= name.size();) {
         const size_t end = std::min(name.find('/', begin), name.size());
-        if (name.substr(begin, end - begin) == "..") return refuse("expected no part \"..\"");
+        // Clients and proxies take these out of a path.
+        const std::string_view part = name.substr(begin, end - begin);
+        if (part == "." || part == "..") return refuse("expected no part \".\" or \"..\"");
         begin = end + 1;
     }
     if (name == base_name) return refuse(format("{} is the base model", json_quote(name)));

@@ -29,6 +29,8 @@ struct BaseModel {
     bool has_same_tensor(std::string_view name, const model::Tensor& tensor) const;
 
     model::ModelConfig config;
+    // Adapters with numbers that are not finite, or absurd, are refused. False only in tests of what one would do.
+    bool checks_numbers = true;
     std::filesystem::path folder;  // empty: from the config alone
     std::string fingerprint;       // 64 hex digits
     std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32

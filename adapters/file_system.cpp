@@ -185,14 +185,16 @@ class SystemFileSystem final : public FileSystem {
         int folder;
         const char* name;  // of the path that was asked about
     };
-    // Folders are opened once; what lies behind their names later does not matter.
+    // Folders are opened once; what lies behind their names later does not matter. Takes no memory: uploads that fail for want of it clean up.
     Place place_of(const std::string& path) const {
         const size_t slash = path.find('/');
-        if (slash == std::string::npos) return {folders_.at("").get(), path.c_str()};
-        return {folders_.at(path.substr(0, slash)).get(), path.c_str() + slash + 1};
+        if (slash == std::string::npos) return {folders_.find(std::string_view())->second.get(), path.c_str()};
+        const auto folder = folders_.find(std::string_view(path).substr(0, slash));
+        CHECK(folder != folders_.end());
+        return {folder->second.get(), path.c_str() + slash + 1};
     }
 
-    std::map<std::string, Descriptor> folders_;  // all made before other threads come
+    std::map<std::string, Descriptor, std::less<>> folders_;  // all made before other threads come
     Descriptor lock_;
 };
 

@@ -16,6 +16,9 @@ struct Misfit {
     bool unsupported = false;  // well formed, but of a variant that is not applied
 };
 
+// More are not told one by one.
+inline constexpr size_t kMisfitsMax = 1000;
+
 // "2 problems: TENSOR: expected X, found Y; ...", at most 20 of them: kAdapterInvalid, or kAdapterUnsupported if that is all
 // there is. What is broken comes before what is merely not supported.
 Error misfit_error(std::vector<Misfit> misfits);

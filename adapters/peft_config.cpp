@@ -137,6 +137,13 @@ Result<std::vector<int64_t>> read_integers(const JsonValue& value) {
     return integers;
 }
 
+// Lists name modules; the largest models have a thousand, and each entry may cost an expression.
+constexpr size_t kListMax = 8192, kPatternsMax = 2048;
+Status check_length(const JsonValue& list, size_t max) {
+    if (list.size() <= max) return ok_status();
+    return list.error(format("expected at most {} entries, found {}", max, list.size()));
+}
+
 // Everything beyond A and B on linear layers.
 Status parse_variants(const JsonValue& root, PeftConfig& config) {
     TRY_ASSIGN(config.use_dora, root.bool_or("use_dora", false));
@@ -151,6 +158,7 @@ Status parse_variants(const JsonValue& root, PeftConfig& config) {
     }
     config.bias = bias == "none" ? BiasKind::kNone : bias == "all" ? BiasKind::kAll : BiasKind::kLoraOnly;
     if (const auto modules = root.find("modules_to_save")) {
+        TRY(check_length(*modules, kListMax));
         TRY_ASSIGN(const std::vector<JsonValue> items, modules->as_array());
         for (const JsonValue& item : items) {
             TRY_ASSIGN(const std::string_view name, item.as_string());
@@ -181,6 +189,7 @@ Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view ke
     if (!value) return selector;
     if (value->is_array()) {
         selector.kind = ModuleSelector::Kind::kNames;
+        TRY(check_length(*value, kListMax));
         for (const JsonValue& item : *value->as_array()) {
             TRY_ASSIGN(const std::string_view name, item.as_string());
             selector.names.emplace_back(name);
@@ -216,6 +225,7 @@ Result<ModulePattern<T>> parse_pattern(const JsonValue& root, std::string_view k
     ModulePattern<T> pattern;
     const auto object = root.find(key);
     if (!object) return pattern;
+    TRY(check_length(*object, kPatternsMax));
     TRY_ASSIGN(const std::vector<JsonMember> members, object->as_object());
     for (const JsonMember& member : members) {
         Result<Regex> regex = Regex::compile(format("(.*\\.)?({})$", member.key));
@@ -263,6 +273,7 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
     if (const auto patterns = root.find("layers_pattern")) {
         std::vector<JsonValue> items;
         if (patterns->is_array()) {
+            TRY(check_length(*patterns, kPatternsMax));
             items = *patterns->as_array();
         } else {
             items.push_back(*patterns);

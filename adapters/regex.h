@@ -14,7 +14,7 @@ namespace lorad::adapters {
 
 // Steps that matching may still take; shared by all expressions of an adapter.
 struct RegexBudget {
-    uint64_t n_steps = 50'000'000;
+    uint64_t n_steps = 10'000'000;  // some 80 ms; a large model's modules take two millions
 };
 
 // Bytes, not characters; '.' matches all but a newline. Compiled once, then used by any number of threads.

@@ -72,17 +72,24 @@ Result<AdapterInfo> Registry::commit(const std::string& name, const std::functio
     return find(name).value_or(before);
 }
 
+// Under Pool::mutex.
+const GenerationPtr& Registry::known_generation(const GenerationRecord& record) {
+    const auto found = pool_->generations.find(record.id);
+    if (found != pool_->generations.end()) return found->second;
+    auto made = std::make_shared<Generation>(record);
+    return pool_->generations.emplace(record.id, std::move(made)).first->second;
+}
+
 // What the catalogue says counts from here on.
 void Registry::publish(Catalogue next) {
     Freed freed;
     {
         const std::lock_guard lock(pool_->mutex);
-        catalogue_ = std::make_shared<const Catalogue>(std::move(next));
         auto& generations = pool_->generations;
-        for (const auto& [id, record] : catalogue_->generations) {
-            auto& generation = generations[id];
-            if (!generation) generation = std::make_shared<Generation>(record);
-        }
+        // What may fail for want of memory comes first.
+        auto shared = std::make_shared<const Catalogue>(std::move(next));
+        for (const auto& [id, record] : shared->generations) known_generation(record);
+        catalogue_ = std::move(shared);
         for (auto& [id, generation] : generations) {
             generation->in_catalogue = catalogue_->generations.contains(id);
             generation->n_names = generation->n_pins = 0;

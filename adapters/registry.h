@@ -199,6 +199,7 @@ class Registry {
     // The name as it is afterwards; as it was where it is gone.
     Result<AdapterInfo> commit(const std::string& name, const std::function<Status(Catalogue&)>& change);
     void publish(Catalogue next);
+    const GenerationPtr& known_generation(const GenerationRecord& record);
     void collect_files();
     void discard_files(const std::vector<std::string>& blobs);
     void keep_active(const std::string& name);

@@ -251,9 +251,7 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
 std::shared_ptr<LeaseState> Registry::lease_of(const GenerationRecord& record, std::string name) {
     auto lease = std::make_shared<LeaseState>(pool_);
     const std::lock_guard lock(pool_->mutex);
-    auto& generation = pool_->generations[record.id];
-    if (!generation) generation = std::make_shared<Generation>(record);
-    lease->generations = {generation};
+    lease->generations = {known_generation(record)};
     lease->uses = {{kNoAdapterSlot, 1.0f}};
     lease->content = {{record.id, 1.0f}};
     lease->name = std::move(name);

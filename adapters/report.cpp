@@ -166,6 +166,7 @@ AdapterReport inspect_adapter(AdapterSource source, const BaseModel& base) {
     report.base_fingerprint = base.fingerprint;
     report.warnings = adapter.warnings;
     report.refused = std::move(inspection.misfits);
+    if (report.refused.size() > kMisfitsMax) report.refused.resize(kMisfitsMax);
     report.error = std::move(inspection.error);
     Describer(adapter, report).describe();
     report.device_bytes = packed_bytes(adapter);

@@ -123,7 +123,8 @@ class DiskStore final : public Store {
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
-        std::string path;
+        // What may fail for want of memory comes before what is counted.
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest);
         {
             const std::lock_guard lock(mutex_);
             if (n_uploads_ >= limits_.n_uploads_max) {
@@ -131,28 +132,32 @@ class DiskStore final : public Store {
             }
             // An early answer; what is written counts.
             TRY(make_room(bytes.value_or(0)));
-            ++n_uploads_;
-            path = format("incoming/{}", next_upload_++);
+            upload->admit(format("incoming/{}", next_upload_++));
         }
-        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, std::move(path), digest);
         TRY(upload->open());
         return std::unique_ptr<BlobUpload>(std::move(upload));
     }
 
     class Upload final : public BlobUpload {
       public:
-        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, std::string path, Digest digest)
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest)
             : store_(store),
               sha256_(std::move(sha256)),
-              path_(std::move(path)),
               compares_(digest == Digest::kCompare),
               bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
         ~Upload() override {
             file_.reset();
+            if (path_.empty()) return;
             if (!kept_) (void)store_.files_->remove(path_).ok();
             const std::lock_guard lock(store_.mutex_);
             --store_.n_uploads_;
             store_.incoming_bytes_ -= n_bytes_;
+        }
+
+        // Under the store's mutex.
+        void admit(std::string path) {
+            path_ = std::move(path);
+            ++store_.n_uploads_;
         }
 
         Status open() {
@@ -192,7 +197,8 @@ class DiskStore final : public Store {
 
       private:
         DiskStore& store_;
-        const std::string sha256_, path_;
+        const std::string sha256_;
+        std::string path_;  // empty before it is admitted
         const bool compares_;
         const uint64_t bytes_max_;
         std::unique_ptr<NewFile> file_;
@@ -234,28 +240,32 @@ class DiskStore final : public Store {
         return make_error(ErrorCode::kStoreReadOnly, "the disk of the adapter store fails; the store is read-only, see the log");
     }
 
-    // Whichever copy is sound and newer.
+    // Whichever copy is sound and newer; what is missing, damaged or older is written again.
     Status read_catalogue() {
-        bool any = false, sound = false;
         std::optional<Error> problem;
+        std::vector<uint64_t> sequences;  // of the sound copies
         for (const std::string& name : {kManifest, kCopy}) {
             auto text = files_->read(name, kManifestBytesMax);
             if (!text.ok() && text.error().code == ErrorCode::kAdapterFileNotFound) continue;
-            any = true;
             auto catalogue = text.ok() ? parse_manifest(text->text()) : Result<Catalogue>(text.error());
             if (!catalogue.ok()) {
                 log_error("the adapter store: {} is not used: {}", name, catalogue.error().message);
                 problem = catalogue.error();
                 continue;
             }
-            if (!sound || catalogue->sequence > found_.sequence) found_ = std::move(catalogue).value();
-            sound = true;
+            sequences.push_back(catalogue->sequence);
+            if (sequences.size() == 1 || catalogue->sequence > found_.sequence) found_ = std::move(catalogue).value();
         }
-        if (any && !sound) {
+        if (problem && sequences.empty()) {
             return make_error(ErrorCode::kIo, format("{}; no copy of it is sound. Put both files aside to begin with no adapters",
                                                      problem->message));
         }
         set_used(found_);
+        const bool both = sequences.size() == 2 && sequences[0] == sequences[1];
+        if (!both && !sequences.empty()) {
+            const Status mended = save(found_);
+            if (!mended.ok()) log_warn("the adapter store: the registry has one sound copy: {}", mended.error().message);
+        }
         return ok_status();
     }
 

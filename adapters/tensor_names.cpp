@@ -82,11 +82,11 @@ std::optional<TensorRole> take_suffix(std::string_view& name) {
     return std::nullopt;
 }
 
-// The layer's number; nothing if the text is none. Too large ones give UINT32_MAX.
+// The layer's number as the base writes it; nothing if the text is none. Too large ones give UINT32_MAX.
 std::optional<uint32_t> read_layer(std::string_view digits) {
     uint32_t layer = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-    if (digits.empty() || end != digits.data() + digits.size()) return std::nullopt;
+    if (digits.empty() || end != digits.data() + digits.size() || (digits.size() > 1 && digits.front() == '0')) return std::nullopt;
     return error == std::errc() ? layer : UINT32_MAX;
 }
 

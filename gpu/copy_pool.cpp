@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "proto/base/thread.h"
+
 namespace lorad::gpu {
 namespace {
 
@@ -26,7 +28,12 @@ void CopyPool::copy(std::byte* to, const std::byte* from, size_t n_bytes) {
         return;
     }
     while (threads_.size() + 1 < n_threads_) {
-        threads_.emplace_back([this, index = threads_.size() + 1] { work(index); });
+        std::thread thread;
+        if (!start_thread(thread, [this, index = threads_.size() + 1] { work(index); })) {
+            n_threads_ = threads_.size() + 1;
+            break;
+        }
+        threads_.push_back(std::move(thread));
     }
     {
         std::lock_guard lock(mutex_);

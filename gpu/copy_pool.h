@@ -22,7 +22,7 @@ class CopyPool {
     void work(size_t index);
     void copy_part(size_t index) const;
 
-    const size_t n_threads_;  // including the caller
+    size_t n_threads_;  // including the caller; fewer where no more can be started
     std::vector<std::thread> threads_;
     std::mutex mutex_;  // guards all below
     std::condition_variable started_, finished_;

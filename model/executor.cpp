@@ -15,6 +15,7 @@
 #include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/thread.h"
 
 namespace lorad::model {
 namespace {
@@ -206,7 +207,12 @@ Status Executor::Impl::warm_up() {
         for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));
     };
     std::vector<std::thread> threads;
-    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) threads.emplace_back(work);
+    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
+        if (!start_thread(threads.emplace_back(), work)) {  // fewer will do
+            threads.pop_back();
+            break;
+        }
+    }
     work();
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {

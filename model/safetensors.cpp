@@ -173,6 +173,8 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
                                   header_end - kSafetensorsLengthBytes);
     const std::span<const std::byte> data = file.subspan(header_end);
 
+    // JSON files may begin with a byte order mark; other readers of this format refuse it.
+    if (header.starts_with("\xef\xbb\xbf")) return make_error(code, "header: expected JSON, found a byte order mark");
     const HeaderLimits limits = header_limits(code);
     TRY_ASSIGN(const JsonDocument document, parse_json(header, {.name = "header", .code = code, .max_bytes = limits.bytes, .max_depth = 3,
                                                                 .max_values = limits.values}));

@@ -86,7 +86,13 @@ Result<std::optional<Structure>> response_format(const JsonValue& root) {
 Result<Structure> one_structure(const JsonValue& value, std::string_view kind) {
     std::string path = value.path();
     if (kind == "json") return schema_structure(value, path);
-    if (kind == "regex") return text_structure(value, StructureKind::kRegex, path);
+    if (kind == "regex") {
+        TRY_ASSIGN(Structure regex, text_structure(value, StructureKind::kRegex, path));
+        // A parser takes memory for each group before it finds that there are too many: they are counted here.
+        constexpr ptrdiff_t kGroupsMax = 4096;
+        if (std::ranges::count(regex.source, '(') > kGroupsMax) return value.error(format("expected at most {} groups", kGroupsMax));
+        return regex;
+    }
     if (kind == "choice") return choice_structure(value, path);
     return text_structure(value, StructureKind::kLark, path);
 }

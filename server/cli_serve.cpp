@@ -18,6 +18,7 @@
 #include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
 #include "server/http/routes.h"
+#include "server/memory_reserve.h"
 #include "server/model_text.h"
 #include "server/ops/activation.h"
 #include "server/ops/lifecycle.h"
@@ -161,6 +162,7 @@ ops::VitalLimits vital_limits(const Config& config, bool is_cpu) {
 Status run_serve(const Config& config, const std::function<Result<Config>()>& read_again) {
     apply_log_settings(config);
     ops::install_signals();
+    install_memory_reserve();
     const ServiceEnvironment service = service_environment();
     ops::ServiceManager manager(service);
     if (config.model.empty()) {

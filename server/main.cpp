@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include <fcntl.h>
 
@@ -328,5 +329,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     lorad::server::occupy_standard_streams();
-    return lorad::server::run(argc, argv);
+    // What is left to throw is the system's: no memory, no threads.
+    try {
+        return lorad::server::run(argc, argv);
+    } catch (const std::exception& exception) {
+        std::fprintf(stderr, "lorad: error: the system gives no more memory or threads: %s\n", exception.what());
+        return 1;
+    }
 }

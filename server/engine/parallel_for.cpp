@@ -1,11 +1,17 @@
 #include "server/engine/parallel_for.h"
 
+#include "proto/base/thread.h"
+
 namespace lorad::server {
 
 ParallelFor::ParallelFor(uint32_t n_workers) {
     CHECK(n_workers > 0);
-    for (uint32_t worker = 1; worker < n_workers; ++worker)
-        threads_.emplace_back([this, worker] { work(worker); });
+    threads_.reserve(n_workers - 1);
+    for (uint32_t worker = 1; worker < n_workers; ++worker) {
+        std::thread thread;
+        if (!start_thread(thread, [this, worker] { work(worker); })) break;  // fewer will do
+        threads_.push_back(std::move(thread));
+    }
 }
 
 ParallelFor::~ParallelFor() {

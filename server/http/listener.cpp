@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <limits>
+#include <new>
 
 #include <httplib.h>
 #include <sys/resource.h>
@@ -12,6 +13,7 @@
 #include "proto/base/log.h"
 #include "server/http/bounded_body.h"
 #include "server/http/guard/plain_reply.h"
+#include "server/memory_reserve.h"
 
 namespace lorad::server {
 namespace {
@@ -158,8 +160,14 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
     ours.client_gone = [&exchange] { return exchange.client_gone(); };
+    const auto no_memory = [] { return error_reply(make_error(ErrorCode::kOutOfMemory, "the server is out of memory; try again")); };
     try {
+        // What gives memory back, or says how it is, goes on.
+        const bool takes_memory = ours.method == "POST" || ours.method == "PUT";
+        if (takes_memory && !memory_reserve_is_whole()) return no_memory();
         return router->handle(std::move(ours));
+    } catch (const std::bad_alloc&) {
+        return no_memory();
     } catch (const std::exception& exception) {
         return internal_error(exception.what());
     } catch (...) {

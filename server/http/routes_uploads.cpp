@@ -214,12 +214,18 @@ constexpr ContextRoute kRoutes[] = {
 Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path,
                                            std::string_view param) {
     if (context.adapter_root.empty()) return std::filesystem::path(path);
+    const auto is_below = [](const std::filesystem::path& folder, const std::filesystem::path& inside) {
+        return std::mismatch(folder.begin(), folder.end(), inside.begin(), inside.end()).first == folder.end();
+    };
+    // By its text first: what is written as outside is not even looked at.
     std::error_code error;
-    std::filesystem::path root = std::filesystem::canonical(context.adapter_root, error);
+    const std::filesystem::path given = std::filesystem::absolute(context.adapter_root, error).lexically_normal();
+    const std::filesystem::path root = std::filesystem::canonical(context.adapter_root, error);
+    const std::filesystem::path asked = std::filesystem::absolute(path, error).lexically_normal();
     std::filesystem::path real;
-    if (!error) real = std::filesystem::weakly_canonical(path, error);
-    auto [root_end, rest] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-    if (error || root_end != root.end()) {
+    const bool has_nul = path.find('\0') != std::string::npos;
+    if (!error && !has_nul && (is_below(given, asked) || is_below(root, asked))) real = std::filesystem::weakly_canonical(asked, error);
+    if (error || real.empty() || !is_below(root, real)) {
         return make_error(ErrorCode::kAdapterPathForbidden,
                           format("{}: adapters are read from one folder only, this is outside", param),
                           std::string(param));

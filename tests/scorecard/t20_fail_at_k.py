@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""T20: the k-th allocation, open, write, sync, rename, read or accept fails, for each k, once or for good: the call that it hits is answered so, nothing that
+was acknowledged is lost, nothing leaks, and the server goes on."""
+
+import contextlib
+import errno
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+
+from frame import check, check_equal, main
+
+import faults
+from adapter_checks import FILES, digest_of, files_of
+
+PATIENCE_S = 20  # for one call; five seconds on a machine that does nothing else
+REFUSALS = {(507, "lora_storage_full"), (507, "lora_storage_unavailable"), (503, "lora_store_read_only"), (503, "io_error"), (507, "out_of_memory"),
+            (404, "adapter_file_not_found"), (404, "adapter_not_found"), (404, "model_not_found"), (429, "lora_load_busy")}
+NAMES = {faults.OPEN: "open", faults.WRITE: "write", faults.SYNC: "fsync", faults.RENAME: "rename", faults.READ: "read", faults.REMOVE: "unlink", faults.MAP: "mmap",
+         faults.ALLOC: "malloc", faults.ACCEPT: "accept", faults.POLL: "epoll", faults.THREAD: "threads"}
+STORE_ERRORS = {faults.OPEN: (errno.EIO, errno.EMFILE, errno.ENOSPC), faults.WRITE: (errno.ENOSPC, errno.EIO, errno.EDQUOT, 0), faults.SYNC: (errno.EIO, errno.ENOSPC),
+                faults.RENAME: (errno.ENOSPC, errno.EIO), faults.READ: (errno.EIO,), faults.REMOVE: (errno.EIO,), faults.MAP: (errno.ENOMEM,)}
+ACCEPT_ERRORS = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPROTO, errno.ENOBUFS, errno.EINTR)
+
+
+class Subject:
+    """A daemon under the library that makes calls fail, with a store that outlives it."""
+
+    def __init__(self, card, tag):
+        self.card, self.state = card, card.folder / f"state-{tag}"
+        self.fail_at = faults.FailAt(card.build, card.folder)
+        self.stack = contextlib.ExitStack()
+        self.server, self.known, self.possible, self.n_starts = None, {}, [], 0
+        self.contents = {name: files_of(name) for name in ("pirate", "shout")}
+
+    def start(self):
+        self.stop()
+        self.fail_at.disarm()
+        self.server = self.stack.enter_context(self.card.server("--state-dir", str(self.state), "--log-level", "error", "--max-loras", "4", "--http-threads", "8",
+                                                                adapters=(), env=self.fail_at.env))
+        self.n_starts += 1
+        found = self.listed()
+        # A call that was answered with a failure may have reached the disk, or not.
+        check(found == self.known or found in self.possible, f"after a restart: {found}, acknowledged was {self.known}, failed {self.possible}")
+        self.known, self.possible = found, []
+        self.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})
+        time.sleep(0.3)
+        self.open_before = self.open_now()
+
+    def stop(self):
+        self.stack.close()
+        if self.server is not None:
+            check(self.server.process.returncode in (0, None), f"the server ended with {self.server.process.returncode}")
+        self.server = None
+
+    def alive(self):
+        return self.server is not None and self.server.process.poll() is None
+
+    def ask(self, method, path, body=None, raw=None):
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, raw if raw is not None else None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+            return response.status, json.loads(text) if text and "json" in (response.getheader("Content-Type") or "") else text
+        finally:
+            connection.close()
+
+    def open_now(self):
+        """Descriptors but for connections that the server has not given up yet."""
+        for _ in range(50):
+            found = faults.descriptors(self.server.process.pid)
+            if not hasattr(self, "open_before") or len(found) <= len(self.open_before):
+                break
+            time.sleep(0.1)
+        return found
+
+    def listed(self):
+        status, body = self.ask("GET", "/v1/adapters")
+        check_equal(status, 200, f"the list: {body}")
+        return {a["id"]: a["generation"] for a in body["data"]}
+
+    def life(self):
+        """Upload, registration, replacement, use, deletion. What came back; known is what was acknowledged."""
+        answers, names = [], ["pirate", "shout"]
+        for content in names:
+            files = self.contents[content]
+            digests = {file: f"sha256:{digest_of(data)}" for file, data in files.items()}
+            for file, data in files.items():
+                answers.append(self.ask("PUT", f"/v1/adapters/blobs/{digests[file]}", raw=data))
+            after = {"x": digest_of("".join(f"{digests[f][7:]}  {f}\n" for f in FILES).encode())}
+            answers.append(self.ask("POST", "/v1/adapters", {"name": "x", "files": digests, "replace": True}))
+            if answers[-1][0] == 201:
+                self.known, self.possible = after, []
+            else:
+                self.possible.append(after)
+        answers.append(self.ask("POST", "/v1/completions", {"model": "x", "prompt": "x", "max_tokens": 1}))
+        answers.append(self.ask("DELETE", "/v1/adapters/x"))
+        if answers[-1][0] == 200:
+            self.known, self.possible = {}, []
+        else:
+            self.possible.append({})
+        return answers
+
+    def settled(self):
+        """Back to a server that takes calls: a restart where its store is read-only by its own rule. True if there was one."""
+        if self.alive():
+            status, answer = self.ask("PUT", f"/v1/adapters/blobs/sha256:{digest_of(b'probe')}", raw=b"probe")
+            if status == 201:
+                return False
+            check_equal((status, answer["error"]["code"]), (503, "lora_store_read_only"), "a server that takes nothing, and no reason for it")
+        self.start()
+        return True
+
+
+def check_answers(answers, where):
+    for status, body in answers:
+        if status in (200, 201):
+            continue
+        code = body["error"]["code"] if isinstance(body, dict) else body
+        check((status, code) in REFUSALS, f"{where}: {status} {body}")
+
+
+def fail_store(card, subject, kind, error, persistent, k):
+    where = f"{NAMES[kind]} {k} {'and all after it ' if persistent else ''}with {errno.errorcode.get(error, 'a short write')}"
+    before = dict(subject.known)
+    subject.fail_at.arm(kind, k, error, persistent)
+    try:
+        answers = subject.life()
+    except (OSError, http.client.HTTPException) as problem:
+        raise AssertionError(f"{where}: {problem!r}, exit status {subject.server.process.poll()}: {subject.server.log_text()[-300:]}") from problem
+    _, n_failed, n_let = subject.fail_at.disarm()
+    check(subject.alive(), f"{where}: the server has ended")
+    check_answers(answers, where)
+    if n_failed == 0:
+        return n_let > 0
+    if kind == faults.SYNC or (kind == faults.WRITE and persistent):
+        check(any(status >= 500 for status, _ in answers), f"{where}: acknowledged all the same")
+    if "x" in subject.known or "x" in before:
+        listed = subject.listed()
+        check_equal(listed, subject.known, f"{where}: names")
+    check_equal(subject.ask("GET", "/health/ready")[0], 200, f"{where}: the listener")
+    if not subject.settled():
+        check_equal([status for status, _ in subject.life()], [201, 201, 201, 201, 201, 201, 200, 200], f"{where}: the same once more, undisturbed")
+        leaked = len(subject.open_now()) - len(subject.open_before)
+        check(leaked <= 0, f"{where}: {leaked} descriptors more")
+    return True
+
+
+def store_faults(card):
+    subject = Subject(card, "store")
+    n = 0
+    try:
+        subject.start()
+        for kind, errors in STORE_ERRORS.items():
+            with card.part(f"{NAMES[kind]} fails"):
+                if not subject.alive():
+                    subject.start()
+                subject.settled()
+                subject.life()
+                subject.fail_at.arm(kind)
+                subject.life()
+                n_calls = subject.fail_at.disarm()[0]
+                card.say(f"{NAMES[kind]}: {n_calls} calls")
+                for error in errors[:1] if card.quick else errors:
+                    for persistent in (False, True):
+                        ks = range(1, n_calls + 2)
+                        if card.quick:
+                            ks = sorted(card.random.sample(ks, min(len(ks), 2 if kind == faults.SYNC else 4)))
+                        for k in ks:
+                            more = fail_store(card, subject, kind, error, persistent, k)
+                            n += 1
+                            if not more:
+                                break
+    finally:
+        subject.fail_at.disarm()
+        subject.stop()
+    card.figure("store: calls failed, restarts", f"{n}, {subject.n_starts}")
+    return n
+
+
+def accept_faults(card):
+    subject = Subject(card, "accept")
+    n = 0
+    with card.part("accept and epoll fail"):
+        subject.start()
+        try:
+            for kind, errors in ((faults.ACCEPT, ACCEPT_ERRORS), (faults.POLL, (errno.EINTR, errno.ENOMEM))):
+                for error in errors:
+                    for persistent in (False, True):
+                        for k in (1, 2) if card.quick else range(1, 9):
+                            subject.fail_at.arm(kind, k, error, persistent)
+                            for _ in range(3):
+                                with contextlib.suppress(OSError, http.client.HTTPException):
+                                    connection = http.client.HTTPConnection(subject.server.host, subject.server.port, timeout=0.5)
+                                    connection.request("GET", "/health/live")
+                                    connection.getresponse().read()
+                                connection.close()
+                            subject.fail_at.disarm()
+                            where = f"{NAMES[kind]} {k} {'and all after it' if persistent else ''} with {errno.errorcode[error]}"
+                            check(subject.alive(), f"{where}: the server has ended")
+                            began = time.monotonic()
+                            while True:
+                                with contextlib.suppress(OSError, http.client.HTTPException):
+                                    if subject.ask("GET", "/health/live")[0] == 200:
+                                        break
+                                check(time.monotonic() - began < PATIENCE_S, f"{where}: nobody is accepted any more")
+                                time.sleep(0.05)
+                            n += 1
+            check_equal([status for status, _ in subject.life()], [201, 201, 201, 201, 201, 201, 200, 200], "a life afterwards")
+            # Connections that could not be watched end with the deadline of a request's head, ten seconds.
+            for _ in range(4):
+                leaked = len(subject.open_now()) - len(subject.open_before)
+                if leaked <= 0:
+                    break
+            check(leaked <= 0, f"{leaked} descriptors more")
+        finally:
+            subject.fail_at.disarm()
+            subject.stop()
+    return n
+
+
+def memory_faults(card):
+    """Allocations fail while adapters are uploaded, registered and used; of a single one the server answers 507, and goes on."""
+    subject = Subject(card, "memory")
+    n = n_507 = 0
+    with card.part("malloc fails"):
+        subject.start()
+        try:
+            subject.life()
+            subject.fail_at.arm(faults.ALLOC)
+            subject.life()
+            n_calls = subject.fail_at.disarm()[0]
+            card.say(f"malloc: {n_calls} calls")
+            ks = list(range(1, n_calls + 50))
+            if card.quick:
+                ks = sorted(card.random.sample(ks, 25))
+            for k in ks:
+                subject.fail_at.arm(faults.ALLOC, k, errno.ENOMEM)
+                answers = []
+                try:
+                    answers = subject.life()
+                except (OSError, http.client.HTTPException):
+                    pass  # a connection that there was no memory for is closed
+                _, n_failed, _ = subject.fail_at.disarm()
+                n += 1
+                where = f"malloc {k}"
+                check(subject.alive(), f"{where}: the server has ended: {subject.server.log_text()[-300:]}")
+                check_answers(answers, where)
+                n_507 += any(body["error"]["code"] == "out_of_memory" for status, body in answers if status == 507)
+                check_equal(subject.ask("GET", "/health/ready")[0], 200, f"{where}: the listener")
+                if not answers:
+                    subject.known, subject.possible = subject.listed(), []  # it may have been done without being told
+                if subject.settled():
+                    continue
+                check_equal([status for status, _ in subject.life()], [201, 201, 201, 201, 201, 201, 200, 200], f"{where}: the same once more, undisturbed")
+            leaked = len(subject.open_now()) - len(subject.open_before)
+            check(leaked <= 0, f"{leaked} descriptors more")
+        finally:
+            subject.fail_at.disarm()
+            subject.stop()
+        card.figure("malloc: failed, answered 507", f"{n}, {n_507}")
+    return n
+
+
+def thread_faults(card):
+    """Threads that cannot be started while the daemon starts: it serves with fewer, or ends with a reason; it is never killed by a signal."""
+    fail_at = faults.FailAt(card.build, card.folder)
+    n = n_served = 0
+    with card.part("no more threads"):
+        fail_at.arm(faults.THREAD)
+        with card.server("--log-level", "error", "--http-threads", "8", adapters=(), env=fail_at.env) as server:
+            check_equal(server.request("GET", "/health/ready")[0], 200, "undisturbed")
+            n_calls = fail_at.disarm()[0]
+        ks = range(1, n_calls + 1)
+        for persistent in (False, True):
+            for k in card.random.sample(ks, min(3, len(ks))) if card.quick else ks:
+                fail_at.arm(faults.THREAD, k, errno.EAGAIN, persistent)
+                try:
+                    with card.server("--log-level", "error", "--http-threads", "8", adapters=(), env=fail_at.env) as server:
+                        fail_at.disarm()
+                        check_equal(server.request("GET", "/health/ready")[0], 200, f"thread {k}: it says that it is ready")
+                        check_equal(server.post("/v1/completions", prompt="x", max_tokens=1)[0], 200, f"thread {k}: an answer")
+                        n_served += 1
+                except AssertionError as error:
+                    if "no ready line" not in str(error):
+                        raise
+                    status = int(str(error).split("exit ")[1].split(":")[0])
+                    check(status > 0, f"thread {k}: ended by signal {signal.Signals(-status).name}: {error}")
+                except subprocess.TimeoutExpired as error:
+                    raise AssertionError(f"thread {k}: neither ready nor ended") from error
+                finally:
+                    fail_at.disarm()
+                n += 1
+        card.figure("threads: failed, served with fewer", f"{n}, {n_served}")
+    return n
+
+
+def run(card):
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    card.trials += store_faults(card)
+    card.trials += accept_faults(card)
+    card.trials += memory_faults(card)
+    card.trials += thread_faults(card)
+    if not card.quick:
+        card.gtest("a disk that fails once, three times, for good at every call", "adapters_tests", "CrashTest.WhateverCallFails*", seconds=3600)
+    else:
+        card.short_of("every k: tests/scorecard.sh --tier nightly --only T20")
+
+
+if __name__ == "__main__":
+    main("T20", run)

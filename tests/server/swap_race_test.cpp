@@ -16,10 +16,7 @@
 #include "proto/base/log.h"
 #include "server/engine/engine.h"
 #include "server/http/adapter_choice.h"
-#include "tests/adapters/adapter_folder.h"
-#include "tests/adapters/fake_store.h"
-#include "tests/server/fake_runner.h"
-#include "tests/server/slot_digest.h"
+#include "tests/server/adapter_versions.h"
 
 namespace lorad::server {
 namespace {
@@ -36,31 +33,6 @@ uint64_t number_from(const char* variable, uint64_t otherwise) {
     return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// One adapter of its own for each name and version.
-struct Folders {
-    Folders() {
-        FakeStore store(1);
-        adapters::Registry alone{small_config(), store, {.base_name = "base"}};
-        for (uint32_t i = 0; i < kNames * kVersions; ++i) {
-            all.push_back(std::make_unique<AdapterFolder>(kPlainConfig, plain_tensors(4, 100 + i * 50)));
-            auto loaded = alone.load("x", all.back()->path());
-            EXPECT_TRUE(loaded.ok());
-            auto lease = alone.acquire("x");
-            EXPECT_TRUE(lease.ok());
-            digests[lease->generation()] = digest_of(lease->view(0));
-            *lease = MixLease();
-            EXPECT_TRUE(alone.remove("x").ok());
-        }
-        EXPECT_EQ(digests.size(), size_t{kNames} * kVersions);
-    }
-    const std::filesystem::path& of(uint32_t name, uint32_t version) const {
-        return all[name * kVersions + version]->path();
-    }
-
-    std::vector<std::unique_ptr<AdapterFolder>> all;
-    std::map<std::string, uint64_t> digests;  // by generation
-};
-
 std::string name_of(uint32_t i) { return "adapter-" + std::to_string(i); }
 
 // Before and after the members of a test.
@@ -71,19 +43,6 @@ struct QuietLog {
 
 class SwapRace : private QuietLog, public ::testing::Test {
   protected:
-
-    // What the request must answer, from the contents it was given.
-    std::vector<TokenId> expected(const std::vector<TokenId>& prompt, const MixLease& lease, uint32_t n) const {
-        std::vector<LoraUse> uses;
-        std::vector<uint64_t> contents;
-        for (const adapters::LeasedContent& content : lease.content()) {
-            uses.push_back({uint32_t(contents.size()), content.scale});
-            contents.push_back(folders.digests.at(content.generation));
-        }
-        return fake_continuation(prompt, model::RowAdapters{uses}, n,
-                                 [&](uint32_t slot) { return contents[slot]; });
-    }
-
     // One stream after the other until the device has made its steps.
     void stream(uint32_t client) {
         std::mt19937 random(seed * 1000 + client);
@@ -118,7 +77,7 @@ class SwapRace : private QuietLog, public ::testing::Test {
             request.prefix = prefix_of(registry, *lease, request.adapter, request.prompt, "");
             request.stream = std::make_shared<TokenStream>(request.n_tokens_max);
             auto tokens_to_come = request.stream;
-            std::vector<TokenId> want = expected(request.prompt, *lease, request.n_tokens_max);
+            std::vector<TokenId> want = folders.expected(request.prompt, *lease, request.n_tokens_max);
             *lease = MixLease();  // the engine's copy has to do
             if (!engine.submit(std::move(request)).ok()) {
                 ADD_FAILURE() << "not taken";
@@ -185,7 +144,7 @@ class SwapRace : private QuietLog, public ::testing::Test {
 
     const uint64_t seed = number_from("LORAD_TEST_SEED", std::random_device{}());
     const uint64_t n_steps = number_from("LORAD_TEST_STEPS", 10000);
-    const Folders folders;
+    const AdapterVersions folders{kNames, kVersions};
     FakeStore store{kRoom};
     adapters::Registry registry{small_config(), store, {.base_name = "base"}};
     FakeRunner runner{400};
@@ -217,6 +176,10 @@ TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
     // Names go; then nothing is left on the device.
     for (uint32_t i = 0; i < kNames; ++i) (void)registry.remove(name_of(i)).ok();
     EXPECT_EQ(store.allocated_bytes.load(), 0u);
+    RecordProperty("trials", std::to_string(runner.n_steps()));
+    RecordProperty("fake steps", std::to_string(runner.n_steps()));
+    RecordProperty("fake tokens", std::to_string(n_tokens.load()));
+    RecordProperty("fake calls", std::to_string(n_calls.load()));
     std::printf("%llu steps, %llu streams, %llu tokens, %llu calls, %llu revoked\n",
                 static_cast<unsigned long long>(runner.n_steps()), static_cast<unsigned long long>(n_streams.load()),
                 static_cast<unsigned long long>(n_tokens.load()), static_cast<unsigned long long>(n_calls.load()),

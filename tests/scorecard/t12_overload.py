@@ -15,7 +15,8 @@ from load import client, workload  # noqa: E402
 
 PLACES, QUEUE, PROMPT, OUTPUT = 8, 16, 32, 32
 QUEUE_TOKENS = QUEUE * PROMPT // 2  # less than so many requests have, so that both limits are met
-FLAGS = ("--max-num-seqs", str(PLACES), "--max-queue", str(QUEUE), "--max-num-queued-tokens", str(QUEUE_TOKENS), "--no-prefix-cache", "--http-threads", "256")
+FLAGS = ("--max-num-seqs", str(PLACES), "--max-queue", str(QUEUE), "--max-num-queued-tokens", str(QUEUE_TOKENS), "--no-prefix-cache", "--http-threads", "256",
+         "--max-connections-per-address", "0")
 
 
 def body(i):

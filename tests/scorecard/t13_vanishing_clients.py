@@ -101,7 +101,7 @@ def run(card):
     card.gtest("cancelled requests on the fake device: blocks, leases, and no row after the next step", "server_tests",
                "Engine.ACancelled*:Engine.LetsGoOf*:EngineSimulation.*:EngineLeaving.*")
     detected = collections.defaultdict(list)
-    flags = ("--max-num-seqs", str(PLACES), "--max-queue", "400", "--max-loras", "4", "--http-threads", "128")
+    flags = ("--max-num-seqs", str(PLACES), "--max-queue", "400", "--max-loras", "4", "--http-threads", "128", "--max-connections-per-address", "0")
     with card.part("clients that vanish over HTTP leave nothing"):
         with card.server(*flags, adapters=ADAPTERS) as server:
             reference = {model: answer(server, model, PROMPTS[1], 32) for model in ("base", *ADAPTERS)}

@@ -23,7 +23,8 @@ EXIT_DEVICE_LOST = 75
 MODELS = ("base", "pirate", "json", "formal")
 FLAGS = ("--batch-invariant", "--max-num-seqs", "16")
 REFERENCE_TOKENS = 48
-PHASES = ("decode", "decode", "prefill", "load", "idle load", "merge", "timeout")
+PHASES = ("decode", "idle load", "merge", "decode", "prefill", "load", "timeout")
+QUICK_PHASES = 3
 
 
 def variant(name, i):
@@ -140,7 +141,7 @@ def losses(card):
         with card.part("a lost device: error events, not ready, exit 75, the same answers again"):
             cycle.start()
             try:
-                n = len(PHASES) if card.quick else 200
+                n = QUICK_PHASES if card.quick else 200
                 for i in range(n):
                     cycle.lose(PHASES[i % len(PHASES)], card.random.randrange(80))
             finally:
@@ -203,7 +204,7 @@ def starts(card):
         jobs += [(call, k, OUT_OF_HOST_MEMORY, many) for call in (CREATE, RECORD) for k in range(1, n_calls[call] + 1, 3) for many in (1, 0)]
         jobs += [(call, k, OUT_OF_HOST_MEMORY, many) for call in (SUBMIT, WAIT) for k in range(1, n_calls[call] + 1) for many in (1, 0)]
         if card.quick:
-            jobs = [(ALLOCATE, k, OUT_OF_DEVICE_MEMORY, 1) for k in range(1, n_calls[ALLOCATE] + 1)] + card.random.sample(jobs, 8)
+            jobs = [(ALLOCATE, k, OUT_OF_DEVICE_MEMORY, 1) for k in range(3, n_calls[ALLOCATE] + 1, 2)] + card.random.sample(jobs, 3)
         for call, k, result, many in jobs:
             if result == OUT_OF_HOST_MEMORY and many == 0 and call in (SUBMIT, WAIT):
                 # For ever without memory for any use of a queue: the device counts as lost.
@@ -218,7 +219,8 @@ def loads(card):
     """An adapter that finds no device memory is refused, and running streams do not notice."""
     with control.FaultLayer(card.build) as layer, card.part("no memory for an adapter: 507, traffic unchanged, memory back to the byte"):
         with card.server(*FLAGS, "--max-loras", "400", "--adapter-memory-mib", "2048", adapters=ADAPTERS, env=layer.env()) as server:
-            reference = {model: answer(server, model, PROMPTS[1], 800) for model in MODELS}
+            n_tokens = 250 if card.quick else 800
+            reference = {model: answer(server, model, PROMPTS[1], n_tokens) for model in MODELS}
             for name in ADAPTERS:  # so that nobody can make room
                 check_equal(server.post(f"/v1/adapters/{name}/activate", mode="unmerged", pin=True)[0], 200, "pinning")
             start, bytes_at_start = layer.live(), server.metric("lorad_adapter_device_bytes")
@@ -231,7 +233,7 @@ def loads(card):
                 check_equal(status // 100, 2, f"registering: {body}")
                 names.append(name)
                 if layer.injected == 0 and all(stream.ended for stream in streams):
-                    streams = [Stream(server, model, PROMPTS[1], 800) for model in MODELS]
+                    streams = [Stream(server, model, PROMPTS[1], n_tokens) for model in MODELS]
                 status, body = server.post(f"/v1/adapters/{name}/activate", mode="unmerged", pin=True)
                 if status != 200:
                     refused = status, body
@@ -257,13 +259,13 @@ def steps(card):
     """No memory to make a step: its requests end with that, all others and later ones are served."""
     with control.FaultLayer(card.build) as layer, card.part("no memory for a step ends that step's requests only"):
         with card.server(*FLAGS, adapters=ADAPTERS, env=layer.env()) as server:
-            reference = {model: answer(server, model, PROMPTS[1], 200) for model in MODELS}
-            n_refused = 0
-            for i in range(6 if card.quick else 100):
+            n_tokens, n_refused = 40 if card.quick else 200, 0
+            reference = {model: answer(server, model, PROMPTS[1], n_tokens) for model in MODELS}
+            for i in range(4 if card.quick else 100):
                 # Shapes of their own need recordings of their own: log-probabilities, penalties and numbers of rows.
                 call = (CREATE, RECORD, SUBMIT, WAIT)[i % 4]
                 layer.fail_next(call, OUT_OF_HOST_MEMORY, how_many=1 if i % 8 < 4 else 5 if call in (CREATE, RECORD) else 2)
-                streams = [Stream(server, model, PROMPTS[1], 200) for model in MODELS]
+                streams = [Stream(server, model, PROMPTS[1], n_tokens) for model in MODELS]
                 odd = Stream(server, "shout", PROMPTS[2] * (i % 7 + 1), 8 + i, temperature=0.5, repetition_penalty=1.1, logprobs=1 + i % 3)
                 for stream in streams + [odd]:
                     stream.join(60)
@@ -273,7 +275,7 @@ def steps(card):
                 for stream, model in zip(streams, MODELS):
                     check_equal(stream.tokens, reference[model][:len(stream.tokens)], f"the stream of {model}")
                 layer.clear(call)
-                check_equal(answer(server, "base", PROMPTS[1], 200), reference["base"], "an answer afterwards")
+                check_equal(answer(server, "base", PROMPTS[1], n_tokens), reference["base"], "an answer afterwards")
                 card.trials += 1
             check(server.process.poll() is None and is_ready(server), "the daemon ended")
             card.figure("requests that had no memory", n_refused)

@@ -82,7 +82,7 @@ def run(card):
             check(cached[0] > 0 and cached[1] == 0, f"cached tokens within a tenant: {cached}")
             control = auc_of(*times)
             card.figure("AUC within a tenant", control)
-            check(control >= 0.8, f"an attacker of the same tenant has AUC {control}: the test could not see an oracle")
+            check(control >= (0.6 if card.quick else 0.8), f"an attacker of the same tenant has AUC {control}: the test could not see an oracle")
         n = 8 if card.quick else 2000
         with card.part("another tenant's prefix takes as long as nobody's"):
             times, cached = guess(card, victim, attacker, n)

@@ -133,6 +133,7 @@ def one_round(card, server, model, n):
 def run(card):
     n = 8 if card.quick else 200
     flags = ("--max-num-seqs", str(n + 8))
+    limit = 1.5 if card.quick else 1.1  # medians of 4 s beside a suite that runs say little more
     with card.part(f"{n} clients stop reading"), card.server(*flags, adapters=()) as server:
         model = server.request("GET", "/v1/models")[1]["data"][0]["id"]
         best = None
@@ -147,12 +148,12 @@ def run(card):
             card.trials += n
             if best is None or under / base < best[1] / best[0]:
                 best = (base, under)
-            if best[1] <= 1.1 * best[0]:
+            if best[1] <= limit * best[0]:
                 break
         card.figure("cut after s", late)
         card.figure("KiB kept for a stream", most / KIB)
         card.figure(f"{'median' if card.quick else 'p99'} between tokens of a reader in ms: all read, the others stall", f"{best[0] * 1000:.1f} {best[1] * 1000:.1f}")
-        check(best[1] <= 1.1 * best[0], f"{best[1] * 1000:.1f} ms, {best[0] * 1000:.1f} ms where all read")
+        check(best[1] <= limit * best[0], f"{best[1] * 1000:.1f} ms, {best[0] * 1000:.1f} ms where all read")
         time.sleep(1)
         _, text = server.request("GET", "/metrics")
         running = float(re.search(r"(?m)^vllm:num_requests_running(?:\{[^}]*\})? (\S+)$", text).group(1))
@@ -160,7 +161,7 @@ def run(card):
         n_stalled = int(re.search(r'lorad_http_connections_refused_total\{reason="stalled"\} (\d+)', text).group(1))
         check(n_stalled >= n, f"{n_stalled} are counted as stalled")
     if card.quick:
-        card.short_of("200 clients and the p99; tests/scorecard.sh --tier nightly --only T14")
+        card.short_of("200 clients and the p99 within 1.1 times; tests/scorecard.sh --tier nightly --only T14")
     card.note("Stalls of the engine thread on I/O: none are possible, it writes to no socket; the p99 of a reader is the measure.")
 
 

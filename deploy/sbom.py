@@ -20,28 +20,28 @@ BUILT_IN = ("nlohmann-json3-dev", "libcli11-dev", "libtomlplusplus-dev", "libcpp
 
 
 def run(*argv):
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else ""
+    """What the command prints, also where it does not find all that it was asked for."""
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
-def package_of(path):
-    for candidate in (path, str(pathlib.Path(path).resolve()), path.removeprefix("/usr"), "/usr" + path):
-        found = run("dpkg-query", "-S", candidate)
-        if found:
-            return found.split(": ", 1)[0].split(",")[0].split(":")[0].strip()
-    return None
+def packages_of(paths):
+    """The packages that these files belong to. dpkg knows a file by the path that its package names, before or after /usr was merged."""
+    candidates = {candidate for path in paths for real in (path, str(pathlib.Path(path).resolve()))
+                  for candidate in (real, real.removeprefix("/usr"), "/usr" + real.removeprefix("/usr"))}
+    return {line.split(": ", 1)[0].split(",")[0].split(":")[0].strip() for line in run("dpkg-query", "-S", *sorted(candidates)).splitlines() if ": /" in line}
 
 
-def package_component(name, distribution):
-    fields = run("dpkg-query", "-W", "-f", "${Version}\t${Architecture}\t${source:Package}\t${Homepage}\n", name).splitlines()
-    if not fields:
-        return None
-    version, architecture, source, homepage = (fields[0] + "\t\t\t").split("\t")[:4]
-    url = f"pkg:deb/{distribution}/{name}@{version}?arch={architecture}"
-    component = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url, "properties": [{"name": "debian:source", "value": source}]}
-    if homepage:
-        component["externalReferences"] = [{"type": "website", "url": homepage}]
-    return component
+def package_components(names, distribution):
+    form = "${db:Status-Status}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\t${Homepage}\n"
+    for line in run("dpkg-query", "-W", "-f", form, *sorted(names)).splitlines():
+        status, name, version, architecture, source, homepage = line.split("\t")
+        if status != "installed":
+            continue
+        url = f"pkg:deb/{distribution}/{name}@{version}?arch={architecture}"
+        component = {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url, "properties": [{"name": "debian:source", "value": source}]}
+        if homepage:
+            component["externalReferences"] = [{"type": "website", "url": homepage}]
+        yield component
 
 
 def crates():
@@ -56,13 +56,19 @@ def crates():
         yield component
 
 
-def newer_version(name):
-    policy = run("apt-cache", "policy", name)
-    installed, candidate = (re.search(rf"(?m)^  {word}: (\S+)", policy) for word in ("Installed", "Candidate"))
-    if not installed or not candidate or candidate.group(1) in ("(none)", installed.group(1)):
-        return None
-    newer = subprocess.run(["dpkg", "--compare-versions", candidate.group(1), "gt", installed.group(1)], check=False).returncode == 0
-    return candidate.group(1) if newer else None
+def newer_versions(names):
+    """{package: version} of those that apt would upgrade."""
+    out, name = {}, None
+    for line in run("apt-cache", "policy", *sorted(names)).splitlines():
+        if not line.startswith(" "):
+            name, installed = line.rstrip(":").split(":")[0], None
+        elif line.startswith("  Installed: "):
+            installed = line.split()[1]
+        elif line.startswith("  Candidate: ") and installed and installed != "(none)":
+            candidate = line.split()[1]
+            if subprocess.run(["dpkg", "--compare-versions", candidate, "gt", installed], check=False).returncode == 0:
+                out[name] = candidate
+    return out
 
 
 def main():
@@ -73,13 +79,13 @@ def main():
     release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release", encoding="utf-8") if "=" in line)
     distribution = release.get("ID", "linux").strip('"')
     libraries = re.findall(r"=> (/\S+)", run("ldd", args.program))
-    packages = sorted({package_of(path) for path in libraries} - {None} | {name for name in BUILT_IN if package_component(name, distribution)})
+    packages = packages_of(libraries) | set(BUILT_IN)
     if args.outdated:
-        behind = {name: version for name in packages if (version := newer_version(name))}
+        behind = newer_versions(packages)
         for name, version in behind.items():
             print(f"{name}: {version} is there")
         sys.exit(1 if behind else 0)
-    components = [component for name in packages if (component := package_component(name, distribution))] + list(crates())
+    components = list(package_components(packages, distribution)) + list(crates())
     content = pathlib.Path(args.program).read_bytes()
     version = run(args.program, "--version").strip() or "unknown"
     digest = hashlib.sha256(content).hexdigest()

@@ -464,7 +464,7 @@ def check_backup(lorad):
         state.mkdir()
         do(commands[1])
         with Server(lorad, "--state-dir", str(state), adapters=()) as server:
-            adapters = {a["name"]: a for a in server.request("GET", "/v1/adapters")[1]["data"]}
+            adapters = {a["id"]: a for a in server.request("GET", "/v1/adapters")[1]["data"]}
             check("kept" in adapters, f"after the restore: {sorted(adapters)}")
             damaged = [name for name, a in adapters.items() if a["state"] == "damaged"]
             check(not damaged, f"damaged: {damaged}")

@@ -109,8 +109,8 @@ class Activated:
         command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$@"', "sh", self.card.lorad, "serve", "--model", str(MODEL / "base"), "--state-dir", "none",
                    "--drain-timeout-s", str(DRAIN_S)]
         listener = self.listener.fileno()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3,) if listener == 3 else (),
-                                   close_fds=False, preexec_fn=None if listener == 3 else lambda: os.dup2(listener, 3))
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=False,
+                                   preexec_fn=(lambda: os.set_inheritable(3, True)) if listener == 3 else lambda: os.dup2(listener, 3))
         manager.wait("READY", 60)
         return process
 

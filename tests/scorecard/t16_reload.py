@@ -16,7 +16,7 @@ from service import Crowd, Manager, status_of
 
 TAKEN, NOT_TAKEN = "configuration read again", "configuration not taken, the old one stays"
 BROKEN = ['log_level = "loud"', "no_such_setting = 1", "port = 99999", 'log_level = "info', "drain_timeout_s = -1", "max_num_seqs = 0",
-          "max_num_batched_tokens = 1", "strict = 1", "[table]\nx = 1"]
+          "max_num_batched_tokens = 1", 'strict = "yes"', "[table]\nx = 1"]
 
 
 def resources(pid):

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "adapters/foreign.h"
+#include "model/text.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters {
@@ -24,6 +25,16 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
         tensors.base_fingerprint = recorded->second;
     }
     return tensors;
+}
+
+// No reason to refuse the adapter: completions need no template. But better told now than at the first chat.
+void check_template(CheckedAdapter& adapter) {
+    const std::string_view source = adapter.source.chat_template();
+    if (source.empty()) return;
+    const Status status = model::ChatTemplate::check_source(source);
+    if (status.ok()) return;
+    adapter.warnings.push_back(
+        format("{}: {}; chats with this adapter alone will be refused", kTemplateFile, status.error().message));
 }
 
 // Tensors in PEFT's words, whatever the file; `misfits` gets those without a meaning.
@@ -77,6 +88,7 @@ Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
     inspection.adapter = std::make_unique<CheckedAdapter>();
     inspection.adapter->source = std::move(source);
     Status status = read_tensors(*inspection.adapter, base, inspection.misfits);
+    check_template(*inspection.adapter);
     if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
     if (!status.ok()) {
         inspection.error = one_line(std::move(status).error());

@@ -220,6 +220,13 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_source(
     return make(source, config_, tokens_);
 }
 
+Status ChatTemplate::check_source(std::string_view source) {
+    TRY_ASSIGN(const auto made, make(source, {}, {}));
+    LoradBytes error{};
+    if (lorad_template_check(made->handle_, &error) == LORAD_TEXT_OK) return ok_status();
+    return make_error(ErrorCode::kAdapterInvalid, take(error));
+}
+
 ChatTemplate::~ChatTemplate() { lorad_template_free(handle_); }
 
 bool ChatTemplate::exists() const { return lorad_template_exists(handle_) != 0; }

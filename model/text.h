@@ -81,6 +81,8 @@ class ChatTemplate {
                                                                    std::string_view tokens_json);
     // Another template with the special tokens of this one.
     Result<std::shared_ptr<const ChatTemplate>> with_source(std::string_view source) const;
+    // Whether it parses: kAdapterInvalid with the line, where it does not.
+    static Status check_source(std::string_view source);
     ~ChatTemplate();
     ChatTemplate(const ChatTemplate&) = delete;
     ChatTemplate& operator=(const ChatTemplate&) = delete;

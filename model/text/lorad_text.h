@@ -91,6 +91,8 @@ int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens,
                            LoradText template_json, LoradTemplate** out, LoradBytes* error);
 void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
+// Whether all its sources parse; new() leaves that to the first rendering.
+int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* error);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
 // "extra":{name: value}}.
 // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.

@@ -41,6 +41,25 @@ Result<uint32_t> check_input_length(const ServerContext& context, size_t n_promp
                       "prompt");
 }
 
+// A megabyte takes a tokenizer a quarter of a second: of a text far beyond the context the first part says as much.
+Result<std::vector<TokenId>> encode_within_context(const ServerContext& context, std::string_view text, bool add_special_tokens,
+                                                   const std::string& field) {
+    constexpr size_t kBytesPerToken = 8, kSlack = 64;  // twice a usual token's; what merges across the cut may save
+    const size_t n_enough = context.n_positions_max + kSlack;
+    size_t n_bytes = n_enough * kBytesPerToken;
+    if (text.size() > 2 * n_bytes) {
+        while (n_bytes > 0 && (uint8_t(text[n_bytes]) & 0xC0) == 0x80) --n_bytes;  // whole characters
+        TRY_ASSIGN(const std::vector<TokenId> first, context.text.encode(text.substr(0, n_bytes), false));
+        if (first.size() > n_enough) {
+            return make_error(ErrorCode::kContextLengthExceeded,
+                              format("this model's maximum context length is {} tokens, the input has more than {}",
+                                     context.n_positions_max, n_enough),
+                              field);
+        }
+    }
+    return context.text.encode(text, add_special_tokens);
+}
+
 Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
     Result<std::string> text = context.text.render_chat(chat);
     if (text.ok()) return text;
@@ -82,10 +101,11 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
         prepared.push_back({prompt.ids, prompt.text.value_or("")});
     for (size_t i = 0; i < prepared.size(); ++i) {
         PreparedPrompt& one = prepared[i];
+        const std::string field = prompt_field(request, i);
         if (request.kind == ApiKind::kChat || request.prompts[i].text) {
-            TRY_ASSIGN(one.tokens, context.text.encode(one.text, request.add_special_tokens));
+            TRY_ASSIGN(one.tokens, encode_within_context(context, one.text, request.add_special_tokens, field));
         }
-        TRY(check_tokens(context, one.tokens, prompt_field(request, i)));
+        TRY(check_tokens(context, one.tokens, field));
     }
     return prepared;
 }

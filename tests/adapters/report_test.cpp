@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "adapters/pack.h"
 #include "proto/json.h"
 #include "tests/adapters/adapter_folder.h"
@@ -60,6 +62,18 @@ TEST(AdapterReport, WarnsOfAnAdapterThatChangesNothing) {
     EXPECT_TRUE(report.modules[2].is_zero);
     const AdapterFolder without_scale(R"({"peft_type":"LORA","r":4,"lora_alpha":0,"target_modules":["q_proj","v_proj"]})");
     EXPECT_FALSE(inspect_adapter(without_scale.path(), small_config()).changes_something);
+}
+
+TEST(AdapterReport, WarnsOfATemplateThatDoesNotParse) {
+    const AdapterFolder folder(kPlainConfig, plain_tensors());
+    const auto warnings_with = [&](const char* source) {
+        std::ofstream(folder.path() / kTemplateFile) << source;
+        const AdapterReport report = inspect_adapter(folder.path(), small_config());
+        EXPECT_TRUE(report.fits());
+        return report.warnings;
+    };
+    EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}"), ElementsAre(HasSubstr("chat_template.jinja: ")));
+    EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}{% endfor %}"), ElementsAre());
 }
 
 TEST(AdapterReport, NamesEveryReasonOfARefusalAndWhatFitsBesides) {

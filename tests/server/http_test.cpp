@@ -138,6 +138,17 @@ TEST_F(HttpTest, ContextLengthIsRefusedWithBothNumbers) {
         200);
 }
 
+TEST_F(HttpTest, ATextFarBeyondTheContextIsRefusedByItsBeginning) {
+    const auto refusal = [&](size_t n_bytes) {
+        Answer answer = post("/v1/completions", R"({"prompt":")" + std::string(n_bytes, 'a') + R"(","max_tokens":1})");
+        EXPECT_EQ(answer.code, "context_length_exceeded");
+        EXPECT_EQ(answer.param, "prompt");
+        return answer.message;
+    };
+    EXPECT_NE(refusal(2000).find("2000 in the prompt"), std::string::npos);
+    EXPECT_NE(refusal(100000).find("the input has more than 576"), std::string::npos);
+}
+
 TEST_F(HttpTest, APromptOverTheContextIsNamedBeforeMaxTokens) {
     std::string ids = "1";
     for (uint32_t i = 1; i < kPositionsMax; ++i) ids += ",1";

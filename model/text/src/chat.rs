@@ -95,6 +95,14 @@ impl ChatTemplate {
         !self.templates.is_empty()
     }
 
+    /// The first template that does not parse.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.templates.iter().find_map(|t| t.template.as_ref().err()) {
+            None => Ok(()),
+            Some(error) => Err(Failure::new(Code::TemplateFailed, error.clone())),
+        }
+    }
+
     /// The template named tool_use when there are tools, else the default one.
     fn choose(&self, with_tools: bool) -> Result<&Template, Failure> {
         let find = |name: &str| self.templates.iter().find(|t| t.name == name);

@@ -247,6 +247,14 @@ pub unsafe extern "C" fn lorad_template_exists(template: *const ChatTemplate) ->
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn lorad_template_check(
+    template: *const ChatTemplate,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || (*template).check())
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn lorad_template_render(
     template: *const ChatTemplate,
     input: LoradText,

@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 700;
 
 /// What one rendering may do in all, seconds of a processor: expressions and blocks, and one more for
 /// each 64 bytes or items of a value. Templates come with adapters, which anybody may have made.
-const MAX_STEPS: usize = 20 << 20;
+const MAX_STEPS: usize = 4 << 20;
 
 /// One rendering.
 pub struct Renderer<'t> {

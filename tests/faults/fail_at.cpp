@@ -1,8 +1,8 @@
 // A library to be preloaded (LD_PRELOAD) that makes the k-th call of a kind fail, or all from the k-th on. A test steers it while the program runs,
 // through a file of one page that both map: LORAD_FAIL_AT names it; the layout is struct Control, and tests/scorecard/faults.py is the other side.
 //
-// Counted are calls of the whole process while it is armed. Calls that a driver makes (its name in kNotOurs, anywhere on the stack) are let
-// through: what a driver does without memory is not what is tested. write and read: of regular files only.
+// kAlloc: operator new; kMalloc: what C and Rust call. Counted are calls of the whole process while it is armed. Calls that a driver makes (its name in
+// kNotOurs, anywhere on the stack) are let through: what a driver does without memory is not what is tested. write and read: of regular files only.
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -33,7 +33,7 @@ void* __libc_memalign(size_t, size_t);
 
 namespace {
 
-enum Kind : uint32_t { kAlloc = 1, kOpen = 2, kWrite = 4, kSync = 8, kRename = 16, kMap = 32, kAccept = 64, kThread = 128, kRead = 256, kPoll = 512, kRemove = 1024 };
+enum Kind : uint32_t { kAlloc = 1, kOpen = 2, kWrite = 4, kSync = 8, kRename = 16, kMap = 32, kAccept = 64, kThread = 128, kRead = 256, kPoll = 512, kRemove = 1024, kMalloc = 2048 };
 
 struct Control {
     std::atomic<uint32_t> armed;
@@ -139,24 +139,24 @@ void operator delete[](void* memory, size_t) noexcept { ::free(memory); }
 extern "C" {
 
 void* malloc(size_t size) {
-    if (fails(kAlloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
     return __libc_malloc(size);
 }
 void* calloc(size_t n, size_t size) {
-    if (fails(kAlloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
     return __libc_calloc(n, size);
 }
 void* realloc(void* memory, size_t size) {
-    if (fails(kAlloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
     return __libc_realloc(memory, size);
 }
 int posix_memalign(void** memory, size_t alignment, size_t size) {
-    if (fails(kAlloc)) return ENOMEM;
+    if (fails(kMalloc)) return ENOMEM;
     *memory = __libc_memalign(alignment, size);
     return *memory == nullptr ? ENOMEM : 0;
 }
 void* aligned_alloc(size_t alignment, size_t size) {
-    if (fails(kAlloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
     return __libc_memalign(alignment, size);
 }
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 import struct
 
-ALLOC, OPEN, WRITE, SYNC, RENAME, MAP, ACCEPT, THREAD, READ, POLL, REMOVE = (1 << i for i in range(11))
+ALLOC, OPEN, WRITE, SYNC, RENAME, MAP, ACCEPT, THREAD, READ, POLL, REMOVE, MALLOC = (1 << i for i in range(12))
 LAYOUT = struct.Struct("<IIQIIQQQ")  # struct Control: armed, kinds, at, persistent, error, n_calls, n_failed, n_let_through
 COUNTS = struct.Struct("<QQQ")
 COUNTS_AT = LAYOUT.size - COUNTS.size

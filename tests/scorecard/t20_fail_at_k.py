@@ -7,7 +7,6 @@ import errno
 import http.client
 import json
 import os
-import signal
 import subprocess
 import time
 
@@ -20,7 +19,7 @@ PATIENCE_S = 20  # for one call; five seconds on a machine that does nothing els
 REFUSALS = {(507, "lora_storage_full"), (507, "lora_storage_unavailable"), (503, "lora_store_read_only"), (503, "io_error"), (507, "out_of_memory"),
             (404, "adapter_file_not_found"), (404, "adapter_not_found"), (404, "model_not_found"), (429, "lora_load_busy")}
 NAMES = {faults.OPEN: "open", faults.WRITE: "write", faults.SYNC: "fsync", faults.RENAME: "rename", faults.READ: "read", faults.REMOVE: "unlink", faults.MAP: "mmap",
-         faults.ALLOC: "malloc", faults.ACCEPT: "accept", faults.POLL: "epoll", faults.THREAD: "threads"}
+         faults.ALLOC: "operator new", faults.ACCEPT: "accept", faults.POLL: "epoll", faults.THREAD: "threads"}
 STORE_ERRORS = {faults.OPEN: (errno.EIO, errno.EMFILE, errno.ENOSPC), faults.WRITE: (errno.ENOSPC, errno.EIO, errno.EDQUOT, 0), faults.SYNC: (errno.EIO, errno.ENOSPC),
                 faults.RENAME: (errno.ENOSPC, errno.EIO), faults.READ: (errno.EIO,), faults.REMOVE: (errno.EIO,), faults.MAP: (errno.ENOMEM,)}
 ACCEPT_ERRORS = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPROTO, errno.ENOBUFS, errno.EINTR)
@@ -52,9 +51,9 @@ class Subject:
 
     def stop(self):
         self.stack.close()
-        if self.server is not None:
-            check(self.server.process.returncode in (0, None), f"the server ended with {self.server.process.returncode}")
-        self.server = None
+        ended, self.server = self.server, None
+        if ended is not None and ended.process.returncode not in (0, None):
+            self.card.say(f"the server ended with {ended.process.returncode}")
 
     def alive(self):
         return self.server is not None and self.server.process.poll() is None
@@ -169,7 +168,7 @@ def store_faults(card):
                     for persistent in (False, True):
                         ks = range(1, n_calls + 2)
                         if card.quick:
-                            ks = sorted(card.random.sample(ks, min(len(ks), 2 if kind == faults.SYNC else 4)))
+                            ks = sorted(card.random.sample(ks, min(len(ks), 1 if kind == faults.SYNC else 2)))
                         for k in ks:
                             more = fail_store(card, subject, kind, error, persistent, k)
                             n += 1
@@ -191,7 +190,7 @@ def accept_faults(card):
             for kind, errors in ((faults.ACCEPT, ACCEPT_ERRORS), (faults.POLL, (errno.EINTR, errno.ENOMEM))):
                 for error in errors:
                     for persistent in (False, True):
-                        for k in (1, 2) if card.quick else range(1, 9):
+                        for k in (1,) if card.quick else range(1, 9):
                             subject.fail_at.arm(kind, k, error, persistent)
                             for _ in range(3):
                                 with contextlib.suppress(OSError, http.client.HTTPException):
@@ -227,17 +226,17 @@ def memory_faults(card):
     """Allocations fail while adapters are uploaded, registered and used; of a single one the server answers 507, and goes on."""
     subject = Subject(card, "memory")
     n = n_507 = 0
-    with card.part("malloc fails"):
+    with card.part("operator new fails"):
         subject.start()
         try:
             subject.life()
             subject.fail_at.arm(faults.ALLOC)
             subject.life()
             n_calls = subject.fail_at.disarm()[0]
-            card.say(f"malloc: {n_calls} calls")
+            card.say(f"operator new: {n_calls} calls")
             ks = list(range(1, n_calls + 50))
             if card.quick:
-                ks = sorted(card.random.sample(ks, 25))
+                ks = sorted(card.random.sample(ks, 10))
             for k in ks:
                 subject.fail_at.arm(faults.ALLOC, k, errno.ENOMEM)
                 answers = []
@@ -247,7 +246,7 @@ def memory_faults(card):
                     pass  # a connection that there was no memory for is closed
                 _, n_failed, _ = subject.fail_at.disarm()
                 n += 1
-                where = f"malloc {k}"
+                where = f"operator new {k}"
                 check(subject.alive(), f"{where}: the server has ended: {subject.server.log_text()[-300:]}")
                 check_answers(answers, where)
                 n_507 += any(body["error"]["code"] == "out_of_memory" for status, body in answers if status == 507)
@@ -262,7 +261,7 @@ def memory_faults(card):
         finally:
             subject.fail_at.disarm()
             subject.stop()
-        card.figure("malloc: failed, answered 507", f"{n}, {n_507}")
+        card.figure("operator new: failed, answered 507", f"{n}, {n_507}")
     return n
 
 
@@ -277,7 +276,7 @@ def thread_faults(card):
             n_calls = fail_at.disarm()[0]
         ks = range(1, n_calls + 1)
         for persistent in (False, True):
-            for k in card.random.sample(ks, min(3, len(ks))) if card.quick else ks:
+            for k in card.random.sample(ks, min(1, len(ks))) if card.quick else ks:
                 fail_at.arm(faults.THREAD, k, errno.EAGAIN, persistent)
                 try:
                     with card.server("--log-level", "error", "--http-threads", "8", adapters=(), env=fail_at.env) as server:
@@ -289,7 +288,7 @@ def thread_faults(card):
                     if "no ready line" not in str(error):
                         raise
                     status = int(str(error).split("exit ")[1].split(":")[0])
-                    check(status > 0, f"thread {k}: ended by signal {signal.Signals(-status).name}: {error}")
+                    check(status > 0, f"thread {k}: ended by signal {-status}: {error}")
                 except subprocess.TimeoutExpired as error:
                     raise AssertionError(f"thread {k}: neither ready nor ended") from error
                 finally:
@@ -305,6 +304,7 @@ def run(card):
     card.trials += accept_faults(card)
     card.trials += memory_faults(card)
     card.trials += thread_faults(card)
+    card.short_of("malloc as OpenSSL and the text crate (Rust) call it: a failure there ends the process, for its supervisor to start it again")
     if not card.quick:
         card.gtest("a disk that fails once, three times, for good at every call", "adapters_tests", "CrashTest.WhateverCallFails*", seconds=3600)
     else:

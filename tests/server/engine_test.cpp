@@ -228,7 +228,7 @@ TEST(Engine, NonFiniteOutputEndsThatRequestOnly) {
     f.run_until_idle();
     TokenStream::Batch batch = bad->pop(milliseconds(0));
     ASSERT_TRUE(batch.end && batch.end->error);
-    EXPECT_EQ(batch.end->error->code, ErrorCode::kInternal);
+    EXPECT_EQ(batch.end->error->code, ErrorCode::kNotFinite);
     EXPECT_EQ(good->pop(milliseconds(0)).tokens, expected);
 }
 

@@ -218,6 +218,16 @@ Status Generation::add_constraints(const ServerContext& context,
     TRY_ASSIGN(std::unique_ptr<TokenConstraint> first,
                context.text.make_constraint(*request.structure, context.defaults.eos_token_ids,
                                             context.vocab_size));
+    // A grammar that lets nothing begin is refused while the answer can still say so.
+    std::vector<uint32_t> mask;
+    bool begins = first->next_mask(mask).ok() &&
+                  std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
+    if (!begins) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}: no answer can begin as it asks, or it is too large to follow",
+                                 request.structure->param),
+                          request.structure->param);
+    }
     for (Request& one : requests) {
         TRY_ASSIGN(one.constraint, first->duplicate());
     }

@@ -42,7 +42,7 @@ impl FactoryCache {
         let words: Vec<Vec<u8>> = (0..vocab_size).map(|id| Self::word(tokenizer, id)).collect();
         let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words).with_eos_tokens(eos);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let mut factory = ParserFactory::new_simple(&env).map_err(|e| invalid(e.to_string()))?;
+        let mut factory = ParserFactory::new_simple(&env).map_err(reason)?;
         factory.quiet();
         let factory = Arc::new(factory);
         factories.insert(key, factory.clone());
@@ -142,6 +142,12 @@ fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(Code::InvalidInput, message)
 }
 
+/// Behind its reason llguidance tells of its inside, the tokens of the answer among it.
+fn reason(error: impl ToString) -> Failure {
+    let text = error.to_string();
+    invalid(text.split("\n<state>").next().unwrap_or_default().trim_end())
+}
+
 impl Grammar {
     pub fn new(
         tokenizer: &TextTokenizer,
@@ -178,10 +184,10 @@ impl Grammar {
             GrammarKind::Lark => TopLevelGrammar::from_lark(source.to_owned()),
         };
         let factory = tokenizer.grammars().get(tokenizer, eos, vocab_size)?;
-        let parser = factory.create_parser(grammar).map_err(|e| invalid(e.to_string()))?;
+        let parser = factory.create_parser(grammar).map_err(reason)?;
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
-            Some(error) => Err(invalid(error)),
+            Some(error) => Err(reason(error)),
             None => Ok(Grammar { matcher, vocab_size, eos: eos.to_vec(), ended: false }),
         }
     }
@@ -201,7 +207,7 @@ impl Grammar {
         if words.len() != expected {
             return Err(invalid(format!("mask of {} words, expected {expected}", words.len())));
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(|e| invalid(e.to_string()))?;
+        let mask = self.matcher.compute_mask_or_eos().map_err(reason)?;
         for (word, &bits) in words.iter_mut().zip(mask.as_slice()) {
             *word = bits;
         }
@@ -232,7 +238,7 @@ impl Grammar {
                 Ok(())
             }
             Ok(_) => Err(rejected()),
-            Err(e) => Err(invalid(e.to_string())),
+            Err(e) => Err(reason(e)),
         }
     }
 

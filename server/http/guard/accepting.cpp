@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kAcceptedAtOnce = 64;
 constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::seconds kBetweenWarnings{10};
 // Connections over a cap that are told so; more than that at once are closed without a word.
 constexpr uint32_t kToldRefusedMax = 256;
 // What the kernel keeps of a reply that the client does not read; it counts about twice that.
@@ -88,9 +89,14 @@ void Guard::accept_some(Listening& listening) {
                 break;
             default: break;
         }
-        log_warn("accepting connections pauses for {} ms: {}", kPause.count(), std::strerror(errno));
+        const char* why = std::strerror(errno);
+        const TimePoint now = GuardClock::now();
+        if (warned_at_ == TimePoint{} || now - warned_at_ > kBetweenWarnings) {
+            warned_at_ = now;
+            log_warn("accepting connections pauses for {} ms at a time: {}", kPause.count(), why);
+        }
         watch(listening, false);
-        rearm_at_ = std::min(rearm_at_, GuardClock::now() + kPause);
+        rearm_at_ = std::min(rearm_at_, now + kPause);
         return;
     }
 }

@@ -127,6 +127,7 @@ class Guard {
     uint64_t next_id_ = 0;
     uint32_t n_counted_ = 0, n_refused_open_ = 0;
     TimePoint rearm_at_ = TimePoint::max();  // of listening sockets that are left alone for a moment
+    TimePoint warned_at_{};
     TimePoint stop_since_{};
     std::unique_ptr<Workers> workers_;
     std::thread thread_;

@@ -34,6 +34,7 @@ void Vitals::run() {
         lock.unlock();
         look_.beat();
         probes_.look_at_registry();
+        look_.beat();  // what comes now is rest
         lock.lock();
         changed_.wait_for(lock, kLookInterval, [this] { return over_; });
     }

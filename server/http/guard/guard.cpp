@@ -64,6 +64,7 @@ Status Guard::start() {
     // A worker that gives a connection back must not need memory for it.
     returned_.reserve(size_t(options_.n_connections_max) + 1);
     workers_ = std::make_unique<Workers>(options_.n_workers, kWaitingForWorkerMax, [this](Connection& c) { serve_on_worker(c); });
+    if (workers_->n_workers() == 0) return make_error(ErrorCode::kIo, "no HTTP worker could be started: the system gives no more threads");
     thread_ = std::thread([this] { run(); });
     return ok_status();
 }

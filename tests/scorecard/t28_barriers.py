@@ -48,18 +48,20 @@ def run(card):
         for program, tests in WHOLE.items():
             card.gtest(f"{program} under validation", program, tests, seconds=3600)
     with control.FaultLayer(card.build) as layer:
-        env = dict(layer.env(), LORAD_TEST_MUTATIONS="12" if card.quick else "0")
+        env = dict(layer.env(), LORAD_TEST_MUTATIONS="12" if card.quick else "48")
         card.gtest("steps whose commands between barriers are the other way round", "server_tests", "BarrierMutation.WhatStands*", env=env)
         layer.reset()
-        card.gtest("at least 95 % of the barriers that are left out show", "server_tests", "BarrierMutation.ABarrier*", env=env, seconds=3600)
+        card.gtest("barriers that are left out show", "server_tests", "BarrierMutation.ABarrier*", env=env, seconds=3600)
         if not card.quick:
             layer.reset()
             layer.set(control.ORDER, control.REVERSED)
             for program, tests in (("gpu_tests", "*-*Profiler*:*Timestamp*"), ("model_tests", "*")):
                 card.gtest(f"{program}, commands between barriers the other way round", program, tests, env=env, seconds=3600)
             card.figure("pieces put in another order", layer.get(control.REORDERED))
+    card.short_of("95 % of the barriers seen: of 52, 48 were; not seen are those at the end of a submission, which only the host and the next one need. "
+                  "Every one of the 208: some mutants end the process, which the test does not survive")
     if card.quick:
-        card.short_of("every barrier, and all device tests under validation: tests/scorecard.sh --tier nightly --only T28")
+        card.short_of("48 barriers, and all device tests under validation: tests/scorecard.sh --tier nightly --only T28")
     card.release_only("each dispatch at most 500 ms on each GPU; GPU-assisted validation with the newest layers")
 
 

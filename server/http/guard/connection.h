@@ -47,6 +47,7 @@ struct Connection {
 
     std::string out;  // of the reply, not sent yet from out_at on
     size_t out_at = 0;
+    size_t n_left_over = 0;  // of it, counted in the guard's sum
     bool closes = false;   // after the reply
     bool broken = false;   // nothing can be sent any more
     bool stalled = false;  // ... since the client did not read

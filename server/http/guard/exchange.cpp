@@ -7,9 +7,6 @@
 namespace lorad::server {
 namespace {
 
-// Writes are put together up to this size.
-constexpr size_t kTogetherMax = 16 << 10;
-
 std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond); }
 
 int milliseconds_until(GuardClock::time_point when) {
@@ -98,21 +95,26 @@ bool Exchange::write(std::string_view bytes) {
     if (connection_.broken) return false;
     connection_.out += bytes;
     if (sends_at_once_) return flush(0);
-    return connection_.n_out() <= kTogetherMax || flush(kLeftOverMax);
+    return connection_.n_out() <= kLeftOverMax || flush(kLeftOverMax);
 }
 
 void Exchange::finish() {
     connection_.closes = closes();
     end_body();
-    if (!flush(kLeftOverMax)) return;
-    while (connection_.n_out() > 0) {
-        IoResult written = connection_.channel.write(connection_.out.data() + connection_.out_at, connection_.n_out());
-        if (written.state == IoState::kFailed || written.state == IoState::kEnded) connection_.broken = true;
-        if (written.state != IoState::kDone) return;
-        connection_.out_at += written.n;
+    Connection& c = connection_;
+    while (!c.broken && c.n_out() > 0) {
+        IoResult written = c.channel.write(c.out.data() + c.out_at, c.n_out());
+        if (written.state == IoState::kFailed || written.state == IoState::kEnded) c.broken = true;
+        if (written.state != IoState::kDone) break;
+        c.out_at += written.n;
     }
-    connection_.out = {};
-    connection_.out_at = 0;
+    if (!c.broken && c.n_out() > 0) {
+        c.n_left_over = c.n_out();
+        if (n_left_over_.fetch_add(c.n_left_over) + c.n_left_over <= kLeftOverTotalMax) return;
+        c.broken = c.stalled = true;
+    }
+    c.out = {};
+    c.out_at = 0;
 }
 
 }  // namespace lorad::server

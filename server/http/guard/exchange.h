@@ -20,8 +20,9 @@ inline constexpr uint64_t kSlowestBytesPerSecond = 64 << 10;
 // The worker's thread only.
 class Exchange {
   public:
-    Exchange(Connection& connection, const ExchangeTimes& times, const std::atomic<bool>& is_stopping, std::function<void()> on_body_end)
-        : connection_(connection), times_(times), is_stopping_(is_stopping), on_body_end_(std::move(on_body_end)),
+    Exchange(Connection& connection, const ExchangeTimes& times, const std::atomic<bool>& is_stopping,
+             std::atomic<uint64_t>& n_left_over, std::function<void()> on_body_end)
+        : connection_(connection), times_(times), is_stopping_(is_stopping), n_left_over_(n_left_over), on_body_end_(std::move(on_body_end)),
           body_begin_(GuardClock::now()) {}
 
     const RequestHead& head() const { return connection_.head; }
@@ -40,8 +41,10 @@ class Exchange {
     bool write(std::string_view bytes);
     // From here on each write is sent at once, not with the ones after it.
     void send_at_once() { sends_at_once_ = true; }
-    // What a reply leaves to the guard is at most this.
-    static constexpr size_t kLeftOverMax = 64 << 10;
+    // What the client does not take at once of a reply is left to the guard, so that slow readers hold no worker: so much of one
+    // reply (a larger one waits here), so much in all (then the connection is cut).
+    static constexpr size_t kLeftOverMax = 1 << 20;
+    static constexpr uint64_t kLeftOverTotalMax = uint64_t(128) << 20;
     void finish();
 
     bool client_gone() const { return connection_.broken || connection_.channel.closed_by_peer(); }
@@ -53,6 +56,7 @@ class Exchange {
     Connection& connection_;
     const ExchangeTimes& times_;
     const std::atomic<bool>& is_stopping_;
+    std::atomic<uint64_t>& n_left_over_;
     const std::function<void()> on_body_end_;
     GuardClock::time_point body_begin_;
     uint64_t n_received_ = 0;  // from the connection, by read_body

@@ -286,7 +286,7 @@ void Guard::unpark() {
 }
 
 void Guard::serve_on_worker(Connection& c) {
-    Exchange exchange(c, options_.times, is_stopping_, [this] {
+    Exchange exchange(c, options_.times, is_stopping_, n_left_over_, [this] {
         --n_body_slots_;
         wake();
     });
@@ -323,6 +323,7 @@ void Guard::send_out(Connection& c) {
     }
     c.out = {};
     c.out_at = 0;
+    n_left_over_ -= std::exchange(c.n_left_over, 0);
     if (!c.closes) return next_request(c);
     c.channel.end_writing();
     c.state = Connection::State::kLinger;
@@ -393,6 +394,7 @@ void Guard::expire(Connection& c) {
 void Guard::close(Connection& c) {
     set_interest(c, 0);
     deadlines_.erase({c.deadline, c.id});
+    n_left_over_ -= c.n_left_over;
     if (c.is_refused) {
         --n_refused_open_;
     } else {

@@ -134,6 +134,7 @@ class Guard {
 
     std::atomic<bool> is_stopping_{false}, stops_accepting_{false}, ends_all_{false};
     std::atomic<uint32_t> n_body_slots_{0};
+    std::atomic<uint64_t> n_left_over_{0};
     std::atomic<uint64_t> n_open_{0}, n_working_{0}, n_accepted_{0};
     std::array<std::atomic<uint64_t>, size_t(GuardEnd::kCount)> ends_{};
 

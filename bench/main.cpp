@@ -4,6 +4,7 @@
 //   lorad-bench engine --model DIR [--batch 1,8,32,64] [--context 160,1024] [--prefill 512,2048] [--adapters 0,8 --adapter 'DIR{}' --mix zipf]
 //   lorad-bench kernels [--shape 7b] [--rows 1,8,64] [--sweep]   |   kernels --model DIR: each kernel of the model's own step
 //   lorad-bench ops
+//   lorad-bench attention [--rows 64,2048] [--context 8192] [--splits 1,8]
 //   lorad-bench merge [--shape 7b]
 #include "bench/bench_util.h"
 #include "bench/commands.h"
@@ -40,6 +41,7 @@ int main(int argc, char** argv) {
     lorad::bench::add_engine_command(app, common);
     lorad::bench::add_kernels_command(app, common);
     lorad::bench::add_ops_command(app, common);
+    lorad::bench::add_attention_command(app, common);
     lorad::bench::add_merge_command(app, common);
     CLI11_PARSE(app, argc, argv);
     return 0;

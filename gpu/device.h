@@ -35,6 +35,8 @@ struct DeviceCapabilities {
     bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope
     bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
     bool coopmat2_bfloat16 = false;
+    // Reductions, conversions between uses and operations on each element, of VK_NV_cooperative_matrix2; with coopmat_f16.
+    bool matrix_functions = false;
 };
 
 // One line of `lorad devices`.

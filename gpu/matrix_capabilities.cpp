@@ -68,6 +68,8 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
     caps.bfloat16_coopmat = bfloat16 && has_shape_16(shapes, VK_COMPONENT_TYPE_BFLOAT16_KHR);
 #endif
 #ifdef VK_NV_cooperative_matrix2
+    caps.matrix_functions = caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&
+                            features.coopmat2.cooperativeMatrixConversions && features.coopmat2.cooperativeMatrixPerElementOperations;
     if (quirk.disable_coopmat2 || !features.coopmat2.cooperativeMatrixWorkgroupScope ||
         !features.coopmat2.cooperativeMatrixFlexibleDimensions ||
         !features.coopmat2.cooperativeMatrixTensorAddressing) {

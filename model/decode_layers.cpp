@@ -6,11 +6,6 @@
 #include "gpu/upload.h"
 
 namespace lorad::model {
-namespace {
-
-constexpr uint32_t kSplitsMax = 16;  // of the context: KernelSet::plan_attention_splits gives no more
-
-}  // namespace
 
 gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits) {
     return {.type = weights.layers.front().qkv.type,
@@ -59,7 +54,7 @@ Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, 
     TRY_ASSIGN(made->table_, device.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "decode layers"));
     TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
     TRY_ASSIGN(made->given_up_, device.create_buffer(sizeof(uint32_t), gpu::MemoryKind::kHostReadback, "decode given up"));
-    const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kSplitsMax));
+    const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
     TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
     const gpu::DecodeSync nobody{};
     TRY(device.uploader().upload(made->table_, 0, bytes));

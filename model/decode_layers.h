@@ -18,6 +18,10 @@ gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const Mode
 // Whether this device's kernels can run them: also asks that every layer's matrices have the same type.
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
+constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
+// Beyond that many tokens the separate dispatches read the cache faster than the one dispatch (docs/PERFORMANCE.md).
+constexpr uint32_t kOneDispatchContextMax = 3072;
+
 // Engine thread only.
 class DecodeLayers {
   public:

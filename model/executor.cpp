@@ -122,15 +122,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     // The kernels of the extras read the rows' uses, which the plain level does not write.
     if (kernels->attends_by_tile(config.head_dim)) {
         const RowRuns runs = row_runs(batch);
-        shape.tiles = runs.has_tiles;
-        if (runs.has_tiles) {
-            shape.attention_splits = 1;
+        shape.tiles = runs.n_tiles > 0;
+        if (shape.tiles) {
+            shape.attention_splits = tile_splits_for(runs.n_tiles, runs.n_single_rows, shape.row_bucket, n_context);
             // Few classes, so that few recordings are made.
             shape.single_bucket = runs.n_single_rows == 0 ? 0 : std::max(bucket_for(runs.n_single_rows), std::min(kSingleBucketMin, bucket_for(options.n_rows_max)));
         }
     }
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
-    shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0;
+    shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0 &&
+                         (n_context <= kOneDispatchContextMax || options.decode == gpu::PersistentDecode::kOn);
+    if (shape.one_dispatch) shape.attention_splits = std::min(shape.attention_splits, kDecodeSplitsMax);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     return shape;
 }
@@ -163,7 +165,8 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             }
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
-                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context),
+                    const uint32_t splits = splits_for(1, std::min(n_context, kOneDispatchContextMax));
+                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = std::min(splits, kDecodeSplitsMax),
                                    .rules = rules, .one_dispatch = true});
                 }
             }
@@ -179,6 +182,10 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             add(n_rows, 1, n_rows);
             continue;
         }
+        // The end of a long prompt: the pipelines of splits.
+        const uint32_t n_tiles = gpu::round_up(n_rows, gpu::kAttentionTileRows) / gpu::kAttentionTileRows;
+        const uint32_t splits = tile_splits_for(n_tiles, 0, bucket_for(n_rows), options.n_positions_max);
+        shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true});
         for (const gpu::LoraLevel lora : kLoraLevels) {
             // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
             if (n_rows >= kSingleBucketMin) {

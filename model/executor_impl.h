@@ -100,6 +100,12 @@ struct Executor::Impl {
     uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
         return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
     }
+    // Of a step with tiles, for the rows outside of them as well: they share the place of the partial results.
+    uint32_t tile_splits_for(uint32_t n_tiles, uint32_t n_single_rows, uint32_t row_bucket, uint32_t n_context) const {
+        const uint32_t tiles = kernels->plan_tile_splits(n_tiles, config.n_heads, n_context);
+        const uint32_t singles = kernels->plan_attention_splits(n_single_rows, config.n_kv_heads, n_context);
+        return std::bit_floor(std::min(std::max(tiles, singles), kernels->attention_splits_max(row_bucket, config.n_kv_heads, n_context)));
+    }
     SlotLookup slot_lookup() const {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }

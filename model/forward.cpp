@@ -298,7 +298,7 @@ class Pass {
                                           .window = config_.sliding_windows[layer],
                                           .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                                           .softcap = 0.0f,
-                                          .row_capacity = shape_.row_bucket};
+                                          .n_splits = shape_.attention_splits};
         gpu::AttentionShape rows = attention_shape(config_, shape_);
         if (shape_.tiles) {
             kernels_.attention_tiles(recorder_, params, rows, act_type(o.type), scratch_.step_state,
@@ -306,6 +306,10 @@ class Pass {
             rows.rows = shape_.single_bucket;
         }
         if (rows.rows > 0) kernels_.attention(recorder_, params, rows, act_type(o.type));
+        recorder_.barrier();
+        if (!shape_.tiles || shape_.attention_splits == 1) return;
+        rows.rows = shape_.row_bucket;
+        kernels_.attention_combine(recorder_, params, rows, act_type(o.type));
         recorder_.barrier();
     }
 
@@ -547,7 +551,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
                 bytes.y = std::max(bytes.y, elements * sizeof(float));
             }
         }
-        const uint32_t splits = kernels.plan_attention_splits(rows, config.n_kv_heads, limits.n_positions_max);
+        const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
         bytes.attention_partials = std::max(
             bytes.attention_partials,
             gpu::KernelSet::attention_partial_bytes(Pass::attention_shape(config, {rows, 0, splits})));

@@ -149,9 +149,9 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
     std::ranges::stable_sort(tiles, std::greater(), [&](const gpu::AttentionTile& tile) { return batch.rows()[tile.row_begin].position; });
     CHECK(tiles.size() <= StepLayout::tiles_max(shape) && single_rows.size() <= shape.single_bucket);
     header.n_single_rows = static_cast<uint32_t>(single_rows.size());
-    header.tile_grid[0] = static_cast<uint32_t>(tiles.size());
-    header.tile_grid[1] = n_q_heads;
-    header.tile_grid[2] = 1;
+    header.tile_grid[0] = n_q_heads;
+    header.tile_grid[1] = static_cast<uint32_t>(tiles.size());
+    header.tile_grid[2] = shape.attention_splits;
     put(to, layout.tiles, tiles.data(), tiles.size());
     put(to, layout.single_rows, single_rows.data(), single_rows.size());
 }
@@ -162,7 +162,7 @@ RowRuns row_runs(const StepBatch& batch) {
     RowRuns runs;
     for_each_run(batch, [&](uint32_t begin, uint32_t end) {
         if (end - begin < kTileRowsMin) runs.n_single_rows += end - begin;
-        else runs.has_tiles = true;
+        else runs.n_tiles += (end - begin + gpu::kAttentionTileRows - 1) / gpu::kAttentionTileRows;
     });
     return runs;
 }

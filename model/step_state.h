@@ -18,10 +18,10 @@ using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots);
 bool has_extras(const StepBatch& batch, const SlotLookup& slots);
 
-// Rows in runs of fewer than kTileRowsMin neighbours, and whether there are longer ones.
+// Rows in runs of fewer than kTileRowsMin neighbours, and the tiles that write_step_state makes of the longer ones.
 struct RowRuns {
     uint32_t n_single_rows = 0;
-    bool has_tiles = false;
+    uint32_t n_tiles = 0;
 };
 RowRuns row_runs(const StepBatch& batch);
 

@@ -29,9 +29,9 @@ std::string table_entry(size_t index, const gpu::DeviceReport& report) {
         c.max_push_constant_bytes);
     out += format(
         "     matrices     f16 arithmetic {}, cooperative matrix f16 {}, bf16 {}, NV matrix2 {} "
-        "(bf16 {})\n",
+        "(bf16 {}, functions {})\n",
         yes_no(c.float16), yes_no(c.coopmat_f16), yes_no(c.bfloat16_coopmat), yes_no(c.coopmat2),
-        yes_no(c.coopmat2_bfloat16));
+        yes_no(c.coopmat2_bfloat16), yes_no(c.matrix_functions));
     out += format("     copies       {}\n",
                   c.has_transfer_queue ? "own transfer queue" : "on the compute queue");
     return out;
@@ -63,6 +63,7 @@ void write_json(JsonWriter& writer, size_t index, const gpu::DeviceReport& repor
         .field("bfloat16_coopmat", c.bfloat16_coopmat)
         .field("coopmat2", c.coopmat2)
         .field("coopmat2_bfloat16", c.coopmat2_bfloat16)
+        .field("matrix_functions", c.matrix_functions)
         .end_object();
 }
 

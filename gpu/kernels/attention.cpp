@@ -15,8 +15,12 @@ uint32_t heads_per_workgroup(uint32_t group) {
 }
 
 // A split costs a second dispatch, so each one should have a good stretch of tokens.
-constexpr uint32_t kTokensPerSplit = 256;
-constexpr uint32_t kMaxAttentionSplits = 16;
+constexpr uint32_t kTokensPerSplit = 128;
+constexpr uint32_t kMatrixSubgroup = 32;  // of the kernels on matrices
+constexpr uint32_t kTileTokensPerSplit = 512;
+constexpr uint32_t kTileSplitsMax = 16;
+// Rows times splits of a step with tiles: 15 MB of partial results in a model of 28 heads of 128.
+constexpr uint32_t kTilePartialRows = 1024;
 // Shared memory for the last sums, in 16 bytes, beside 8 KiB of weights and 2 of slots. More would save barriers, but fewer
 // workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
@@ -27,8 +31,22 @@ uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, ui
     const DeviceCapabilities& caps = device_.capabilities();
     if (options_.batch_invariant || caps.is_cpu || rows == 0) return 1;
     uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
-    uint32_t to_fill = ceil_div(units * 2, rows * n_kv_heads);
-    return std::clamp(std::min(to_fill, max_context / kTokensPerSplit), 1u, kMaxAttentionSplits);
+    // Rounded down: a second round of workgroups costs more than the first one's idle places.
+    uint32_t to_fill = units * 2 / (rows * n_kv_heads);
+    return std::clamp(std::min(to_fill, max_context / kTokensPerSplit), 1u, kAttentionSplitsMax);
+}
+
+uint32_t KernelSet::plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const {
+    const DeviceCapabilities& caps = device_.capabilities();
+    if (options_.batch_invariant || caps.is_cpu || n_tiles == 0) return 1;
+    const uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    const uint32_t to_fill = units * 2 / (n_tiles * n_q_heads);
+    return std::max(std::min({to_fill, kTileSplitsMax, max_context / kTileTokensPerSplit}), 1u);
+}
+
+uint32_t KernelSet::attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const {
+    if (options_.batch_invariant || device_.capabilities().is_cpu || row_bucket == 0) return 1;
+    return std::max(plan_attention_splits(row_bucket, n_kv_heads, max_context), std::min(kTilePartialRows / row_bucket, kTileSplitsMax));
 }
 
 uint64_t KernelSet::attention_partial_bytes(const AttentionShape& shape) {
@@ -45,7 +63,7 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
     uint32_t units = caps.is_cpu ? 1 : std::max(caps.n_compute_units_hint, 1u);
     bool few = !options_.batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
-    uint32_t heads = few ? 1 : heads_per_workgroup(group);
+    uint32_t heads = options_.attention_heads != 0 ? options_.attention_heads : few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
     uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
@@ -55,35 +73,72 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
 
     uint32_t act = static_cast<uint32_t>(act_type);
     bool split = shape.n_splits > 1;
-    const bool listed = params.single_rows != 0;
-    CHECK(!listed || !split);
-    const Kernel* k = kernel(options_.kv_type == KvType::kInt8 ? "attention_kv8" : "attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
+    const bool listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
+    if (groups_heads(shape)) {
+        const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
+                                 {kBlockTokens / 16 * kMatrixSubgroup, act, shape.head_dim, group, shape.n_kv_heads, split, listed}, kMatrixSubgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, shape.rows, shape.n_kv_heads, shape.n_splits, {"attention_group", 0, 0});
+        if (split && !listed) {
+            recorder.barrier();
+            attention_combine(recorder, params, shape, act_type);
+        }
+        return;
+    }
+    const Kernel* k = kernel(kv8 ? "attention_kv8" : "attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
                                            caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, listed});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
-    if (!split) return;
-    uint32_t combine_size = threads(128, 32);
-    const Kernel* combine = kernel("attention_combine", {combine_size, act, shape.head_dim, shape.n_q_heads, shape.n_splits});
-    if (combine == nullptr) return;
-    recorder.barrier();
-    recorder.dispatch(*combine, params, shape.rows, ceil_div(params.y_stride / 4, combine_size), 1,
-                      {"attention_combine", attention_partial_bytes(shape), 0});
+    if (split && !listed) {
+        recorder.barrier();
+        attention_combine(recorder, params, shape, act_type);
+    }
 }
 
-bool KernelSet::attends_by_tile(uint32_t head_dim) const {
-    // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
-    const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
-    return ladder_.attention_tile && !options_.batch_invariant && head_dim % 16 == 0 && shared_words * 16 <= device_.capabilities().shared_memory_bytes;
+bool KernelSet::groups_heads(const AttentionShape& shape) const {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    // K and V of a block or the subgroups' results, and the subgroups' maxima and sums: see attention_group.comp.
+    const uint32_t words = std::max(2 * kBlockTokens * (shape.head_dim / 8 + 1), kBlockTokens * (shape.head_dim / 4 + 1)) + 2 * kBlockTokens * 4;
+    return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= 16 &&
+           shape.head_dim % 16 == 0 && words * 16 <= device_.capabilities().shared_memory_bytes;
+}
+
+void KernelSet::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type) {
+    CHECK(shape.n_splits <= kAttentionSplitsMax);
+    const uint32_t size = std::max(threads(128, 32), std::bit_ceil(shape.head_dim / 4));
+    const Kernel* k = kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kAttentionSplitsMax});
+    if (k == nullptr) return;
+    params.n_splits = shape.n_splits;
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1, {"attention_combine", attention_partial_bytes(shape), 0});
+}
+
+TileAttention KernelSet::tile_attention(uint32_t head_dim) const {
+    if (options_.batch_invariant || head_dim % 16 != 0) return TileAttention::kAuto;
+    const auto works = [&](TileAttention kind) {
+        if (options_.tile_attention != TileAttention::kAuto && options_.tile_attention != kind) return false;
+        if (!ladder_.attention_tile[static_cast<uint32_t>(kind)]) return false;
+        if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options_.kv_type == KvType::kF16;
+        // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
+        const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
+        return shared_words * 16 <= device_.capabilities().shared_memory_bytes;
+    };
+    for (const TileAttention kind : {TileAttention::kWorkgroup, TileAttention::kStaged}) {
+        if (works(kind)) return kind;
+    }
+    return TileAttention::kAuto;
 }
 
 void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
                                 const Buffer& step_state, uint64_t grid_offset) {
-    constexpr uint32_t kSubgroup = 32;
-    const char* module = options_.kv_type == KvType::kInt8 ? "attention_tile_kv8" : "attention_tile";
-    const Kernel* k = kernel(module, {kAttentionTileRows / 16 * kSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
-                                                shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads}, kSubgroup);
+    const TileAttention kind = tile_attention(shape.head_dim);
+    CHECK(kind != TileAttention::kAuto);
+    const char* module = kind == TileAttention::kWorkgroup             ? "attention_coopmat2"
+                         : options_.kv_type == KvType::kInt8 ? "attention_tile_kv8"
+                                                             : "attention_tile";
+    const Kernel* k = kernel(module, {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
+                                      shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u}, kMatrixSubgroup);
     if (k == nullptr) return;
-    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {"attention_tile", 0, 0});
+    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
 }
 
 }  // namespace lorad::gpu

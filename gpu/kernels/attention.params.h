@@ -11,7 +11,7 @@ struct AttentionParams {
     uint64_t q;             // [t][q_stride] f32
     uint64_t kv;            // this layer's cache: f16 [block][K|V][kv_head][kBlockTokens][D]
     uint64_t y;             // [t][y_stride] of the activation type; Q*D..y_stride-1 are written with zeros
-    uint64_t partials;      // split variant: f32, attention_partial_bytes(); else unused
+    uint64_t partials;      // with splits: f32, attention_partial_bytes(); else unused
     uint64_t tiles;         // attention_tiles: AttentionTile[]
     uint64_t single_rows;   // attention: u32[] the rows to compute; 0: all of the step
     uint32_t q_stride;
@@ -19,7 +19,7 @@ struct AttentionParams {
     uint32_t window;        // row p sees max(0, p - window + 1)..p; 0: everything up to p
     float scale;            // on q . k
     float softcap;          // 0: none; else s = softcap * tanh(s / softcap)
-    uint32_t row_capacity;  // rows in the bucket (stride of the partials)
+    uint32_t n_splits;      // of attention_combine; filled in by the launcher
 };
 INTEROP_SIZE(AttentionParams, 88);
 

@@ -4,7 +4,8 @@
 //   q       [T][q_stride]                      f32
 //   kv      [block][K|V][K][kBlockTokens][D]   f16; with KV8 planes as in kv8.glsl, which become f16 on their way to shared memory
 //   y       [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed
-// grid (tiles, Q), indirect; a workgroup takes one tile and one query head, a subgroup 16 rows. Moves a KV head's context once
+//   partials  as in attention.comp, instead of y if SPLIT
+// grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup 16 rows. Moves a KV head's context once
 // per tile and head, from the caches for all but the first; 4 D flops per row, head and token. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -20,9 +21,12 @@ layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHeadDim = 64;
 layout(constant_id = 3) const uint kGroup = 1;      // query heads that share a KV head
 layout(constant_id = 4) const uint kKvHeads = 1;
+layout(constant_id = 5) const uint kSplit = 0;
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
+
+#include "gpu/kernels/attention_tile.glsl"
 
 const uint kSubgroup = 32;  // two lanes for each of 16 rows
 const uint kSubgroups = kAttentionTileRows / 16;
@@ -110,8 +114,8 @@ void spread(uint at, uint row, uint part, float value) {
 }
 
 void main() {
-    const AttentionTile tile = TileRef(p.tiles + uint64_t(gl_WorkGroupID.x) * 8).v;
-    const uint head = gl_WorkGroupID.y;
+    const AttentionTile tile = TileRef(p.tiles + uint64_t(gl_WorkGroupID.y) * 8).v;
+    const uint head = gl_WorkGroupID.x;
     const uint kv_head = head / kGroup;
     const StepRow first = step_row(p.step, tile.row_begin).v;
     const uint64_t table = p.block_tables + uint64_t(first.block_table) * 4;
@@ -136,14 +140,12 @@ void main() {
     const uint position = first.position + min(gl_SubgroupID * 16 + row, tile.n_rows - 1);
     const uint window_begin = p.window != 0 && position + 1 > p.window ? position + 1 - p.window : 0;
     const uint end = first.position + tile.n_rows;
-    const uint tile_begin = p.window != 0 && first.position + 1 > p.window ? first.position + 1 - p.window : 0;
-    const uint first_block = tile_begin / kBlockTokens;
-    const uint n_blocks = (end + kBlockTokens - 1) / kBlockTokens;
+    const Span span = split_span(first.position, tile.n_rows);
     float top = kMinusInf;
     float total = 0.0;
 
-    fetch(table, first_block, 0, kv_head);
-    for (uint block_idx = first_block; block_idx < n_blocks; block_idx++) {
+    if (span.begin < span.end) fetch(table, span.begin, 0, kv_head);
+    for (uint block_idx = span.begin; block_idx < span.end; block_idx++) {
         const uint token0 = block_idx * kBlockTokens;
         barrier();
         put(kBlockTokens);
@@ -161,7 +163,7 @@ void main() {
         }
         barrier();
         put(min(end - token0, kBlockTokens));
-        if (block_idx + 1 < n_blocks) fetch(table, block_idx + 1, 0, kv_head);
+        if (block_idx + 1 < span.end) fetch(table, block_idx + 1, 0, kv_head);
 
         // Scores to weights; this lane has the 16-byte words 2 c + part of its row.
         vec4 s[kBlockTokens / 8];
@@ -210,27 +212,24 @@ void main() {
 
     total += subgroupShuffleXor(total, 1);
     subgroup_sync();
-    const float inverse = 1.0 / total;
+    const float inverse = kSplit != 0 ? 1.0 : 1.0 / total;
     const uint64_t y = p.y + uint64_t(tile.row_begin) * p.y_stride * bytes_of(kActType);
+    const uint t = gl_SubgroupID * 16 + row;
+    const uint64_t partial = partial_of(tile.row_begin + t, head, gl_NumWorkGroups.x);
+    if (kSplit != 0 && t < tile.n_rows && part == 0) Vec4Ref(partial).v = vec4(top, total, 0.0, 0.0);
     // 64 columns at a time.
     [[unroll]] for (uint m0 = 0; m0 < kMats; m0 += 4) {
         [[unroll]] for (uint m = m0; m < min(m0 + 4, kMats); m++)
             coopMatStore(acc[m], own, mine + (m - m0) * 4, kScoreStride, gl_CooperativeMatrixLayoutRowMajor);
         subgroup_sync();
-        const uint t = gl_SubgroupID * 16 + row;
         if (t < tile.n_rows) {
             for (uint word = part; word < min(16, (kMats - m0) * 4); word += 2) {
                 vec4 value = uintBitsToFloat(own[mine + row * kScoreStride + word]) * inverse;
-                store4(y, (t * p.y_stride + head * kHeadDim) / 4 + m0 * 4 + word, value, kActType);
+                if (kSplit != 0) Vec4Ref(partial + 16 + (m0 * 4 + word) * 16).v = value;
+                else store4(y, (t * p.y_stride + head * kHeadDim) / 4 + m0 * 4 + word, value, kActType);
             }
         }
         subgroup_sync();
     }
-    const uint width = gl_NumWorkGroups.y * kHeadDim / 4;
-    if (head == 0) {
-        for (uint t = 0; t < tile.n_rows; t++) {
-            for (uint i = width + gl_LocalInvocationIndex; i < p.y_stride / 4; i += kThreads)
-                store4(y, t * p.y_stride / 4 + i, vec4(0.0), kActType);
-        }
-    }
+    clear_padding(tile, head, gl_NumWorkGroups.x);
 }

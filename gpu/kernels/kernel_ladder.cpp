@@ -162,7 +162,9 @@ struct AttentionTest {
     static constexpr uint32_t kStride = kHeads * kHeadDim;
     static_assert(kFirstPosition + kRows <= kTokens);
 
-    Buffer step, tables, tiles, q, kv, y;
+    static constexpr uint32_t kSplits = 2;
+
+    Buffer step, tables, tiles, q, kv, partials, y;
 
     static Result<AttentionTest> create(Device& device, KvType kv_type) {
         AttentionTest test;
@@ -173,24 +175,17 @@ struct AttentionTest {
         TRY(make(test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
         TRY(make(test.tables, 8, MemoryKind::kHostUpload));
         TRY(make(test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
-        TRY(make(test.q, kRows * kStride * 4, MemoryKind::kHostUpload));
+        TRY(make(test.q, (kRows + kSlackRows) * kStride * 4, MemoryKind::kHostUpload));
+        TRY(make(test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, kHeadDim, kSplits}), MemoryKind::kDeviceLocal));
         TRY(make(test.kv, 2 * kTokens * kv_token_bytes(kv_type, kHeadDim), MemoryKind::kHostUpload));
         TRY(make(test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
-        StepHeader header{};
-        header.n_rows = kRows;
-        header.tile_grid[0] = 2;
-        header.tile_grid[1] = kHeads;
-        header.tile_grid[2] = 1;
-        std::memcpy(test.step.mapped().data(), &header, sizeof(header));
         for (uint32_t i = 0; i < kRows; i++) {
             StepRow row{};
             row.position = kFirstPosition + i;
-            std::memcpy(test.step.mapped().data() + sizeof(header) + i * sizeof(row), &row, sizeof(row));
+            std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
         }
         const uint32_t blocks[] = {1, 0};
         std::memcpy(test.tables.mapped().data(), blocks, sizeof(blocks));
-        const AttentionTile tiles[] = {{kAttentionTileRows, kRows - kAttentionTileRows}, {0, kAttentionTileRows}};
-        std::memcpy(test.tiles.mapped().data(), tiles, sizeof(tiles));
         std::mt19937 random(22);
         fill_random(test.q.mapped(), ScalarType::kF32, random);
         fill_random(test.kv.mapped(), ScalarType::kF16, random);
@@ -209,8 +204,17 @@ struct AttentionTest {
         }
     }
 
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile) {
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile, uint32_t n_splits) {
         std::memset(y.mapped().data(), 0xff, y.size());
+        std::vector<AttentionTile> list;
+        for (uint32_t begin = 0; begin < kRows; begin += kAttentionTileRows) list.push_back({begin, std::min(kRows - begin, kAttentionTileRows)});
+        std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
+        StepHeader header{};
+        header.n_rows = kRows;
+        header.tile_grid[0] = kHeads;
+        header.tile_grid[1] = static_cast<uint32_t>(list.size());
+        header.tile_grid[2] = n_splits;
+        std::memcpy(step.mapped().data(), &header, sizeof(header));
         AttentionParams params{};
         params.step = step.address();
         params.block_tables = tables.address();
@@ -220,11 +224,16 @@ struct AttentionTest {
         params.tiles = tiles.address();
         params.q_stride = params.y_stride = kStride;
         params.scale = 0.02f;  // so that many tokens count
-        params.row_capacity = kRows;
-        const AttentionShape shape{kRows, kHeads, 1, kHeadDim, 1};
+        params.partials = partials.address();
+        const AttentionShape shape{kRows, kHeads, 1, kHeadDim, n_splits};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        if (by_tile) kernels.attention_tiles(recorder, params, shape, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
-        else kernels.attention(recorder, params, shape, ScalarType::kF32);
+        if (by_tile) {
+            kernels.attention_tiles(recorder, params, shape, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
+            recorder.barrier();
+            if (n_splits > 1) kernels.attention_combine(recorder, params, shape, ScalarType::kF32);
+        } else {
+            kernels.attention(recorder, params, shape, ScalarType::kF32);
+        }
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
@@ -267,8 +276,12 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
     ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
-    ladder.attention_tile = capabilities.coopmat_f16 && fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32 &&
-                            has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8");
+    const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
+    const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
+    const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
+    offer(TileAttention::kStaged, capabilities.coopmat_f16 && has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8"));
+    ladder.attention_group = subgroups_of_32 && functions && has_kernel_module("attention_group") && has_kernel_module("attention_group_kv8");
+    offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && has_kernel_module("attention_coopmat2"));
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
@@ -293,19 +306,49 @@ Status KernelSet::test_shrink(ScalarType type) {
     return ok_status();
 }
 
-// By tiles against row by row.
+// By tiles against row by row, with and without splits.
 Status KernelSet::test_attention_tile() {
-    if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = false;
-    if (!attends_by_tile(AttentionTest::kHeadDim)) return ok_status();
+    if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
+    while (attends_by_tile(AttentionTest::kHeadDim)) {
+        const TileAttention kind = tile_attention(AttentionTest::kHeadDim);
+        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
+        TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
+        double error = 0;
+        std::string failure;
+        for (const uint32_t n_splits : {1u, AttentionTest::kSplits}) {
+            Result<std::vector<float>> got = test.run(device_, *this, true, n_splits);
+            error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
+            if (!got.ok()) failure = got.error().message;
+        }
+        if (error <= kAttentionTolerance) return ok_status();
+        forget_error();
+        ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
+        log_warn("kernels: {} on {} fails its self-test ({}); it is not used",
+                 kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile", device_.capabilities().name, failure.empty() ? lorad::format("relative error {:.1e}", error) : failure);
+    }
+    return ok_status();
+}
+
+// By groups of heads against head by head.
+Status KernelSet::test_attention_group() {
+    const bool offered = ladder_.attention_group && ladder_.has(ScalarType::kF16);
+    ladder_.attention_group = false;
+    if (!offered) return ok_status();
     TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false));
-    Result<std::vector<float>> got = test.run(device_, *this, true);
-    const double error = got.ok() ? relative_error(got.value(), want) : INFINITY;
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
+    ladder_.attention_group = true;
+    double error = 0;
+    std::string failure;
+    for (const uint32_t n_splits : {1u, AttentionTest::kSplits}) {
+        Result<std::vector<float>> got = test.run(device_, *this, false, n_splits);
+        error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
+        if (!got.ok()) failure = got.error().message;
+    }
     if (error <= kAttentionTolerance) return ok_status();
     forget_error();
-    ladder_.attention_tile = false;
-    log_warn("kernels: attention_tile on {} fails its self-test ({}); it is not used", device_.capabilities().name,
-             got.ok() ? lorad::format("relative error {:.1e}", error) : got.error().message);
+    ladder_.attention_group = false;
+    log_warn("kernels: attention_group on {} fails its self-test ({}); it is not used", device_.capabilities().name,
+             failure.empty() ? lorad::format("relative error {:.1e}", error) : failure);
     return ok_status();
 }
 
@@ -342,6 +385,7 @@ Status KernelSet::climb_ladder() {
         }
         TRY(test_shrink(type));
     }
+    TRY(test_attention_group());
     TRY(test_attention_tile());
     options_.path = ladder_.path();
     if (wanted != KernelPath::kAuto && options_.path != wanted) {

@@ -15,7 +15,8 @@ struct KernelLadder {
     std::array<bool, 3> coopmat2{};  // in addition NV cooperative matrices 2 for many rows
     std::array<bool, 3> shrink{};    // lora_shrink on KHR cooperative matrices
 
-    bool attention_tile = false;     // attention of neighbouring rows on KHR cooperative matrices
+    std::array<bool, 3> attention_tile{};  // attention of neighbouring rows, by TileAttention
+    bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
 
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
@@ -23,7 +24,8 @@ struct KernelLadder {
     KernelPath path() const;  // the highest rung of any type
 };
 
-// By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat, which is faster.
+// By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat
+// for products, which is faster, but not for attention.
 // Runs nothing.
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path);
 

@@ -45,6 +45,7 @@
 namespace lorad::gpu {
 
 inline constexpr uint32_t kSlackRows = 192;    // the largest row tile; behind every activation and matmul result buffer
+inline constexpr uint32_t kAttentionSplitsMax = 128;
 inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
 
 constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -59,6 +60,9 @@ enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 // Whether a step of one row without adapters runs its layers in one dispatch: kAuto where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
+// How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, or on NV matrices 2 of a whole workgroup.
+enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup };
+
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
@@ -67,6 +71,8 @@ struct KernelSetOptions {
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
     bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
+    TileAttention tile_attention = TileAttention::kAuto;
+    uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
 };
 
@@ -92,7 +98,7 @@ struct QkvShape {
 struct AttentionShape {
     uint32_t rows = 0;
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
-    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, joined by a second dispatch
+    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax, joined by a second dispatch
 };
 
 // Of a model whose layers are all alike.
@@ -122,6 +128,10 @@ class KernelSet {
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
     uint32_t plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const;
+    // The same for attention_tiles.
+    uint32_t plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const;
+    // The most that a step with this row bucket may have, for its tiles or the rows outside of them: what the memory of partial results is for.
+    uint32_t attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const;
 
     // x[t] = table[token[t]] * scale. Moves 2-4 H bytes in, 4 H out, per row.
     void embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows);
@@ -150,14 +160,20 @@ class KernelSet {
     void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
 
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
-    // step must be in the cache. With splits this records two dispatches and the barrier between them.
+    // step must be in the cache. With splits this records two dispatches and the barrier between them, unless the rows are listed.
     void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
 
-    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it. Queries and
-    // weights are rounded to f16. Grid: step_state[grid_offset]. Only where attends_by_tile().
+    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits
+    // attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
+    // Only where attends_by_tile().
     void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
                          const Buffer& step_state, uint64_t grid_offset);
-    bool attends_by_tile(uint32_t head_dim) const;
+    bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
+    // Which of them; kAuto: none.
+    TileAttention tile_attention(uint32_t head_dim) const;
+    // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to f16 then.
+    bool groups_heads(const AttentionShape& shape) const;
+    void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type);
 
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
     void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type);
@@ -222,6 +238,7 @@ class KernelSet {
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);
     Status test_attention_tile();
+    Status test_attention_group();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);

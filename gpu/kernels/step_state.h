@@ -39,7 +39,7 @@ struct StepHeader {
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
     // Indirect grids of lora_shrink for the groups qkv, o, gate_up, down: see shrink_grid() in kernels.h.
     uint32_t shrink_grid[4][3];
-    uint32_t tile_grid[3];   // of attention_tiles: tiles, query heads, 1
+    uint32_t tile_grid[3];   // of attention_tiles: query heads, tiles, splits
     uint32_t pad[5];
 };
 INTEROP_SIZE(StepHeader, 96);

@@ -116,16 +116,16 @@ TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
     batch.add_rows(three, 0, other, kNoAdapterSlot);
     batch.add_rows(four, 50, other, kNoAdapterSlot);
     const RowRuns runs = row_runs(batch);
-    EXPECT_TRUE(runs.has_tiles);
+    EXPECT_EQ(runs.n_tiles, 3u);
     EXPECT_EQ(runs.n_single_rows, 4u);
-    const StepShape shape{.row_bucket = 128, .tiles = true, .single_bucket = 64};
+    const StepShape shape{.row_bucket = 128, .attention_splits = 4, .tiles = true, .single_bucket = 64};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 28, bytes);
     const StepLayout layout(shape);
     const auto header = at<gpu::StepHeader>(bytes, 0);
-    EXPECT_EQ(header.tile_grid[0], 3u);
-    EXPECT_EQ(header.tile_grid[1], 28u);
-    EXPECT_EQ(header.tile_grid[2], 1u);
+    EXPECT_EQ(header.tile_grid[0], 28u);
+    EXPECT_EQ(header.tile_grid[1], 3u);
+    EXPECT_EQ(header.tile_grid[2], 4u);
     // Those that see most come first.
     const uint32_t expected[3][2] = {{65, 36}, {104, 4}, {1, 64}};
     for (uint32_t i = 0; i < 3; ++i) {

@@ -13,6 +13,7 @@ struct AttentionCase {
     uint32_t n_splits = 1;
     Type act = Type::kF32;
     KvType kv_type = KvType::kF16;
+    KernelPath path = KernelPath::kPortable;  // kAuto: by groups of heads where the device can
 };
 
 // A paged cache whose unused tokens and blocks are NaN, with blocks handed out in a scrambled order.
@@ -25,6 +26,8 @@ struct Cache {
 
 class Attention : public KernelTest {
   protected:
+    bool is_auto_ = false;
+
     Cache fill(const AttentionCase& c) {
         Cache cache;
         cache.rows.resize(c.bucket);
@@ -69,8 +72,10 @@ class Attention : public KernelTest {
     void check(const AttentionCase& c) {
         SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads
                                           << " rows " << c.positions.size() << " splits " << c.n_splits);
-        if (kernels_->options().kv_type != c.kv_type)
-            kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .kv_type = c.kv_type}));
+        if (kernels_->options().kv_type != c.kv_type || (c.path == KernelPath::kAuto) != is_auto_) {
+            kernels_ = must(KernelSet::create(device(), {.path = c.path, .kv_type = c.kv_type}));
+            is_auto_ = c.path == KernelPath::kAuto;
+        }
         Cache cache = fill(c);
         uint32_t n_q_heads = c.group * c.n_kv_heads;
         uint32_t width = n_q_heads * c.head_dim;
@@ -82,9 +87,10 @@ class Attention : public KernelTest {
         Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
         AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
         Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
+        const bool grouped = kernels_->groups_heads(shape);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
         AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
-                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, c.bucket};
+                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, 0};
         execute([&](Recorder& recorder) { kernels_->attention(recorder, params, shape, scalar(c.act)); });
 
         auto got = content(y, size_t{c.bucket} * stride, c.act);
@@ -96,10 +102,17 @@ class Attention : public KernelTest {
             }
             size_t n = (c.positions[t] + 1) * c.head_dim;
             for (uint32_t h = 0; h < n_q_heads; h++) {
-                auto want = reference::attention({&q[t * width + h * c.head_dim], c.head_dim},
+                std::vector<float> query(&q[t * width + h * c.head_dim], &q[t * width + h * c.head_dim] + c.head_dim);
+                if (grouped) {
+                    for (float& value : query) value = reference::from_f16(reference::to_f16(value));
+                }
+                auto want = reference::attention(query,
                                                  {&cache.keys[t][h / c.group * n], n}, {&cache.values[t][h / c.group * n], n},
                                                  {scale, c.window, c.softcap});
-                expect_near(want, row + h * c.head_dim, unit_roundoff(c.act) + 4e-6, 2.0,
+                // Weights are rounded to f16, and what comes from eight bits as well: see attention_tile_test.cpp.
+                double rounding = grouped ? unit_roundoff(Type::kF16) : 0;
+                if (grouped && c.kv_type == KvType::kInt8) rounding *= 6;
+                expect_near(want, row + h * c.head_dim, unit_roundoff(c.act) + rounding + 4e-6, 2.0,
                             "row " + std::to_string(t) + " head " + std::to_string(h));
             }
             for (uint32_t i = width; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of row " << t;
@@ -136,9 +149,33 @@ TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
 }
 
 TEST_F(Attention, SplitsOfAContextJoinToTheSameResult) {
-    for (uint32_t n_splits : {2u, 3u, 8u}) {
+    for (uint32_t n_splits : {2u, 3u, 8u, 64u, kAttentionSplitsMax}) {
         check({32, 4, 2, {0, 17, 64, 700, 511}, 6, 0, 0, n_splits});
         check({96, 3, 1, {0, 300}, 2, 130, 0, n_splits, Type::kF16});
+    }
+}
+
+TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
+    AttentionCase c{128, 7, 2, {0, 1, 63, 64, 70, 200}, 8};
+    c.path = KernelPath::kAuto;
+    check(c);
+    if (!kernels_->groups_heads({8, 14, 2, 128})) GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
+    for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
+        c.kv_type = kv_type;
+        for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
+            c.head_dim = head_dim;
+            for (uint32_t n_splits : {1u, 2u, 5u}) {
+                c.n_splits = n_splits;
+                check(c);
+            }
+        }
+        for (uint32_t group : {2u, 4u, 5u, 8u, 16u}) {
+            AttentionCase other{64, group, 1, {5, 700}, 2, 0, 0, 3, Type::kF16, kv_type, KernelPath::kAuto};
+            check(other);
+            other = {64, group, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kBf16, kv_type, KernelPath::kAuto};
+            check(other);
+        }
+        check({128, 7, 1, {5000, 4000}, 2, 1000, 0, 64, Type::kF32, kv_type, KernelPath::kAuto});
     }
 }
 

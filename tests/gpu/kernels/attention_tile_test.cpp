@@ -17,22 +17,32 @@ struct TileCase {
     float softcap = 0;
     Type act = Type::kF16;
     KvType kv_type = KvType::kF16;
+    uint32_t n_splits = 1;
+};
+
+struct Kind {
+    TileAttention how;
+    const char* name;
 };
 
 // Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are NaN.
-class AttentionTiles : public KernelTest {
+class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<Kind> {
   protected:
     void SetUp() override {
         KernelTest::SetUp();
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
-        if (!kernels_->attends_by_tile(64)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+        choose(KvType::kF16);
+        if (kernels_->tile_attention(64) != GetParam().how) GTEST_SKIP() << "not there: " << device().capabilities().name;
+    }
+
+    void choose(KvType kv_type) {
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = kv_type, .tile_attention = GetParam().how}));
     }
 
     void check(const TileCase& c) {
         SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " window "
-                                          << c.window);
-        if (kernels_->options().kv_type != c.kv_type)
-            kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = c.kv_type}));
+                                          << c.window << " splits " << c.n_splits);
+        if (kernels_->options().kv_type != c.kv_type) choose(c.kv_type);
+        if (!kernels_->attends_by_tile(c.head_dim)) return;
         const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
         const size_t plane = size_t{kBlockTokens} * c.head_dim;
         uint32_t n_blocks = 1;
@@ -84,27 +94,32 @@ class AttentionTiles : public KernelTest {
         StepHeader header{};
         header.n_rows = n_rows;
         header.n_single_rows = n_singles;
-        header.tile_grid[0] = static_cast<uint32_t>(tiles.size());
-        header.tile_grid[1] = n_q_heads;
-        header.tile_grid[2] = 1;
+        header.tile_grid[0] = n_q_heads;
+        header.tile_grid[1] = static_cast<uint32_t>(tiles.size());
+        header.tile_grid[2] = c.n_splits;
         std::vector<std::byte> bytes(sizeof(header) + rows.size() * sizeof(StepRow));
         std::memcpy(bytes.data(), &header, sizeof(header));
         std::memcpy(bytes.data() + sizeof(header), rows.data(), rows.size() * sizeof(StepRow));
         single_rows.resize(n_singles + 3, 0xffffffffu);  // capacity beyond the count
-        const auto q = reference::random_values(size_t{n_rows} * width, Type::kF32, random_);
+        auto q = reference::random_values(size_t{n_rows} * width, Type::kF32, random_);
+        q.resize(size_t{n_rows + kSlackRows} * width, NAN);
         Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles), single_buffer = input(single_rows);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
         Buffer kv = c.kv_type == KvType::kF16 ? input(halves) : input(eights.bytes);
         Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
-        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, 1};
+        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
+        Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
         const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
-        const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), 0,
-                                     tile_buffer.address(), single_buffer.address(), width, stride, c.window, scale, c.softcap, n_rows};
+        const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), partials.address(),
+                                     tile_buffer.address(), single_buffer.address(), width, stride, c.window, scale, c.softcap, 0};
         execute([&](Recorder& recorder) {
             kernels_->attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
             AttentionShape listed = shape;
             listed.rows = n_singles + 3;
             kernels_->attention(recorder, params, listed, scalar(c.act));
+            if (c.n_splits == 1) return;
+            recorder.barrier();
+            kernels_->attention_combine(recorder, params, shape, scalar(c.act));
         });
         const auto got = content(y, size_t{n_rows + 1} * stride, c.act);
         for (uint32_t t = 0; t < n_rows; t++) {
@@ -132,7 +147,7 @@ class AttentionTiles : public KernelTest {
     }
 };
 
-TEST_F(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
+TEST_P(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
     for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
         check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}});
     }
@@ -141,20 +156,32 @@ TEST_F(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
     check({64, 2, 1, {{64, 64}}, 0, 0, Type::kF32});
 }
 
-TEST_F(AttentionTiles, ReadAnEightBitCache) {
+TEST_P(AttentionTiles, ReadAnEightBitCache) {
     for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 128u}) {
         check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}, 0, 0, Type::kF16, KvType::kInt8});
     }
     check({128, 7, 1, {{900, 90}}, 100, 0, Type::kF16, KvType::kInt8});
 }
 
-TEST_F(AttentionTiles, SeeOnlyTheirWindow) {
+TEST_P(AttentionTiles, SeeOnlyTheirWindow) {
     for (uint32_t window : {1u, 7u, 64u, 100u}) check({32, 2, 2, {{0, 150}, {300, 70}, {99, 1}}, window});
 }
 
-TEST_F(AttentionTiles, CapScores) { check({32, 2, 2, {{3, 150}}, 0, 1.5f}); }
+TEST_P(AttentionTiles, CapScores) { check({32, 2, 2, {{3, 150}}, 0, 1.5f}); }
 
-TEST_F(AttentionTiles, ReadALongContext) { check({128, 7, 1, {{3000, 90}}}); }
+TEST_P(AttentionTiles, ReadALongContext) { check({128, 7, 1, {{3000, 90}}}); }
+
+TEST_P(AttentionTiles, SplitsOfAContextJoinToTheSameResult) {
+    for (uint32_t n_splits : {2u, 3u, 16u}) {
+        check({64, 2, 2, {{0, 5}, {7, 1}, {700, 70}, {500, 1}, {0, 64}, {130, 200}}, 0, 0, Type::kF16, KvType::kF16, n_splits});
+        check({128, 7, 1, {{2000, 128}, {900, 1}}, 300, 0, Type::kBf16, KvType::kF16, n_splits});
+        check({128, 2, 1, {{1000, 64}}, 0, 0, Type::kF32, KvType::kInt8, n_splits});
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTiles,
+                         ::testing::Values(Kind{TileAttention::kStaged, "Staged"}, Kind{TileAttention::kWorkgroup, "Workgroup"}),
+                         [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace lorad::gpu::testing

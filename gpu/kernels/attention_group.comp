@@ -1,0 +1,161 @@
+// attention_group: what attention computes, with all query heads of a KV head as the rows of one 16-row matrix, so that keys and values are read
+// once and multiplied on cooperative matrices. A subgroup takes 16 of a block's 64 tokens, with maxima and sums of its own, joined at the end.
+// Queries and weights are rounded to f16. Reductions and conversions are those of NV cooperative matrices 2.
+//   q, kv, y, partials  as in attention.comp; with KV8 planes as in kv8.glsl
+// grid (T, K, splits); one workgroup for each row, KV head and part of the context. Moves 4 D bytes a token and KV head. Subgroups of 32.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_NV_cooperative_matrix2 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/attention.params.h"
+
+layout(constant_id = 1) const uint kActType = 0;
+layout(constant_id = 2) const uint kHeadDim = 64;
+layout(constant_id = 3) const uint kGroup = 1;  // query heads that share a KV head, at most 16
+layout(constant_id = 4) const uint kKvHeads = 1;
+layout(constant_id = 5) const uint kSplit = 0;
+layout(constant_id = 6) const uint kListed = 0;  // 1: the rows of p.single_rows
+layout(push_constant, scalar) uniform Push { AttentionParams p; };
+
+const uint kSubgroups = kBlockTokens / 16;
+const uint kThreads = kSubgroups * 32;  // the workgroup's size
+const uint kOutStride = kHeadDim / 4 + 1;  // words of a row's result and padding
+const uint kOwnWords = 16 * kOutStride;
+const uint kBlockWords = 2 * kBlockTokens * (kHeadDim / 8 + 1);
+const uint kStageWords = kBlockWords > kSubgroups * kOwnWords ? kBlockWords : kSubgroups * kOwnWords;
+
+#include "gpu/kernels/attention_stage.glsl"
+
+shared uvec4 marks[2][kSubgroups * 16 * 4];  // maxima and sums by subgroup, 16 x 16 f32 each
+
+// Of the block's tokens begin..end-1 are seen by every row.
+float seen(const in uint32_t row, const in uint32_t col, const in float e, const in uint32_t token0, const in uint32_t begin, const in uint32_t end) {
+    const uint token = token0 + col;
+    return token >= begin && token < end ? e : kUnseen;
+}
+
+void main() {
+    uint t = gl_WorkGroupID.x;
+    if (kListed != 0) {
+        if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
+        t = UintRef(p.single_rows + uint64_t(t) * 4).v;
+    } else if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) {
+        return;
+    }
+    const uint kv_head = gl_WorkGroupID.y, first_head = kv_head * kGroup;
+    const StepRow row = step_row(p.step, t).v;
+    const uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
+    const uint end = row.position + 1;  // tokens
+    const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
+    uint block_idx = begin / kBlockTokens, end_block = (end + kBlockTokens - 1) / kBlockTokens;
+    if (kSplit != 0) {
+        const uint share = (end_block - block_idx + gl_NumWorkGroups.z - 1) / gl_NumWorkGroups.z;
+        block_idx = min(block_idx + gl_WorkGroupID.z * share, end_block);
+        end_block = min(block_idx + share, end_block);
+    }
+
+    const uint last_block = end_block > 0 ? end_block - 1 : 0;
+    uint block = block_idx < end_block ? block_at(table, block_idx) : 0;
+    if (block_idx < end_block) fetch(block, 0, kv_head);
+    // Queries; rows without a head are zero.
+    for (uint i = gl_LocalInvocationIndex; i < 16 * kKvWords; i += kThreads) {
+        const uint g = i / kKvWords;
+        Eight e = load8(p.q + (uint64_t(t) * p.q_stride + (first_head + min(g, kGroup - 1)) * kHeadDim) * 4, i % kKvWords, 0);
+        const uvec4 words = uvec4(packHalf2x16(e.lo.xy), packHalf2x16(e.lo.zw), packHalf2x16(e.hi.xy), packHalf2x16(e.hi.zw));
+        stage[g * kKvStride + i % kKvWords] = g < kGroup ? words : uvec4(0);
+    }
+    barrier();
+    MATRIX_A query[kMats];
+    MATRIX acc[kMats];
+    [[unroll]] for (uint m = 0; m < kMats; m++) {
+        coopMatLoad(query[m], stage, m * 2, kKvStride, gl_CooperativeMatrixLayoutRowMajor);
+        acc[m] = MATRIX(0.0);
+    }
+    barrier();
+    if (block_idx < end_block) {
+        put(0, kBlockTokens);
+        fetch(block, 1, kv_head);
+        put(kValuesAt, end - block_idx * kBlockTokens);
+        block = block_at(table, min(block_idx + 1, last_block));
+    }
+    barrier();
+
+    MATRIX top = MATRIX(kLeast), total = MATRIX(0.0);
+    const uint mine = gl_SubgroupID * 16;  // tokens of the block, from here on
+    for (; block_idx < end_block; block_idx++) {
+        const uint token0 = block_idx * kBlockTokens;
+        const bool more = block_idx + 1 < end_block;
+        // The number of a block is asked for one block ahead of its keys and values, and those one ahead of their use.
+        const uint next_block = block;
+        if (more) {
+            fetch(next_block, 0, kv_head);
+            block = block_at(table, min(block_idx + 2, last_block));
+        }
+        MATRIX score = MATRIX(0.0);
+        [[unroll]] for (uint m = 0; m < kMats; m++) {
+            MATRIX_B key;
+            coopMatLoad(key, stage, mine * kKvStride + m * 2, kKvStride, gl_CooperativeMatrixLayoutColumnMajor);
+            score = coopMatMulAdd(query[m], key, score);
+        }
+        if (p.softcap != 0.0) coopMatPerElementNV(score, score, capped);
+        if (token0 < begin || token0 + kBlockTokens > end) coopMatPerElementNV(score, score, seen, token0 + mine, begin, end);
+        MATRIX new_top;
+        coopMatReduceNV(new_top, score, gl_CooperativeMatrixReduceRowNV, larger);
+        coopMatPerElementNV(new_top, new_top, top_of, top);
+        MATRIX fade = top - new_top;
+        coopMatPerElementNV(fade, fade, power_of_two);
+        top = new_top;
+        coopMatPerElementNV(score, score, weight_of, new_top);
+        total = total * fade + score;
+        const MATRIX_A weight = MATRIX_A(score);
+        [[unroll]] for (uint m = 0; m < kMats; m++) acc[m] = acc[m] * fade;
+        barrier();  // everybody is done with these keys, and the values are there
+        if (more) {
+            put(0, kBlockTokens);
+            fetch(next_block, 1, kv_head);
+        }
+        [[unroll]] for (uint m = 0; m < kMats; m++) {
+            MATRIX_B value;
+            coopMatLoad(value, stage, kValuesAt + mine * kKvStride + m * 2, kKvStride, gl_CooperativeMatrixLayoutRowMajor);
+            acc[m] = coopMatMulAdd(weight, value, acc[m]);
+        }
+        barrier();  // done with the values, and the next keys are there
+        if (more) put(kValuesAt, end - token0 - kBlockTokens);
+    }
+
+    MATRIX sums;
+    coopMatReduceNV(sums, total, gl_CooperativeMatrixReduceRowNV, added);
+    barrier();
+    coopMatStore(top, marks[0], gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatStore(sums, marks[1], gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint m = 0; m < kMats; m++) coopMatStore(acc[m], stage, gl_SubgroupID * kOwnWords + m * 4, kOutStride, gl_CooperativeMatrixLayoutRowMajor);
+    barrier();
+    const uint kLanes = kHeadDim / 4;
+    const uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
+    for (uint i = gl_LocalInvocationIndex; i < kGroup * kLanes; i += kThreads) {
+        const uint g = i / kLanes, lane = i % kLanes;
+        float row_top = kLeast, row_sum = 0.0;
+        [[unroll]] for (uint s = 0; s < kSubgroups; s++) row_top = max(row_top, uintBitsToFloat(marks[0][s * 64 + g * 4].x));
+        vec4 result = vec4(0.0);
+        [[unroll]] for (uint s = 0; s < kSubgroups; s++) {
+            const float share = exp2(uintBitsToFloat(marks[0][s * 64 + g * 4].x) - row_top);
+            row_sum = fma(uintBitsToFloat(marks[1][s * 64 + g * 4].x), share, row_sum);
+            result = fma(uintBitsToFloat(stage[s * kOwnWords + g * kOutStride + lane]), vec4(share), result);
+        }
+        const uint head = first_head + g;
+        if (kSplit == 0) {
+            store4(y, head * kLanes + lane, result / row_sum, kActType);
+        } else {
+            const uint64_t at = p.partials + ((uint64_t(t) * (kKvHeads * kGroup) + head) * gl_NumWorkGroups.z + gl_WorkGroupID.z) * ((kHeadDim + 4) * 4);
+            Vec4Ref(at + 16 + lane * 16).v = result;
+            if (lane == 0) Vec4Ref(at).v = vec4(row_top / kLog2E, row_sum, 0.0, 0.0);
+        }
+    }
+    if (kSplit == 0 && kv_head == 0) {
+        for (uint i = kKvHeads * kGroup * kLanes + gl_LocalInvocationIndex; i < p.y_stride / 4; i += kThreads) store4(y, i, vec4(0.0), kActType);
+    }
+}

@@ -1,0 +1,91 @@
+// Part of attention_group.comp: blocks of keys and values on their way to shared memory, and functions of matrix elements.
+const uint kSubgroup = 32;
+const uint kMats = kHeadDim / 16;
+// Of shared memory, in 16-byte words. Rows are padded, so that eight of them fall into different banks.
+const uint kKvWords = kHeadDim / 8;
+const uint kKvStride = kKvWords + 1;
+const uint kValuesAt = kBlockTokens * kKvStride;
+const uint kLoads = (kBlockTokens * kKvWords + kThreads - 1) / kThreads;
+// The score of what a row does not see, and the least maximum: so what is not seen weighs exp2(-1e28) = 0 also in a row that sees nothing.
+const float kUnseen = -1e30, kLeast = -1e20;
+const float kLog2E = 1.4426950408889634;
+
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
+// K and V of a block; before that queries, after it results.
+shared uvec4 stage[kStageWords];
+
+#define MATRIX coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+#define MATRIX_A coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define MATRIX_B coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
+
+#ifdef KV8
+#include "gpu/kernels/kv8.glsl"
+// Sixteen values to a load.
+const uint kLoads8 = (kBlockTokens * kKvWords / 2 + kThreads - 1) / kThreads;
+uvec4 held[kLoads8];
+float held_scale[kLoads8];
+#else
+uvec4 held[kLoads];
+#endif
+
+uint block_at(uint64_t table, uint block_idx) { return UintRef(table + uint64_t(block_idx) * 4).v; }
+
+// A plane of one block: 64 tokens of one KV head, one after the other.
+void fetch(uint block, uint plane, uint kv_head) {
+#ifdef KV8
+    uint64_t from = kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+    [[unroll]] for (uint i = 0; i < kLoads8; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
+        held[i] = Uvec4Ref(from + at * 16).v;
+        held_scale[i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
+    }
+#else
+    Words from = Words(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[i] = from.data[at];
+    }
+#endif
+}
+
+// Tokens from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
+void put(uint to, uint n_tokens) {
+#ifdef KV8
+    [[unroll]] for (uint i = 0; i < kLoads8; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
+        uint token = at / (kKvWords / 2);
+        uint word = to + token * kKvStride + at % (kKvWords / 2) * 2;
+        [[unroll]] for (uint half_idx = 0; half_idx < 2; half_idx++) {
+            vec4 a = unpack_i8(held[i][half_idx * 2]) * held_scale[i], b = unpack_i8(held[i][half_idx * 2 + 1]) * held_scale[i];
+            uvec4 words = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));
+            stage[word + half_idx] = token < n_tokens ? words : uvec4(0);
+        }
+    }
+#else
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
+        uint token = at / kKvWords;
+        stage[to + token * kKvStride + at % kKvWords] = token < n_tokens ? held[i] : uvec4(0);
+    }
+#endif
+}
+
+// ---- Functions of matrix elements ----
+
+float larger(const in float a, const in float b) { return max(a, b); }
+float added(const in float a, const in float b) { return a + b; }
+float power_of_two(const in uint32_t row, const in uint32_t col, const in float e) { return exp2(e); }
+
+// Maxima are of score * scale * log2(e).
+float weight_of(const in uint32_t row, const in uint32_t col, const in float score, const in float top) {
+    return exp2(fma(score, p.scale * kLog2E, -top));
+}
+float top_of(const in uint32_t row, const in uint32_t col, const in float score, const in float top) {
+    return max(score * (p.scale * kLog2E), top);
+}
+float capped(const in uint32_t row, const in uint32_t col, const in float score) {
+    return p.softcap / p.scale * tanh(clamp(score * p.scale / p.softcap, -15.0, 15.0));
+}

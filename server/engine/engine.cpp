@@ -270,8 +270,11 @@ Status Engine::submit_step() {
         add_prompt_outputs(planned, first_row);
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
+        bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
+        if (!is_decode)
+            flight.prompt_context = std::max(flight.prompt_context, sequence.n_computed);
         if (sequence.n_computed < sequence.n_known()) continue;
-        if (planned.n_rows == 1) ++n_decode_rows;
+        if (is_decode) ++n_decode_rows;
         planned.position = sequence.n_known();
         uint32_t n_masks = batch_.n_masks();
         planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);

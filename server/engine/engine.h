@@ -151,6 +151,7 @@ class Engine {
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
         bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
+        uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
     };
@@ -174,6 +175,7 @@ class Engine {
     SequenceView waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max);
     void apply(const StepPlan& plan);
     bool plan_and_apply();
+    uint32_t next_prompt_context() const;
     void admit(uint32_t n_admitted);
     void preempt(Sequence& sequence, bool has_yielded);
     void release_blocks(Sequence& sequence);

@@ -119,10 +119,18 @@ void Engine::make_views() {
     }
 }
 
+// What lies before the prompt's rows that are computed next; for one that is not admitted yet nothing.
+uint32_t Engine::next_prompt_context() const {
+    for (const auto& sequence : running_) {
+        if (sequence->n_known() > sequence->n_computed + 1) return sequence->n_computed;
+    }
+    return 0;
+}
+
 bool Engine::plan_and_apply() {
     SchedulerLimits limits = options_.limits;
     limits.n_prefill_rows_max = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max
-                                                                : step_times_.n_prefill_rows();
+                                                                : step_times_.n_prefill_rows(next_prompt_context());
     metrics_.set_prefill_chunk(limits.n_prefill_rows_max);
     planned_.clear();
     while (!running_.empty() || !waiting_.empty()) {

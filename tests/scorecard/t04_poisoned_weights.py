@@ -44,6 +44,7 @@ def run(card):
                env={"LORAD_TEST_TOKENS": str(n_tokens)}, seconds=7200)
     files = files_of("pirate")
     with card.part("refused over HTTP, with the place"), card.server("--batch-invariant", "--log-level", "error") as server:
+        check_equal(register(server, "pirate", files)[0], 201, "the adapter as it is")
         _, tensors = tensors_of(files[FILES[1]])
         n = 0
         for tensor in card.random.sample(sorted(tensors), min(len(tensors), 3 if card.quick else 40)):

@@ -140,7 +140,8 @@ def check_trace(text, state, root):
     """Every path of the trace: below the store by a plain name and a descriptor, below --adapter-root, or nothing that a client could choose."""
     n = 0
     for line in text.splitlines():
-        if "+++" in line or "resumed>" in line or "---" in line:
+        # Where the process is says nothing of where it looks.
+        if "+++" in line or "resumed>" in line or "---" in line or " getcwd(" in line:
             continue
         for path in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
             n += 1

@@ -46,7 +46,7 @@
 namespace lorad::server {
 
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
-inline constexpr double kStepStretch = 1.9;
+inline constexpr double kStepStretch = 1.8;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};

@@ -115,7 +115,7 @@ def try_control(tree, plant, seed):
         path.write_text(sound)
 
 
-def run_controls(wanted, seed):
+def run_controls(wanted, seed, keep):
     tree = PlantedTree()
     tree.copy()
     results = {}
@@ -128,6 +128,8 @@ def run_controls(wanted, seed):
             print(f"    {'MISSED: ' + problem if problem else 'ok'} ({time.monotonic() - began:.0f} s)", flush=True)
             caught, planted = results.get(plant.test, (0, 0))
             results[plant.test] = (caught + (problem is None), planted + 1)
+            if all(later.test != plant.test for later in chosen[number:]):
+                keep({plant.test: results[plant.test]})
     finally:
         tree.copy()
     return results
@@ -174,9 +176,7 @@ def main():
     frame.use_software_device()
     wanted = scripts([test.strip() for test in args.only.split(",") if test.strip()])
     if args.controls:
-        results = run_controls(wanted, args.seed)
-        if args.write:
-            table.write({}, results)
+        results = run_controls(wanted, args.seed, lambda of_test: args.write and table.write({}, of_test))
         n_missed = sum(planted - caught for caught, planted in results.values())
         print(f"scorecard: {sum(planted for _, planted in results.values())} controls, {n_missed} missed")
         return 1 if n_missed else 0
@@ -192,8 +192,8 @@ def main():
             file.write(json.dumps(line) + "\n")
         print(f"scorecard: {test} {table.TITLES[test]}: {'pass' if line['full'] else 'pass, partly' if line['passed'] else 'FAIL'}, "
               f"{line['points']} of {table.largest(test)} without controls, {line['seconds']} s", flush=True)
-    if args.write:
-        table.write(lines, {})
+        if args.write:
+            table.write({test: line}, {})
     n_failed = sum(not line["passed"] for line in lines.values())
     print(f"scorecard: {len(lines)} tests, {n_failed} failed, {sum(line['seconds'] for line in lines.values()):.0f} s")
     return 1 if n_failed else 0

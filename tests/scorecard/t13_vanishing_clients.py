@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """T13: clients that vanish, at any moment and in any way, leave nothing: no KV block, no adapter held, no token computed for them later."""
 
-import collections
+import dataclasses
 import json
 import socket
 import struct
@@ -13,10 +13,20 @@ from streams import PROMPTS, answer, metrics, wait_for
 PLACES = 8  # --max-num-seqs
 WAYS = ("fin", "rst", "silent")
 MOMENTS = ("queued", "prefill", "streaming")
-LIMIT_MS = 250
+DETECTED_S = {"commit": 2, "nightly": 0.25, "release": 0.25}  # a commit's machine builds and tests other things meanwhile
+# Submitted when the close is noticed: the step that runs, and the one behind it.
+STEPS_IN_FLIGHT = 2
 # Both reach the device's memory and the adapters' leases.
 HELD = ("vllm:kv_cache_usage_perc", "lorad_adapter_leases", "vllm:num_requests_running", "vllm:num_requests_waiting", "lorad_waiting_tokens",
         "lorad_adapter_waiting")
+
+
+@dataclasses.dataclass
+class Noticed:
+    """Over all groups: the longest time from the close until all was given back, and the most steps that ended when the close must have been noticed."""
+
+    longest_s: float = 0.0
+    n_later_steps: float = 0.0
 
 
 class Client:
@@ -51,6 +61,10 @@ def n_open(server):
     return sum(metrics(server, ("vllm:num_requests_running", "vllm:num_requests_waiting")).values())
 
 
+def n_steps(server):
+    return sum(metrics(server, ("lorad_steps_total",)).values())
+
+
 def body_of(choose, moment, n_long):
     stream = moment == "streaming" or choose.random() < 0.5
     n = choose.choice((1, 4)) if moment != "prefill" else 1
@@ -65,7 +79,7 @@ def settle(server, start, seconds):
     return took
 
 
-def group(card, server, start, moment, way, n, detected):
+def group(card, server, start, moment, way, n, noticed):
     choose = card.random
     blockers = []
     if moment == "queued":
@@ -88,8 +102,13 @@ def group(card, server, start, moment, way, n, detected):
         for client in clients + blockers:
             client.socket.close()
     else:
-        settle(server, start, 20)
-        detected[way].append(time.monotonic() - began)
+        # Counted in steps, since a step of a busy machine may last for seconds: those in flight when the close must have been noticed, and no other.
+        took = wait_for(lambda: held(server) == start, DETECTED_S[card.tier], 0.01)
+        if took is None:
+            before = n_steps(server)
+            settle(server, start, 20)
+            noticed.n_later_steps = max(noticed.n_later_steps, n_steps(server) - before)
+        noticed.longest_s = max(noticed.longest_s, time.monotonic() - began)
     work = ("vllm:generation_tokens_total", "lorad_steps_total")
     before = metrics(server, work)
     time.sleep(0.05)
@@ -100,7 +119,7 @@ def group(card, server, start, moment, way, n, detected):
 def run(card):
     card.gtest("cancelled requests on the fake device: blocks, leases, and no row after the next step", "server_tests",
                "Engine.ACancelled*:Engine.LetsGoOf*:EngineSimulation.*:EngineLeaving.*")
-    detected = collections.defaultdict(list)
+    noticed = Noticed()
     flags = ("--max-num-seqs", str(PLACES), "--max-queue", "400", "--max-loras", "4", "--http-threads", "128", "--max-connections-per-address", "0")
     with card.part("clients that vanish over HTTP leave nothing"):
         with card.server(*flags, adapters=ADAPTERS) as server:
@@ -114,14 +133,15 @@ def run(card):
                     for way in WAYS:
                         if way == "silent" and card.quick and moment != "streaming":
                             continue
-                        group(card, server, start, moment, way, per_group, detected)
+                        group(card, server, start, moment, way, per_group, noticed)
             for model, tokens in reference.items():
                 check_equal(answer(server, model, PROMPTS[1], 32), tokens, f"tokens of {model} afterwards")
-    worst = 1000 * max((s for times in detected.values() for s in times), default=1e9)
     card.figure("vanished clients", card.trials)
-    card.figure("all of a group gone after ms, worst", worst)
+    card.figure("all of a group gone after ms, worst", 1000 * noticed.longest_s)
+    card.figure("steps after it must have been noticed", noticed.n_later_steps)
     with card.part("a closed connection is noticed in time"):
-        check(worst <= LIMIT_MS, f"{worst:.0f} ms from the close to all given back, at most {LIMIT_MS}")
+        check(noticed.n_later_steps <= STEPS_IN_FLIGHT,
+              f"{noticed.n_later_steps:.0f} steps ended later than {DETECTED_S[card.tier]} s after the close, at most the {STEPS_IN_FLIGHT} in flight")
     if card.quick:
         card.short_of("1,000 clients: tests/scorecard.sh --tier nightly --only T13")
 

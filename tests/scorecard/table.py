@@ -1,5 +1,6 @@
 """The result table of docs/RELIABILITY.md: one row per test, the points, the groups. A run replaces the rows of the tests it ran."""
 
+import fcntl
 import pathlib
 import re
 import time
@@ -120,6 +121,10 @@ def updated(text, lines, controls):
 
 def write(lines, controls):
     path = ROOT / DOCUMENT
-    text, total, total_max = updated(path.read_text(), lines, controls)
-    path.write_text(text)
+    with open(path, "r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # tests and controls may run at the same time
+        text, total, total_max = updated(file.read(), lines, controls)
+        file.seek(0)
+        file.truncate()
+        file.write(text)
     print(f"scorecard: {DOCUMENT}: {total} of {total_max} points")

@@ -19,6 +19,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::adapters {
@@ -188,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
                              return name;
                          });
 
-std::filesystem::path demo_dir() { return std::filesystem::path(LORAD_SOURCE_DIR) / "deploy/demo-model"; }
+std::filesystem::path demo_dir() { return lorad::testing::source_dir() / "deploy/demo-model"; }
 
 TEST(DemoAdapters, AnswerTheSamplesTokenForTokenInSharedSteps) {
     const auto served = Served::load(demo_dir() / "base");

@@ -8,6 +8,7 @@
 #include "adapters/gguf.h"
 #include "adapters/pack.h"
 #include "tests/adapters/foreign_files.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -17,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace lorad::testing;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path kGoldens = lorad::testing::source_dir() / "tests/goldens";
 
 SourceFile file(std::string name, const std::string& text) {
     return {std::move(name), FileBytes::copy_of(std::as_bytes(std::span(text)))};
@@ -227,7 +228,7 @@ TEST(GgufAdapters, FilesOfTheFormatsOwnWriterAreRead) {
     config.n_heads = 2;
     config.n_kv_heads = 1;
     config.head_dim = 4;
-    const auto folder = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/fuzz/corpus/gguf";
+    const auto folder = lorad::testing::source_dir() / "tests/fuzz/corpus/gguf";
     const auto plain = check_adapter(folder / "plain.gguf", config);
     ASSERT_TRUE(plain.ok()) << plain.error().message;
     EXPECT_EQ((*plain)->n_modules, 4u);

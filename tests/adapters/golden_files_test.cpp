@@ -12,6 +12,7 @@
 #include "adapters/registry.h"
 #include "proto/json.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path kGoldens = lorad::testing::source_dir() / "tests/goldens";
 
 struct GoldenCase {
     std::string model, name;

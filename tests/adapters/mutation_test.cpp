@@ -10,6 +10,7 @@
 #include "adapters/pack.h"
 #include "adapters/report.h"
 #include "tests/adapters/foreign_files.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -38,7 +39,7 @@ bool is_refusal(const Error& error) {
 }
 
 TEST(MutatedAdapters, ConfigsAreAcceptedOrRefused) {
-    std::ifstream in(std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens/adapters/llama-scaled/patterns/adapter_config.json");
+    std::ifstream in(lorad::testing::source_dir() / "tests/goldens/adapters/llama-scaled/patterns/adapter_config.json");
     const std::string sound((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     ASSERT_TRUE(parse_peft_config(sound).ok());
     std::mt19937 random(1);

@@ -8,6 +8,7 @@
 #include "adapters/pack.h"
 #include "proto/json.h"
 #include "tests/adapters/adapter_folder.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -16,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace lorad::testing;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path kGoldens = lorad::testing::source_dir() / "tests/goldens";
 
 TEST(AdapterReport, TellsWhatAnAdapterIs) {
     const AdapterFolder folder(R"({"peft_type":"LORA","r":4,"lora_alpha":8,"use_rslora":true,"alpha_pattern":{"v_proj":3},

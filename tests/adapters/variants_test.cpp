@@ -6,6 +6,7 @@
 
 #include "adapters/check.h"
 #include "tests/adapters/adapter_folder.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters {
 namespace {
@@ -208,9 +209,9 @@ TEST(PeftVariants, EmbeddingAndOutputLayerTakeLora) {
 }
 
 TEST(PeftVariants, TheBasesTableSavedAlongIsNotOneThatReplacesIt) {
-    const auto base = BaseModel::load(std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens/models/llama-scaled");
+    const auto base = BaseModel::load(lorad::testing::source_dir() / "tests/goldens/models/llama-scaled");
     ASSERT_TRUE(base.ok());
-    const auto folder = std::filesystem::path(LORAD_SOURCE_DIR) / "tests/goldens/adapters/llama-scaled/embed-lora-with-base";
+    const auto folder = lorad::testing::source_dir() / "tests/goldens/adapters/llama-scaled/embed-lora-with-base";
     const auto adapter = check_adapter(folder, *base);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     EXPECT_EQ((*adapter)->plan.extras.embed_table, nullptr);

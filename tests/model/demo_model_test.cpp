@@ -7,13 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "model/runner.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::model {
 namespace {
 
 TEST(DemoModel, AnswersItsSamplesTokenForToken) {
-    const std::filesystem::path folder = LORAD_SOURCE_DIR "/deploy/demo-model";
+    const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
     const auto config = load_model_config(folder / "base");
     ASSERT_TRUE(config.ok()) << config.error().message;
     auto executor = Executor::load(lorad::testing::test_device(), folder / "base", *config,

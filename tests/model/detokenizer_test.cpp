@@ -65,9 +65,9 @@ std::vector<std::vector<TokenId>> sequences(const std::string& name, const Token
     return all;
 }
 
-class DetokenizerOf : public testing::TestWithParam<std::string> {};
+class DetokenizerOf : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, DetokenizerOf, testing::ValuesIn(golden_tokenizer_names()),
+INSTANTIATE_TEST_SUITE_P(All, DetokenizerOf, ::testing::ValuesIn(golden_tokenizer_names()),
                          [](const auto& param) { return param.param; });
 
 TEST_P(DetokenizerOf, JoinedPiecesEqualTheFullDecode) {

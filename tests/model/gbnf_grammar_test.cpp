@@ -28,8 +28,8 @@ const Case kCases[] = {
     {"root ::= [0-9]{2,3} \".\" [0-9]{2} x?\nx ::= \"!\" | \"?\"{2,}", {"12.34", "123.45!", "12.34???"}, {"1.23", "1234.56", "12.34?", "12.3"}},
 };
 
-class GbnfGrammar : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Tokenizers, GbnfGrammar, testing::Values("qwen2", "llama2"), [](const auto& param) { return param.param; });
+class GbnfGrammar : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Tokenizers, GbnfGrammar, ::testing::Values("qwen2", "llama2"), [](const auto& param) { return param.param; });
 
 TEST_P(GbnfGrammar, HasItsTextsAndNoOthers) {
     const auto tokenizer = golden_tokenizer(GetParam());

@@ -9,6 +9,7 @@
 #include "model/logits.h"
 #include "model/runner.h"
 #include "tests/support/goldens.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::model {
@@ -76,7 +77,7 @@ double mean_logprob(Runner& runner, const std::vector<TokenId>& ids, size_t voca
 }
 
 TEST(Kv8DemoModel, TextsStayAndCostTheSame) {
-    const std::filesystem::path folder = LORAD_SOURCE_DIR "/deploy/demo-model";
+    const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
     const auto eight = load(folder / "base", gpu::KvType::kInt8, gpu::KernelPath::kAuto);
     const auto sixteen = load(folder / "base", gpu::KvType::kF16, gpu::KernelPath::kAuto);
     Runner runner8(*eight), runner16(*sixteen);

@@ -10,11 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "model/text.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::model {
 
 inline std::string golden_path(const std::string& relative) {
-    return std::string(LORAD_SOURCE_DIR) + "/tests/goldens/" + relative;
+    return (lorad::testing::source_dir() / "tests/goldens" / relative).string();
 }
 
 inline std::string read_golden(const std::string& relative) {

@@ -7,9 +7,9 @@
 namespace lorad::model {
 namespace {
 
-class GrammarOf : public testing::TestWithParam<std::string> {};
+class GrammarOf : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, GrammarOf, testing::Values("qwen2", "llama2", "gemma"),
+INSTANTIATE_TEST_SUITE_P(Tokenizers, GrammarOf, ::testing::Values("qwen2", "llama2", "gemma"),
                          [](const auto& param) { return param.param; });
 
 struct Setting {

@@ -29,9 +29,9 @@ std::string input_of(const Json& row) {
         .dump();
 }
 
-class TemplateGolden : public testing::TestWithParam<std::string> {};
+class TemplateGolden : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, testing::ValuesIn(template_names()),
+INSTANTIATE_TEST_SUITE_P(All, TemplateGolden, ::testing::ValuesIn(template_names()),
                          [](const auto& param) {
                              std::string name = param.param;
                              for (char& c : name) {
@@ -237,10 +237,10 @@ TEST(ChatTemplate, RefusesTemplatesThatWouldUseUpTheStack) {
     EXPECT_EQ(render(many("{% if 1 %}", 10000)).substr(0, 6), "ERROR ");
 }
 
-class TemplateFolder : public testing::Test {
+class TemplateFolder : public ::testing::Test {
   protected:
     TemplateFolder()
-        : folder_(testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
+        : folder_(::testing::TempDir() + "lorad-template-" + std::to_string(::getpid())) {
         std::filesystem::create_directories(folder_);
     }
     ~TemplateFolder() override { std::filesystem::remove_all(folder_); }

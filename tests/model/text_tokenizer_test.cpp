@@ -11,9 +11,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class TokenizerGolden : public testing::TestWithParam<std::string> {};
+class TokenizerGolden : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden, testing::ValuesIn(golden_tokenizer_names()),
+INSTANTIATE_TEST_SUITE_P(All, TokenizerGolden, ::testing::ValuesIn(golden_tokenizer_names()),
                          [](const auto& param) { return param.param; });
 
 void expect_decodes(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, const Json& row,
@@ -92,7 +92,7 @@ TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
 }
 
 TEST(Tokenizer, NamesTheFileThatIsMissing) {
-    const auto tokenizer = Tokenizer::load(testing::TempDir() + "no-such-folder");
+    const auto tokenizer = Tokenizer::load(::testing::TempDir() + "no-such-folder");
     ASSERT_FALSE(tokenizer.ok());
     EXPECT_EQ(tokenizer.error().code, ErrorCode::kInvalidModel);
     EXPECT_NE(tokenizer.error().message.find("no-such-folder/tokenizer.json"), std::string::npos);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/server/http_fixture.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::server {
 namespace {
@@ -320,7 +321,7 @@ TEST_F(HttpAdapters, VllmsAndSglangsRoutesWorkOnTheSameNames) {
 }
 
 TEST_F(HttpAdapters, LoadsReadOnlyBelowTheRootWhereThereIsOne) {
-    context.adapter_root = std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/adapters";
+    context.adapter_root = (lorad::testing::source_dir() / "deploy/demo-model/adapters").string();
     const auto load = [&](const std::string& path) {
         return post("/v1/load_lora_adapter", R"({"lora_name":"x","lora_path":")" + path + "\"}");
     };

@@ -3,6 +3,7 @@
 
 #include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::server {
 namespace {
@@ -32,8 +33,7 @@ TEST_F(HttpTest, ConsoleFilesComeWithTypeTagAndStrictPolicy) {
         ASSERT_TRUE(bool(answer));
         EXPECT_EQ(answer->status, 200) << file.name;
         EXPECT_EQ(answer->body, file.content) << file.name;
-        EXPECT_EQ(answer->body, file_text(std::string(LORAD_SOURCE_DIR) + "/server/console/" +
-                                          std::string(file.name)));
+        EXPECT_EQ(answer->body, file_text((lorad::testing::source_dir() / "server/console" / file.name).string()));
         EXPECT_EQ(answer->get_header_value("Content-Type"), file.content_type);
         EXPECT_EQ(answer->get_header_value("ETag"), file.etag);
         EXPECT_EQ(answer->get_header_value("X-Content-Type-Options"), "nosniff");

@@ -19,6 +19,7 @@
 #include "server/http/routes.h"
 #include "tests/server/fake_runner.h"
 #include "tests/server/host_weight_store.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::server {
 
@@ -109,14 +110,14 @@ inline void send_and_close(uint32_t port, const std::string& body, int wait_ms) 
     close(fd);
 }
 
-class HttpTest : public testing::Test {
+class HttpTest : public ::testing::Test {
   protected:
     explicit HttpTest(uint32_t n_slots = 8)
         : runner(64),
           metrics({"base", model::kBlockTokens, 64, 8, "fake", "none", true}),
           engine(runner, metrics, {{128, 8, model::kBlockTokens}, 64, 16}),
           config(
-              *model::load_model_config(std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/base")),
+              *model::load_model_config(lorad::testing::source_dir() / "deploy/demo-model/base")),
           store(n_slots),
           registry(config, store, {"base", n_slots}),
           context{engine,     metrics,       registry,   codec,     "base",
@@ -207,7 +208,7 @@ class HttpTest : public testing::Test {
     uint32_t slot_of(const std::string& name) { return registry.acquire(name)->slot(); }
 
     static std::string demo_folder(const std::string& name) {
-        return std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model/adapters/" + name;
+        return (lorad::testing::source_dir() / "deploy/demo-model/adapters" / name).string();
     }
     static std::string file_text(const std::string& path) {
         std::ifstream file(path, std::ios::binary);

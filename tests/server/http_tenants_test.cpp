@@ -6,8 +6,8 @@
 namespace lorad::server {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TenantsTest : public AccessTest {
   protected:

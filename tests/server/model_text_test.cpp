@@ -6,11 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "proto/json.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad::server {
 namespace {
 
-const std::string kDemo = std::string(LORAD_SOURCE_DIR) + "/deploy/demo-model";
+const std::string kDemo = (lorad::testing::source_dir() / "deploy/demo-model").string();
 
 TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     auto text = ModelText::load(kDemo + "/base");
@@ -102,7 +103,7 @@ TEST(ModelText, AStopStringEndsTheText) {
 }
 
 TEST(ModelText, AFolderWithoutTokenizerServesTokenIdsOnly) {
-    std::string folder = testing::TempDir() + "lorad_no_tokenizer";
+    std::string folder = ::testing::TempDir() + "lorad_no_tokenizer";
     std::filesystem::create_directories(folder);
     auto text = ModelText::load(folder);
     ASSERT_TRUE(text.ok());

@@ -19,6 +19,7 @@
 #include "server/engine/executor_runner.h"
 #include "server/http/adapter_choice.h"
 #include "server/loaded_model.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 
@@ -30,7 +31,7 @@ using std::chrono::milliseconds;
 namespace fs = std::filesystem;
 
 constexpr uint32_t kRows = 16, kTokens = 10, kBlocks = 24;
-const fs::path kDemo = fs::path(LORAD_SOURCE_DIR) / "deploy/demo-model";
+const fs::path kDemo = lorad::testing::source_dir() / "deploy/demo-model";
 constexpr const char* kClean[] = {"", "pirate", "shout", "json"};
 
 std::string text_of(const fs::path& path) {

@@ -9,6 +9,7 @@
 #include "server/engine/executor_runner.h"
 #include "server/http/adapter_choice.h"
 #include "server/loaded_model.h"
+#include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::server {
@@ -27,7 +28,7 @@ struct Answer {
 struct Served {
     explicit Served(bool batch_invariant, gpu::KvType kv_type = gpu::KvType::kF16) {
         set_log_level(LogLevel::kError);
-        const std::filesystem::path folder = std::filesystem::path(LORAD_SOURCE_DIR) / "deploy/demo-model";
+        const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
         auto loaded = model::load_model_config(folder / "base");
         EXPECT_TRUE(loaded.ok());
         config = *loaded;

@@ -1,4 +1,5 @@
 #include "tests/support/goldens.h"
+#include "tests/support/source_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@
 
 namespace lorad::testing {
 
-std::filesystem::path goldens_dir() { return std::filesystem::path(LORAD_SOURCE_DIR) / "tests" / "goldens"; }
+std::filesystem::path goldens_dir() { return source_dir() / "tests" / "goldens"; }
 
 std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file) {
     std::ifstream in(file);

@@ -14,6 +14,7 @@
 #include "proto/base/ids.h"
 #include "proto/json.h"
 #include "proto/sampling_params.h"
+#include "tests/support/source_dir.h"
 
 namespace lorad {
 
@@ -47,7 +48,7 @@ inline std::vector<float> golden_logits(uint64_t seed, uint32_t n_vocab, uint32_
 }
 
 inline std::vector<SamplingCase> sampling_cases() {
-    std::ifstream file(std::string(LORAD_SOURCE_DIR) + "/tests/goldens/sampling/cases.json");
+    std::ifstream file(lorad::testing::source_dir() / "tests/goldens/sampling/cases.json");
     std::stringstream text;
     text << file.rdbuf();
     Result<JsonDocument> document = parse_json(text.str());

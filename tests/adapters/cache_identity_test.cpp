@@ -63,6 +63,15 @@ TEST(CacheIdentity, NoTextOfOneFieldPassesForAnother) {
         }
     }
     for (const std::string text : {"a", "aa", "ab", "b", "1", "01", "10", "tenant", "{}"}) texts.push_back(text);
+    // Pairs that would run into each other were the first field written bare: its text is what stands before the second one, whose text is the rest.
+    const auto length = [](uint64_t n) { return std::string(1, char(n)) + std::string(7, '\0'); };
+    std::vector<std::string> between{std::string("\2") + length(0) + "\5"};
+    for (int tag = 1; tag <= 7; ++tag) between.push_back(std::string(1, char(tag)));
+    for (const std::string& head : between) {
+        const std::string rest = "a" + head + length(1) + "b";
+        texts.push_back(rest);
+        texts.push_back(head + length(rest.size()) + "a");
+    }
     ASSERT_GE(texts.size(), 50u);
     std::map<std::string, std::string> seen;
     size_t n = 0;

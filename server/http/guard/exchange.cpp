@@ -7,8 +7,6 @@
 namespace lorad::server {
 namespace {
 
-std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond); }
-
 int milliseconds_until(GuardClock::time_point when) {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(when - GuardClock::now());
     return int(std::clamp<int64_t>(left.count(), 0, 60000));

@@ -16,6 +16,7 @@ struct ExchangeTimes {
     std::chrono::milliseconds write_stall{5000};
 };
 inline constexpr uint64_t kSlowestBytesPerSecond = 64 << 10;
+inline std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono::milliseconds(n_bytes * 1000 / kSlowestBytesPerSecond); }
 
 // The worker's thread only.
 class Exchange {

@@ -4,6 +4,7 @@
 // envelope, and its connection ends with that.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <deque>
@@ -111,6 +112,8 @@ class Guard {
     void set_deadline(Connection& c, TimePoint deadline);
     void wake();
     void serve_on_worker(Connection& c);
+    // Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find the others.
+    bool has_body_slot() const { return n_body_slots_.load() < std::max<uint32_t>(1, options_.n_workers / 2); }
     void unpark();
     void stop_step(TimePoint now);
     void count(GuardEnd end) { ends_[size_t(end)].fetch_add(1, std::memory_order_relaxed); }
@@ -132,7 +135,7 @@ class Guard {
     std::unique_ptr<Workers> workers_;
     std::thread thread_;
 
-    std::atomic<bool> is_stopping_{false}, stops_accepting_{false}, ends_all_{false};
+    std::atomic<bool> is_stopping_{false}, ends_all_{false};
     std::atomic<uint32_t> n_body_slots_{0};
     std::atomic<uint64_t> n_left_over_{0};
     std::atomic<uint64_t> n_open_{0}, n_working_{0}, n_accepted_{0};

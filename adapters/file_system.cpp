@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
+#include "proto/base/owned_fd.h"
 #include "proto/json.h"
 
 namespace lorad::adapters {
@@ -36,27 +37,9 @@ Error system_error(std::string_view what, const std::string& path, int error) {
                                    std::error_code(error, std::generic_category()).message()));
 }
 
-class Descriptor {
-  public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    int get() const { return fd_; }
-    bool ok() const { return fd_ >= 0; }
-
-  private:
-    int fd_;
-};
-
 class SystemFile final : public NewFile {
   public:
-    SystemFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+    SystemFile(OwnedFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
     Status write(std::span<const std::byte> bytes) override {
         while (!bytes.empty()) {
@@ -73,18 +56,18 @@ class SystemFile final : public NewFile {
     }
 
   private:
-    Descriptor file_;
+    OwnedFd file_;
     const std::string path_;
 };
 
 class SystemFileSystem final : public FileSystem {
   public:
-    explicit SystemFileSystem(Descriptor root) { folders_.emplace("", std::move(root)); }
+    explicit SystemFileSystem(OwnedFd root) { folders_.emplace("", std::move(root)); }
 
     Status make_folder(const std::string& path) override {
         const int root = folders_.at("").get();
         if (::mkdirat(root, path.c_str(), 0700) != 0 && errno != EEXIST) return system_error("make the folder", path, errno);
-        Descriptor folder(::openat(root, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        OwnedFd folder(::openat(root, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         if (!folder.ok()) return system_error("open the folder", path, errno);
         folders_.emplace(path, std::move(folder));
         return ok_status();
@@ -92,14 +75,14 @@ class SystemFileSystem final : public FileSystem {
 
     Result<std::unique_ptr<NewFile>> create(const std::string& path) override {
         const Place place = place_of(path);
-        Descriptor file(::openat(place.folder, place.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+        OwnedFd file(::openat(place.folder, place.name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (!file.ok()) return system_error("create", path, errno);
         return std::unique_ptr<NewFile>(std::make_unique<SystemFile>(std::move(file), path));
     }
 
     Result<FileBytes> read(const std::string& path, uint64_t bytes_max) override {
         const Place place = place_of(path);
-        const Descriptor file(::openat(place.folder, place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+        const OwnedFd file(::openat(place.folder, place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
         // Whatever keeps a file from being read may be over later, unless it is no file at all.
         const auto failed = [&](std::string_view what) {
             const int why = errno;
@@ -170,7 +153,7 @@ class SystemFileSystem final : public FileSystem {
 
     Status lock(const std::string& path) override {
         const Place place = place_of(path);
-        Descriptor file(::openat(place.folder, place.name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+        OwnedFd file(::openat(place.folder, place.name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
         if (!file.ok()) return system_error("open", path, errno);
         if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK) return system_error("lock", path, errno);
@@ -194,8 +177,8 @@ class SystemFileSystem final : public FileSystem {
         return {folder->second.get(), path.c_str() + slash + 1};
     }
 
-    std::map<std::string, Descriptor, std::less<>> folders_;  // all made before other threads come
-    Descriptor lock_;
+    std::map<std::string, OwnedFd, std::less<>> folders_;  // all made before other threads come
+    OwnedFd lock_;
 };
 
 }  // namespace
@@ -204,7 +187,7 @@ Result<std::unique_ptr<FileSystem>> open_file_system(const std::filesystem::path
     std::error_code error;
     std::filesystem::create_directories(root.parent_path(), error);
     if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST) return system_error("make the folder", root.string(), errno);
-    Descriptor folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    OwnedFd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!folder.ok()) return system_error("open the folder", root.string(), errno);
     return std::unique_ptr<FileSystem>(std::make_unique<SystemFileSystem>(std::move(folder)));
 }

@@ -54,17 +54,17 @@ FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
 }
 
 Result<FileReader> FileReader::open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
+    OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file.ok()) {
         // What stands in the folder is the client's, so it is no failure of the server; that of its limits is.
         const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
         if (errno == ENOENT) return make_error(ErrorCode::kAdapterInvalid, format("{}: the file is missing", name));
         return make_error(is_ours ? ErrorCode::kIo : ErrorCode::kAdapterInvalid,
                           format("{}: cannot open: {}", name, system_text(errno)));
     }
-    FileReader reader(fd, std::string(name), {});
+    FileReader reader(std::move(file), std::string(name));
     struct stat status {};
-    if (::fstat(fd, &status) != 0) {
+    if (::fstat(reader.file_.get(), &status) != 0) {
         return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name, system_text(errno)));
     }
     if (!S_ISREG(status.st_mode)) {
@@ -78,21 +78,10 @@ Result<FileReader> FileReader::open(const std::filesystem::path& path, std::stri
     return reader;
 }
 
-FileReader::FileReader(FileReader&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
-      name_(std::move(other.name_)),
-      contents_(std::move(other.contents_)),
-      n_read_(other.n_read_) {}
-
-FileReader::~FileReader() {
-    if (fd_ >= 0) ::close(fd_);
-}
-
 Status FileReader::read_until(uint64_t n_bytes) {
     n_bytes = std::min<uint64_t>(n_bytes, size());
     while (n_read_ < n_bytes) {
-        const ssize_t got =
-            ::read(fd_, contents_.bytes.get() + n_read_, std::min<size_t>(n_bytes - n_read_, kReadBytes));
+        const ssize_t got = ::read(file_.get(), contents_.bytes.get() + n_read_, std::min<size_t>(n_bytes - n_read_, kReadBytes));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return make_error(ErrorCode::kIo, format("{}: cannot read: {}", name_, system_text(errno)));
         if (got == 0) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -36,8 +37,6 @@ class FileReader {
     // A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
     // large. kIo, kOutOfMemory.
     static Result<FileReader> open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
-    FileReader(FileReader&& other) noexcept;
-    ~FileReader();
 
     uint64_t size() const { return contents_.size; }
     // All of the file's size; only what was read is filled.
@@ -47,10 +46,9 @@ class FileReader {
     Result<FileBytes> read_all() &&;
 
   private:
-    FileReader(int fd, std::string name, FileBytes contents)
-        : fd_(fd), name_(std::move(name)), contents_(std::move(contents)) {}
+    FileReader(OwnedFd file, std::string name) : file_(std::move(file)), name_(std::move(name)) {}
 
-    int fd_;
+    OwnedFd file_;
     std::string name_;
     FileBytes contents_;
     uint64_t n_read_ = 0;

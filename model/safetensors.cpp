@@ -14,6 +14,7 @@
 
 #include "model/files.h"
 #include "proto/base/format.h"
+#include "proto/base/owned_fd.h"
 #include "proto/json.h"
 
 namespace lorad::model {
@@ -234,25 +235,18 @@ Result<TensorFiles> TensorFiles::read(const std::filesystem::path& file, uint64_
 
 Result<TensorFiles> TensorFiles::map(const std::filesystem::path& file, ErrorCode code) {
     const std::string name = file.filename().string();
-    const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return make_error(code, format("{}: {}", file.string(), std::strerror(errno)));
-    auto bytes = std::make_unique<Bytes>();
+    const OwnedFd opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!opened.ok()) return make_error(code, format("{}: {}", file.string(), std::strerror(errno)));
     struct ::stat status {};
-    Status result = ok_status();
-    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-        result = make_error(code, format("{}: not a regular file", name));
-    } else if (status.st_size > 0) {
+    if (::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) return make_error(code, format("{}: not a regular file", name));
+    auto bytes = std::make_unique<Bytes>();
+    if (status.st_size > 0) {
         const auto size = static_cast<size_t>(status.st_size);
-        void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (address == MAP_FAILED) {
-            result = make_error(code, format("{}: mmap of {} bytes: {}", name, size, std::strerror(errno)));
-        } else {
-            ::madvise(address, size, MADV_WILLNEED);
-            bytes->mapping = {static_cast<const std::byte*>(address), size};
-        }
+        void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
+        if (address == MAP_FAILED) return make_error(code, format("{}: mmap of {} bytes: {}", name, size, std::strerror(errno)));
+        ::madvise(address, size, MADV_WILLNEED);
+        bytes->mapping = {static_cast<const std::byte*>(address), size};
     }
-    ::close(fd);
-    TRY(std::move(result));
     return parse(std::move(bytes), file, code);
 }
 

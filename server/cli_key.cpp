@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
+#include "proto/base/owned_fd.h"
 #include "server/access/key_file.h"
 #include "server/cli.h"
 
@@ -18,20 +19,15 @@ using namespace access;
 
 // The entry in one write behind what is there, on the disk before the key is told.
 Status append_line(const std::string& path, std::string line) {
-    const int fd = open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
-    auto failed = [&] {
-        Error error = make_error(ErrorCode::kIo, format("{}: {}", path, std::strerror(errno)));
-        if (fd >= 0) close(fd);
-        return error;
-    };
-    if (fd < 0) return failed();
+    const OwnedFd file(open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640));
+    auto failed = [&] { return make_error(ErrorCode::kIo, format("{}: {}", path, std::strerror(errno))); };
+    if (!file.ok()) return failed();
     struct stat about {};
-    if (fstat(fd, &about) != 0) return failed();
+    if (fstat(file.get(), &about) != 0) return failed();
     char last = '\n';
-    if (about.st_size > 0 && pread(fd, &last, 1, about.st_size - 1) != 1) return failed();
+    if (about.st_size > 0 && pread(file.get(), &last, 1, about.st_size - 1) != 1) return failed();
     line = (last == '\n' ? "" : "\n") + line + "\n";
-    if (write(fd, line.data(), line.size()) != ssize_t(line.size()) || fsync(fd) != 0) return failed();
-    close(fd);
+    if (write(file.get(), line.data(), line.size()) != ssize_t(line.size()) || fsync(file.get()) != 0) return failed();
     return ok_status();
 }
 
@@ -44,10 +40,7 @@ Status run_key_new(const KeyArguments& arguments) {
     principal.tenant = arguments.tenant.empty() ? arguments.id : arguments.tenant;
     for (const std::string& name : arguments.scopes) {
         std::optional<Scope> scope = scope_of(name);
-        if (!scope) {
-            return make_error(ErrorCode::kInvalidConfig,
-                              format("scope: expected generate, adapters:read, adapters:write, metrics or admin, found \"{}\"", name));
-        }
+        if (!scope) return make_error(ErrorCode::kInvalidConfig, format("scope: expected {}, found \"{}\"", scope_names(), name));
         principal.scopes.add(*scope);
     }
     if (!arguments.adapters.empty()) principal.adapters = arguments.adapters;

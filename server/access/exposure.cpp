@@ -1,6 +1,5 @@
 #include "server/access/exposure.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 
 #include <charconv>
@@ -8,21 +7,8 @@
 #include "proto/base/format.h"
 
 namespace lorad::server::access {
-namespace {
 
-bool is_loopback_address(const sockaddr* address) {
-    if (address->sa_family == AF_INET) {
-        const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
-        return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
-    }
-    if (address->sa_family != AF_INET6) return false;
-    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&v6)) return v6.s6_addr[12] == 127;
-    return IN6_IS_ADDR_LOOPBACK(&v6);
-}
-
-// The parts of HOST:PORT; the host without brackets.
-std::pair<std::string, std::string> host_and_port(const std::string& where) {
+HostAndPort host_and_port(const std::string& where) {
     const size_t colon = where.rfind(':');
     if (colon == std::string::npos) return {where, ""};
     std::string host = where.substr(0, colon);
@@ -30,15 +16,13 @@ std::pair<std::string, std::string> host_and_port(const std::string& where) {
     return {host, where.substr(colon + 1)};
 }
 
-}  // namespace
-
 bool is_loopback(const std::string& host) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;
     if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0 || list == nullptr) return false;
     bool all = true;
-    for (const addrinfo* one = list; one != nullptr; one = one->ai_next) all = all && is_loopback_address(one->ai_addr);
+    for (const addrinfo* one = list; one != nullptr; one = one->ai_next) all = all && is_loopback_address(*one->ai_addr);
     freeaddrinfo(list);
     return all;
 }
@@ -55,7 +39,7 @@ Status check_exposure(const Exposure& exposure) {
     };
     if (!is_loopback(exposure.host)) return refused("host", exposure.host);
     if (exposure.admin_listen.empty() || exposure.admin_listen.starts_with("unix:")) return ok_status();
-    return is_loopback(host_and_port(exposure.admin_listen).first) ? ok_status() : refused("admin-listen", exposure.admin_listen);
+    return is_loopback(host_and_port(exposure.admin_listen).host) ? ok_status() : refused("admin-listen", exposure.admin_listen);
 }
 
 Result<ListeningSocket> open_admin_socket(const std::string& where) {

@@ -8,6 +8,12 @@
 
 namespace lorad::server::access {
 
+// The parts of HOST:PORT; the host without brackets, the port empty where there is none.
+struct HostAndPort {
+    std::string host, port;
+};
+HostAndPort host_and_port(const std::string& where);
+
 // True where every address that `host` stands for is of the loopback interface. Looks the name up.
 bool is_loopback(const std::string& host);
 

@@ -16,6 +16,7 @@
 
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/owned_fd.h"
 #include "proto/json.h"
 
 namespace lorad::server::access {
@@ -60,7 +61,7 @@ Status read_scopes(const JsonValue& value, Scopes& out) {
     for (const JsonValue& one : list) {
         TRY_ASSIGN(std::string_view name, one.as_string());
         std::optional<Scope> scope = scope_of(name);
-        if (!scope) return one.error(format("expected generate, adapters:read, adapters:write, metrics or admin, found {}", one.describe()));
+        if (!scope) return one.error(format("expected {}, found {}", scope_names(), one.describe()));
         out.add(*scope);
     }
     if (out.empty()) return value.error("expected at least one scope: a key without any can do nothing");
@@ -130,20 +131,6 @@ Result<KeyEntry> entry_of(const JsonValue& root) {
     return entry;
 }
 
-class File {
-  public:
-    explicit File(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-    ~File() {
-        if (fd_ >= 0) close(fd_);
-    }
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
-    int fd() const { return fd_; }
-
-  private:
-    int fd_;
-};
-
 Error bad_file(const std::string& path, std::string_view what) {
     return make_error(ErrorCode::kInvalidConfig, format("{}: {}", path, what), "api-key-file");
 }
@@ -201,17 +188,17 @@ Result<std::vector<KeyEntry>> parse_keys(std::string_view text, std::string_view
 }
 
 Result<std::vector<KeyEntry>> read_key_file(const std::string& path) {
-    File file(path);
-    if (file.fd() < 0) return bad_file(path, std::strerror(errno));
+    const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file.ok()) return bad_file(path, std::strerror(errno));
     struct stat about {};
-    if (fstat(file.fd(), &about) != 0) return bad_file(path, std::strerror(errno));
+    if (fstat(file.get(), &about) != 0) return bad_file(path, std::strerror(errno));
     if (!S_ISREG(about.st_mode)) return bad_file(path, "expected a regular file");
     if ((about.st_mode & S_IWOTH) != 0) return bad_file(path, "everybody may write to it, so anybody could give himself a key: chmod o-w");
     if (size_t(about.st_size) > kKeyFileBytesMax) return bad_file(path, format("{} bytes, at most {} are read", about.st_size, kKeyFileBytesMax));
     std::string text;
     char buffer[16 << 10];
     for (;;) {
-        ssize_t n = read(file.fd(), buffer, sizeof buffer);
+        ssize_t n = read(file.get(), buffer, sizeof buffer);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return bad_file(path, std::strerror(errno));
         if (n == 0) break;

@@ -88,8 +88,8 @@ Result<std::function<void()>> KeyStore::prepare() {
 }
 
 Status KeyStore::reload() {
-    TRY_ASSIGN(std::vector<KeyEntry> entries, read());
-    take(std::move(entries));
+    TRY_ASSIGN(const std::function<void()> commit, prepare());
+    commit();
     return ok_status();
 }
 

@@ -25,6 +25,15 @@ std::optional<Scope> scope_of(std::string_view name) {
     return std::nullopt;
 }
 
+std::string scope_names() {
+    std::string out;
+    for (Scope scope : kAllScopes) {
+        if (!out.empty()) out += scope == kAllScopes.back() ? " or " : ", ";
+        out += name_of(scope);
+    }
+    return out;
+}
+
 std::string Access::text() const {
     if (kind_ == Kind::kOpen) return "open";
     if (kind_ == Kind::kAnyKey) return "any key";

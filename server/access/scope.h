@@ -21,6 +21,8 @@ inline constexpr std::array kAllScopes = {Scope::kGenerate, Scope::kAdaptersRead
 // As key files write them: "adapters:read".
 std::string_view name_of(Scope scope);
 std::optional<Scope> scope_of(std::string_view name);
+// "generate, adapters:read, ... or admin"
+std::string scope_names();
 
 class Scopes {
   public:

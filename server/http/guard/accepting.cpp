@@ -41,19 +41,20 @@ Peer peer_of(const sockaddr_storage& address) {
         const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
         out.is_tcp = true;
         out.text = inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
-        if (ntohl(v4.sin_addr.s_addr) >> 24 != 127) out.key = out.text;
+        out.key = out.text;
     } else if (address.ss_family == AF_INET6) {
         const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
         out.is_tcp = true;
         if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
             out.text = inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof text);
-            if (v6.sin6_addr.s6_addr[12] != 127) out.key = out.text;
+            out.key = out.text;
         } else {
             out.text = inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
             // One client has a network of 64 bits to choose addresses from.
-            if (!IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr)) out.key.assign(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8);
+            out.key.assign(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8);
         }
     }
+    if (is_loopback_address(reinterpret_cast<const sockaddr&>(address))) out.key.clear();
     return out;
 }
 

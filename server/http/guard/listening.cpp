@@ -53,11 +53,6 @@ Status remove_stale_socket(const std::string& path, const sockaddr_un& address) 
 
 }  // namespace
 
-void OwnedFd::reset() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-}
-
 Result<ListeningSocket> open_tcp(const std::string& host, uint32_t port) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
@@ -137,6 +132,13 @@ std::string address_text(int fd) {
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         return "unknown";
     return address.ss_family == AF_INET6 ? format("[{}]:{}", host, port) : format("{}:{}", host, port);
+}
+
+bool is_loopback_address(const sockaddr& address) {
+    if (address.sa_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+    if (address.sa_family != AF_INET6) return false;
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_V4MAPPED(&v6) ? v6.s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 uint32_t bound_port(int fd) {

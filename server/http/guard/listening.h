@@ -3,32 +3,14 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
+#include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 #include "server/http/http.h"
 
+struct sockaddr;
+
 namespace lorad::server {
-
-// A descriptor that is closed with its owner.
-class OwnedFd {
-  public:
-    OwnedFd() = default;
-    explicit OwnedFd(int fd) : fd_(fd) {}
-    OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    OwnedFd& operator=(OwnedFd&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~OwnedFd() { reset(); }
-
-    int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
-    void reset();
-
-  private:
-    int fd_ = -1;
-};
 
 struct ListeningSocket {
     OwnedFd fd;
@@ -48,6 +30,8 @@ Result<ListeningSocket> adopt(int fd);
 
 // Where it listens: "127.0.0.1:8080", "[::1]:8080" or "unix:/run/x.sock".
 std::string address_text(int fd);
+// Of this machine's own interface: 127.0.0.0/8, ::1, and the former as IPv6 says it.
+bool is_loopback_address(const sockaddr& address);
 // The port of a bound TCP socket; 0 for anything else.
 uint32_t bound_port(int fd);
 

@@ -1,5 +1,5 @@
 // The subcommands of lorad. main.cpp reads the command line into these structs; an Error becomes
-// one line on stderr and exit status 1.
+// one line on stderr and one of these exit statuses.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,9 @@
 #include "server/loaded_model.h"
 
 namespace lorad::server {
+
+inline constexpr int kExitError = 1;
+inline constexpr int kExitDeviceLost = 75;  // EX_TEMPFAIL of sysexits.h: started again, it may well serve
 
 // Serves until SIGTERM or SIGINT, then drains; on SIGHUP takes what `read_again` gives, as far as it can be changed while serving. A
 // device that gives up is an error.

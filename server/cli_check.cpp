@@ -28,14 +28,7 @@ class Findings {
 };
 
 Result<Config> read_config(const std::string& file) {
-    std::vector<ConfigSource> sources;
-    const std::string path = file.empty() ? config_file_of_environment() : file;
-    if (!path.empty()) {
-        TRY_ASSIGN(ConfigSource from_file, config_from_file(path));
-        sources.push_back(std::move(from_file));
-    }
-    TRY_ASSIGN(ConfigSource from_environment, config_from_environment());
-    sources.push_back(std::move(from_environment));
+    TRY_ASSIGN(const std::vector<ConfigSource> sources, config_from_file_and_environment(file));
     return build_config(sources);
 }
 
@@ -90,7 +83,7 @@ Result<bool> check_serving(const CheckArguments& arguments) {
     findings.well("configuration", arguments.config.empty() ? "environment" : arguments.config);
     TRY_ASSIGN(const std::vector<LoraArgument> adapters, lora_arguments(*config));
     check_model(arguments.model.empty() ? config->model : arguments.model, adapters, findings);
-    if (!config->api_key_file.empty() || !config->api_key.empty()) {
+    if (has_keys(*config)) {
         Result<std::unique_ptr<access::KeyStore>> keys = access::KeyStore::create({.file = config->api_key_file, .full_key = config->api_key});
         if (keys.ok()) {
             findings.well("keys", format("{}", (*keys)->n_keys()));
@@ -98,8 +91,8 @@ Result<bool> check_serving(const CheckArguments& arguments) {
             findings.bad("keys", keys.error());
         }
     }
-    const access::Exposure exposure{.host = config->host, .admin_listen = config->admin_listen,
-                                    .has_keys = !config->api_key_file.empty() || !config->api_key.empty(), .insecure_no_keys = config->insecure_no_keys};
+    const access::Exposure exposure{.host = config->host, .admin_listen = config->admin_listen, .has_keys = has_keys(*config),
+                                    .insecure_no_keys = config->insecure_no_keys};
     if (const Status exposed = access::check_exposure(exposure); !exposed.ok()) findings.bad("host", exposed.error());
     check_folder("adapter-root", config->adapter_root, findings);
     check_folder("state-dir", config->state_dir.empty() ? default_state_dir() : config->state_dir, findings);

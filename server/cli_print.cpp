@@ -6,17 +6,14 @@
 #include <CLI/CLI.hpp>
 
 #include "proto/base/format.h"
+#include "server/cli.h"
 #include "server/ops/reload.h"
+#include "server/ops/signals.h"
 
 namespace lorad::server {
 namespace {
 
 constexpr size_t kCommentColumns = 110;
-
-std::string toml_key(std::string option) {
-    std::replace(option.begin(), option.end(), '-', '_');
-    return option;
-}
 
 std::string in_quotes(std::string_view text) {
     std::string out = "\"";
@@ -34,6 +31,11 @@ std::string toml_value(const ConfigOption& option, const std::vector<std::string
         return format("[{}]", fmt::join(parts, ", "));
     }
     return option.is_text ? in_quotes(texts.at(0)) : texts.at(0);
+}
+
+std::string default_value(const ConfigOption& option) {
+    if (option.is_switch) return "false";
+    return option.repeatable ? "[]" : toml_value(option, {option.default_text});
 }
 
 // Lines of "# ..." of bounded length.
@@ -223,8 +225,7 @@ Result<std::string> print_config(const std::vector<ConfigOption>& options, const
         if (found != given.end()) {
             out += format("{} = {}\n", toml_key(option.name), toml_value(option, found->second));
         } else {
-            const std::string value = option.repeatable ? "[]" : option.is_switch ? "false" : toml_value(option, {option.default_text});
-            out += format("#{} = {}\n", toml_key(option.name), value);
+            out += format("#{} = {}\n", toml_key(option.name), default_value(option));
         }
     }
     return out;
@@ -240,8 +241,7 @@ std::string print_man_config(const std::vector<ConfigOption>& options) {
                       "On SIGHUP the file is read again. If anything in it is wrong, the old settings stay, with one line in the log.\n.SH SETTINGS\n";
     for (const ConfigOption& option : options) {
         out += ".TP\n\\fB" + roff(toml_key(option.name)) + "\\fR";
-        const std::string value = option.is_switch ? "false" : option.repeatable ? "[]" : option.is_text ? in_quotes(option.default_text) : option.default_text;
-        out += roff(format(" = {}", value)) + "\n" + roff(notes_of(option)) + "\n";
+        out += roff(" = " + default_value(option)) + "\n" + roff(notes_of(option)) + "\n";
     }
     return out + ".SH SEE ALSO\n.BR lorad (1)\n";
 }
@@ -262,7 +262,9 @@ std::string print_man_lorad(const CLI::App& app) {
     return out +
            ".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nNew requests are refused with 503, running ones may finish for drain_timeout_s, the rest end with an error. The second one\n"
            "ends the process at once.\n.TP\n.B SIGHUP\nReads the configuration again, all or nothing.\n"
-           ".SH EXIT STATUS\n0 after a drain; 1 after an error, also where the device gave up; 130 after a second SIGTERM.\n"
+           ".SH EXIT STATUS\n" +
+           format("0 after a drain; {} after an error; {} where the device gave up: started again, lorad may well serve; {} after a second SIGTERM.\n", kExitError,
+                  kExitDeviceLost, ops::kExitAtOnce) +
            ".SH FILES\n.TP\n.I /etc/lorad/lorad.toml\nsettings of the service\n.TP\n.I /var/lib/lorad\nadapters with their names and earlier generations\n"
            ".TP\n.I /var/cache/lorad\ncompiled pipelines; may be deleted\n.SH SEE ALSO\n.BR lorad.toml (5)\n";
 }

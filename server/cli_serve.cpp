@@ -136,7 +136,7 @@ MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
 
 // Null: no keys, which is for this machine's users only.
 Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
-    if (config.api_key_file.empty() && config.api_key.empty()) {
+    if (!has_keys(config)) {
         if (config.insecure_no_keys) log_warn("there are no keys: whoever reaches this server may use and change it");
         return std::unique_ptr<access::KeyStore>();
     }
@@ -253,10 +253,10 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     gate = &context;
     ops::signals_drain();
     const std::string serving = format("serves {} and {} adapters on port {}", base_name, lora.size(), listener->port());
-    std::printf("lorad is ready: %s://%s:%u serves %s and %zu adapters\n", config.tls_cert.empty() ? "http" : "https", config.host.c_str(),
-                listener->port(), base_name.c_str(), lora.size());
+    const std::string url = format("{}://{}:{}", config.tls_cert.empty() ? "http" : "https", config.host, listener->port());
+    std::printf("lorad is ready: %s serves %s and %zu adapters\n", url.c_str(), base_name.c_str(), lora.size());
     std::fflush(stdout);
-    log_info("ready: http://{}:{}", config.host, listener->port());
+    log_info("ready: {}", url);
     if (keys) reload.add([&keys](const Config&) { return keys->prepare(); });
     // The last to be checked is the one that takes what it checks at once.
     reload.add([](const Config& next) -> Result<ops::Reload::Commit> { return ops::Reload::Commit([next] { apply_log_settings(next); }); });

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <set>
 #include <variant>
 
-#include <toml++/toml.h>
-#include <unistd.h>
-
 #include "proto/base/format.h"
-#include "proto/base/log.h"
 
 namespace lorad::server {
 namespace {
@@ -259,26 +253,6 @@ std::vector<std::pair<std::string, Field>> fields_of(Config& config) {
     return fields;
 }
 
-std::string environment_name(std::string_view option) {
-    std::string out = "LORAD_";
-    for (char c : option) out += c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
-    return out;
-}
-
-std::string toml_key(std::string option) {
-    std::replace(option.begin(), option.end(), '-', '_');
-    return option;
-}
-
-// A TOML scalar as text; strings as they are, numbers and booleans as they would be written.
-std::optional<std::string> scalar_text(const toml::node& node) {
-    if (auto text = node.value_exact<std::string>()) return *text;
-    if (auto flag = node.value_exact<bool>()) return std::string(*flag ? "true" : "false");
-    if (auto number = node.value_exact<int64_t>()) return format("{}", *number);
-    if (auto number = node.value_exact<double>()) return format("{}", *number);
-    return std::nullopt;
-}
-
 Status check_texts(const Config& config) {
     // The system would take it for every address of this machine.
     if (config.host.empty()) {
@@ -355,85 +329,6 @@ Result<Config> build_config(const std::vector<ConfigSource>& sources) {
     return config;
 }
 
-Result<ConfigSource> config_from_environment() {
-    std::vector<ConfigOption> options = config_options();
-    ConfigSource source;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-        std::string_view text(*entry);
-        if (text.substr(0, 6) != "LORAD_") continue;
-        size_t equals = text.find('=');
-        std::string name(text.substr(0, equals));
-        std::string value(equals == std::string_view::npos ? "" : text.substr(equals + 1));
-        if (name == "LORAD_CONFIG") continue;  // read by the command line: the file's own name
-        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
-            return environment_name(o.name) == name;
-        });
-        if (option == options.end()) {
-            log_warn("environment variable {} is none of lorad's settings and has no effect", name);
-            continue;
-        }
-        std::vector<std::string> texts;
-        if (option->repeatable) {
-            for (size_t begin = 0; begin <= value.size();) {
-                size_t end = std::min(value.find(',', begin), value.size());
-                if (end > begin) texts.push_back(value.substr(begin, end - begin));
-                begin = end + 1;
-            }
-        } else {
-            texts = {value};
-        }
-        if (!texts.empty()) source.values.push_back({option->name, texts, name});
-    }
-    return source;
-}
-
-Result<ConfigSource> config_from_file(const std::string& path) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored) || std::filesystem::is_directory(path, ignored)) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("{}: expected a TOML file, found {}", path,
-                                 std::filesystem::exists(path, ignored) ? "a folder" : "nothing"),
-                          "config");
-    }
-    toml::table table;
-    try {
-        table = toml::parse_file(path);
-    } catch (const toml::parse_error& error) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("{}:{}:{}: {}", path, error.source().begin.line,
-                                 error.source().begin.column, error.description()));
-    }
-    std::vector<ConfigOption> options = config_options();
-    ConfigSource source;
-    for (const auto& [key, node] : table) {
-        std::string place = format("{}:{}: {}", path, node.source().begin.line, key.str());
-        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
-            return toml_key(o.name) == key.str();
-        });
-        if (option == options.end()) {
-            return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", place));
-        }
-        ConfigSource::Value value{option->name, {}, place};
-        if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
-            for (const toml::node& element : *list) {
-                auto text = element.value_exact<std::string>();
-                if (!text)
-                    return make_error(ErrorCode::kInvalidConfig,
-                                      format("{}: expected a list of strings", place));
-                value.texts.push_back(*text);
-            }
-            if (value.texts.empty()) continue;
-        } else if (auto text = scalar_text(node)) {
-            value.texts = {*text};
-        } else {
-            return make_error(ErrorCode::kInvalidConfig,
-                              format("{}: expected a single value", place));
-        }
-        source.values.push_back(std::move(value));
-    }
-    return source;
-}
-
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
     std::vector<LoraArgument> out;
     std::set<std::string> names;
@@ -451,36 +346,6 @@ Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {
         out.push_back({name, text.substr(equals + 1)});
     }
     return out;
-}
-
-std::string default_pipeline_cache() {
-    // systemd's CacheDirectory=, as default_state_dir().
-    const char* service = std::getenv("CACHE_DIRECTORY");
-    if (service != nullptr && *service != '\0') return std::string(std::string_view(service).substr(0, std::string_view(service).find(':'))) + "/pipelines.bin";
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    if (cache != nullptr && *cache != '\0') return std::string(cache) + "/lorad/pipelines.bin";
-    if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/lorad/pipelines.bin";
-    return {};
-}
-
-std::string default_state_dir() {
-    // systemd gives one absolute path for each StateDirectory=, between colons; the first is ours.
-    const char* service = std::getenv("STATE_DIRECTORY");
-    if (service != nullptr && *service != '\0') {
-        std::string_view folders(service);
-        return std::string(folders.substr(0, folders.find(':')));
-    }
-    const char* state = std::getenv("XDG_STATE_HOME");
-    const char* home = std::getenv("HOME");
-    if (state != nullptr && *state != '\0') return std::string(state) + "/lorad";
-    if (home != nullptr && *home != '\0') return std::string(home) + "/.local/state/lorad";
-    return {};
-}
-
-std::string config_file_of_environment() {
-    const char* file = std::getenv("LORAD_CONFIG");
-    return file == nullptr ? std::string() : std::string(file);
 }
 
 }  // namespace lorad::server

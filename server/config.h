@@ -89,6 +89,7 @@ struct ConfigOption {
     std::vector<std::string> choices = {};
 };
 std::vector<ConfigOption> config_options();
+std::string toml_key(std::string option_name);
 
 // Names of the settings in which they differ.
 std::vector<std::string> differing_settings(Config a, Config b);
@@ -111,8 +112,11 @@ Result<Config> build_config(const std::vector<ConfigSource>& sources);
 // warning.
 Result<ConfigSource> config_from_environment();
 Result<ConfigSource> config_from_file(const std::string& path);
+// What every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
+Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
+inline bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }
 
 // Where compiled pipelines are kept between runs when nothing else is asked for; empty without a
 // home folder.
@@ -120,7 +124,5 @@ std::string default_pipeline_cache();
 // Where registered adapters are kept when nothing else is asked for: systemd's STATE_DIRECTORY, or a
 // folder of the user; empty without a home folder.
 std::string default_state_dir();
-// The file that LORAD_CONFIG names; empty if it is not set.
-std::string config_file_of_environment();
 
 }  // namespace lorad::server

@@ -11,14 +11,12 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "server/access/scope.h"
 #include "server/cli.h"
 #include "server/cli_print.h"
 
 namespace lorad::server {
 namespace {
-
-constexpr int kExitError = 1;
-constexpr int kExitDeviceLost = 75;  // EX_TEMPFAIL of sysexits.h: started again, it may well serve
 
 void add_device_flags(CLI::App& app, DeviceArguments& device) {
     app.add_option("--device", device.device,
@@ -57,7 +55,7 @@ class KeyCommand {
         app.require_subcommand(1);
         new_ = app.add_subcommand("new", "draw a key and print it, this once, and the line for the file of keys");
         new_->add_option("--id", key_.id, "name of the key in the log")->required();
-        new_->add_option("--scope", key_.scopes, "generate, adapters:read, adapters:write, metrics or admin; may be repeated")->required();
+        new_->add_option("--scope", key_.scopes, access::scope_names() + "; may be repeated")->required();
         new_->add_option("--adapter", key_.adapters, "name or pattern (team-*) of adapters that the key may use; may be repeated (default: all)");
         new_->add_option("--tenant", key_.tenant, "whose share of the server it uses (default: the id)");
         new_->add_option("--expires", key_.expires, "2027-01-31 or 2027-01-31T12:00:00Z");
@@ -110,14 +108,7 @@ class ServeCommand {
 
     // From all sources, as they are now.
     Result<Config> read() const {
-        std::vector<ConfigSource> sources;
-        std::string file = config_file_.empty() ? config_file_of_environment() : config_file_;
-        if (!file.empty()) {
-            TRY_ASSIGN(ConfigSource from_file, config_from_file(file));
-            sources.push_back(std::move(from_file));
-        }
-        TRY_ASSIGN(ConfigSource from_environment, config_from_environment());
-        sources.push_back(std::move(from_environment));
+        TRY_ASSIGN(std::vector<ConfigSource> sources, config_from_file_and_environment(config_file_));
         ConfigSource from_flags;
         for (size_t i = 0; i < options_.size(); ++i) {
             if (cli_[i]->count() == 0) continue;

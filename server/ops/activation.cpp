@@ -8,21 +8,14 @@
 namespace lorad::server::ops {
 namespace {
 
-bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }
-
-// "[::1]:8080" -> "::1"
-std::string host_of(const std::string& address) {
-    std::string host = address.substr(0, address.rfind(':'));
-    if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-    return host;
-}
-
 Result<ListeningSocket> adopt_socket(const Config& config, const ServiceEnvironment::InheritedSocket& inherited) {
     TRY_ASSIGN(ListeningSocket socket, adopt(inherited.fd));
     const std::string address = address_text(socket.fd.get());
     const bool is_unix = address.starts_with("unix:");
-    if (!is_unix)
-        TRY(access::check_exposure({.host = host_of(address), .admin_listen = {}, .has_keys = has_keys(config), .insecure_no_keys = config.insecure_no_keys}));
+    if (!is_unix) {
+        TRY(access::check_exposure({.host = access::host_and_port(address).host, .admin_listen = {}, .has_keys = has_keys(config),
+                                    .insecure_no_keys = config.insecure_no_keys}));
+    }
     socket.role = inherited.name == "admin" ? ListenerRole::kAdmin : ListenerRole::kMain;
     socket.tls = !config.tls_cert.empty() && !is_unix;
     log_info("listening on {}, which the service manager holds", address);

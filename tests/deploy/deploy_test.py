@@ -155,6 +155,13 @@ def check_manual(lorad):
         check(words and not missing, f"{page} does not name {missing}")
 
 
+def check_exit_statuses(lorad):
+    """lorad.1 tells a lost device, which is worth a restart, from an error."""
+    statuses = re.search(r"\.SH EXIT STATUS\n(.*)", printed(lorad, "lorad.1")).group(1)
+    check_equal(re.findall(r"(\d+) (after a drain|after an error|where the device gave up|after a second SIGTERM)", statuses),
+                [("0", "after a drain"), ("1", "after an error"), ("75", "where the device gave up"), ("130", "after a second SIGTERM")], statuses)
+
+
 def check_completion(lorad):
     """bash completes commands, flags and values; zsh and fish take theirs."""
     script = printed(lorad, "bash")
@@ -471,7 +478,7 @@ def check_backup(lorad):
             check_equal(server.post("/v1/completions", model="kept", prompt=[5, 6], max_tokens=2)[0], 200, "a request to the restored adapter")
 
 
-CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_manual, check_completion, check_metric_names, check_rules, check_haproxy, check_envoy,
+CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_manual, check_exit_statuses, check_completion, check_metric_names, check_rules, check_haproxy, check_envoy,
           check_kubernetes, check_dockerfile]
 
 

@@ -136,6 +136,7 @@ def run(card):
                 return answer.decode()
 
             attacked(card, "TLS", address, over_tls(address), {"hello": n if card.quick else 1000}, seconds, metrics)
+            check(f"ready: https://127.0.0.1:{port}" in (card.folder / "tls.log").read_text(), "the log's ready line names https")
         finally:
             daemon.terminate()
             daemon.wait(60)

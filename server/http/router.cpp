@@ -24,16 +24,6 @@ HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse
     return handler(request);
 }
 
-// Whether a route without any {} fits: then those with do not count, so that a word of the interface
-// is never taken for a name.
-template <typename Routes, typename Fits>
-bool fits_literally(const Routes& routes, const Fits& fits) {
-    std::vector<std::string> params;
-    return std::any_of(routes.begin(), routes.end(), [&](const auto& route) {
-        return fits(route, params) && params.empty();
-    });
-}
-
 }  // namespace
 
 HttpReply json_reply(std::string body, int status) {
@@ -69,15 +59,7 @@ void Router::add(std::string method, std::string_view path, access::Access acces
 bool Router::serves(const std::string& method, const std::string& target) const {
     Result<proto::Target> parsed = proto::parse_target(target);
     if (!parsed.ok()) return false;
-    const auto fits = [&](const Route& route, std::vector<std::string>& params) {
-        return matches(route, parsed->segments, params);
-    };
-    const bool is_literal = fits_literally(routes_, fits);
-    std::vector<std::string> params;
-    return std::any_of(routes_.begin(), routes_.end(), [&](const Route& route) {
-        bool is_method = route.method == method || (method == "HEAD" && route.method == "GET");
-        return is_method && fits(route, params) && (!is_literal || params.empty());
-    });
+    return find(method, parsed->segments, ListenerRole::kAdmin).route != nullptr;
 }
 
 std::vector<Router::RouteInfo> Router::routes() const {
@@ -112,11 +94,9 @@ Router::Match Router::find(const std::string& method, const std::vector<std::str
                            ListenerRole listener) const {
     Match match;
     Match as_get;
-    const bool is_literal =
-        fits_literally(routes_, [&](const Route& route, std::vector<std::string>& params) {
-            return matches(route, path, params);
-        });
     std::vector<std::string> params;
+    // Where a route without any {} fits, those with do not count, so that a word of the interface is never taken for a name.
+    const bool is_literal = std::ranges::any_of(routes_, [&](const Route& route) { return matches(route, path, params) && params.empty(); });
     for (const Route& route : routes_) {
         if (guard_.administers_elsewhere && listener == ListenerRole::kMain &&
             route.access.is_administrative())

@@ -47,6 +47,38 @@ Status submit_and_wait(Device& device, Recorder recorder) {
     return device.compute_queue().wait(done);
 }
 
+// Norm of the difference over norm of the reference; NaN counts as infinite.
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+        norm += double{want[i]} * want[i];
+    }
+    const double error = std::sqrt(difference / norm);
+    return std::isfinite(error) ? error : INFINITY;
+}
+
+// How far a kernel's results are off.
+struct Deviation {
+    double error = 0;     // the largest; infinite where there was a failure
+    std::string failure;  // why there are no results
+
+    void add(const Result<std::vector<float>>& got, const std::vector<float>& want) {
+        error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
+        if (!got.ok()) failure = got.error().message;
+    }
+};
+
+void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation) {
+    log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name,
+             deviation.failure.empty() ? lorad::format("relative error {:.1e}", deviation.error) : deviation.failure);
+}
+
+Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind) {
+    TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "self-test of a kernel"));
+    return ok_status();
+}
+
 // One small product, run by several plans over the same random data.
 struct TestProduct {
     static constexpr uint32_t kN = 512, kK = 512, kRows = 20;
@@ -56,11 +88,10 @@ struct TestProduct {
 
     static Result<TestProduct> create(Device& device, ScalarType type) {
         TestProduct test;
-        TRY_ASSIGN(test.count, device.create_buffer(16, MemoryKind::kHostUpload, "self-test count"));
-        TRY_ASSIGN(test.w, device.create_buffer(kN * kK * 2, MemoryKind::kHostUpload, "self-test weights"));
-        TRY_ASSIGN(test.x, device.create_buffer(kBufferRows * kK * 2, MemoryKind::kHostUpload, "self-test activations"));
-        TRY_ASSIGN(test.y, device.create_buffer(uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback,
-                                                "self-test result"));
+        TRY(make(device, test.count, 16, MemoryKind::kHostUpload));
+        TRY(make(device, test.w, kN * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.x, kBufferRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.y, uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback));
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
@@ -103,16 +134,12 @@ struct ShrinkTest {
     static Result<ShrinkTest> create(Device& device, ScalarType type) {
         ShrinkTest test;
         const ShrinkGrid grid = shrink_grid(kRank, 1, kModules);
-        const auto make = [&](Buffer& buffer, uint64_t n_bytes, MemoryKind kind) -> Status {
-            TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "shrink self-test"));
-            return ok_status();
-        };
-        TRY(make(test.step, sizeof(grid), MemoryKind::kHostUpload));
-        TRY(make(test.segments, sizeof(LoraSegment), MemoryKind::kHostUpload));
-        TRY(make(test.table, kLoraModules * sizeof(LoraModule), MemoryKind::kHostUpload));
-        TRY(make(test.a, kModules * kRank * kK * 4, MemoryKind::kHostUpload));
-        TRY(make(test.x, kRows * kK * 2, MemoryKind::kHostUpload));
-        TRY(make(test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostReadback));
+        TRY(make(device, test.step, sizeof(grid), MemoryKind::kHostUpload));
+        TRY(make(device, test.segments, sizeof(LoraSegment), MemoryKind::kHostUpload));
+        TRY(make(device, test.table, kLoraModules * sizeof(LoraModule), MemoryKind::kHostUpload));
+        TRY(make(device, test.a, kModules * kRank * kK * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.x, kRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostReadback));
         std::memcpy(test.step.mapped().data(), &grid, sizeof(grid));
         const LoraSegment segment{0, kRows, 0, 0};
         std::memcpy(test.segments.mapped().data(), &segment, sizeof(segment));
@@ -168,17 +195,13 @@ struct AttentionTest {
 
     static Result<AttentionTest> create(Device& device, KvType kv_type) {
         AttentionTest test;
-        const auto make = [&](Buffer& buffer, uint64_t n_bytes, MemoryKind kind) -> Status {
-            TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "attention self-test"));
-            return ok_status();
-        };
-        TRY(make(test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
-        TRY(make(test.tables, 8, MemoryKind::kHostUpload));
-        TRY(make(test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
-        TRY(make(test.q, (kRows + kSlackRows) * kStride * 4, MemoryKind::kHostUpload));
-        TRY(make(test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, kHeadDim, kSplits}), MemoryKind::kDeviceLocal));
-        TRY(make(test.kv, 2 * kTokens * kv_token_bytes(kv_type, kHeadDim), MemoryKind::kHostUpload));
-        TRY(make(test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
+        TRY(make(device, test.tables, 8, MemoryKind::kHostUpload));
+        TRY(make(device, test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
+        TRY(make(device, test.q, (kRows + kSlackRows) * kStride * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, kHeadDim, kSplits}), MemoryKind::kDeviceLocal));
+        TRY(make(device, test.kv, 2 * kTokens * kv_token_bytes(kv_type, kHeadDim), MemoryKind::kHostUpload));
+        TRY(make(device, test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
         for (uint32_t i = 0; i < kRows; i++) {
             StepRow row{};
             row.position = kFirstPosition + i;
@@ -239,18 +262,14 @@ struct AttentionTest {
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         return std::vector<float>(values, values + kRows * kStride);
     }
-};
 
-// Norm of the difference over norm of the reference; NaN counts as infinite.
-double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < want.size(); i++) {
-        difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
-        norm += double{want[i]} * want[i];
+    // With and without splits.
+    Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const std::vector<float>& want) {
+        Deviation sum;
+        for (const uint32_t n_splits : {1u, kSplits}) sum.add(run(device, kernels, by_tile, n_splits), want);
+        return sum;
     }
-    const double error = std::sqrt(difference / norm);
-    return std::isfinite(error) ? error : INFINITY;
-}
+};
 
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
@@ -296,35 +315,27 @@ Status KernelSet::test_shrink(ScalarType type) {
     if (!works) return ok_status();
     TRY_ASSIGN(ShrinkTest test, ShrinkTest::create(device_, type));
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, type, 1));
-    Result<std::vector<float>> got = test.run(device_, *this, type, ShrinkTest::kManyRows);
-    const double error = got.ok() ? relative_error(got.value(), want) : INFINITY;
-    if (error <= kShrinkTolerance) return ok_status();
+    Deviation deviation;
+    deviation.add(test.run(device_, *this, type, ShrinkTest::kManyRows), want);
+    if (deviation.error <= kShrinkTolerance) return ok_status();
     forget_error();
     works = false;
-    log_warn("kernels: lora_shrink on matrices on {} fails its self-test ({}); it is not used", device_.capabilities().name,
-             got.ok() ? lorad::format("relative error {:.1e}", error) : got.error().message);
+    tell_left_out("lora_shrink on matrices", device_, deviation);
     return ok_status();
 }
 
-// By tiles against row by row, with and without splits.
+// By tiles against row by row.
 Status KernelSet::test_attention_tile() {
     if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
     while (attends_by_tile(AttentionTest::kHeadDim)) {
         const TileAttention kind = tile_attention(AttentionTest::kHeadDim);
         TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
         TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
-        double error = 0;
-        std::string failure;
-        for (const uint32_t n_splits : {1u, AttentionTest::kSplits}) {
-            Result<std::vector<float>> got = test.run(device_, *this, true, n_splits);
-            error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
-            if (!got.ok()) failure = got.error().message;
-        }
-        if (error <= kAttentionTolerance) return ok_status();
+        const Deviation deviation = test.deviation(device_, *this, true, want);
+        if (deviation.error <= kAttentionTolerance) return ok_status();
         forget_error();
         ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
-        log_warn("kernels: {} on {} fails its self-test ({}); it is not used",
-                 kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile", device_.capabilities().name, failure.empty() ? lorad::format("relative error {:.1e}", error) : failure);
+        tell_left_out(kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile", device_, deviation);
     }
     return ok_status();
 }
@@ -337,18 +348,11 @@ Status KernelSet::test_attention_group() {
     TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
     TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
     ladder_.attention_group = true;
-    double error = 0;
-    std::string failure;
-    for (const uint32_t n_splits : {1u, AttentionTest::kSplits}) {
-        Result<std::vector<float>> got = test.run(device_, *this, false, n_splits);
-        error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
-        if (!got.ok()) failure = got.error().message;
-    }
-    if (error <= kAttentionTolerance) return ok_status();
+    const Deviation deviation = test.deviation(device_, *this, false, want);
+    if (deviation.error <= kAttentionTolerance) return ok_status();
     forget_error();
     ladder_.attention_group = false;
-    log_warn("kernels: attention_group on {} fails its self-test ({}); it is not used", device_.capabilities().name,
-             failure.empty() ? lorad::format("relative error {:.1e}", error) : failure);
+    tell_left_out("attention_group", device_, deviation);
     return ok_status();
 }
 
@@ -359,10 +363,6 @@ Status KernelSet::climb_ladder() {
         if (!ladder_.has(type)) continue;
         const auto type_idx = static_cast<uint32_t>(type);
         TRY_ASSIGN(TestProduct test, TestProduct::create(device_, type));
-        const auto error_of = [&](const MatmulPlan& plan, const std::vector<float>& want) -> Result<double> {
-            TRY_ASSIGN(const std::vector<float> got, test.run(device_, *this, plan));
-            return relative_error(got, want);
-        };
         MatmulPlan portable;
         portable.variant = MatmulVariant::kTiled;
         portable.k_per_split = TestProduct::kK;
@@ -374,11 +374,11 @@ Status KernelSet::climb_ladder() {
         for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
             if (variant == MatmulVariant::kCoopmat2 && !ladder_.has2(type)) continue;
             const MatmulPlan plan = plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4);
-            Result<double> error = error_of(plan, want);
-            if (error.ok() && error.value() <= kSelfTestTolerance) continue;
+            Deviation deviation;
+            deviation.add(test.run(device_, *this, plan), want);
+            if (deviation.error <= kSelfTestTolerance) continue;
             forget_error();
-            log_warn("kernels: {} on {} fails its self-test ({}); it is not used", variant_name(plan), device_.capabilities().name,
-                     error.ok() ? lorad::format("relative error {:.1e}", error.value()) : error.error().message);
+            tell_left_out(variant_name(plan), device_, deviation);
             ladder_.coopmat2[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) ladder_.coopmat[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) break;

@@ -21,8 +21,6 @@ constexpr uint32_t kRepeatMax = 1000;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-// Bytes above 127 count as letters: nearly every character there is one for Python.
-bool is_word(char c) { return is_digit(c) || is_letter(c) || c == '_' || uint8_t(c) >= 0x80; }
 
 ByteSet byte_set(char c) { return ByteSet().set(uint8_t(c)); }
 
@@ -34,7 +32,7 @@ std::optional<ByteSet> class_escape(char c) {
             for (char digit = '0'; digit <= '9'; ++digit) set.set(uint8_t(digit));
             break;
         case 'w':
-            for (int byte = 0; byte < 256; ++byte) set.set(size_t(byte), is_word(char(byte)));
+            for (int byte = 0; byte < 256; ++byte) set.set(size_t(byte), Regex::is_word(char(byte)));
             break;
         case 's':
             for (char space : {' ', '\t', '\n', '\r', '\f', '\v'}) set.set(uint8_t(space));
@@ -218,7 +216,7 @@ class Compiler {
             look = Instruction{.op = Op::kLookBehind, .negated = pattern_[at_ - 1] == '!'};
         } else if (take("?P<")) {
             const size_t begin = at_;
-            while (!at_end() && is_word(peek())) ++at_;
+            while (!at_end() && Regex::is_word(peek())) ++at_;
             if (at_ == begin || !take('>')) return syntax("bad group name");
         } else if (take("?#")) {
             while (!at_end() && peek() != ')') ++at_;
@@ -335,90 +333,10 @@ class Compiler {
     size_t at_ = 0;
 };
 
-// Follows all ways through the program at once, one byte of the text after the other.
-class Matcher {
-  public:
-    Matcher(const Program& program, const std::vector<ByteSet>& sets, std::string_view text, RegexBudget& budget)
-        : program_(program), sets_(sets), text_(text), budget_(budget) {}
-
-    // Whether the part of the program that begins at `pc` reaches its kMatch from `begin`: at `end`, or anywhere if there is
-    // no `end`.
-    bool reaches(size_t pc, size_t begin, std::optional<size_t> end) {
-        std::vector<size_t> current{pc}, next;
-        std::vector<bool> seen(program_.size());
-        for (size_t at = begin; at <= text_.size() && !current.empty(); ++at) {
-            next.clear();
-            if (!spend(program_.size() / 64 + 1)) return false;
-            std::fill(seen.begin(), seen.end(), false);
-            while (!current.empty()) {
-                const size_t here = current.back();
-                current.pop_back();
-                if (seen[here]) continue;
-                seen[here] = true;
-                if (!spend(1)) return false;
-                const Instruction& step = program_[here];
-                if (step.op == Op::kMatch) {
-                    if (!end || *end == at) return true;
-                } else if (step.op == Op::kBytes) {
-                    if (at < text_.size() && sets_[step.set].test(uint8_t(text_[at]))) next.push_back(here + 1);
-                } else if (step.op == Op::kSplit) {
-                    current.push_back(here + size_t(step.a));
-                    current.push_back(here + size_t(step.b));
-                } else if (step.op == Op::kJump) {
-                    current.push_back(size_t(int64_t(here) + step.a));
-                } else if (holds(step, here, at)) {
-                    const bool look = step.op == Op::kLookAhead || step.op == Op::kLookBehind;
-                    current.push_back(here + (look ? size_t(step.a) : 1));
-                }
-            }
-            std::swap(current, next);
-        }
-        return false;
-    }
-
-    bool exhausted() const { return exhausted_; }
-
-  private:
-    bool spend(uint64_t n_steps) {
-        if (budget_.n_steps < n_steps) {
-            budget_.n_steps = 0;
-            exhausted_ = true;
-            return false;
-        }
-        budget_.n_steps -= n_steps;
-        return true;
-    }
-
-    bool holds(const Instruction& step, size_t pc, size_t at) {
-        switch (step.op) {
-            case Op::kTextBegin: return at == 0;
-            case Op::kTextEnd: return at == text_.size();
-            case Op::kWordBorder: return word_border(at);
-            case Op::kNotWordBorder: return !word_border(at);
-            case Op::kLookAhead: return reaches(pc + 1, at, std::nullopt) != step.negated;
-            case Op::kLookBehind:
-                for (size_t begin = 0; begin <= at; ++begin) {
-                    if (reaches(pc + 1, begin, at)) return !step.negated;
-                }
-                return step.negated;
-            default: return false;
-        }
-    }
-
-    bool word_border(size_t at) const {
-        const bool before = at > 0 && is_word(text_[at - 1]);
-        const bool after = at < text_.size() && is_word(text_[at]);
-        return before != after;
-    }
-
-    const Program& program_;
-    const std::vector<ByteSet>& sets_;
-    std::string_view text_;
-    RegexBudget& budget_;
-    bool exhausted_ = false;
-};
-
 }  // namespace
+
+// Bytes above 127 count as letters: nearly every character there is one for Python.
+bool Regex::is_word(char c) { return is_digit(c) || is_letter(c) || c == '_' || uint8_t(c) >= 0x80; }
 
 Result<Regex> Regex::compile(std::string_view pattern) {
     if (pattern.size() > kPatternBytesMax) {
@@ -429,15 +347,6 @@ Result<Regex> Regex::compile(std::string_view pattern) {
     Compiler compiler(pattern, regex.sets_);
     TRY_ASSIGN(regex.program_, compiler.compile());
     return regex;
-}
-
-Result<bool> Regex::full_match(std::string_view text, RegexBudget& budget) const {
-    Matcher matcher(program_, sets_, text, budget);
-    const bool found = matcher.reaches(0, 0, text.size());
-    if (matcher.exhausted()) {
-        return make_error(ErrorCode::kAdapterUnsupported, "regular expressions that take too long to match");
-    }
-    return found;
 }
 
 }  // namespace lorad::adapters

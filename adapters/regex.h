@@ -48,6 +48,7 @@ class Regex {
     };
     using Program = std::vector<Instruction>;
     using ByteSet = std::bitset<256>;
+    static bool is_word(char c);  // \w
 
   private:
     Program program_;

@@ -109,7 +109,7 @@ PLANTS = [
           part="bytes, then name", why="a blob gets its name before its bytes are synced"),
     Plant("T21", "adapters/store_disk.cpp", "if (contents.ok() && sha256_hex(contents->span()) == sha256) return contents;", "if (contents.ok()) return contents;",
           ("store_faults", "lorad"), part="bits, cuts, swaps", why="what is read is not compared with its digest"),
-    Plant("T22", "adapters/pool.cpp", "        if (generation->n_uses > 0 || generation->n_pins > 0) continue;\n", "        if (generation->n_pins > 0) continue;\n",
+    Plant("T22", "adapters/pool_waiting.cpp", "        if (generation->n_uses > 0 || generation->n_pins > 0) continue;\n", "        if (generation->n_pins > 0) continue;\n",
           ("lorad", "server_tests"), part="fake device, deterministic, with faults", why="a slot is given away while steps read it"),
     Plant("T28", "model/forward.cpp", "        recorder_.barrier();\n    }\n\n    void embed_extras() {", "    }\n\n    void embed_extras() {",
           ("lorad", "lorad_fault_layer", "server_tests"), part="other way round", why="a layer reads what the embedding has not written yet"),

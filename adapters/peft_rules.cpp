@@ -1,0 +1,96 @@
+// What an adapter's configuration means for a module: as PEFT's own code decides it.
+#include <algorithm>
+#include <cmath>
+
+#include "adapters/peft_config.h"
+
+namespace lorad::adapters {
+
+namespace {
+
+// The index behind ".layers.", PEFT's `.*\.[^.]*\.(\d+)\.`.
+std::optional<int64_t> layer_of(std::string_view module) {
+    std::optional<int64_t> layer;
+    size_t begin = 0;
+    for (int part = 0; begin <= module.size(); ++part) {
+        const size_t dot = module.find('.', begin);
+        if (dot == std::string_view::npos) break;
+        const std::string_view text = module.substr(begin, dot - begin);
+        if (part >= 2 && !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos) {
+            layer = std::stol(std::string(text));
+        }
+        begin = dot + 1;
+    }
+    return layer;
+}
+
+bool names_module(const std::vector<std::string>& names, std::string_view module, bool& exactly) {
+    exactly = false;
+    bool found = false;
+    for (const std::string& name : names) {
+        if (name == module) return exactly = true;
+        found |= module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.';
+    }
+    return found;
+}
+
+}  // namespace
+
+Result<uint32_t> PeftConfig::rank_of(std::string_view module, RegexBudget& budget) const {
+    if (const auto exact = exact_ranks.find(module); exact != exact_ranks.end()) return exact->second;
+    for (const auto& entry : rank_pattern.entries) {
+        TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
+        if (matches) return entry.value;
+    }
+    return rank;
+}
+
+Result<double> PeftConfig::scale_of(std::string_view module, uint32_t module_rank, RegexBudget& budget) const {
+    if (exact_scale) return *exact_scale;
+    double module_alpha = alpha;
+    for (const auto& entry : alpha_pattern.entries) {
+        TRY_ASSIGN(const bool matches, entry.regex.full_match(module, budget));
+        if (matches) {
+            module_alpha = entry.value;
+            break;
+        }
+    }
+    return use_rslora ? module_alpha / std::sqrt(double(module_rank)) : module_alpha / double(module_rank);
+}
+
+Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBudget& budget) const {
+    using Kind = ModuleSelector::Kind;
+    bool exactly = false;
+    bool excluded = false;
+    if (exclude_modules.kind == Kind::kUnreadableRegex) return std::optional<bool>();
+    if (exclude_modules.kind == Kind::kNames) excluded = names_module(exclude_modules.names, module, exactly);
+    if (exclude_modules.kind == Kind::kRegex) {
+        TRY_ASSIGN(excluded, exclude_modules.regex->full_match(module, budget));
+    }
+    if (excluded) return std::optional(false);
+    switch (target_modules.kind) {
+        case Kind::kUnset:
+        case Kind::kUnreadableRegex: return std::optional<bool>();
+        // All but the output layer.
+        case Kind::kAllLinear: return std::optional(module != "lm_head" && !module.ends_with("embed_tokens"));
+        case Kind::kRegex: {
+            TRY_ASSIGN(const bool matches, target_modules.regex->full_match(module, budget));
+            return std::optional(matches);
+        }
+        case Kind::kNames: break;
+    }
+    if (!names_module(target_modules.names, module, exactly)) return std::optional(false);
+    // A module named in full is adapted whatever its layer.
+    if (exactly || !layers_to_transform) return std::optional(true);
+    bool in_pattern = layers_patterns.empty();
+    for (const Regex& pattern : layers_patterns) {
+        TRY_ASSIGN(const bool matches, pattern.full_match(module, budget));
+        in_pattern |= matches;
+    }
+    const std::optional<int64_t> layer = layer_of(module);
+    const bool in_layers = layer && std::find(layers_to_transform->begin(), layers_to_transform->end(), *layer) !=
+                                        layers_to_transform->end();
+    return std::optional(in_pattern && in_layers);
+}
+
+}  // namespace lorad::adapters

@@ -1,4 +1,4 @@
-// What Executor is made of; executor.cpp runs steps, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
+// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
 #pragma once
 
 #include <list>

@@ -9,16 +9,11 @@
 namespace lorad::model {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\n";
-// A call's text before its arguments is held in memory.
-constexpr size_t kHeldBytesMax = 1 << 20;
 // Of Mistral's names, with the marks that may stand between one and its arguments.
 constexpr size_t kNameBytesMax = 512;
 
-bool is_blank(char byte) { return kBlanks.find(byte) != std::string_view::npos; }
-
 void strip_leading_blanks(std::string& text) {
-    text.erase(0, std::min(text.find_first_not_of(kBlanks), text.size()));
+    text.erase(0, std::min(text.find_first_not_of(kJsonBlanks), text.size()));
 }
 
 // What opens calls; without a mark an answer that begins with '{' may be one.
@@ -53,12 +48,6 @@ size_t begun_mark(std::string_view text, std::string_view mark) {
     return 0;
 }
 
-std::optional<std::string> string_of(std::string_view json) {
-    Result<JsonDocument> document = parse_json(json);
-    if (!document.ok() || !document->root().is_string()) return std::nullopt;
-    return std::string(*document->root().as_string());
-}
-
 }  // namespace
 
 std::optional<ToolFormat> tool_format_of(std::string_view name) {
@@ -83,116 +72,6 @@ std::optional<ToolFormat> tool_format_of(std::string_view name) {
 bool marks_are_special(ToolFormat format) {
     return format == ToolFormat::kLlama3 || format == ToolFormat::kMistral ||
            format == ToolFormat::kPhi;
-}
-
-size_t CallScanner::take(std::string_view text) {
-    size_t n = 0;
-    while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
-    text_.append(text.substr(0, n));
-    if (!name && text_.size() > kHeldBytesMax) state_ = State::kFailed;
-    return n;
-}
-
-void CallScanner::take_byte(char byte) {
-    switch (state_) {
-        case State::kBegin:
-            if (byte == '{') {
-                state_ = State::kKeyOrEnd;
-            } else if (!is_blank(byte)) {
-                state_ = State::kFailed;
-            }
-            return;
-        case State::kKeyOrEnd:
-            if (byte == '"') {
-                key_ = "\"";
-                escaped_ = false;
-                state_ = State::kKey;
-            } else if (byte == '}') {
-                state_ = name ? State::kEnded : State::kFailed;
-            } else if (!is_blank(byte) && byte != ',') {
-                state_ = State::kFailed;
-            }
-            return;
-        case State::kKey:
-            key_ += byte;
-            if (escaped_) {
-                escaped_ = false;
-            } else if (byte == '\\') {
-                escaped_ = true;
-            } else if (byte == '"') {
-                end_key();
-            }
-            return;
-        case State::kColon:
-            if (byte == ':') {
-                state_ = State::kValue;
-                value_.clear();
-                depth_ = 0;
-                in_value_ = in_string_ = escaped_ = false;
-            } else if (!is_blank(byte)) {
-                state_ = State::kFailed;
-            }
-            return;
-        case State::kValue:
-            take_value_byte(byte);
-            return;
-        case State::kEnded:
-        case State::kFailed:
-            return;
-    }
-}
-
-void CallScanner::take_value_byte(char byte) {
-    if (!in_value_ && is_blank(byte)) return;
-    in_value_ = true;
-    if (in_string_) {
-        value_ += byte;
-        if (escaped_) {
-            escaped_ = false;
-        } else if (byte == '\\') {
-            escaped_ = true;
-        } else if (byte == '"') {
-            in_string_ = false;
-        }
-    } else if (depth_ == 0 && (byte == ',' || byte == '}')) {
-        end_value();
-        if (failed()) return;
-        state_ = State::kKeyOrEnd;
-        if (byte == '}') take_byte(byte);
-        return;
-    } else {
-        if (byte == '"') in_string_ = true;
-        if (byte == '{' || byte == '[') ++depth_;
-        if (byte == '}' || byte == ']') {
-            if (depth_ == 0) {
-                state_ = State::kFailed;
-                return;
-            }
-            --depth_;
-        }
-        if (depth_ == 0 && !in_string_ && is_blank(byte)) return;  // behind the value
-        value_ += byte;
-    }
-    if (is_arguments()) arguments += byte;
-}
-
-// Objects with other members are no calls.
-void CallScanner::end_key() {
-    constexpr std::array<std::string_view, 6> kKeys = {
-        "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
-    bool is_known = std::find(kKeys.begin(), kKeys.end(), key_) != kKeys.end();
-    state_ = is_known || name ? State::kColon : State::kFailed;
-    if (is_arguments()) arguments.clear();
-}
-
-void CallScanner::end_value() {
-    if (key_ == "\"name\"") {
-        name = string_of(value_);
-        if (!name || name->empty()) state_ = State::kFailed;
-    } else if (is_arguments() && value_.starts_with('"')) {
-        // Some models write the arguments as the JSON text of a string.
-        if (std::optional<std::string> text = string_of(value_)) arguments = *text;
-    }
 }
 
 ToolCallParser::ToolCallParser(ToolFormat format, std::string function)
@@ -246,7 +125,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
     // Blanks around calls belong to nobody.
     if (after_call_) strip_leading_blanks(pending_);
     if (after_call_ || !seen_content_) {
-        size_t begin = pending_.find_first_not_of(kBlanks);
+        size_t begin = pending_.find_first_not_of(kJsonBlanks);
         if (begin == std::string::npos) {
             if (at_end) out.content += std::exchange(pending_, {});
             return false;
@@ -268,7 +147,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
     size_t n_text = at != std::string::npos ? at : pending_.size() - keep;
     // Blanks before what may be a mark wait with it.
     if (at != std::string::npos || !at_end) {
-        size_t last = pending_.find_last_not_of(kBlanks, n_text == 0 ? 0 : n_text - 1);
+        size_t last = pending_.find_last_not_of(kJsonBlanks, n_text == 0 ? 0 : n_text - 1);
         bool all_blank = n_text > 0 && (last == std::string::npos || last >= n_text);
         size_t n_solid = n_text == 0 || all_blank ? 0 : last + 1;
         if (at != std::string::npos) {
@@ -309,7 +188,7 @@ void ToolCallParser::give_back(Output& out) {
 bool ToolCallParser::read_between(bool at_end, Output& out) {
     std::string_view end_mark = end_mark_of(format_);
     for (;;) {
-        pass(std::min(pending_.find_first_not_of(kBlanks), pending_.size()));
+        pass(std::min(pending_.find_first_not_of(kJsonBlanks), pending_.size()));
         if (pending_.empty()) return false;
         if (!end_mark.empty() && pending_.starts_with(end_mark)) {
             pending_.erase(0, end_mark.size());
@@ -357,7 +236,7 @@ bool ToolCallParser::read_name(bool at_end, Output& out) {
     std::string name = pending_.substr(0, brace);
     name.resize(std::min(name.size(), name.find("[ARGS]")));
     name.resize(std::min(name.size(), name.find("[CALL_ID]")));
-    name.erase(name.find_last_not_of(kBlanks) + 1);
+    name.erase(name.find_last_not_of(kJsonBlanks) + 1);
     pending_.erase(0, brace);
     bare_name_ = std::move(name);
     state_ = State::kCall;

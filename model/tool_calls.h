@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/call_scanner.h"
+
 namespace lorad::model {
 
 enum class ToolFormat : uint8_t {
@@ -30,37 +32,6 @@ struct ToolCallPiece {
     uint32_t index = 0;
     std::string name;  // in the call's first piece
     std::string arguments;
-};
-
-// Finds name and arguments in the text of a JSON object as it comes, without building it.
-class CallScanner {
-  public:
-    // Takes text up to the object's end; returns how many bytes it took.
-    size_t take(std::string_view text);
-    bool ended() const { return state_ == State::kEnded; }
-    // Something else than such an object; what was taken so far is text().
-    bool failed() const { return state_ == State::kFailed; }
-    const std::string& text() const { return text_; }
-    // Inside of an object, behind a value that ends with a bracket.
-    bool value_is_closed() const {
-        return state_ == State::kValue && in_value_ && depth_ == 0 && !in_string_;
-    }
-
-    std::optional<std::string> name;  // once it is known
-    std::string arguments;            // so far
-
-  private:
-    enum class State : uint8_t { kBegin, kKeyOrEnd, kKey, kColon, kValue, kEnded, kFailed };
-    void take_byte(char byte);
-    void take_value_byte(char byte);
-    void end_key();
-    void end_value();
-    bool is_arguments() const { return key_ == "\"arguments\"" || key_ == "\"parameters\""; }
-
-    State state_ = State::kBegin;
-    std::string text_, key_, value_;
-    uint32_t depth_ = 0;  // of the value
-    bool in_string_ = false, escaped_ = false, in_value_ = false;
 };
 
 class ToolCallParser {

@@ -1,0 +1,134 @@
+#include "model/call_scanner.h"
+
+#include <algorithm>
+#include <array>
+
+#include "proto/json.h"
+
+namespace lorad::model {
+namespace {
+
+// A call's text before its arguments is held in memory.
+constexpr size_t kHeldBytesMax = 1 << 20;
+
+bool is_blank(char byte) { return kJsonBlanks.find(byte) != std::string_view::npos; }
+
+std::optional<std::string> string_of(std::string_view json) {
+    Result<JsonDocument> document = parse_json(json);
+    if (!document.ok() || !document->root().is_string()) return std::nullopt;
+    return std::string(*document->root().as_string());
+}
+
+}  // namespace
+
+size_t CallScanner::take(std::string_view text) {
+    size_t n = 0;
+    while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
+    text_.append(text.substr(0, n));
+    if (!name && text_.size() > kHeldBytesMax) state_ = State::kFailed;
+    return n;
+}
+
+void CallScanner::take_byte(char byte) {
+    switch (state_) {
+        case State::kBegin:
+            if (byte == '{') {
+                state_ = State::kKeyOrEnd;
+            } else if (!is_blank(byte)) {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kKeyOrEnd:
+            if (byte == '"') {
+                key_ = "\"";
+                escaped_ = false;
+                state_ = State::kKey;
+            } else if (byte == '}') {
+                state_ = name ? State::kEnded : State::kFailed;
+            } else if (!is_blank(byte) && byte != ',') {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kKey:
+            key_ += byte;
+            if (escaped_) {
+                escaped_ = false;
+            } else if (byte == '\\') {
+                escaped_ = true;
+            } else if (byte == '"') {
+                end_key();
+            }
+            return;
+        case State::kColon:
+            if (byte == ':') {
+                state_ = State::kValue;
+                value_.clear();
+                depth_ = 0;
+                in_value_ = in_string_ = escaped_ = false;
+            } else if (!is_blank(byte)) {
+                state_ = State::kFailed;
+            }
+            return;
+        case State::kValue:
+            take_value_byte(byte);
+            return;
+        case State::kEnded:
+        case State::kFailed:
+            return;
+    }
+}
+
+void CallScanner::take_value_byte(char byte) {
+    if (!in_value_ && is_blank(byte)) return;
+    in_value_ = true;
+    if (in_string_) {
+        value_ += byte;
+        if (escaped_) {
+            escaped_ = false;
+        } else if (byte == '\\') {
+            escaped_ = true;
+        } else if (byte == '"') {
+            in_string_ = false;
+        }
+    } else if (depth_ == 0 && (byte == ',' || byte == '}')) {
+        end_value();
+        if (failed()) return;
+        state_ = State::kKeyOrEnd;
+        if (byte == '}') take_byte(byte);
+        return;
+    } else {
+        if (byte == '"') in_string_ = true;
+        if (byte == '{' || byte == '[') ++depth_;
+        if (byte == '}' || byte == ']') {
+            if (depth_ == 0) {
+                state_ = State::kFailed;
+                return;
+            }
+            --depth_;
+        }
+        if (depth_ == 0 && !in_string_ && is_blank(byte)) return;  // behind the value
+        value_ += byte;
+    }
+    if (is_arguments()) arguments += byte;
+}
+
+// Objects with other members are no calls.
+void CallScanner::end_key() {
+    constexpr std::array<std::string_view, 6> kKeys = {
+        "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
+    bool is_known = std::find(kKeys.begin(), kKeys.end(), key_) != kKeys.end();
+    state_ = is_known || name ? State::kColon : State::kFailed;
+    if (is_arguments()) arguments.clear();
+}
+
+void CallScanner::end_value() {
+    if (key_ == "\"name\"") {
+        name = string_of(value_);
+        if (!name || name->empty()) state_ = State::kFailed;
+    } else if (is_arguments() && value_.starts_with('"')) {
+        // Some models write the arguments as the JSON text of a string.
+        if (std::optional<std::string> text = string_of(value_)) arguments = *text;
+    }
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,148 @@
+// Which recordings there are: the shape of a batch, a recording of each, and those that are made at the start.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "model/executor_impl.h"
+#include "proto/base/thread.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr std::array kLoraLevels = {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull};
+constexpr uint32_t kSingleBucketMin = 64;
+constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
+
+}  // namespace
+
+StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
+    uint32_t n_context = 0;
+    for (const BatchRow& row : batch.rows()) n_context = std::max(n_context, row.position + 1);
+    StepShape shape;
+    shape.row_bucket = bucket_for(batch.n_rows());
+    shape.output_bucket = bucket_for(batch.n_outputs());
+    shape.attention_splits = splits_for(shape.row_bucket, n_context);
+    shape.weight_set = batch.is_merged() ? 1 : 0;
+    shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
+    shape.extras = has_extras(batch, slot_lookup());
+    shape.rules = !batch.choices().empty();
+    shape.part = batch.n_masks() > 0 ? StepPart::kForward : StepPart::kWhole;
+    for (const gpu::ChoiceRule& rule : batch.choices()) {
+        shape.changes = shape.changes || (rule.what & gpu::kRuleAdjusts) != 0;
+        shape.logprobs = shape.logprobs || (rule.what & gpu::kRuleLogprobs) != 0;
+    }
+    if (kernels->attends_by_tile(config.head_dim)) {
+        const RowRuns runs = row_runs(batch);
+        shape.tiles = runs.n_tiles > 0;
+        if (shape.tiles) {
+            shape.attention_splits = tile_splits_for(runs.n_tiles, runs.n_single_rows, shape.row_bucket, n_context);
+            // Few classes, so that few recordings are made.
+            shape.single_bucket = runs.n_single_rows == 0 ? 0 : std::max(bucket_for(runs.n_single_rows), std::min(kSingleBucketMin, bucket_for(options.n_rows_max)));
+        }
+    }
+    // The kernels of the extras read the rows' uses, which the plain level does not write.
+    if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
+    shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0 &&
+                         (n_context <= kOneDispatchContextMax || options.decode == gpu::PersistentDecode::kOn);
+    if (shape.one_dispatch) shape.attention_splits = std::min(shape.attention_splits, kDecodeSplitsMax);
+    shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    return shape;
+}
+
+// Thread-safe, as recording is.
+Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
+    const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
+                                 host_logits.address(), decode_layers.get()};
+    TRY(record_forward(recorder, context, shape));
+    return std::move(recorder).end();
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
+    if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
+    TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
+    ++n_recordings;
+    return recordings.insert(shape, std::move(made));
+}
+
+// Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
+std::vector<StepShape> Executor::Impl::usual_shapes() const {
+    std::set<StepShape> shapes;
+    const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
+        const uint32_t row_bucket = bucket_for(n_rows);
+        for (const gpu::LoraLevel lora : kLoraLevels) {
+            for (const bool rules : {false, true}) {
+                shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
+                               .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
+            }
+            if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
+                for (const bool rules : {false, true}) {
+                    const uint32_t splits = splits_for(1, std::min(n_context, kOneDispatchContextMax));
+                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = std::min(splits, kDecodeSplitsMax),
+                                   .rules = rules, .one_dispatch = true});
+                }
+            }
+        }
+    };
+    for (const uint32_t n_rows : buckets_up_to(std::min(options.n_sequences_max, options.n_outputs_max))) {
+        add(n_rows, n_rows, std::min(options.n_positions_max, uint32_t{kBlockTokens}));
+        add(n_rows, n_rows, options.n_positions_max);
+    }
+    const bool tiles = kernels->attends_by_tile(config.head_dim);
+    for (const uint32_t n_rows : buckets_up_to(options.n_rows_max)) {
+        if (!tiles || n_rows < kTileRowsMin) {
+            add(n_rows, 1, n_rows);
+            continue;
+        }
+        // The end of a long prompt: the pipelines of splits.
+        const uint32_t n_tiles = gpu::round_up(n_rows, gpu::kAttentionTileRows) / gpu::kAttentionTileRows;
+        const uint32_t splits = tile_splits_for(n_tiles, 0, bucket_for(n_rows), options.n_positions_max);
+        shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true});
+        for (const gpu::LoraLevel lora : kLoraLevels) {
+            // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
+            if (n_rows >= kSingleBucketMin) {
+                const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));
+                shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true,
+                               .single_bucket = kSingleBucketMin});
+            }
+            shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true,
+                           .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
+        }
+    }
+    // The pipelines of what only some requests want.
+    const uint32_t n_rows = bucket_for(1);
+    shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true});
+    shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .part = StepPart::kDraw});
+    return {shapes.begin(), shapes.end()};
+}
+
+// Compiling pipelines takes most of it and runs well side by side.
+Status Executor::Impl::warm_up() {
+    constexpr uint32_t kThreadsMax = 8;
+    const std::vector<StepShape> shapes = usual_shapes();
+    std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+        for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
+        if (!start_thread(threads.emplace_back(), work)) {  // fewer will do
+            threads.pop_back();
+            break;
+        }
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < shapes.size(); ++i) {
+        TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
+        ++n_recordings;
+        recordings.insert(shapes[i], std::move(recording));
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::model

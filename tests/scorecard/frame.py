@@ -29,7 +29,10 @@ not do all that reliability asks for says so with card.short_of("what is missing
     card.server(*flags, adapters=(), env={})                 a daemon on lavapipe and a free port
     card.figure(name, value)  goes into the line and the table of docs/RELIABILITY.md: few and short
     card.trials += n          what "0 failures" was counted over
-    card.grade(what, figure, limit, better="lower")          graded tests: full, half within 1.5 times, one point within 3 times
+    card.limit(what, figure, limit, where="")                a figure that depends on how fast the machine is (times, ratios of times), at most the limit:
+                              part of the line in every tier, but judged, inside the part that it stands in, in nightly and release only. A commit's
+                              machine is shared: what decides there is counted (calls, bytes, order), with times only against hanging (10 times or more)
+    card.grade(what, figure, limit, better="lower")          graded tests: full, half within 1.5 times, one point within 3 times; as limit(), not in commit
     card.short_of(text)       what of the full test this run has not done
     card.release_only(text)   what only a release does (days of fuzzing, other vendors' GPUs); told in the table, without points
     card.note(text)           one sentence for the table
@@ -96,7 +99,7 @@ class Card:
         self.folder = pathlib.Path(folder)
         self.trials = 0
         self.figures, self.passed_parts, self.failures, self.missing, self.releases, self.notes = {}, [], {}, [], [], []
-        self.grades = []
+        self.grades, self.not_judged = [], []
 
     def say(self, text):
         print(f"{self.test}: {text}", file=sys.stderr, flush=True)
@@ -152,9 +155,20 @@ class Card:
             value = float(f"{value:.4g}")
         self.figures[name] = value
 
+    def limit(self, what, figure, limit, where=""):
+        """A figure of the machine's speed: recorded always (of several the worst), judged where the machine is ours alone. `where`: what was so slow."""
+        self.figure(what, max(float(figure), self.figures.get(what, 0.0)))
+        if self.quick:
+            self.not_judged.append(what)
+            return
+        check(figure <= limit, f"{what}: at most {limit}, found {figure:.4g}{': ' * bool(where)}{where}")
+
     def grade(self, what, figure, limit, better="lower"):
         """The share of a graded test's points that this figure is worth; the worst figure decides."""
         self.figure(what, figure)
+        if self.quick:
+            self.not_judged.append(what)
+            return
         full = GRADED_POINTS[self.test]
         ratio = (figure / limit if limit else float("inf") if figure else 1.0) if better == "lower" else (limit / figure if figure else float("inf"))
         self.grades.append(full if ratio <= 1 else full // 2 if ratio <= 1.5 else 1 if ratio <= 3 else 0)
@@ -162,6 +176,10 @@ class Card:
 
     def short_of(self, text):
         self.missing.append(text)
+
+    def all_missing(self):
+        limits = list(dict.fromkeys(self.not_judged))
+        return self.missing + ([f"judging {', '.join(limits)}: tests/scorecard.sh --tier nightly --only {self.test}"] if limits else [])
 
     def release_only(self, text):
         if self.tier != "release":
@@ -175,14 +193,15 @@ class Card:
         if kind_of(self.test) == "graded":
             points = min(self.grades, default=0)
             return min(points, 1) if self.failures else points
-        if self.failures or self.missing:
+        if self.failures or self.all_missing():
             return 1 if self.passed_parts and not self.failures else 0
         return GATE_POINTS - 1 if self.passed_parts else 0
 
     def line(self, seconds):
+        missing = self.all_missing()
         return {"test": self.test, "kind": kind_of(self.test), "tier": self.tier, "passed": bool(self.passed_parts) and not self.failures,
-                "full": bool(self.passed_parts) and not self.failures and not self.missing, "points": self.points(), "figures": self.figures,
-                "trials": self.trials, "parts": self.passed_parts, "failed": self.failures, "missing": self.missing,
+                "full": bool(self.passed_parts) and not self.failures and not missing, "points": self.points(), "figures": self.figures,
+                "trials": self.trials, "parts": self.passed_parts, "failed": self.failures, "missing": missing,
                 "release": self.releases, "note": " ".join(self.notes),
                 "seed": self.seed, "seconds": round(seconds, 1), "git": git_state()}
 

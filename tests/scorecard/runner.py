@@ -1,6 +1,8 @@
 """Runs the scorecard's tests one after another, and their controls; tests/scorecard.sh says how to call it."""
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -150,6 +152,22 @@ def self_test():
     assert table.updated(text, {}, {"T1": (1, 2)})[1] == 2, "a control that was missed gave points"
     text, total, _ = table.updated(text, {"T12": dict(base, test="T12", points=6)}, {})
     assert total == 9 and table.updated(text, {}, {})[0] == text
+    for tier, judges in (("commit", False), ("nightly", True), ("release", True)):
+        card = frame.Card("T2", tier, "build", "lorad", 1, "/tmp")
+        with contextlib.redirect_stderr(io.StringIO()):
+            with card.part("p"):
+                card.limit("slowest ms", 7.0, 7)
+            with card.part("q"):
+                card.limit("slowest ms", 2524.0, 250, "a depth of 80000")
+            with card.part("r"):
+                card.limit("slowest ms", 9.0, 250)
+        line = card.line(1.0)
+        assert line["figures"] == {"slowest ms": 2524.0}, line
+        assert line["passed"] != judges and not line["full"] and line["points"] == (0 if judges else 1), line
+        assert ("q" in line["failed"]) == judges and ("slowest ms" in str(line["missing"])) != judges, line
+        graded = frame.Card("T12", tier, "build", "lorad", 1, "/tmp")
+        graded.grade("p99 ms", 40, 50)
+        assert graded.points() == (6 if judges else 0) and bool(graded.all_missing()) != judges, graded.line(1.0)
     for plant in plants.PLANTS:
         n = (frame.ROOT / plant.file).read_text().count(plant.old)
         assert n == 1 and plant.old != plant.new, f"{plant.test}: the text to replace occurs {n} times in {plant.file}"

@@ -56,46 +56,48 @@ class Manager:
             return found[n - 1]
 
 
-Answer = collections.namedtuple("Answer", "kind sent ended detail")
+# `heard`: when the answer's head was there, or None.
+Answer = collections.namedtuple("Answer", "kind sent ended detail heard", defaults=(None,))
 
 
 def ask(host, port, body, timeout=60):
     """One request and how it ended: done, error event, 503, 429, cut (a body that ends without saying so), refused (no connection), lost (a
     connection that ends before an answer), or its status."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    sent, n_events = time.monotonic(), 0
+    sent, n_events, heard = time.monotonic(), 0, None
     try:
         connection.connect()
         sent = time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         sent = time.monotonic()
         response = connection.getresponse()
+        heard = time.monotonic()
         if response.status != 200:
             text = response.read().decode(errors="replace")
             kind = str(response.status)
             if response.status in (429, 503) and not response.getheader("Retry-After"):
                 kind += " without Retry-After"
-            return Answer(kind, sent, time.monotonic(), text)
+            return Answer(kind, sent, time.monotonic(), text, heard)
         if not body.get("stream"):
             answer = json.loads(response.read())
             n = len(answer["choices"][0]["token_ids"])
-            return Answer("done" if n == body["max_tokens"] else "short", sent, time.monotonic(), n)
+            return Answer("done" if n == body["max_tokens"] else "short", sent, time.monotonic(), n, heard)
         seen_error = False
         for line in response:
             if line.startswith(b"data: "):
                 data = line[6:].strip()
                 if data == b"[DONE]":
-                    return Answer("error event and [DONE]" if seen_error else "done", sent, time.monotonic(), n_events)
+                    return Answer("error event and [DONE]" if seen_error else "done", sent, time.monotonic(), n_events, heard)
                 event = json.loads(data)
                 seen_error = seen_error or "error" in event
                 n_events += 1
-        return Answer("error event" if seen_error else "cut", sent, time.monotonic(), n_events)
+        return Answer("error event" if seen_error else "cut", sent, time.monotonic(), n_events, heard)
     except ConnectionRefusedError as error:
         return Answer("refused", sent, time.monotonic(), str(error))
     except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as error:
-        return Answer("lost" if n_events == 0 else "cut", sent, time.monotonic(), f"{type(error).__name__} {error}")
+        return Answer("lost" if n_events == 0 else "cut", sent, time.monotonic(), f"{type(error).__name__} {error}", heard)
     except (http.client.IncompleteRead, ValueError) as error:
-        return Answer("cut", sent, time.monotonic(), f"{type(error).__name__} {error}")
+        return Answer("cut", sent, time.monotonic(), f"{type(error).__name__} {error}", heard)
     finally:
         connection.close()
 
@@ -234,7 +236,7 @@ class BlockedSync(threading.Thread):
         self.join(20)
 
 
-def status_of(host, port, path, timeout=5):
+def status_of(host, port, path, timeout=60):
     """The status, or 0 where there is no answer."""
     try:
         connection = http.client.HTTPConnection(host, port, timeout=timeout)

@@ -68,7 +68,6 @@ def run(card):
     answers = {}
     for name, program in programs.items():
         with card.part(f"{len(mutants)} damaged files, {name}"):
-            # A machine that does something else makes single cases slow; a case that is slow is so again.
             answers[name] = cases.read_all(program, mutants, *(["--stack-kib", "1024"] if "sanitizers" in name else []))
     with card.part("each is refused with a reason of the list, or read as another reader does"):
         for files, answer in zip(mutants, answers["as shipped"]):
@@ -78,25 +77,27 @@ def run(card):
         for files, *both in zip(mutants, *answers.values()):
             kept = [{k: v for k, v in answer.items() if k != "ms"} for answer in both]
             check(all(k == kept[0] for k in kept), f"{kept} of {cases.short(files)}")
-    with card.part(f"each within {MS_MAX} ms"):
-        slow = [i for i, answer in enumerate(answers["as shipped"]) if answer["ms"] > MS_MAX]
-        again = cases.read_all(programs["as shipped"], [mutants[i] for i in slow]) if slow else []
-        worst = max([a["ms"] for a in again], default=0)
-        check(worst <= MS_MAX, f"{worst} ms")
-        ordered = sorted(answer["ms"] for answer in answers["as shipped"])
-        card.figure("ms median, max", f"{ordered[len(ordered) // 2]:.2f}, {max(ordered[-1] if not slow else worst, 0):.1f}")
+    with card.part("how long each takes"):
+        times = [answer["ms"] for answer in answers["as shipped"]]
+        card.figure("median ms", sorted(times)[len(times) // 2])
+        # A machine that does something else makes single cases slow; a case that is slow is so again.
+        slow = [i for i, ms in enumerate(times) if ms > MS_MAX]
+        for i, again in zip(slow, cases.read_all(programs["as shipped"], [mutants[i] for i in slow]) if slow else []):
+            times[i] = min(times[i], again["ms"])
+        card.limit("slowest ms", max(times), MS_MAX, str(cases.short(mutants[times.index(max(times))]))[:300])
     n_http = 60 if card.quick else 1000
     with card.part("over HTTP"), card.server("--log-level", "error", adapters=()) as server:
-        n = 0
+        n, slowest = 0, 0.0
         for files in source.sample(mutants[:10_000], n_http):
             began = time.monotonic()
             status, body = register(server, f"m{n}", files)
             if status == 201:
                 raise AssertionError(f"an adapter of another base was taken: {cases.short(files)}")
             check(body["error"]["code"] in cases.REASONS and status == 422, f"{status} {body}")
-            check(time.monotonic() - began < 5, "slow")
+            slowest = max(slowest, time.monotonic() - began)
             n += 1
-        check_equal(server.request("GET", "/health/ready")[0], 200, "the server afterwards")
+        card.limit("over HTTP: slowest s", slowest, 5)
+        check_equal(server.request("GET", "/health/live")[0], 200, "the server afterwards")
         check_equal(server.request("GET", "/v1/adapters")[1]["data"], [], "adapters")
     card.figure("mutants", len(mutants))
     card.figure("accepted and equal", counts["accepted"])

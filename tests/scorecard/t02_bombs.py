@@ -140,11 +140,10 @@ def run(card):
     weights = cases.safetensors(cases.sound_tensors(source, 4, ["self_attn.q_proj"]))
     sound = {cases.CONFIG: json.dumps(config).encode(), cases.WEIGHTS: weights}
     bombs = [{"header": data} for data in header_bombs(300_000 if card.quick else 5_000_000)] + list(config_bombs(weights)) + list(gguf_bombs())
-    worst_ms = worst_kib = 0.0
+    worst_kib = 0.0
     with card.part(f"{len(bombs)} files, on a stack of {STACK_KIB} KiB"):
         answers = cases.read_all(card.build / "tests/adapter_reader", [*bombs, sound], "--rss", "--stack-kib", str(STACK_KIB))
         check("code" not in answers.pop(), "a sound adapter is taken")
-        slow = []
         for files, answer in zip(bombs, answers):
             if "code" in answer:
                 cases.check_refusal(answer, files)
@@ -153,21 +152,20 @@ def run(card):
             size = sum(len(data) for data in files.values())
             check(answer["rss_kib"] <= RSS_KIB_MAX, f"{answer['rss_kib']} KiB for {size} bytes: {str(cases.short(files))[:200]}")
             worst_kib = max(worst_kib, answer["rss_kib"])
-            if answer["ms"] > MS_MAX:
-                slow.append(files)
-            else:
-                worst_ms = max(worst_ms, answer["ms"])
+        card.figure("files: most MiB", worst_kib / 1024)
+        times = [answer["ms"] for answer in answers]
         # A machine that does something else makes some slow, not the same ones again and again.
-        for _ in range(5):
-            again = cases.read_all(card.build / "tests/adapter_reader", slow) if slow else []
-            slow = [files for files, answer in zip(slow, again) if answer["ms"] > MS_MAX]
-        check(not slow, f"more than {MS_MAX} ms: {[str(cases.short(files))[:200] for files in slow]}")
+        for _ in range(0 if card.quick else 5):
+            slow = [i for i, ms in enumerate(times) if ms > MS_MAX]
+            for i, again in zip(slow, cases.read_all(card.build / "tests/adapter_reader", [bombs[i] for i in slow]) if slow else []):
+                times[i] = min(times[i], again["ms"])
+        card.limit("files: slowest ms", max(times), MS_MAX, str(cases.short(bombs[times.index(max(times))]))[:300])
     if (card.build / "tests/adapter_reader_asan").exists():
         with card.part("the same with sanitizers"):
             small = [files for files in bombs if sum(len(data) for data in files.values()) < 3 << 20]
             cases.read_all(card.build / "tests/adapter_reader_asan", small, "--stack-kib", "1024")
     n_bodies = 0
-    worst_body_ms = worst_body_kib = 0.0
+    worst_body_ms, worst_body, worst_body_kib = 0.0, "", 0.0
     with card.part("over HTTP"), card.server("--log-level", "error") as server:
         pid = server.process.pid
         for route in ("/v1/completions", "/v1/chat/completions"):
@@ -177,7 +175,7 @@ def run(card):
         for body in body_bombs():
             for route in ("/v1/completions", "/v1/chat/completions", "/v1/adapters")[:3 if len(body) < 1 << 20 or not card.quick else 1]:
                 best = 1e9
-                for _ in range(3):
+                for _ in range(1 if card.quick else 3):
                     forget_peak(pid)
                     before = peak_kib(pid)
                     status, answer, ms = ask(server, "POST", route, body)
@@ -189,9 +187,10 @@ def run(card):
                     worst_body_kib = max(worst_body_kib, grown - len(body) / 1024)
                     if best <= MS_MAX:
                         break
-                check(best <= MS_MAX, f"{best:.0f} ms for {route} {body[:60]} ({len(body)} bytes)")
-                worst_body_ms = max(worst_body_ms, best)
+                worst_body_ms, worst_body = max((worst_body_ms, worst_body), (best, f"{route} {body[:60]} ({len(body)} bytes)"))
                 n_bodies += 1
+        card.figure("bodies: most MiB beyond their own", worst_body_kib / 1024)
+        card.limit("bodies: slowest ms", worst_body_ms, MS_MAX, worst_body)
         for length in (0, 2**20, 2**31, 2**63, 2**64 - 1):
             data = with_length(length)
             check_equal(server.request("PUT", f"/v1/adapters/blobs/sha256:{digest_of(data)}", raw=data)[0], 201, "an upload")
@@ -200,8 +199,6 @@ def run(card):
                                                                           cases.WEIGHTS: f"sha256:{digest_of(data)}"})
             check_equal((status, answer["error"]["code"]), (422, "adapter_invalid"), f"a header of {length} bytes")
         check_equal(server.post("/v1/completions", prompt="x", max_tokens=1)[0], 200, "an answer afterwards")
-    card.figure("files: ms max, MiB max", f"{worst_ms:.0f}, {worst_kib / 1024:.1f}")
-    card.figure("bodies: ms max, MiB beyond their own max", f"{worst_body_ms:.0f}, {worst_body_kib / 1024:.1f}")
     card.figure("bombs", len(bombs) + n_bodies)
     card.trials += len(bombs) + n_bodies
 

@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import tarfile
-import time
 import urllib.parse
 import zipfile
 
@@ -19,6 +18,7 @@ from frame import check, check_equal, main
 
 from adapter_checks import FILES, digest_of, files_of, registered
 from faults import store_folder
+from streams import wait_for
 
 SEEDS = ["..", "../", "../../etc/passwd", "/etc/passwd", "//etc/passwd", "....//", "..\\..\\windows", "a/../../b", "./x", ".", "...", "~root", "~/.ssh/id_rsa", "$HOME",
          "`id`", "$(id)", "; ls", "| cat", "&& id", "a\x00b", "\x00", "/etc/passwd\x00.safetensors", "%2e%2e%2f", "%252e%252e%252f", "..%2f", "%00",
@@ -136,6 +136,11 @@ def plant(state, secret):
 ALLOWED = re.compile(r"^(registry(\.copy)?\.json(\.new)?|[0-9a-f]{64}|\d+|\.|lock|\.\.hidden|stray)$")
 
 
+def is_traced(pid):
+    """All of its threads."""
+    return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+
+
 def check_trace(text, state, root):
     """Every path of the trace: below the store by a plain name and a descriptor, below --adapter-root, or nothing that a client could choose."""
     n = 0
@@ -190,7 +195,7 @@ def run(card):
         if shutil.which("strace"):
             tracer = subprocess.Popen(["strace", "-f", "-qq", "-e", "trace=%file", "-s", "4096", "-o", str(trace), "-p", str(server.process.pid)],
                                       stderr=subprocess.DEVNULL)
-            time.sleep(1)
+            check(wait_for(lambda: is_traced(server.process.pid), 60, 0.02) is not None, "strace does not trace it")
         else:
             card.short_of("system calls: strace is not installed")
         try:
@@ -215,7 +220,7 @@ def run(card):
         check_equal(secret.read_text(), "secret " * 100, "the file that links name")
         log = pathlib.Path(server.log.name).read_bytes()
         metric_labels(server)
-        check_equal(server.request("GET", "/health/ready")[0], 200, "the server afterwards")
+        check_equal(server.request("GET", "/health/live")[0], 200, "the server afterwards")
     if trace.exists():
         with card.part("no system call leaves the store"):
             n_paths = check_trace(trace.read_text(errors="replace"), state, MODEL / "adapters")

@@ -12,6 +12,7 @@ import proxies
 import raw_http
 
 N_THREADS = 8
+HANG_S = 30  # well beyond the guard's own deadlines
 
 
 def judge(kind, request, answer, closing):
@@ -23,10 +24,10 @@ def judge(kind, request, answer, closing):
         return f"answered {len(found)} times: {found}"
     if not (400 <= found[0] < 500 or found[0] == 505):
         return f"status {found[0]}"
+    if found[0] == 408:
+        return "waited for more until its deadline"
     if closing is None:
-        return "not closed within 3 s"
-    if closing > 1.0:
-        return f"closed {closing:.2f} s after the answer"
+        return f"not closed within {HANG_S} s"
     return None
 
 
@@ -41,7 +42,7 @@ def run(card):
             kind, request, n_segments = job
             cut = card.random.randrange(1, len(request))
             segments = [request] if n_segments == 1 else [request[:cut], request[cut:]]
-            return kind, request, n_segments, *raw_http.exchange(address, segments)
+            return kind, request, n_segments, *raw_http.exchange(address, segments, seconds=HANG_S)
 
         with card.part("malformed requests, each in one and in two segments"), concurrent.futures.ThreadPoolExecutor(N_THREADS) as pool:
             jobs = [(kind, request, n) for kind, request in cases for n in (1, 2)]
@@ -53,17 +54,17 @@ def run(card):
                 if problem:
                     wrong.append(f"{kind}, {n_segments} segments: {problem}: {request[:120]!r}")
             check(not wrong, f"{len(wrong)} of {len(jobs)}: " + "; ".join(wrong[:6]))
+            card.limit("slowest close in s", max(closings), 1.0)
         with card.part("well-formed requests are taken, whole and byte by byte"):
             for request, n_answers in framing.well_formed():
                 for segments in ([request], [request[i:i + 1] for i in range(min(len(request), 200))] + [request[200:]]):
-                    answer, _ = raw_http.exchange(address, [s for s in segments if s], seconds=5.0, pause=0, enough=n_answers)
+                    answer, _ = raw_http.exchange(address, [s for s in segments if s], seconds=HANG_S, pause=0, enough=n_answers)
                     check_equal(raw_http.statuses(answer), [200] * n_answers, f"{request[:100]!r}")
         with card.part("the server is as it was"):
             check_equal(server.request("GET", "/health/live")[0], 200, "health")
     card.trials += 2 * len(cases)
     card.figure("requests", len(cases))
     card.figure("smuggled", sum("answered" in text for text in wrong))
-    card.figure("slowest close in s", max(closings, default=0.0))
     card.figure("statuses", " ".join(f"{status}:{n}" for status, n in sorted(answered.items())))
     if card.quick:
         return card.short_of("behind nginx and HAProxy; tests/scorecard.sh --tier nightly --only T6")

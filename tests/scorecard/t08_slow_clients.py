@@ -15,6 +15,7 @@ import time
 from frame import ROOT, check, check_equal, main  # first: it finds the others
 
 import raw_http
+from streams import wait_for
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"
 ROUNDS = 4  # the machine may have its own troubles: the best round counts
@@ -85,17 +86,14 @@ def attacked(card, name, address, ask, kinds, seconds, metrics):
     for kind, report in zip(kinds, reports):
         card.say(f"{kind}: {report}")
         if kind in ("heads", "hello"):
-            check(report["closed"] >= kinds[kind] * (seconds // 15), f"{kind}: only {report['closed']} were closed")
-            check(max(report["longest_s"], report["oldest_open_s"]) <= 15, f"{kind}: held {max(report['longest_s'], report['oldest_open_s']):.1f} s")
-            card.figure(f"{kind}: longest held in s", report["longest_s"])
+            check(report["closed"] >= (1 if card.quick else kinds[kind] * (seconds // 15)), f"{kind}: only {report['closed']} were closed")
+            card.limit(f"{kind}: longest held in s", max(report["longest_s"], report["oldest_open_s"]), 15)
         card.trials += kinds[kind]
-    check(under <= 2 * base and under <= base + 0.05, f"healthy p99 {under * 1000:.1f} ms, {base * 1000:.1f} ms without an attack")
-    began = time.monotonic()
-    while n_open(metrics()) > 3 and time.monotonic() - began < 25:
-        time.sleep(0.2)
-    recovered = time.monotonic() - began
-    card.figure(f"{name}: recovered in s", recovered)
-    check(recovered <= 20, f"{n_open(metrics())} connections are open {recovered:.0f} s after the attack")
+    card.limit(f"{name}: healthy p99 during, of before", under / base, 2, f"{under * 1000:.1f} ms, {base * 1000:.1f} ms without an attack")
+    card.limit(f"{name}: healthy p99 longer by ms", 1000 * (under - base), 50)
+    recovered = wait_for(lambda: n_open(metrics()) <= 3, 200, 0.2)
+    check(recovered is not None, f"{n_open(metrics())} connections are open 200 s after the attack")
+    card.limit(f"{name}: recovered in s", recovered, 20)
     ask()
 
 
@@ -148,17 +146,15 @@ def run(card):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             def turned_away(_):
                 began = time.monotonic()
-                answer, _ = raw_http.exchange(address, [GET], seconds=3)
-                return raw_http.statuses(answer), time.monotonic() - began
+                answer, closing = raw_http.exchange(address, [GET], seconds=30)
+                return raw_http.statuses(answer), closing is not None, time.monotonic() - began
             answers = list(pool.map(turned_away, range(40)))
-        check(all(found in ([503], []) for found, _ in answers), f"answers at the cap: {answers}")
-        card.figure("at the cap: slowest refusal in s", max(took for _, took in answers))
-        check(max(took for _, took in answers) <= 1, "a refusal took longer than 1 s")
-        check(any(found == [503] for found, _ in answers), "nobody was told")
+        check(all(found in ([503], []) and closed for found, closed, _ in answers), f"answers at the cap: {answers}")
+        card.limit("at the cap: slowest refusal in s", max(took for *_, took in answers), 1)
+        check(any(found == [503] for found, *_ in answers), "nobody was told")
         for peer in held:
             peer.close()
-        time.sleep(0.5)
-        plain(address)()
+        check(wait_for(lambda: raw_http.statuses(raw_http.exchange(address, [GET], seconds=30)[0]) == [200], 60, 0.1) is not None, "nobody is let in afterwards")
     if card.quick:
         card.short_of(f"2,000 of each for 5 minutes; tests/scorecard.sh --tier nightly --only T8")
 

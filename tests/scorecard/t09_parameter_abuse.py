@@ -101,6 +101,8 @@ def matrix(card, server, cases):
                 check(b"data:" in answer or json.loads(answer), what)
                 continue
             error = json.loads(answer)["error"]
+            if (response.status, error["code"]) == (429, "server_overloaded"):
+                continue  # taken, and without a turn for --max-request-s: a machine with other work
             check(response.status in (400, 404, 413) and error["code"], f"{what}: {response.status} {error}")
             n_refused += 1
             times.append(ms)
@@ -141,10 +143,12 @@ def run(card):
             check(grown <= RSS_KIB_MAX, f"{grown} KiB more")
             card.figure("refused, median ms", f"{n_refused}, {statistics.median(times):.2f}")
             card.figure("MiB more", grown / 1024)
-        with card.part(f"each refusal within {MS_MAX} ms"):
+        with card.part("how long each refusal takes"):
             # Beside a stream that decodes on the same two processors, and others of this machine: what is slow is slow by itself, too.
-            worst = max([best_ms(server, path, body, 100) for path, body in slow], default=max(times))
-            check(worst <= MS_MAX, f"{worst:.1f} ms")
+            worst, where = max(times), ""
+            if slow and not card.quick:
+                worst, where = max((best_ms(server, path, body, 100), f"{path} {body[:100]}") for path, body in slow)
+            card.limit("slowest refusal ms", worst, MS_MAX, where)
         if not card.quick:
             with card.part("others decode on"):
                 def p99(values):

@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import struct
+import time
 
 from frame import MODEL, ROOT, check, check_equal, main
 from t10_authorisation import ask, key_file, key_of
@@ -208,7 +209,7 @@ def search(card, server, canaries, asker):
 def volume(card, server):
     """Refusals: a bounded part of the log, however many there are."""
     n = 300 if card.quick else 3000
-    before = os.path.getsize(server.log.name)
+    before, began = os.path.getsize(server.log.name), time.monotonic()
     for i in range(n):
         ask(server, "GET", f"/v1/adapters/{'x' * 3000}", "w" * 400 if i % 2 else None)
     grown = os.path.getsize(server.log.name) - before
@@ -216,7 +217,9 @@ def volume(card, server):
     card.figure("log bytes per refused request", grown / n)
     check(grown / n <= 1024, f"{grown / n} bytes of log for each refused request")
     check(max(map(len, lines), default=0) <= 1024, "a line of the log for a refused request")
-    check(len(lines) <= 150, f"{len(lines)} lines for {n} refused requests: they are not rate-limited")
+    # Sixty at once and one a second: a slow machine has more of those seconds.
+    allowed = 90 + (time.monotonic() - began)
+    check(len(lines) <= allowed, f"{len(lines)} lines for {n} refused requests, at most {allowed:.0f}: they are not rate-limited")
     card.trials += n
 
 

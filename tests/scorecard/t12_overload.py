@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from load import client, workload  # noqa: E402
 
 PLACES, QUEUE, PROMPT, OUTPUT = 8, 16, 32, 32
+ARRIVALS_MIN = 4 * (PLACES + QUEUE)  # of a flood: of these three quarters are too many, more than all places and the queue take
 QUEUE_TOKENS = QUEUE * PROMPT // 2  # less than so many requests have, so that both limits are met
 FLAGS = ("--max-num-seqs", str(PLACES), "--max-queue", str(QUEUE), "--max-num-queued-tokens", str(QUEUE_TOKENS), "--no-prefix-cache", "--http-threads", "256",
          "--max-connections-per-address", "0")
@@ -31,19 +32,22 @@ def percentile(values, share):
 
 
 async def saturated(endpoint, seconds):
-    """Tokens per second of as many requests at once as there are places, and the times to their first tokens."""
-    end = time.perf_counter() + seconds
+    """Tokens per second of as many requests at once as there are places, and the times to their first tokens. A slow machine takes longer: each place
+    has its second request in it."""
+    begin = time.perf_counter()
+    end = begin + seconds
     outcomes = []
 
     async def one(number):
         i = number
-        while time.perf_counter() < end:
+        while time.perf_counter() < end or i < 2 * PLACES:
             outcomes.append(await endpoint.send("/v1/completions", body(i)))
             i += PLACES
 
     await asyncio.gather(*(one(i) for i in range(PLACES)))
+    end = max(end, outcomes[2 * PLACES - 1].ended)  # in the order of their ends
     counted = [o for o in outcomes if o.ok and o.ended <= end]
-    return sum(o.tokens for o in counted) / seconds, counted
+    return sum(o.tokens for o in counted) / (end - begin), counted
 
 
 async def at_rate(endpoint, rate, seconds, seed):
@@ -77,7 +81,9 @@ def run(card):
         endpoint = client.Endpoint(f"http://{server.host}:{server.port}")
         asyncio.run(saturated(endpoint, min(seconds, 3)))
         full, alone = asyncio.run(saturated(endpoint, seconds))
+        check(alone, "no request was answered")
         rate = full / OUTPUT
+        seconds = max(seconds, ARRIVALS_MIN / (4 * rate))
         # What an accepted request may wait for: a queue's worth of work, then its place.
         budget = 1.5 * (QUEUE + PLACES) / rate
         watch = Watch(server)

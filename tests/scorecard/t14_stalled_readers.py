@@ -12,9 +12,14 @@ import time
 
 from frame import check, main  # first: it finds the others
 
+from streams import wait_for
+
 KIB = 1024
 MODEL_TOKENS = 1900  # the demo model's context is 2,048
-ROUNDS = 3           # the machine may have its own troubles: the best round counts
+ROUNDS = 2           # the machine may have its own troubles: the best round counts
+LIMIT = 1.1          # of the p99
+GAPS_MIN = 30        # for a quantile
+HANG_S = 60          # ten times what a cut may take
 
 
 def request_of(server, model, n_tokens):
@@ -59,10 +64,18 @@ class Reader(threading.Thread):
                 last = now
             connection.close()
 
-    def quantile(self, percent, begin, end):
-        gaps = [gap for when, gap in self.gaps if begin <= when <= end]
-        check(len(gaps) >= 20, f"only {len(gaps)} tokens were read")
-        return statistics.quantiles(gaps, n=100)[percent - 1]
+    def quantile(self, percent, begin, seconds):
+        """Of the gaps in so many seconds; in more of them where the machine is too slow for GAPS_MIN."""
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
+        found = []
+
+        def enough():
+            found[:] = [gap for when, gap in list(self.gaps) if begin <= when <= begin + seconds]
+            if len(found) < GAPS_MIN:
+                found[:] = [gap for when, gap in list(self.gaps) if when >= begin][:GAPS_MIN]
+            return len(found) >= GAPS_MIN
+        check(wait_for(enough, HANG_S, 0.1) is not None, f"only {len(found)} tokens were read in {HANG_S} s")
+        return statistics.quantiles(found, n=100)[percent - 1]
 
 
 def look(server, clients):
@@ -106,9 +119,7 @@ def one_round(card, server, model, n):
     # A few seconds have too few tokens for a p99 on a machine that does other things as well.
     percent = 50 if card.quick else 99
     time.sleep(1)
-    base_begin = time.monotonic()
-    time.sleep(seconds)
-    base = reader.quantile(percent, base_begin, time.monotonic())
+    base = reader.quantile(percent, time.monotonic(), seconds)
     done.set()
     drainer.join()
     for client in draining:
@@ -116,13 +127,13 @@ def one_round(card, server, model, n):
     time.sleep(1)
     stalled = [Stalled(server, request) for _ in range(n)]
     began = time.monotonic()
-    end = began + (60 if card.quick else 240)
+    end = began + 5 * HANG_S
     while any(client.cut is None for client in stalled) and time.monotonic() < end:
         look(server, stalled)
         time.sleep(0.1)
     # Steps get longer with their contexts: the same part of the streams' lives. None is cut before it ends.
-    check(min(client.cut or end for client in stalled) > began + 1 + min(seconds, 4), "cut too soon for a comparison")
-    under = reader.quantile(percent, began + 1, began + 1 + seconds)
+    check(card.quick or min(client.cut or end for client in stalled) > began + 1 + seconds, "cut too soon for a comparison")
+    under = reader.quantile(percent, began + 1, seconds)
     reader.stopped = True
     reader.join(60)
     for client in stalled:
@@ -133,35 +144,34 @@ def one_round(card, server, model, n):
 def run(card):
     n = 8 if card.quick else 200
     flags = ("--max-num-seqs", str(n + 8))
-    limit = 1.5 if card.quick else 1.1  # medians of 4 s beside a suite that runs say little more
     with card.part(f"{n} clients stop reading"), card.server(*flags, adapters=()) as server:
         model = server.request("GET", "/v1/models")[1]["data"][0]["id"]
-        best = None
-        for _ in range(ROUNDS if card.quick else 2):
+        best, slowest_cut = None, 0.0
+        for _ in range(1 if card.quick else ROUNDS):
             base, under, stalled = one_round(card, server, model, n)
             n_cut = sum(client.cut is not None for client in stalled)
             check(n_cut == n, f"only {n_cut} of {n} were cut")
             late = max(client.cut - client.changed for client in stalled)
             most = max(client.most for client in stalled)
-            check(late <= 6, f"cut {late:.1f} s after the last byte was taken")
+            check(late <= HANG_S, f"cut {late:.1f} s after the last byte was taken")
+            slowest_cut = max(slowest_cut, late)
             check(most + 16 * KIB <= 256 * KIB, f"{most / KIB:.0f} KiB are kept for a stream")
             card.trials += n
             if best is None or under / base < best[1] / best[0]:
                 best = (base, under)
-            if best[1] <= limit * best[0]:
+            if best[1] <= LIMIT * best[0]:
                 break
-        card.figure("cut after s", late)
+        card.limit("cut after s", slowest_cut, 6)
         card.figure("KiB kept for a stream", most / KIB)
         card.figure(f"{'median' if card.quick else 'p99'} between tokens of a reader in ms: all read, the others stall", f"{best[0] * 1000:.1f} {best[1] * 1000:.1f}")
-        check(best[1] <= limit * best[0], f"{best[1] * 1000:.1f} ms, {best[0] * 1000:.1f} ms where all read")
-        time.sleep(1)
+        card.limit("time between a reader's tokens: others stall, of all read", best[1] / best[0], LIMIT)
+        running = "vllm:num_requests_running"
+        check(wait_for(lambda: server.metric(running) <= 1, HANG_S, 0.1) is not None, f"{server.metric(running):.0f} sequences run for nobody")
         _, text = server.request("GET", "/metrics")
-        running = float(re.search(r"(?m)^vllm:num_requests_running(?:\{[^}]*\})? (\S+)$", text).group(1))
-        check(running <= 1, f"{running:.0f} sequences run for nobody")
         n_stalled = int(re.search(r'lorad_http_connections_refused_total\{reason="stalled"\} (\d+)', text).group(1))
         check(n_stalled >= n, f"{n_stalled} are counted as stalled")
     if card.quick:
-        card.short_of("200 clients and the p99 within 1.1 times; tests/scorecard.sh --tier nightly --only T14")
+        card.short_of("200 clients, the p99 instead of the median: tests/scorecard.sh --tier nightly --only T14")
     card.note("Stalls of the engine thread on I/O: none are possible, it writes to no socket; the p99 of a reader is the measure.")
 
 

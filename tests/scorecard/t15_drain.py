@@ -13,21 +13,34 @@ import time
 from frame import ADAPTERS, MODEL, check, check_equal, main  # first: it finds the others
 
 from service import Crowd, Manager, ask, status_of
+from streams import wait_for
 
 DRAIN_S = 30  # longer than what the crowd asks for takes
-ON_ITS_WAY_S = 0.1  # what was sent this shortly before the signal may not have been taken yet, and is refused like what comes after
+# What was sent this shortly before the signal may not have been taken yet, and is refused like what comes after. A commit's machine may be slower than
+# any such time: there only what had its answer's head before the signal is known to have been taken.
+ON_ITS_WAY_S = 0.1
+READY_S, LAST_S, AT_ONCE_S = 0.1, 1.5, 1.0
+EXIT_AT_ONCE = 130  # server/ops/signals.h
+
+
+def taken_before(card, answers, signalled):
+    if card.quick:
+        return [a for a in answers if a.heard is not None and a.heard < signalled]
+    return [a for a in answers if a.sent < signalled - ON_ITS_WAY_S]
 
 
 def one_drain(card, rng, totals, times):
     """A crowd, then SIGTERM at some moment: every request that was sent before it ends well."""
     with card.server("--drain-timeout-s", str(DRAIN_S), adapters=ADAPTERS[:2]) as server:
         crowd = Crowd(server.host, server.port, n_clients=8, n_tokens=(2, 60), adapters=ADAPTERS[:2], seed=rng.randrange(1 << 30))
-        time.sleep(rng.uniform(0.2, 1.2))
+        check(wait_for(lambda: crowd.answers, 60) is not None, "no answers")
+        time.sleep(rng.uniform(0.0, 1.0))
         probe, seen = threading.Event(), []
 
         def watch():
             while not probe.is_set():
-                seen.append((time.monotonic(), status_of(server.host, server.port, "/health/ready", 1)))
+                asked = time.monotonic()
+                seen.append((asked, status_of(server.host, server.port, "/health/ready")))
                 time.sleep(0.005)
 
         watcher = threading.Thread(target=watch)
@@ -39,27 +52,28 @@ def one_drain(card, rng, totals, times):
             time.sleep(0.1)
             if server.process.poll() is None:
                 late.append(ask(server.host, server.port, {"model": "base", "prompt": [5], "max_tokens": 1, "ignore_eos": True, "return_token_ids": True}))
-        code = server.process.wait(DRAIN_S + 10)
+        code = server.process.wait(10 * DRAIN_S)
         ended = time.monotonic()
         probe.set()
         watcher.join()
         answers = crowd.stop()
-        accepted = [a for a in answers if a.sent < signalled - ON_ITS_WAY_S]
+        accepted = taken_before(card, answers, signalled)
         totals.update(a.kind for a in accepted)
         check_equal(code, 0, "exit status")
-        check_equal({a.kind for a in accepted}, {"done"}, f"endings of what was sent before the signal: {[a for a in accepted if a.kind != 'done'][:3]}")
-        between = {a.kind for a in answers if abs(a.sent - signalled) <= ON_ITS_WAY_S}
+        check({a.kind for a in accepted} <= {"done"}, f"endings of what was taken before the signal: {[a for a in accepted if a.kind != 'done'][:3]}")
+        # The signal is heard, at the latest, when the first request is refused: from there on none is taken, and readiness fails.
+        refusals = [a.ended for a in answers + late if a.kind in ("503", "refused", "lost") and a.ended > signalled]
+        heard = min(refusals, default=ended) if card.quick else signalled + ON_ITS_WAY_S
+        between = {a.kind for a in answers if a not in accepted and a.sent <= heard}
         check(between <= {"done", "503", "refused", "lost"}, f"endings of what was sent about the time of the signal: {between}")
-        after = {a.kind for a in answers if a.sent > signalled + ON_ITS_WAY_S} | {a.kind for a in late}
+        after = {a.kind for a in answers + late if a.sent > heard}
         check(after <= {"503", "refused", "lost"}, f"endings of what was sent after the signal: {after}")
-        not_ready = [when for when, status in seen if when > signalled and status != 200]
-        check(not_ready, "it never became not ready")
-        still_ready = [when for when, status in seen if when > signalled + 0.1 and status == 200]
-        check(not still_ready, f"ready {max(still_ready, default=0) - signalled:.3f} s after the signal")
-        times["not ready s"] = max(times.get("not ready s", 0), min(not_ready) - signalled)
-        last = max([a.ended for a in accepted] + [signalled])
-        check(ended - last <= 1.5, f"the process ended {ended - last:.2f} s after its last request")
+        still_ready = [when for when, status in seen if when > signalled and status == 200]
+        check(not any(when > heard for when in still_ready), f"ready while requests are refused, {max(still_ready, default=0) - signalled:.3f} s after the signal")
+        times["ready after the signal s"] = max(times.get("ready after the signal s", 0), max(still_ready, default=signalled) - signalled)
+        last = max([a.ended for a in answers if a.kind == "done"] + [signalled])
         times["exit after last s"] = max(times.get("exit after last s", 0), ended - last)
+        return sum(a.ended > signalled for a in accepted)
 
 
 def too_long(card, n):
@@ -67,13 +81,13 @@ def too_long(card, n):
     for i in range(n):
         with card.server("--drain-timeout-s", "0", adapters=()) as server:
             crowd = Crowd(server.host, server.port, n_clients=4, n_tokens=(400, 400), seed=card.seed + i, only_streams=True)
-            time.sleep(0.6)
+            check(wait_for(lambda: server.metric("vllm:generation_tokens_total") > 40, 60) is not None, "nobody gets tokens")
+            time.sleep(0.3)
             signalled = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            check_equal(server.process.wait(20), 0, "exit status")
-            took = time.monotonic() - signalled
-            check(took <= 1, f"a drain of 0 s took {took:.2f} s")
-            kinds = collections.Counter(a.kind for a in crowd.stop() if a.sent < signalled - ON_ITS_WAY_S)
+            check_equal(server.process.wait(60), 0, "exit status")
+            card.limit("a drain of 0 s took s", time.monotonic() - signalled, AT_ONCE_S)
+            kinds = collections.Counter(a.kind for a in taken_before(card, crowd.stop(), signalled))
             check(kinds["error event"] and set(kinds) <= {"error event", "done"}, f"endings: {dict(kinds)}")
             card.trials += sum(kinds.values())
 
@@ -82,14 +96,15 @@ def second_signal(card, n):
     for _ in range(n):
         with card.server("--drain-timeout-s", "60", adapters=()) as server:
             crowd = Crowd(server.host, server.port, n_clients=4, n_tokens=(400, 400), seed=card.seed, only_streams=True)
-            time.sleep(0.5)
+            check(wait_for(lambda: server.metric("vllm:generation_tokens_total") > 40, 60) is not None, "nobody gets tokens")
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
             check(server.process.poll() is None, "it ended before its streams")
             second = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            server.process.wait(10)
-            check(time.monotonic() - second <= 1, f"{time.monotonic() - second:.2f} s after the second signal")
+            # A drain to its end, sixty seconds at most, exits 0.
+            check_equal(server.process.wait(60), EXIT_AT_ONCE, "exit status after the second signal")
+            card.limit("exit after the second signal s", time.monotonic() - second, AT_ONCE_S)
             crowd.stop()
 
 
@@ -140,12 +155,12 @@ def run(card):
     n = 3 if card.quick else 100
     rng, totals, times = random.Random(card.seed), collections.Counter(), {}
     with card.part("SIGTERM under load"):
-        for _ in range(n):
-            one_drain(card, rng, totals, times)
+        n_running = sum(one_drain(card, rng, totals, times) for _ in range(n))
+        check(n_running >= n, f"{n_running} requests in {n} cycles were under way at the signal: too few to say anything")
+        for (name, value), limit in zip(times.items(), (READY_S, LAST_S)):
+            card.limit(name, value, limit)
     card.figure("cycles", n)
     card.figure("dropped", sum(count for kind, count in totals.items() if kind != "done"))
-    for name, value in times.items():
-        card.figure(name, value)
     card.trials += sum(totals.values())
     with card.part("streams that take too long end with an error"):
         too_long(card, 1 if card.quick else 20)

@@ -19,6 +19,8 @@ from service import BlockedSync, Crowd, Manager, ask, status_of, stopped_threads
 
 WATCHDOG_S = 4.0  # systemd would end the process this long after the last message
 HANG_S = 5
+NOT_READY_S = 2
+SEEN_S = 60         # by then it is seen on any machine
 
 
 @contextlib.contextmanager
@@ -34,27 +36,23 @@ def held_device(layer):
 def hang(card, part, server, manager, what, stopped, busy):
     """`stopped` makes something stand still: what the probes and the service manager see of it."""
     with card.part(part):
-        check_equal(status_of(server.host, server.port, "/health/ready"), 200, "readiness before")
+        check(until_status(server.host, server.port, "/health/ready", 200, SEEN_S) is not None, "not ready before")
         crowd = Crowd(server.host, server.port, n_clients=2, seed=card.seed) if busy else None
         time.sleep(0.3)
         with stopped():
             began = time.monotonic()
-            not_ready = until_status(server.host, server.port, "/health/ready", 503, 4)
-            check(not_ready is not None and not_ready <= 2, f"not ready after {not_ready} s, expected at most 2")
-            dead = until_status(server.host, server.port, "/health/live", 503, HANG_S + 2)
-            check(dead is not None, "/health/live never failed")
-            time.sleep(max(0.0, began + WATCHDOG_S - time.monotonic()))
-            last = max(when for when in manager.times("WATCHDOG"))
-            restart = last - began + WATCHDOG_S
-            check(restart <= WATCHDOG_S + 2, f"a service manager would restart it after {restart:.2f} s, expected at most {WATCHDOG_S + 2}")
-            check(time.monotonic() - last > WATCHDOG_S / 2, "the watchdog was fed while nothing moved")
-        back = until_status(server.host, server.port, "/health/ready", 200, 5)
-        check(back is not None, "never ready again after it went on")
+            not_ready = until_status(server.host, server.port, "/health/ready", 503, SEEN_S)
+            check(not_ready is not None, "/health/ready never failed")
+            card.limit(f"{what} not ready s", not_ready, NOT_READY_S)
+            check(until_status(server.host, server.port, "/health/live", 503, SEEN_S) is not None, "/health/live never failed")
+            n_messages = len(manager.times("WATCHDOG"))
+            time.sleep(max(WATCHDOG_S / 2, began + WATCHDOG_S - time.monotonic()))  # as often as it is fed otherwise
+            check_equal(len(manager.times("WATCHDOG")), n_messages, "watchdog messages while nothing moves")
+            card.limit(f"{what} restart s", manager.times("WATCHDOG")[-1] - began + WATCHDOG_S, WATCHDOG_S + NOT_READY_S)
+        check(until_status(server.host, server.port, "/health/ready", 200, SEEN_S) is not None, "never ready again after it went on")
         if crowd:
             kinds = (crowd.stop(), crowd.kinds())[1]
             check_equal(set(kinds), {"done"}, "endings of the requests that had to wait")
-        card.figure(f"{what} not ready s", not_ready)
-        card.figure(f"{what} restart s", restart)
         card.trials += 1
 
 
@@ -64,15 +62,17 @@ def slow_disk(card, server):
         blocked, results = BlockedSync(server.process.pid), []
         upload = threading.Thread(target=lambda: results.append(registered(server, "slow", files_of("pirate"))), daemon=True)
         upload.start()
-        check(blocked.caught.wait(20) and blocked.error is None, f"no file was synced: {blocked.error}")
-        began = time.monotonic()
+        check(blocked.caught.wait(60) and blocked.error is None, f"no file was synced: {blocked.error}")
+        began, n_not_ready = time.monotonic(), 0
         while time.monotonic() - began < 2.5:
-            check_equal(status_of(server.host, server.port, "/health/ready"), 200, "readiness")
+            n_not_ready += status_of(server.host, server.port, "/health/ready") != 200
             answer = ask(server.host, server.port, {"model": "base", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "return_token_ids": True})
             check_equal(answer.kind, "done", f"a request meanwhile: {answer}")
+        check(until_status(server.host, server.port, "/health/ready", 200, SEEN_S) is not None, "not ready beside an upload")
         check(not results, "the upload was over before its file was synced")
+        card.limit("not ready beside a slow disk, times", n_not_ready, 0)
         blocked.release()
-        upload.join(20)
+        upload.join(60)
         check(results, "the upload does not go on")
         card.trials += 1
 
@@ -105,8 +105,8 @@ def long_start(card, factor):
             check(asked, "it never asked for more time")
             allowed = [int(value) / 1e6 for value in manager.values("EXTEND_TIMEOUT_USEC")]
             # Each message moves the end: the next one, or READY, must come before it.
-            for when, seconds, following in zip(asked, allowed, [*asked[1:], manager.times("READY")[0]]):
-                check(following - when < seconds, f"{following - when:.1f} s after a message that asked for {seconds} s")
+            card.limit("next message, of the time that one asked for", max((following - when) / seconds for when, seconds, following in
+                                                                           zip(asked, allowed, [*asked[1:], manager.times("READY")[0]])), 1)
             check(not manager.times("WATCHDOG") or manager.times("WATCHDOG")[0] >= manager.times("READY")[0], "the watchdog runs only after READY")
             card.figure("long start s", took)
         finally:
@@ -137,9 +137,9 @@ def run(card):
                 time.sleep(0.1)
             crowd.stop()
             gaps = [b - a for a, b in zip(manager.times("WATCHDOG")[n_before - 1:], manager.times("WATCHDOG")[n_before:])]
-            check(gaps and max(gaps) < WATCHDOG_S, f"the longest time between two watchdog messages is {max(gaps, default=0):.2f} s")
+            check(gaps, "no watchdog messages")
+            card.limit("longest watchdog gap s", max(gaps), WATCHDOG_S)
             check("the server counts as dead" not in server.log_text()[log:], "a false alarm")
-            card.figure("longest watchdog gap s", max(gaps))
     long_start(card, factor=5 if card.quick else 40)
     if card.quick:
         card.short_of("300 s under load, a start of minutes; tests/scorecard.sh --tier nightly --only T17")

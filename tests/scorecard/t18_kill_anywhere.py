@@ -99,7 +99,10 @@ def kill_at_random_points(card, n_kills):
 def run(card):
     card.gtest("killed before its system calls" if card.quick else "killed before each of its system calls", "store_faults",
                "KilledStore.*", env={"LORAD_TEST_KILLS": "50" if card.quick else "0"}, seconds=3600)
-    card.gtest("a thousand adapters open within two seconds", "store_faults", "BitRot.ThousandAdaptersOpenAtOnce", env={"LORAD_TEST_ADAPTERS": "1000"})
+    card.gtest("a thousand adapters open, and nothing of them is read", "store_faults", "BitRot.ThousandAdaptersOpenAtOnce", env={"LORAD_TEST_ADAPTERS": "1000"})
+    if "opened in ms" in card.figures:
+        with card.part("within two seconds"):
+            card.limit("opened in ms", float(card.figures.pop("opened in ms")), 2000)
     if not card.quick:
         card.gtest("ended at every call of the file system, with and without a loss of power", "adapters_tests", "CrashTest.*", seconds=3600)
     with card.part("the daemon, killed at random points"):

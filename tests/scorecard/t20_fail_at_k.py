@@ -141,7 +141,7 @@ def fail_store(card, subject, kind, error, persistent, k):
     if "x" in subject.known or "x" in before:
         listed = subject.listed()
         check_equal(listed, subject.known, f"{where}: names")
-    check_equal(subject.ask("GET", "/health/ready")[0], 200, f"{where}: the listener")
+    check_equal(subject.ask("GET", "/health/live")[0], 200, f"{where}: the listener")
     if not subject.settled():
         check_equal([status for status, _ in subject.life()], [201, 201, 201, 201, 201, 201, 200, 200], f"{where}: the same once more, undisturbed")
         leaked = len(subject.open_now()) - len(subject.open_before)
@@ -250,7 +250,7 @@ def memory_faults(card):
                 check(subject.alive(), f"{where}: the server has ended: {subject.server.log_text()[-300:]}")
                 check_answers(answers, where)
                 n_507 += any(body["error"]["code"] == "out_of_memory" for status, body in answers if status == 507)
-                check_equal(subject.ask("GET", "/health/ready")[0], 200, f"{where}: the listener")
+                check_equal(subject.ask("GET", "/health/live")[0], 200, f"{where}: the listener")
                 if not answers:
                     subject.known, subject.possible = subject.listed(), []  # it may have been done without being told
                 if subject.settled():

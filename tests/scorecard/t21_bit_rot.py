@@ -36,7 +36,7 @@ def run(card):
             shown = server.request("GET", "/v1/adapters/pirate")[1]
             check_equal(shown["state"], "damaged", f"state of {shown}")
             check_equal(ids(server, 8, model="shout"), alone["shout"], "the other adapter")
-            check_equal(server.request("GET", "/health/ready")[0], 200, "the server")
+            check_equal(server.request("GET", "/health/live")[0], 200, "the server")
             check_equal(server.post("/v1/completions", model="base", **ask)[0], 200, "the base")
             registered(server, "pirate", files_of("pirate"), replace=True)
             check_equal(ids(server, 8, model="pirate"), alone["pirate"], "uploaded again")

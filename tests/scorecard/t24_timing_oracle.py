@@ -82,7 +82,8 @@ def run(card):
             check(cached[0] > 0 and cached[1] == 0, f"cached tokens within a tenant: {cached}")
             control = auc_of(*times)
             card.figure("AUC within a tenant", control)
-            check(control >= (0.6 if card.quick else 0.8), f"an attacker of the same tenant has AUC {control}: the test could not see an oracle")
+            # The fewer guesses, the more of it is chance: the counts above stand for it then.
+            check(card.quick or control >= 0.8, f"an attacker of the same tenant has AUC {control}: the test could not see an oracle")
         n = 8 if card.quick else 2000
         with card.part("another tenant's prefix takes as long as nobody's"):
             times, cached = guess(card, victim, attacker, n)
@@ -91,9 +92,8 @@ def run(card):
             # Three standard deviations of an AUC that is 0.5.
             noise = 3 * math.sqrt((2 * n + 1) / (12 * n * n))
             check_equal(cached, [0, 0], "cached tokens that another tenant has computed")
-            check(auc <= 0.55 + noise, f"AUC {auc}: medians {statistics.median(times[0])} s and {statistics.median(times[1])} s")
-            if not card.quick:
-                card.grade("AUC across tenants", auc, 0.55)
+            check(card.quick or auc <= 0.55 + noise, f"AUC {auc}: medians {statistics.median(times[0])} s and {statistics.median(times[1])} s")
+            card.grade("AUC across tenants", auc, 0.55)
         with card.part("a cached prefix is faster"):
             ratios = []
             for _ in range(1 if card.quick else 30):
@@ -102,10 +102,7 @@ def run(card):
                 hit, found = colleague.ask(prompt)
                 check(none == 0 and found >= len(prompt) - 64, f"cached tokens {none} and {found} of {len(prompt)}")
                 ratios.append(miss / hit)
-            if card.quick:
-                card.figure("hit faster by", statistics.median(ratios))
-            else:
-                card.grade("hit faster by", statistics.median(ratios), 5, better="higher")
+            card.grade("hit faster by", statistics.median(ratios), 5, better="higher")
     if card.quick:
         card.short_of("2,000 guesses of either kind: --tier nightly")
 

@@ -167,10 +167,7 @@ def run(card):
             with_noise = p99([s for client in beside for s in client.first_s])
             card.figure("p99 first token alone, s", base)
             card.trials += sum(len(client.first_s) for client in beside)
-            if card.quick:
-                card.figure("p99 first token, beside to alone", with_noise / base)
-            else:
-                card.grade("p99 first token, beside to alone", with_noise / base, 1.5)
+            card.grade("p99 first token, beside to alone", with_noise / base, 1.5)
     # Few places, so that somebody always waits for one.
     with card.server(*flags, "--max-num-seqs", "4", adapters=("pirate",)) as server:
         with card.part("an equal share for whoever always asks"):

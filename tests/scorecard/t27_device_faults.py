@@ -25,6 +25,7 @@ FLAGS = ("--batch-invariant", "--max-num-seqs", "16")
 REFERENCE_TOKENS = 48
 PHASES = ("decode", "idle load", "merge", "decode", "prefill", "load", "timeout")
 QUICK_PHASES = 3
+HANG_S = 60
 
 
 def variant(name, i):
@@ -89,7 +90,7 @@ class Cycle:
         if phase != "idle load":
             streams = [Stream(server, MODELS[i % len(MODELS)], PROMPTS[i % len(PROMPTS)]) for i in range(6)]
             for stream in streams:
-                check(stream.first.wait(30), "no first token")
+                check(stream.first.wait(HANG_S), "no first token")
         call = WAIT if phase == "timeout" else choose.choice((SUBMIT, WAIT))
         calls = []
         if phase in ("load", "idle load"):
@@ -103,12 +104,12 @@ class Cycle:
             calls.append(self.quietly(server.request, "POST", "/v1/adapters/pirate/activate", {"mode": "merged"}))
         elif phase == "prefill":
             streams += [Stream(server, choose.choice(MODELS), PROMPTS[3] * 3, 4) for _ in range(4)]
-        check(wait_for(lambda: layer.injected > 0, 20) is not None, f"{phase}: the fault was never met")
+        check(wait_for(lambda: layer.injected > 0, HANG_S) is not None, f"{phase}: the fault was never met")
         lost_at = layer.injected_at
-        check(wait_for(lambda: not is_ready(server), 5) is not None, f"{phase}: still ready")
+        check(wait_for(lambda: not is_ready(server), HANG_S) is not None, f"{phase}: still ready")
         self.worst_of("not ready after", time.monotonic() - lost_at)
         for stream in streams:
-            stream.join(20)
+            stream.join(HANG_S)
             check(stream.ended is not None, f"{phase}: a stream hangs")
             outcome = stream.outcome()
             if outcome == "whole" and stream.body["max_tokens"] < LONG:
@@ -121,12 +122,12 @@ class Cycle:
                 self.in_flight += 1
                 self.worst_of("streams ended after", stream.ended - lost_at)
         try:
-            status = server.process.wait(20)
+            status = server.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{phase}: the process does not end") from None
         check_equal(status, EXIT_DEVICE_LOST, f"{phase}: exit status; {server.log_text()[-400:]}")
         for call in calls:
-            call.join(20)
+            call.join(HANG_S)
             check(not call.is_alive(), f"{phase}: a call hangs")
         os.unlink(server.log.name)
         self.start()
@@ -147,13 +148,10 @@ def losses(card):
             finally:
                 cycle.server.process.kill()
                 cycle.server.process.wait()
-            check(cycle.worst["streams ended after"] <= 2, f"streams ended {cycle.worst['streams ended after']:.2f} s after the loss")
-            check(cycle.worst["not ready after"] <= 1, f"not ready {cycle.worst['not ready after']:.2f} s after the loss")
-            check(cycle.worst["serving again after"] <= 30, f"served again {cycle.worst['serving again after']:.2f} s after the loss")
+            for what, seconds in (("streams ended after", 2), ("not ready after", 1), ("serving again after", 30)):
+                card.limit(f"{what} s", cycle.worst[what], seconds)
         card.figure("losses while serving", card.trials)
         card.figure("streams that got the error", cycle.in_flight)
-        for what, seconds in cycle.worst.items():
-            card.figure(f"{what} s", seconds)
 
 
 def begin(card, layer, flags=()):
@@ -240,7 +238,7 @@ def loads(card):
                     break
             check(refused is not None, "the device never ran out of memory")
             check_equal((refused[0], refused[1]["error"]["code"]), (507, "out_of_memory"), "what the load got")
-            check(is_ready(server), "not ready after a refused load")
+            check(wait_for(lambda: is_ready(server), HANG_S) is not None, "not ready after a refused load")
             card.figure("streams running at the 507", sum(stream.ended is None for stream in streams))
             for stream, model in zip(streams, MODELS):
                 stream.join(120)
@@ -277,7 +275,7 @@ def steps(card):
                 layer.clear(call)
                 check_equal(answer(server, "base", PROMPTS[1], n_tokens), reference["base"], "an answer afterwards")
                 card.trials += 1
-            check(server.process.poll() is None and is_ready(server), "the daemon ended")
+            check(server.process.poll() is None and wait_for(lambda: is_ready(server), HANG_S) is not None, "the daemon ended")
             card.figure("requests that had no memory", n_refused)
 
 

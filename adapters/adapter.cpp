@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "proto/base/format.h"
+#include "proto/base/printable.h"
 #include "proto/json.h"
 
 namespace lorad::adapters {
@@ -102,11 +103,8 @@ Status check_adapter_name(std::string_view name, std::string_view base_name) {
         return refuse(format("expected 1 to {} bytes, found {}", kAdapterNameBytesMax, name.size()));
     }
     if (replace_invalid_utf8(name) != name) return refuse("expected UTF-8");
-    for (size_t i = 0; i < name.size(); ++i) {
-        const auto byte = static_cast<uint8_t>(name[i]);
-        // C0, DEL, and C1 (U+0080 to U+009F, C2 80 to C2 9F).
-        const bool c1 = byte == 0xc2 && static_cast<uint8_t>(name[i + 1]) < 0xa0;
-        if (byte < 0x20 || byte == 0x7f || c1) return refuse("expected no control characters");
+    if (!is_printable(name)) {
+        return refuse(format("expected no control characters, line separators, marks of direction or invisible characters, found {}", json_quote(name)));
     }
     if (name.front() == ' ' || name.back() == ' ') return refuse("expected no space at either end");
     if (name.front() == '/') return refuse("expected no / at the beginning");

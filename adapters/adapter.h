@@ -97,7 +97,7 @@ struct AdapterInfo {
     std::string problem;  // of a damaged one
 };
 
-// 1 to 128 bytes of printable UTF-8: no control characters, no white space at either end, no '/' at the beginning, no
+// 1 to 128 bytes of printable UTF-8 (proto/base/printable.h), no white space at either end, no '/' at the beginning, no
 // ".." part, and not the base model's name. kInvalidAdapterName, param "lora_name".
 Status check_adapter_name(std::string_view name, std::string_view base_name);
 

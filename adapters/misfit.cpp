@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "proto/base/printable.h"
 #include "proto/json.h"
 
 namespace lorad::adapters {
@@ -15,14 +16,10 @@ constexpr size_t kMessageBytesMax = 8000;
 }  // namespace
 
 std::string one_line(std::string text) {
-    if (text.size() > kMessageBytesMax) {
-        text.resize(kMessageBytesMax);
-        text += "...";
-    }
-    text = replace_invalid_utf8(text);
-    for (char& c : text) {
-        if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) c = '?';
-    }
+    // First what would be cut anyway, then what the escapes have made too long.
+    if (text.size() > kMessageBytesMax) text.resize(kMessageBytesMax + 1);
+    text = escape_unprintable(text);
+    if (text.size() > kMessageBytesMax) text = replace_invalid_utf8(text.substr(0, kMessageBytesMax)) + "...";
     return text;
 }
 

@@ -37,8 +37,7 @@ Status check_wanted_blocks(const MemoryPlanOptions& options, uint64_t blocks_per
 
 std::string MemoryPlan::table() const {
     const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + kv_bytes;
-    std::string text = "device memory:\n";
-    text += line("weights", weight_bytes);
+    std::string text = line("weights", weight_bytes);
     text += line("KV cache", kv_bytes, format("{} blocks of {} tokens, {}", n_kv_blocks, uint32_t{kBlockTokens},
                                                     kv_type == gpu::KvType::kInt8 ? "int8" : "f16"));
     text += line("scratch", scratch_bytes);

@@ -6,6 +6,7 @@
 #include "proto/adapter_request.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
+#include "proto/base/printable.h"
 #include "proto/json.h"
 
 namespace lorad::proto {
@@ -130,11 +131,10 @@ Status check_file_name(std::string_view name, std::string_view param) {
     if (name.empty() || name.size() > kFileNameBytesMax)
         return refuse(format("expected 1 to {} bytes", kFileNameBytesMax));
     for (char c : name) {
-        if (uint8_t(c) < 0x20 || c == 0x7f) return refuse("it holds a control character");
         if (c == '/' || c == '\\') return refuse("it names a folder");
     }
     if (name.front() == '.') return refuse("it begins with a dot");
-    if (replace_invalid_utf8(name) != name) return refuse("expected UTF-8");
+    if (!is_printable(name)) return refuse("expected UTF-8 without control characters, line separators, marks of direction or invisible characters");
     return ok_status();
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "proto/base/printable.h"
 #include "proto/json.h"
 
 namespace lorad::proto {
@@ -67,15 +68,17 @@ const ErrorInfo& error_info(ErrorCode code) {
     return kTable.back();
 }
 
+std::string error_message(const Error& error) { return escape_unprintable(error.message); }
+
 std::string error_body(const Error& error) {
     const ErrorInfo& info = error_info(error.code);
     JsonWriter writer;
     writer.begin_object().key("error").begin_object();
-    writer.field("message", error.message).field("type", info.type);
+    writer.field("message", error_message(error)).field("type", info.type);
     if (error.param.empty()) {
         writer.key("param").null();
     } else {
-        writer.field("param", error.param);
+        writer.field("param", escape_unprintable(error.param));
     }
     writer.field("code", info.wire_code).end_object().end_object();
     return writer.take();

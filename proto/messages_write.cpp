@@ -124,7 +124,7 @@ std::string messages_error_body(const Error& error) {
     writer.key("error")
         .begin_object()
         .field("type", error_type(error_info(error.code).http_status))
-        .field("message", error.message)
+        .field("message", error_message(error))
         .end_object();
     return writer.end_object().take();
 }

@@ -1,3 +1,4 @@
+#include "proto/error.h"
 #include "proto/generate_logprobs_write.h"
 #include "proto/json.h"
 #include "proto/responses_response.h"
@@ -122,7 +123,7 @@ void write_object(JsonWriter& writer, const ResponsesHead& head,
     if (end.error) {
         writer.begin_object()
             .field("code", "server_error")
-            .field("message", end.error->message)
+            .field("message", error_message(*end.error))
             .end_object();
     } else {
         writer.null();

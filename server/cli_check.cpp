@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/text.h"
 #include "proto/base/format.h"
+#include "proto/error.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
 #include "server/cli.h"
@@ -19,7 +20,7 @@ class Findings {
     void well(const std::string& what, const std::string& text) { std::printf("ok    %s: %s\n", what.c_str(), text.c_str()); }
     void bad(const std::string& what, const Error& error) {
         all_well_ = false;
-        std::printf("error %s: %s\n", what.c_str(), error.message.c_str());
+        std::printf("error %s: %s\n", what.c_str(), proto::error_message(error).c_str());
     }
     bool all_well() const { return all_well_; }
 

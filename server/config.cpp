@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "proto/base/format.h"
+#include "proto/base/printable.h"
 
 namespace lorad::server {
 namespace {
@@ -261,10 +262,9 @@ Status check_texts(const Config& config) {
                           "stands for all of this machine",
                           "host");
     }
-    for (char c : config.served_model_name) {
-        if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) continue;
+    if (!is_printable(config.served_model_name)) {
         return make_error(ErrorCode::kInvalidConfig,
-                          "served-model-name: expected no control characters",
+                          "served-model-name: expected UTF-8 without control characters, line separators, marks of direction or invisible characters",
                           "served-model-name");
     }
     return ok_status();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <ranges>
 
 #include "model/kv_cache.h"
 #include "proto/base/format.h"
@@ -142,7 +143,10 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
         loaded.executor,
         model::Executor::load(*loaded.device, arguments.folder, loaded.config, executor_options,
                               [&](uint64_t done, uint64_t all) { progress(done, all); }));
-    log_info("memory plan:\n{}", loaded.executor->memory_plan().table());
+    const std::string plan = loaded.executor->memory_plan().table();
+    for (const auto line : std::views::split(std::string_view(plan), '\n')) {
+        if (!line.empty()) log_info("memory plan: {}", std::string_view(line.begin(), line.end()));
+    }
     loaded.store = std::make_unique<adapters::DeviceWeightStore>(*loaded.device, *loaded.executor);
     adapters::RegistryOptions registry_options;
     registry_options.base_name = arguments.base_name;

@@ -11,6 +11,8 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/printable.h"
+#include "proto/error.h"
 #include "server/access/scope.h"
 #include "server/cli.h"
 #include "server/cli_print.h"
@@ -174,7 +176,7 @@ Status print_topic(const CLI::App& app, const std::string& topic, const std::vec
 
 int report(const Status& status) {
     if (status.ok()) return 0;
-    std::fprintf(stderr, "lorad: error: %s\n", status.error().message.c_str());
+    std::fprintf(stderr, "lorad: error: %s\n", proto::error_message(status.error()).c_str());
     return status.error().code == ErrorCode::kDeviceLost ? kExitDeviceLost : kExitError;
 }
 
@@ -294,7 +296,7 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-        std::fprintf(stderr, "lorad: error: %s (see lorad --help)\n", error.what());
+        std::fprintf(stderr, "lorad: error: %s (see lorad --help)\n", escape_unprintable(error.what()).c_str());
         return kExitError;
     }
     if (serve->parsed()) return report(serve_command.run());

@@ -3,17 +3,15 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "proto/base/printable.h"
 
 namespace lorad::server {
 std::string escaped_label(std::string_view text) {
     std::string out;
-    for (char c : text) {
+    // The format knows an escape for line ends only: what is not printable becomes a text that says so.
+    for (char c : escape_unprintable(text)) {
         if (c == '\\' || c == '"') out += '\\';
-        if (c == '\n') {
-            out += "\\n";
-        } else {
-            out += c;
-        }
+        out += c;
     }
     return out;
 }

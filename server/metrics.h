@@ -18,7 +18,7 @@
 
 namespace lorad::server {
 
-// Quotes, backslashes and line ends would break a label.
+// A label's value: of printable characters (proto/base/printable.h), quotes and backslashes escaped.
 std::string escaped_label(std::string_view text);
 void write_metric_head(std::string& out, std::string_view name, std::string_view type,
                        std::string_view help);

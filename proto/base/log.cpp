@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "proto/base/printable.h"
 #include "proto/json.h"
 
 namespace lorad {
@@ -37,6 +38,9 @@ spdlog::logger& logger() {
     return *instance;
 }
 
+// Whatever a line is made of, it is one line, and a terminal does nothing but show it. JSON stays what it is.
+void write(LogLevel level, std::string_view line) { logger().log(to_spdlog(level), "{}", escape_unprintable(line)); }
+
 }  // namespace
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
@@ -47,11 +51,8 @@ void set_log_format(LogFormat format) {
 }
 
 void log_line(LogLevel level, std::string_view line) {
-    if (g_format == LogFormat::kJson) {
-        logger().log(to_spdlog(level), "\"message\":{}", json_quote(line));
-    } else {
-        logger().log(to_spdlog(level), "{}", line);
-    }
+    if (!log_enabled(level)) return;
+    write(level, g_format == LogFormat::kJson ? "\"message\":" + json_quote(line) : std::string(line));
 }
 
 void log_event(LogLevel level, std::string_view what, std::initializer_list<LogField> fields) {
@@ -64,7 +65,7 @@ void log_event(LogLevel level, std::string_view what, std::initializer_list<LogF
         out += is_json ? format(",{}:{}", json_quote(field.key), value)
                        : format(" {}={}", field.key, value);
     }
-    logger().log(to_spdlog(level), "{}", out);
+    write(level, out);
 }
 
 }  // namespace lorad

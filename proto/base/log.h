@@ -1,5 +1,5 @@
-// Levelled log lines on stderr: one line each, as text with key=value pairs in the message, or as a
-// JSON object. Any thread. What clients send as prompts is never logged.
+// Levelled log lines on stderr: one line each, as text with key=value pairs in the message, or as a JSON object. Any thread. What is not printable
+// (proto/base/printable.h), line ends included, is escaped here. What clients send as prompts is never logged.
 // spdlog stays behind log.cpp, so that this header costs no compile time.
 #pragma once
 

@@ -12,6 +12,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/printable.h"
 
 namespace lorad::server::ops {
 namespace {
@@ -56,15 +57,6 @@ std::function<bool()> process_progress() {
     };
 }
 
-// A status is one line.
-std::string one_line(std::string_view text) {
-    std::string out(text);
-    for (char& c : out) {
-        if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-    }
-    return out;
-}
-
 }  // namespace
 
 ServiceManager::ServiceManager(const ServiceEnvironment& environment) {
@@ -98,22 +90,22 @@ void ServiceManager::send(std::string_view message) const {
     }
 }
 
-void ServiceManager::ready(std::string_view status) { send(format("READY=1\nSTATUS={}\nMAINPID={}", one_line(status), getpid())); }
+void ServiceManager::ready(std::string_view status) { send(format("READY=1\nSTATUS={}\nMAINPID={}", escape_unprintable(status), getpid())); }
 
 void ServiceManager::reloading() {
     send(format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reading the configuration again", clock_ns(CLOCK_MONOTONIC) / 1000));
 }
 
 void ServiceManager::stopping(std::string_view status, milliseconds at_most) {
-    send(format("STOPPING=1\nSTATUS={}\nEXTEND_TIMEOUT_USEC={}", one_line(status), microseconds_of(at_most)));
+    send(format("STOPPING=1\nSTATUS={}\nEXTEND_TIMEOUT_USEC={}", escape_unprintable(status), microseconds_of(at_most)));
 }
 
-void ServiceManager::status(std::string_view text) { send(format("STATUS={}", one_line(text))); }
+void ServiceManager::status(std::string_view text) { send(format("STATUS={}", escape_unprintable(text))); }
 
 void ServiceManager::watchdog() { send("WATCHDOG=1"); }
 
 void ServiceManager::extend(milliseconds time, std::string_view status) {
-    send(format("EXTEND_TIMEOUT_USEC={}\nSTATUS={}", microseconds_of(time), one_line(status)));
+    send(format("EXTEND_TIMEOUT_USEC={}\nSTATUS={}", microseconds_of(time), escape_unprintable(status)));
 }
 
 LongStart::LongStart(ServiceManager& manager, std::string what, milliseconds interval, std::function<bool()> is_alive)

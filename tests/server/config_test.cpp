@@ -76,7 +76,7 @@ TEST(Config, AFolderOrNothingIsNoFile) {
 
 TEST(Config, AnEmptyHostIsNotEveryAddress) {
     EXPECT_FALSE(build_config({flag("host", {""})}).ok());
-    EXPECT_FALSE(build_config({flag("served-model-name", {"a\nb"})}).ok());
+    for (const char* name : {"a\nb", "a\xc2\x9b", "a\xe2\x80\xa8", "\xe2\x80\xae" "a", "a\xff"}) EXPECT_FALSE(build_config({flag("served-model-name", {name})}).ok()) << name;
     EXPECT_TRUE(build_config({flag("served-model-name", {"caf\xc3\xa9/7b"})}).ok());
 }
 

@@ -1,7 +1,10 @@
 #include "server/metrics.h"
 
+#include <ranges>
+
 #include <gtest/gtest.h>
 
+#include "proto/base/printable.h"
 #include "server/adapter_metrics.h"
 #include "tests/support/prometheus.h"
 
@@ -27,7 +30,7 @@ TEST(Metrics, HistogramBucketsAreCumulativeAndTheLastIsTheCount) {
 
 TEST(Metrics, LabelsAreEscaped) {
     Metrics metrics({"a\"b\\c\nd", 64, 10, 4, "dev", "drv", false});
-    EXPECT_NE(metrics.text({}).find(R"(model_name="a\"b\\c\nd")"), std::string::npos);
+    EXPECT_NE(metrics.text({}).find(R"(model_name="a\"b\\c\\nd")"), std::string::npos);
 }
 
 TEST(Metrics, MaximaAndSharesFollowTheSteps) {
@@ -132,6 +135,23 @@ TEST(Metrics, AreStrictPrometheusTextWhateverNamesThereAre) {
         EXPECT_EQ(type == "counter", name.ends_with("_total") && type != "histogram") << name;
     }
     EXPECT_LT(text.size(), 512u * 1024) << "a label grows with the number of adapters";
+}
+
+// Names are checked, but a store of an older version may have others, and drivers say what they like.
+TEST(Metrics, HoldNothingThatATerminalObeysOrAReaderTakesForALinesEnd) {
+    EXPECT_EQ(escaped_label("a\xc2\x85" "b\xe2\x80\xa8" "c\xe2\x80\xae" "d\x1b\x7f\xff\n\\\""), R"(a\\u0085b\\u2028c\\u202ed\\u001b\\u007f)" "\xef\xbf\xbd" R"(\\n\\\")");
+    EXPECT_EQ(escaped_label("caf\xc3\xa9 \xe6\x97\xa5"), "caf\xc3\xa9 \xe6\x97\xa5");
+    const std::string hostile = "n\xe2\x80\xa8" "forged 1\xc2\x9b" "31m\x1b]0;x\x07\xe2\x80\xae\r\xff";
+    Metrics metrics({.model_name = hostile, .block_tokens = 64, .n_kv_blocks = 10, .n_adapters_max = 4, .device_name = hostile, .device_driver = hostile});
+    metrics.set_active_adapters(hostile, hostile);
+    std::vector<adapters::AdapterInfo> list(1);
+    list[0].name = hostile;
+    list[0].tier = adapters::Tier::kGpu;
+    const std::string text = metrics.text({{hostile, 1}}, hostile) + adapter_metrics_text(list, {}, hostile);
+    ASSERT_TRUE(testing::PrometheusText(text).ok());
+    for (const auto line : std::views::split(std::string_view(text), '\n')) {
+        EXPECT_TRUE(is_printable(std::string_view(line.begin(), line.end()))) << std::string_view(line.begin(), line.end());
+    }
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(ServiceManager, TellsEachStateInOneDatagram) {
         ServiceManager manager({address, std::chrono::microseconds(8'000'000), {}});
         EXPECT_EQ(manager.watchdog_interval(), milliseconds(2000));
         manager.ready("serves\nwell");
-        EXPECT_THAT(mailbox.next(), StartsWith("READY=1\nSTATUS=serves well\nMAINPID=" + std::to_string(getpid())));
+        EXPECT_THAT(mailbox.next(), StartsWith("READY=1\nSTATUS=serves\\nwell\nMAINPID=" + std::to_string(getpid())));
         manager.reloading();
         EXPECT_THAT(mailbox.next(), StartsWith("RELOADING=1\nMONOTONIC_USEC="));
         manager.watchdog();
@@ -109,8 +109,9 @@ TEST(LongStart, ASleepingProcessIsNoProgress) {
     std::this_thread::sleep_for(milliseconds(700));
     EXPECT_TRUE(mailbox.empty());
     volatile uint64_t sum = 0;
-    const auto end = std::chrono::steady_clock::now() + milliseconds(450);
-    while (std::chrono::steady_clock::now() < end) sum = sum + 1;
+    // Until it has worked enough between two looks, which a machine with other work allows it later.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (mailbox.empty() && std::chrono::steady_clock::now() < end) sum = sum + 1;
     EXPECT_FALSE(mailbox.empty());
 }
 

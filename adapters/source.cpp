@@ -169,9 +169,8 @@ Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind)
     return finished(std::move(source));
 }
 
-Error no_such(const fs::path& path) {
-    return make_error(ErrorCode::kAdapterNotFound, format("no adapter folder {}", json_quote(path.string())), "lora_path");
-}
+// Messages go to clients and into the log: they hold no path. Who asked knows it, and the command line tells it beside the message.
+Error no_such_folder() { return make_error(ErrorCode::kAdapterNotFound, "there is no such adapter folder", "lora_path"); }
 
 const ForeignFile* foreign_file(std::string_view name) {
     const auto* found = std::ranges::find(kForeignFiles, name, &ForeignFile::name);
@@ -217,12 +216,11 @@ Result<AdapterSource> read_adapter_source(const fs::path& path) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     // The system would read on the part before a NUL.
-    if (path.native().find('\0') != std::string::npos || !fs::exists(status)) return no_such(path);
+    if (path.native().find('\0') != std::string::npos || !fs::exists(status)) return no_such_folder();
     if (!fs::is_directory(status)) {
         if (path.extension() == ".gguf") return read_gguf(path);
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: expected a folder with {} and {}, or a .gguf file, found another file",
-                                 json_quote(path.string()), kConfigFile, kPeftFile),
+                          format("expected a folder with {} and {}, or a .gguf file, found another file", kConfigFile, kPeftFile),
                           "lora_path");
     }
     if (is_there(path / kPeftFile)) return read_folder(path, kKinds[0]);

@@ -122,7 +122,8 @@ Result<adapters::MixLease> load_adapters(LoadedModel& loaded, const ModelArgumen
     for (const std::string& argument : arguments.adapters) {
         TRY_ASSIGN(const auto adapter, parse_adapter(argument));
         terms.push_back({format("adapter-{}", terms.size()), adapter.second});
-        TRY(loaded.registry->load(terms.back().name, adapter.first));
+        const auto known = loaded.registry->load(terms.back().name, adapter.first);
+        if (!known.ok()) return make_error(known.error().code, format("adapter {}: {}", adapter.first, known.error().message));
     }
     return loaded.registry->acquire(terms);
 }

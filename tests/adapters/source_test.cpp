@@ -58,6 +58,20 @@ TEST(AdapterSource, KindsAreToldByTheNamesOfTheFiles) {
     EXPECT_EQ(gguf->files[0].name, "adapter.gguf");
 }
 
+// They go to clients, who may have guessed a folder, and into the log.
+TEST(AdapterSource, MessagesHoldNoPath) {
+    const TempDir folder;
+    const std::filesystem::path empty = folder.path() / "secret-place";
+    std::filesystem::create_directory(empty);
+    std::ofstream(empty / "file") << "x";
+    std::ofstream(folder.path() / "broken.gguf") << "x";
+    for (const std::filesystem::path& path : {empty / "missing", empty / "file", empty, empty / "file" / "below", empty / std::string("a\0b", 3), folder.path() / "broken.gguf"}) {
+        const auto read = read_adapter_source(path);
+        ASSERT_FALSE(read.ok()) << path;
+        EXPECT_THAT(read.error().message, Not(AnyOf(HasSubstr("secret-place"), HasSubstr(folder.path().string()), HasSubstr("missing\"")))) << path;
+    }
+}
+
 TEST(AdapterSource, FoldersAndFilesOfAllKindsAreRead) {
     AdapterFolder folder;
     folder.remove("adapter_model.safetensors");

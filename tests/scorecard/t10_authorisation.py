@@ -27,8 +27,8 @@ def key_file(folder, **entries):
     return path
 
 
-def ask(server, method, target, key=None, body=b"", headers=None):
-    """The status, headers and body of a request whose target goes out as it is."""
+def ask(server, method, target, key=None, body=b"", headers=None, streams=False):
+    """The status, headers and body of a request whose target goes out as it is; of a stream only where it has an end (`streams`)."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
     try:
         connection.putrequest(method, target, skip_accept_encoding=True)
@@ -40,7 +40,7 @@ def ask(server, method, target, key=None, body=b"", headers=None):
         connection.endheaders(body or None)
         response = connection.getresponse()
         content_type = response.getheader("Content-Type") or ""
-        return response.status, response.headers, b"" if content_type == "text/event-stream" else response.read()
+        return response.status, response.headers, b"" if content_type == "text/event-stream" and not streams else response.read()
     finally:
         connection.close()
 

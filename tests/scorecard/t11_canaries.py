@@ -12,7 +12,7 @@ import struct
 import time
 
 from frame import MODEL, ROOT, check, check_equal, main
-from t10_authorisation import ask, key_file, key_of
+from t10_authorisation import ask, key_file, key_of, routes
 
 ADDRESS = re.compile(rb"0x[0-9a-fA-F]{8,}")
 BUILD = re.compile(rb"(?:%s|\.cpp:\d|/usr/(?:include|lib)|nlohmann|httplib|\[json\.exception|std::|__cxx11)" % re.escape(str(ROOT).encode()))
@@ -40,14 +40,14 @@ class Asker:
 
     def __call__(self, method, target, body=b"", key=None, headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, head, answer = ask(self.server, method, target, key or key_of("admin"), data, headers)
-        self.look(f"{method} {target} {data[:200]!r}", status, str(head).encode(), answer)
+        status, head, answer = ask(self.server, method, target, key or key_of("admin"), data, headers, streams=True)
+        self.look(f"{method} {target} {data[:200]!r}", status, str(head).encode(), answer, is_read=method == "GET")
         return status, answer
 
-    def look(self, what, status, head, answer):
+    def look(self, what, status, head, answer, is_read=False):
         self.n += 1
         # What was asked for may hold the prompt, and a report what the uploaded config says; an error, or a header, may not.
-        kinds = None if status >= 400 else ("key", "path")
+        kinds = None if status >= 400 else ("key", "path", "prompt", "completion") if is_read else ("key", "path")
         self.n_errors += status >= 400
         for name, part, its_kinds in (("headers", head, None), ("body", answer, kinds)):
             check(not self.canaries.found(part, its_kinds), f"{what}: canaries {self.canaries.found(part, its_kinds)} in the {name}: {part[:400]!r}")
@@ -81,6 +81,8 @@ def talk(ask_one, canaries):
     ask_one("POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 8, "tools": [tool]})
     ask_one("POST", "/v1/responses", {"input": prompt, "instructions": system, "max_output_tokens": 8})
     ask_one("POST", "/v1/messages", {"messages": messages[1:], "system": system, "max_tokens": 8})
+    for path, body in (("/v1/responses", {"input": prompt, "max_output_tokens": 8}), ("/v1/messages", {"messages": messages[1:], "max_tokens": 8})):
+        ask_one("POST", path, {**body, "stream": True})
     ask_one("POST", "/v1/embeddings", {"input": [prompt, system]})
     ask_one("POST", "/tokenize", {"prompt": prompt, "return_token_strs": True})
     ask_one("POST", "/v1/chat/completions/render", {"messages": messages})
@@ -117,7 +119,10 @@ def mistake(ask_one, canaries):
 
 
 def wander(ask_one, canaries):
-    """Paths and heads that nobody serves."""
+    """What may be read; paths and heads that nobody serves."""
+    for method, path, _ in routes(ask_one.server):
+        if method == "GET" and not path.endswith("/events"):
+            ask_one("GET", path.replace("{name}", "pirate").replace("{digest}", "sha256:" + "0" * 64).replace("{file}", "main.js"))
     # A client may see its own path again where a name stands for nothing; never anything of a query, a header or a body.
     query = canaries("prompt in a query")
     for target in (f"/nothing?{query}=1", f"/v1/adapters?limit={'9' * 30}&x={query}", f"/v1/models?{query}", "/%zz", "/v1/adapters/events?after=x", "/v1/adapters/x/activate?a=%"):
@@ -186,24 +191,27 @@ def upload(ask_one, canaries, root):
     (root / "file").write_text("x")
     link = root / "link"
     link.symlink_to(root / "broken" / "nowhere")
-    for path in ("broken", "missing", "file", "link", ".", "..", "/etc", "/etc/passwd", "missing/" * 500, "\x00", "broken/adapter_config.json"):
-        # As paths are that a client has guessed: they hold nothing that it does not know.
+    # A client has guessed the folder, and asks for what it likes: neither is told again, to it or to the log.
+    own = canaries("path of a client")
+    for path in [f"{root}/{name}" for name in ("broken", "missing", "file", "link", ".", "..", "missing/" * 300, "broken/adapter_config.json", own, "\x00" + own)] + \
+            ["broken", "..", f"/etc/{own}", f"/etc/passwd/{own}", f"../{own}\n{own}", "\x00"]:
         for target, body in (("/v1/load_lora_adapter", {"lora_name": "from-path", "lora_path": path}), ("/load_lora_adapter", {"lora_name": "from-path", "lora_path": path}),
                              ("/v1/adapters/validate", {"path": path})):
             ask_one("POST", target, body)
 
 
-def search(card, server, canaries, asker):
-    """The log and the metrics, after everything."""
-    _, metrics = asker("GET", "/metrics")
-    check(not canaries.found(metrics), f"canaries {canaries.found(metrics)} in the metrics")
-    log = pathlib.Path(server.log.name).read_bytes()
-    kinds = ("prompt", "completion", "key", "metadata")
+def search_log(log, canaries):
+    """From its first line to its last."""
     check(len(log) > 1000, "a log to search")
-    check(not canaries.found(log, kinds), f"canaries {canaries.found(log, kinds)} in the log: " +
-          repr([line for line in log.splitlines() if canaries.found(line, kinds)][:3]))
-    check(not ADDRESS.search(log), f"an address in the log: {ADDRESS.findall(log)[:3]}")
-    return log
+    n_after = 0
+    for line in log.split(b"\n"):
+        # At the start, and only there, the operator is told which folders of his own are used.
+        n_after += n_after > 0 or b"ready: http" in line
+        kinds = None if n_after else ("prompt", "completion", "key", "metadata")
+        check(not canaries.found(line, kinds), f"canaries {canaries.found(line, kinds)} in the log: {line!r}")
+        check(not ADDRESS.search(line), f"an address in the log: {line!r}")
+        check(not n_after or not BUILD.search(line), f"a path or a library in the log: {line!r}")
+    check(n_after > 100, f"only {n_after} lines after the start")
 
 
 def volume(card, server):
@@ -244,16 +252,19 @@ def run(card):
                                ("paths, keys and heads", lambda: wander(asker, canaries)), ("adapters", lambda: upload(asker, canaries, root))):
                 with card.part(f"{name}, {log_format} log"):
                     part()
-            with card.part(f"log and metrics, {log_format} log"):
-                search(card, server, canaries, asker)
+            os.link(server.log.name, folder / "log")  # it outlives the server
+            with card.part(f"metrics, {log_format} log"):
+                metrics = asker("GET", "/metrics")[1]
+                check(not canaries.found(metrics), f"canaries {canaries.found(metrics)} in the metrics")
                 check(asker.n_errors > 150, f"only {asker.n_errors} refused requests")
             if level == "info":
                 with card.part("the log's volume"):
                     volume(card, server)
             card.trials += asker.n
             card.figure("canaries", len(canaries.words))
-        with card.part(f"the log after the end, {log_format}"):
+        with card.part(f"the log from start to end, {log_format}"):
             check_equal(server.process.returncode, 0, "exit status")
+            search_log((folder / "log").read_bytes(), canaries)
         check(not list(folder.rglob("core*")), "a core file")
 
 

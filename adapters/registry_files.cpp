@@ -265,9 +265,11 @@ Result<PackedImage> Registry::load_image(const GenerationRecord& record) {
     auto source = read_stored(*files_, record.files);
     if (!source.ok()) {
         Error error = std::move(source).error();
-        // A file that has gone is as bad as one that has changed.
-        if (error.code == ErrorCode::kAdapterFileNotFound) error.code = ErrorCode::kStorageFailed;
-        return error;
+        if (error.code != ErrorCode::kAdapterFileNotFound) return error;
+        // Gone, or put aside when another adapter that shares it was loaded: as bad as one that has changed.
+        const auto missing = std::ranges::find_if(record.files, [&](const FileRecord& file) { return !files_->blob_bytes(file.sha256); });
+        return make_error(ErrorCode::kStorageFailed, format("a stored file of the adapter is missing or was found damaged ({}); upload it again",
+                                                            missing == record.files.end() ? "it is back by now" : "sha256:" + missing->sha256));
     }
     TRY_ASSIGN(const std::unique_ptr<CheckedAdapter> checked, check_adapter(std::move(source).value(), base_));
     return pack(*checked);

@@ -49,6 +49,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -214,6 +215,7 @@ def main(test, run):
     parser.add_argument("--seed", type=int, default=int(os.environ.get("LORAD_TEST_SEED", 1)))
     args = parser.parse_args()
     use_software_device()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, which programs inherit, and T16 sends it
     build = pathlib.Path(args.build).resolve()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"scorecard-{test}-") as folder:

@@ -205,7 +205,7 @@ def run(card):
         card.figure("renames in order", f"{n_renames} of {n_renames}")
     states = []
     with card.part("states of the disk"):
-        n_each = 2 if card.quick else 12
+        n_each = 2 if card.quick else 24
         disk, n_done, known = Disk(), 0, set()
         for op in ops:
             disk.do(op)

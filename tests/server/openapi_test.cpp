@@ -93,6 +93,16 @@ void expect_fields(const std::string& path, std::span<const proto::KnownField> k
     for (const auto& [name, schema] : properties) ADD_FAILURE() << name << " is in the document, the parser does not know it";
 }
 
+// Heads are refused before they are routed.
+TEST(OpenApi, EveryOperationMayRefuseAMalformedHead) {
+    for (const auto& [path, operations] : document()["paths"].items()) {
+        for (const auto& [method, operation] : operations.items()) {
+            if (method == "parameters") continue;
+            EXPECT_TRUE(operation["responses"].contains("400")) << method << " " << path;
+        }
+    }
+}
+
 TEST_F(HttpTest, DocumentNamesEveryRouteAndNoOther) {
     std::set<std::string> served, described;
     for (const auto& [method, path, access] : router.routes()) {

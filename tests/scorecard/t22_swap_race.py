@@ -64,7 +64,8 @@ class Race(swap_race.Race):
 def over_http(card, size):
     with card.part("over HTTP, each answer with the digest that it was given"):
         began = time.monotonic()
-        flags = ("--batch-invariant", "--max-loras", "4", "--max-num-seqs", str(swap_race.STREAMS), "--max-queue", "200")
+        flags = ("--batch-invariant", "--max-loras", "4", "--max-num-seqs", str(swap_race.STREAMS), "--max-queue", "200",
+                 "--adapter-wait-s", "3600")  # 64 streams want 4 slots: how long one waits for its turn is the machine's speed
         with card.server(*flags, adapters=()) as server:
             race = Race(server, size, card.seed)
             race.run()

@@ -118,6 +118,7 @@ Recorder::~Recorder() = default;
 Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options) {
     auto impl = std::make_unique<CommandBufferImpl>();
     impl->device = &device.impl();
+    impl->ends_open = options.ends_open;
     impl->timestamps = options.timestamps && impl->device->physical.timestamp_bits > 0;
     VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.queueFamilyIndex = impl->device->physical.compute_family;
@@ -178,11 +179,12 @@ void Recorder::fill(const Buffer& buffer, uint64_t offset, uint64_t size_bytes, 
 Result<CommandBuffer> Recorder::end() && {
     CommandBufferImpl& impl = *impl_;
     if (impl.span) end_timed(impl);
-    // The next recording, and the host once the timeline says so, see everything that this one wrote.
-    record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
-                   kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
-                   kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT |
-                       VK_ACCESS_2_HOST_READ_BIT);
+    // Else the next recording, and the host once the timeline says so, see everything that this one wrote.
+    if (!impl.ends_open) {
+        record_barrier(impl.command, kCompute | kTransfer, kShaderWrites | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+                       kCompute | kTransfer | VK_PIPELINE_STAGE_2_DRAW_INDIRECT_BIT | VK_PIPELINE_STAGE_2_HOST_BIT,
+                       kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
+    }
     VK_TRY(vkEndCommandBuffer(impl.command));
     if (impl.first_failure != VK_SUCCESS) return vk_error("vkCreateQueryPool", impl.first_failure);
     return CommandBuffer(std::move(impl_));

@@ -43,6 +43,7 @@ struct DispatchInfo {
 struct RecorderOptions {
     bool timestamps = false;  // one timestamp pair per dispatch, read by gpu/profiler.h; forces a barrier after each
     bool span_timestamps = false;  // instead: one pair around all of it, read as one dispatch named "recording"
+    bool ends_open = false;  // no barrier at its end: what is submitted behind it needs nothing of it, touches nothing that it uses, and ends with one
 };
 
 // Records one command buffer. Engine thread only.

@@ -31,6 +31,7 @@ struct CommandBufferImpl {
     // While recording.
     VkPipeline bound = VK_NULL_HANDLE;
     bool transfers_pending = false;   // copies or fills since the last barrier
+    bool ends_open = false;           // RecorderOptions
     bool dispatches_hidden = false;   // a barrier for dispatches alone was recorded; copies may not rely on it
     VkResult first_failure = VK_SUCCESS;
 

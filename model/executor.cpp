@@ -99,7 +99,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64
     const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStepStateBytesMin));
     const auto known = slot.preludes.find(size_class);
     if (known != slot.preludes.end()) return &known->second;
-    // No barriers: every recording ends with one, so the step before has read its state.
+    // No barrier: the recordings before end with one, so the step before has read its state.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
     recorder.copy(slot.state, 0, scratch.step_state, 0, size_class);
     TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
@@ -128,8 +128,9 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
     return &*known;
 }
 
-// What brings the step's answers to the host, behind what makes them.
+// What brings the step's answers to the host, behind what makes them; a step without outputs has none.
 Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
+    if (step.n_outputs == 0) return ok_status();
     RingSlot& slot = ring[step.slot];
     TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot, step.shape.logprobs));
     recordings_in_order.push_back(after);

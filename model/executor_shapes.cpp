@@ -54,7 +54,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
 
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps}));
+    // Behind the first part of a step comes the copy of its masks.
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
     const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
                                  host_logits.address(), decode_layers.get()};
     TRY(record_forward(recorder, context, shape));

@@ -46,6 +46,8 @@ class Pass {
             // Attention: x += o(attention(rope(qkv(norm(x)))))
             const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn);
             qkv_post(layer, w, qkv);
+            if (is_last && shape_.output_bucket == 0) return;  // nobody reads more of it than its keys and values
+            recorder_.barrier();
             attention(layer, w.o);
             const Product o = linear(layer, kO, w.o, scratch_.attention);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
@@ -76,7 +78,7 @@ class Pass {
                                 .eps = config_.rms_norm_eps,
                                 .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
                                decode_layers_shape(config_, weights_, shape_.attention_splits));
-        recorder_.barrier();
+        if (shape_.output_bucket > 0) recorder_.barrier();
     }
 
     // Groups of modules that share an input; also the index of their grid in the step header.
@@ -281,7 +283,6 @@ class Pass {
                            .n_kv_heads = config_.n_kv_heads,
                            .head_dim = config_.head_dim,
                            .rotary_dim = config_.rope.rotary_dim});
-        recorder_.barrier();
     }
 
     void attention(uint32_t layer, const Matrix& o) {
@@ -390,7 +391,7 @@ class Pass {
                                 .logits_stride = head.n_padded},
                                shape_.output_bucket);
         if (shape_.rules && shape_.part == StepPart::kWhole) {
-            recorder_.barrier();
+            if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
             choose_by_rules();
         }
     }

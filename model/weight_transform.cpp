@@ -121,7 +121,7 @@ Result<double> WeightTransform::run_pieces(uint32_t n_pieces, uint64_t upload_va
         return ok_status();
     };
     const auto submit = [&](uint32_t piece) -> Status {
-        TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device_, {.timestamps = true}));
+        TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device_, {.span_timestamps = true}));
         record(recorder, piece);
         TRY(kernels_.status());
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(recorder).end());

@@ -45,6 +45,7 @@ Planted bugs are in plants.py, the points and the table in table.py, the order o
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -101,6 +102,7 @@ class Card:
         self.trials = 0
         self.figures, self.passed_parts, self.failures, self.missing, self.releases, self.notes = {}, [], {}, [], [], []
         self.grades, self.not_judged = [], []
+        self.n_reports = itertools.count()
 
     def say(self, text):
         print(f"{self.test}: {text}", file=sys.stderr, flush=True)
@@ -133,7 +135,7 @@ class Card:
 
     def gtest(self, part, program, tests, env=None, seconds=600):
         with self.part(part):
-            report = self.folder / f"{program}.{len(self.passed_parts) + len(self.failures)}.json"
+            report = self.folder / f"{program}.{next(self.n_reports)}.json"
             run = subprocess.run([str(self.build / "tests" / program), f"--gtest_filter={tests}", f"--gtest_output=json:{report}"], cwd=ROOT,
                                  env=dict(os.environ, **(env or {})), capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
             check(report.exists(), f"{program} ended with {run.returncode}: {(run.stdout + run.stderr)[-1500:]}")

@@ -5,11 +5,11 @@
 
 namespace lorad::testing::fault {
 
-void CommandList::begin(Order order) {
+void CommandList::begin(Order order, VkCommandBufferUsageFlags usage) {
     order_ = order;
+    usage_ = usage;
     state_ = State();
-    ends_open_ = false;
-    kept_.clear();
+    commands_.clear();
 }
 
 void CommandList::bind(VkPipelineBindPoint point, VkPipeline pipeline) {
@@ -24,11 +24,16 @@ void CommandList::push(VkPipelineLayout layout, VkShaderStageFlags stages, uint3
     std::memcpy(state_.constants.data() + offset, values, size);
 }
 
-bool CommandList::defer(Work work) {
-    ends_open_ = false;
-    if (order_ == kAsRecorded) return false;
-    kept_.emplace_back(state_, std::move(work));
-    return true;
+void CommandList::keep_barrier(uint64_t number, const VkDependencyInfo& info) {
+    const auto record = [memory = std::vector(info.pMemoryBarriers, info.pMemoryBarriers + info.memoryBarrierCount)](VkCommandBuffer command,
+                                                                                                                     const DeviceTable& by) {
+        VkDependencyInfo again{};
+        again.sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO;
+        again.memoryBarrierCount = static_cast<uint32_t>(memory.size());
+        again.pMemoryBarriers = memory.data();
+        by.CmdPipelineBarrier2(command, &again);
+    };
+    commands_.push_back({State(), record, number});
 }
 
 void CommandList::set(VkCommandBuffer command, const DeviceTable& by, const State& state) {
@@ -36,16 +41,31 @@ void CommandList::set(VkCommandBuffer command, const DeviceTable& by, const Stat
     if (state.n_bytes != 0) by.CmdPushConstants(command, state.layout, state.stages, 0, state.n_bytes, state.constants.data());
 }
 
-uint64_t CommandList::flush(VkCommandBuffer command, const DeviceTable& by) {
-    for (auto kept = kept_.rbegin(); kept != kept_.rend(); ++kept) {
-        set(command, by, kept->first);
-        kept->second(command, by);
+CommandList::Recorded CommandList::record(VkCommandBuffer command, const DeviceTable& by, const IsLeftOut& is_left_out) {
+    Recorded recorded;
+    std::vector<const Command*> piece;
+    const auto end_piece = [&] {
+        for (auto work = piece.rbegin(); work != piece.rend(); ++work) {
+            set(command, by, (*work)->state);
+            (*work)->work(command, by);
+        }
+        recorded.n_reordered += piece.size() > 1 ? 1 : 0;
+        piece.clear();
+    };
+    for (Command& kept : commands_) {
+        kept.is_left_out = kept.barrier != 0 && is_left_out(kept.barrier);
+        recorded.n_left_out += kept.is_left_out ? 1 : 0;
+        if (kept.barrier == 0) piece.push_back(&kept);
+        if (kept.barrier == 0 || kept.is_left_out) continue;
+        end_piece();
+        kept.work(command, by);
     }
-    const bool reordered = kept_.size() > 1;
-    // What follows relies on the state that it has set itself.
-    if (!kept_.empty()) set(command, by, state_);
-    kept_.clear();
-    return reordered ? 1 : 0;
+    end_piece();
+    return recorded;
+}
+
+bool CommandList::is_as_recorded(const IsLeftOut& is_left_out) const {
+    return std::ranges::all_of(commands_, [&](const Command& kept) { return kept.barrier == 0 || kept.is_left_out == is_left_out(kept.barrier); });
 }
 
 }  // namespace lorad::testing::fault

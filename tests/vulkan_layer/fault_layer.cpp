@@ -59,15 +59,16 @@ void note_fault(VkResult result) {
     if (result == VK_ERROR_DEVICE_LOST) word(kLost) = 1;
 }
 
-bool is_due(Call call) {
-    const uint64_t number = word(size_t{kNumberOf} + call).fetch_add(1) + 1;
+uint64_t count(Call call) { return word(size_t{kNumberOf} + call).fetch_add(1) + 1; }
+
+bool is_due(Call call, uint64_t number) {
     const uint64_t first = word(size_t{kFirstFailing} + call), n = word(size_t{kHowMany} + call);
     return first != 0 && number >= first && (n == 0 || number < first + n);
 }
 
 // What the call is to give instead of being made; VK_SUCCESS: make it.
 VkResult fault_of(Call call) {
-    const bool due = is_due(call);
+    const bool due = is_due(call, count(call));
     // A lost device gives it to everything that may: what uses queues, and what makes objects of memory.
     if (!due) return word(kLost) != 0 && (call == kSubmit || call == kWait || call == kCounter) ? VK_ERROR_DEVICE_LOST : VK_SUCCESS;
     const auto result = static_cast<VkResult>(static_cast<int64_t>(word(size_t{kResult} + call).load()));
@@ -88,6 +89,7 @@ std::map<void*, InstanceTable> g_instances;
 std::map<void*, DeviceTable> g_devices;
 std::unordered_map<VkDeviceMemory, uint64_t> g_memory;  // bytes of each
 std::unordered_map<VkCommandBuffer, CommandList> g_lists;
+std::unordered_map<VkQueue, VkCommandBuffer> g_held_back;  // see QueueSubmit2
 
 void* key_of(const void* handle) { return *static_cast<void* const*>(handle); }
 
@@ -112,21 +114,67 @@ CommandList& list_of(VkCommandBuffer command) {
 
 // ----------------------------------------------------------------------------------------------------- queues and waits
 
+bool is_left_out(uint64_t barrier) { return is_due(kBarrier, barrier); }
+
+void record(VkCommandBuffer command, CommandList& list) {
+    const CommandList::Recorded recorded = list.record(command, device_of(command), is_left_out);
+    word(kReordered).fetch_add(recorded.n_reordered);
+    for (uint64_t i = 0; i < recorded.n_left_out; ++i) note_fault(VK_SUCCESS);
+}
+
+// Records anew what was recorded while another barrier was to be left out, which is to change only while nothing runs.
+VkResult bring_up_to_date(VkCommandBuffer command) {
+    CommandList& list = list_of(command);
+    if (list.is_as_recorded(is_left_out)) return VK_SUCCESS;
+    VkCommandBufferBeginInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    info.flags = list.usage();
+    const DeviceTable& table = device_of(command);
+    if (const VkResult result = table.BeginCommandBuffer(command, &info); result != VK_SUCCESS) return result;
+    record(command, list);
+    return table.EndCommandBuffer(command);
+}
+
+// Without the barrier at its end a recording may run after the one behind it. The last one of a submission comes behind the first one of the next: so
+// late that the host, which that barrier is for as well, sees nothing of what it writes.
+VkResult put_open_ends_later(VkQueue queue, std::vector<VkCommandBufferSubmitInfo>& commands) {
+    VkCommandBufferSubmitInfo late{VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO, nullptr, VK_NULL_HANDLE, 0};
+    {
+        std::unique_lock lock(g_mutex);
+        std::swap(late.commandBuffer, g_held_back[queue]);
+    }
+    std::vector<VkCommandBufferSubmitInfo> all = commands;
+    if (late.commandBuffer != VK_NULL_HANDLE) all.push_back(late);
+    for (const VkCommandBufferSubmitInfo& command : all) {
+        if (const VkResult result = bring_up_to_date(command.commandBuffer); result != VK_SUCCESS) return result;
+    }
+    const auto ends_open = [](const VkCommandBufferSubmitInfo& command) { return list_of(command.commandBuffer).ends_open(); };
+    if (!commands.empty() && ends_open(commands.back())) {
+        std::unique_lock lock(g_mutex);
+        g_held_back[queue] = commands.back().commandBuffer;
+        commands.pop_back();
+        word(kReordered).fetch_add(1);
+    }
+    for (size_t i = 0; i + 1 < commands.size(); ++i) {
+        if (!ends_open(commands[i])) continue;
+        std::swap(commands[i], commands[i + 1]);
+        word(kReordered).fetch_add(1);
+        ++i;
+    }
+    if (late.commandBuffer != VK_NULL_HANDLE) commands.insert(commands.begin() + (commands.empty() ? 0 : 1), late);
+    return VK_SUCCESS;
+}
+
 VKAPI_ATTR VkResult VKAPI_CALL QueueSubmit2(VkQueue queue, uint32_t n, const VkSubmitInfo2* infos, VkFence fence) {
     FAULT(kSubmit);
     if (word(kOrder) == kAsRecorded) return device_of(queue).QueueSubmit2(queue, n, infos, fence);
-    // Without its last barrier a recording may run after the one behind it.
     std::vector<VkSubmitInfo2> submits(infos, infos + n);
-    std::vector<std::vector<VkCommandBufferSubmitInfo>> kept;
-    for (VkSubmitInfo2& submit : submits) {
-        auto& commands = kept.emplace_back(submit.pCommandBufferInfos, submit.pCommandBufferInfos + submit.commandBufferInfoCount);
-        for (size_t i = 0; i + 1 < commands.size(); ++i) {
-            if (!list_of(commands[i].commandBuffer).ends_open()) continue;
-            std::swap(commands[i], commands[i + 1]);
-            word(kReordered).fetch_add(1);
-            break;
-        }
-        submit.pCommandBufferInfos = commands.data();
+    std::vector<std::vector<VkCommandBufferSubmitInfo>> commands(n);
+    for (uint32_t i = 0; i < n; ++i) {
+        commands[i].assign(infos[i].pCommandBufferInfos, infos[i].pCommandBufferInfos + infos[i].commandBufferInfoCount);
+        if (const VkResult result = put_open_ends_later(queue, commands[i]); result != VK_SUCCESS) return result;
+        submits[i].commandBufferInfoCount = static_cast<uint32_t>(commands[i].size());
+        submits[i].pCommandBufferInfos = commands[i].data();
     }
     return device_of(queue).QueueSubmit2(queue, n, submits.data(), fence);
 }
@@ -194,7 +242,6 @@ VKAPI_ATTR void VKAPI_CALL FreeMemory(VkDevice device, VkDeviceMemory memory, co
         device_of(device).Destroy##Name(device, object, callbacks);                                                    \
     }
 OBJECT(Buffer, VkBufferCreateInfo)
-OBJECT(CommandPool, VkCommandPoolCreateInfo)
 OBJECT(Semaphore, VkSemaphoreCreateInfo)
 OBJECT(ShaderModule, VkShaderModuleCreateInfo)
 OBJECT(QueryPool, VkQueryPoolCreateInfo)
@@ -220,9 +267,33 @@ VKAPI_ATTR void VKAPI_CALL DestroyPipeline(VkDevice device, VkPipeline pipeline,
     device_of(device).DestroyPipeline(device, pipeline, callbacks);
 }
 
+// Of buffers that may be recorded anew one by one.
+VKAPI_ATTR VkResult VKAPI_CALL CreateCommandPool(VkDevice device, const VkCommandPoolCreateInfo* info, const VkAllocationCallbacks* callbacks,
+                                                 VkCommandPool* pool) {
+    FAULT(kCreate);
+    VkCommandPoolCreateInfo with_reset = *info;
+    with_reset.flags |= VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+    const VkResult result = device_of(device).CreateCommandPool(device, &with_reset, callbacks, pool);
+    if (result == VK_SUCCESS) word(kLiveObjects).fetch_add(1);
+    return result;
+}
+
+VKAPI_ATTR void VKAPI_CALL DestroyCommandPool(VkDevice device, VkCommandPool pool, const VkAllocationCallbacks* callbacks) {
+    if (pool != VK_NULL_HANDLE) {
+        word(kLiveObjects).fetch_sub(1);
+        std::unique_lock lock(g_mutex);
+        std::erase_if(g_held_back, [&](const auto& held) { return held.second == VK_NULL_HANDLE || g_lists[held.second].pool() == pool; });
+        std::erase_if(g_lists, [&](const auto& list) { return list.second.pool() == pool; });
+    }
+    device_of(device).DestroyCommandPool(device, pool, callbacks);
+}
+
 VKAPI_ATTR VkResult VKAPI_CALL AllocateCommandBuffers(VkDevice device, const VkCommandBufferAllocateInfo* info, VkCommandBuffer* commands) {
     FAULT(kCreate);
-    return device_of(device).AllocateCommandBuffers(device, info, commands);
+    const VkResult result = device_of(device).AllocateCommandBuffers(device, info, commands);
+    if (result != VK_SUCCESS) return result;
+    for (uint32_t i = 0; i < info->commandBufferCount; ++i) list_of(commands[i]).set_pool(info->commandPool);
+    return result;
 }
 
 VKAPI_ATTR VkResult VKAPI_CALL MapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize size, VkMemoryMapFlags flags,
@@ -240,14 +311,14 @@ VKAPI_ATTR VkResult VKAPI_CALL BindBufferMemory(VkDevice device, VkBuffer buffer
 
 VKAPI_ATTR VkResult VKAPI_CALL BeginCommandBuffer(VkCommandBuffer command, const VkCommandBufferBeginInfo* info) {
     FAULT(kRecord);
-    list_of(command).begin(static_cast<Order>(word(kOrder).load()));
+    list_of(command).begin(static_cast<Order>(word(kOrder).load()), info->flags);
     return device_of(command).BeginCommandBuffer(command, info);
 }
 
 VKAPI_ATTR VkResult VKAPI_CALL EndCommandBuffer(VkCommandBuffer command) {
     FAULT(kRecord);
     CommandList& list = list_of(command);
-    word(kReordered).fetch_add(list.flush(command, device_of(command)));
+    if (list.keeps()) record(command, list);
     return device_of(command).EndCommandBuffer(command);
 }
 
@@ -257,46 +328,42 @@ VKAPI_ATTR VkResult VKAPI_CALL ResetCommandPool(VkDevice device, VkCommandPool p
 }
 
 VKAPI_ATTR void VKAPI_CALL CmdPipelineBarrier2(VkCommandBuffer command, const VkDependencyInfo* info) {
-    CommandList& list = list_of(command);
-    if (is_due(kBarrier)) {
-        note_fault(VK_SUCCESS);
-        list.drop_barrier();
+    const uint64_t number = count(kBarrier);
+    if (CommandList& list = list_of(command); list.keeps()) {
+        list.keep_barrier(number, *info);
         return;
     }
-    word(kReordered).fetch_add(list.flush(command, device_of(command)));
-    device_of(command).CmdPipelineBarrier2(command, info);
+    if (!is_due(kBarrier, number)) return device_of(command).CmdPipelineBarrier2(command, info);
+    note_fault(VK_SUCCESS);
 }
 
 VKAPI_ATTR void VKAPI_CALL CmdBindPipeline(VkCommandBuffer command, VkPipelineBindPoint point, VkPipeline pipeline) {
-    list_of(command).bind(point, pipeline);
+    if (CommandList& list = list_of(command); list.keeps()) return list.bind(point, pipeline);
     device_of(command).CmdBindPipeline(command, point, pipeline);
 }
 
 VKAPI_ATTR void VKAPI_CALL CmdPushConstants(VkCommandBuffer command, VkPipelineLayout layout, VkShaderStageFlags stages, uint32_t offset,
                                             uint32_t size, const void* values) {
-    list_of(command).push(layout, stages, offset, size, values);
+    if (CommandList& list = list_of(command); list.keeps()) return list.push(layout, stages, offset, size, values);
     device_of(command).CmdPushConstants(command, layout, stages, offset, size, values);
 }
 
-// What does work waits in the list for the next barrier, where its order is to change.
-#define WORK(Name, Parameters, Arguments)                                                  \
-    VKAPI_ATTR void VKAPI_CALL Cmd##Name Parameters {                                      \
-        const DeviceTable& table = device_of(command);                                     \
-        if (!list_of(command).defer([=](VkCommandBuffer to, const DeviceTable& by) { return by.Cmd##Name Arguments; })) { \
-            VkCommandBuffer to = command;                                                  \
-            table.Cmd##Name Arguments;                                                     \
-        }                                                                                  \
+#define WORK(Name, Parameters, Arguments)                                                                                         \
+    VKAPI_ATTR void VKAPI_CALL Cmd##Name Parameters {                                                                             \
+        const auto work = [=](VkCommandBuffer to, const DeviceTable& by) { by.Cmd##Name Arguments; };                             \
+        if (CommandList& list = list_of(command); list.keeps()) return list.keep(work);                                           \
+        work(command, device_of(command));                                                                                        \
     }
 WORK(Dispatch, (VkCommandBuffer command, uint32_t x, uint32_t y, uint32_t z), (to, x, y, z))
 WORK(DispatchIndirect, (VkCommandBuffer command, VkBuffer buffer, VkDeviceSize offset), (to, buffer, offset))
 WORK(FillBuffer, (VkCommandBuffer command, VkBuffer buffer, VkDeviceSize offset, VkDeviceSize size, uint32_t data), (to, buffer, offset, size, data))
 
 VKAPI_ATTR void VKAPI_CALL CmdCopyBuffer(VkCommandBuffer command, VkBuffer from, VkBuffer to, uint32_t n, const VkBufferCopy* regions) {
-    std::vector<VkBufferCopy> kept(regions, regions + n);
-    const bool deferred = list_of(command).defer([=](VkCommandBuffer into, const DeviceTable& by) {
+    CommandList& list = list_of(command);
+    if (!list.keeps()) return device_of(command).CmdCopyBuffer(command, from, to, n, regions);
+    list.keep([from, to, kept = std::vector<VkBufferCopy>(regions, regions + n)](VkCommandBuffer into, const DeviceTable& by) {
         by.CmdCopyBuffer(into, from, to, uint32_t(kept.size()), kept.data());
     });
-    if (!deferred) device_of(command).CmdCopyBuffer(command, from, to, n, regions);
 }
 
 // --------------------------------------------------------------------------------------------------- creation and lookup

@@ -18,8 +18,8 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       options_(options),
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
-      fair_share_(uint64_t(options.starvation_bound.count())),
-      step_times_(kChunkGranule, options.limits.n_rows_max, kStepStretch),
+      fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
+      step_times_(kChunkGranule, options.limits.n_rows_max, kStepStretch, kAloneStepSeconds),
       chooser_(options.n_sampling_threads) {}
 
 Clock::time_point Engine::time_now() const {
@@ -247,6 +247,7 @@ Status Engine::submit_step() {
     Flight flight;
     std::set<uint32_t> adapters;  // slots
     uint32_t n_decode_rows = 0;
+    const uint64_t time_ms = now_ms();
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         const Request& request = sequence.request;
@@ -271,8 +272,11 @@ Status Engine::submit_step() {
         sequence.n_computed += planned.n_rows;
         publish_blocks(sequence);
         bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
-        if (!is_decode)
+        if (!is_decode) {
             flight.prompt_context = std::max(flight.prompt_context, sequence.n_computed);
+            fair_share_.computed(sequence.ticket, planned.n_rows);
+        }
+        sequence.served_ms = time_ms;
         if (sequence.n_computed < sequence.n_known()) continue;
         if (is_decode) ++n_decode_rows;
         planned.position = sequence.n_known();
@@ -294,6 +298,7 @@ Status Engine::submit_step() {
                       batch_.n_rows() - n_decode_rows, 0.0, batch_.is_merged()};
     flight.metrics.is_masked = flight.n_masks > 0;
     flight.metrics.is_ahead = !in_flight_.empty();
+    flight.n_prompt_rows = n_prompt_rows(flight);
     flight.planned = planned_;
     flight.submitted = time_now();
     {
@@ -304,6 +309,17 @@ Status Engine::submit_step() {
     in_flight_.push_back(std::move(flight));
     ++n_submitted_;
     return ok_status();
+}
+
+// Of the step that is being made.
+double Engine::n_prompt_rows(const Flight& flight) const {
+    double n = 0;
+    for (const Planned& planned : planned_) {
+        const Sequence& sequence = *planned.sequence;
+        bool is_decode = planned.n_rows == 1 && planned.output >= 0;
+        if (!is_decode) n += step_times_.n_equivalent(planned.n_rows, sequence.n_computed, flight.prompt_context);
+    }
+    return n;
 }
 
 // Of the youngest step, when all tokens before it are known: what the grammars allow next, and its

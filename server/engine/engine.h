@@ -47,6 +47,8 @@ namespace lorad::server {
 
 // Steps with prompts and decodes take at most this many times as long as those without prompts.
 inline constexpr double kStepStretch = 1.8;
+// Steps of prompts alone take so long: whoever comes meanwhile waits for it. ADR 9 says why this much.
+inline constexpr double kAloneStepSeconds = 0.1;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
@@ -152,6 +154,7 @@ class Engine {
         uint32_t n_masks = 0;
         bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
+        double n_prompt_rows = 0;     // that cost what its rows of prompts do, if all saw so much
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
     };
@@ -175,12 +178,15 @@ class Engine {
     SequenceView waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max);
     void apply(const StepPlan& plan);
     bool plan_and_apply();
-    uint32_t next_prompt_context() const;
+    void deal_prompts();
+    void add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view);
+    void promote_starving_prompts();
     void admit(uint32_t n_admitted);
     void preempt(Sequence& sequence, bool has_yielded);
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();
+    double n_prompt_rows(const Flight& flight) const;
     Status prepare_draw();
     void publish();
     Status finish_step();
@@ -230,6 +236,8 @@ class Engine {
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_
+    std::vector<FairShare::Prompt> prompts_;   // that may have rows in the step
+    std::vector<PromptTurn> turns_;
     model::StepBatch batch_;
     TokenChooser chooser_;
     std::vector<TokenChoice> choices_;  // of one step in flight

@@ -119,24 +119,54 @@ void Engine::make_views() {
     }
 }
 
-// What lies before the prompt's rows that are computed next; for one that is not admitted yet nothing.
-uint32_t Engine::next_prompt_context() const {
-    for (const auto& sequence : running_) {
-        if (sequence->n_known() > sequence->n_computed + 1) return sequence->n_computed;
+// How the rows that a step has for prompts are shared.
+void Engine::deal_prompts() {
+    prompts_.clear();
+    for (uint32_t i = 0; i < running_views_.size(); ++i) {
+        SequenceView& view = running_views_[i];
+        if (view.n_known > view.n_computed + 1) add_prompt(*running_[i], i, view);
     }
-    return 0;
+    for (uint32_t i = 0; i < waiting_views_.size(); ++i) {
+        add_prompt(*waiting_[order_[i].index], uint32_t(running_.size()) + i, waiting_views_[i]);
+        prompts_.back().is_waiting = true;
+        prompts_.back().is_starving = order_[i].is_starving;
+    }
+    turns_ = fair_share_.deal(prompts_, options_.limits.n_rows_max);
+}
+
+void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view) {
+    view.n_rows_beside = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max : step_times_.n_prefill_rows(view.n_computed);
+    view.n_rows_alone = step_times_.n_rows_alone(view.n_computed);
+    if (prompts_.empty()) metrics_.set_prefill_chunk(view.n_rows_beside);
+    prompts_.push_back({.index = index,
+                        .ticket = &sequence.ticket,
+                        .priority = sequence.request.priority,
+                        .arrival = sequence.arrival,
+                        .n_left = sequence.n_known() - view.n_computed,
+                        .is_starving = sequence.ticket.promoted()});
+}
+
+// A prompt that others have kept from getting on goes before all of them.
+void Engine::promote_starving_prompts() {
+    bool promoted = false;
+    const uint64_t time_ms = now_ms();
+    for (const auto& sequence : running_) {
+        if (sequence->n_known() <= sequence->n_computed + 1 || sequence->ticket.promoted()) continue;
+        if (!fair_share_.starves_running(sequence->ticket, sequence->served_ms, time_ms)) continue;
+        fair_share_.promote(sequence->ticket);
+        promoted = true;
+    }
+    if (promoted) std::ranges::stable_sort(running_, comes_before);
 }
 
 bool Engine::plan_and_apply() {
-    SchedulerLimits limits = options_.limits;
-    limits.n_prefill_rows_max = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max
-                                                                : step_times_.n_prefill_rows(next_prompt_context());
-    metrics_.set_prefill_chunk(limits.n_prefill_rows_max);
     planned_.clear();
+    promote_starving_prompts();
     while (!running_.empty() || !waiting_.empty()) {
         make_views();
-        StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), limits,
-                                  blocks_.n_holders());
+        deal_prompts();
+        StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits,
+                                  blocks_.n_holders(), turns_);
         // Every sequence may be waiting for its last token; without a step in flight the first
         // always gets rows. Who yields may have been the only one with rows.
         CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty());
@@ -191,7 +221,9 @@ void Engine::admit(uint32_t n_admitted) {
         fair_share_.start(sequence.ticket);
         if (order_[i].is_starving) fair_share_.promote(sequence.ticket);
         sequence.admitted_ms = now_ms();
+        sequence.served_ms = sequence.admitted_ms;
         sequence.n_generated_before = sequence.n_generated;
+        fair_share_.begin_prompt(sequence.ticket, sequence.n_known() - sequence.n_computed);
         sequence.lost_blocks = false;
         if (!sequence.was_admitted) {
             ++n_first_admitted;

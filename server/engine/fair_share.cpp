@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "proto/base/check.h"
 
@@ -16,11 +18,12 @@ namespace {
 constexpr size_t kIdleMax = 1024;
 
 template <typename Shares>
-void forget_idle_of(Shares& shares, uint64_t floor) {
+void forget_idle_of(Shares& shares, uint64_t floor, uint64_t rows_floor) {
     if (shares.size() < 16) return;
     bool too_many = shares.size() > kIdleMax;
     std::erase_if(shares, [&](const auto& entry) {
-        return entry.second.n_requests == 0 && (too_many || entry.second.cost <= floor);
+        const auto& share = entry.second;
+        return share.n_requests == 0 && (too_many || (share.cost <= floor && share.rows <= rows_floor));
     });
 }
 
@@ -41,10 +44,10 @@ void FairShare::begin_waiting(Shares& shares, Share& share, uint64_t floor) {
 
 FairShare::Ticket FairShare::enter(const std::string& tenant, const std::string& adapter,
                                    int32_t priority) {
-    forget_idle_of(tenants_, floor_);
+    forget_idle_of(tenants_, floor_, rows_begin_);
     Ticket ticket;
     ticket.tenant = &tenants_[tenant];
-    forget_idle_of(ticket.tenant->adapters, ticket.tenant->floor);
+    forget_idle_of(ticket.tenant->adapters, ticket.tenant->floor, ticket.tenant->rows_begin);
     ticket.adapter = &ticket.tenant->adapters[adapter];
     ticket.level = &ticket.tenant->levels[priority];
     ++ticket.tenant->n_requests;
@@ -107,6 +110,155 @@ void FairShare::promote(Ticket& ticket) {
 void FairShare::charge(const Ticket& ticket, uint64_t cost) {
     ticket.tenant->cost += cost;
     ticket.adapter->cost += cost;
+}
+
+void FairShare::begin_prompt(Ticket& ticket, uint32_t n_rows) { ticket.prompt_end = ticket.adapter->rows + n_rows; }
+
+void FairShare::computed(const Ticket& ticket, uint32_t n_rows) {
+    Tenant& tenant = *ticket.tenant;
+    tenant.rows += n_rows;
+    ticket.adapter->rows += n_rows;
+    rows_floor_ = std::max(rows_floor_, tenant.rows);
+    tenant.rows_floor = std::max(tenant.rows_floor, ticket.adapter->rows);
+}
+
+// Nothing is saved up here either: whoever had no prompts in the deal before begins at the least of those that had, and are served now.
+void FairShare::begin_deal(std::span<const Prompt> prompts) {
+    ++n_deals_;
+    constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+    const auto best = std::ranges::min(prompts, {}, &Prompt::rank).rank();
+    auto had_prompts = [&](const Share& share) { return share.last_deal + 1 == n_deals_; };
+    rows_begin_ = kNone;
+    for (const Prompt& prompt : prompts) prompt.ticket->tenant->rows_begin = kNone;
+    for (const Prompt& prompt : prompts) {
+        Tenant& tenant = *prompt.ticket->tenant;
+        const Adapter& adapter = *prompt.ticket->adapter;
+        if (prompt.rank() != best) continue;
+        if (had_prompts(tenant)) rows_begin_ = std::min(rows_begin_, tenant.rows);
+        if (had_prompts(adapter)) tenant.rows_begin = std::min(tenant.rows_begin, adapter.rows);
+    }
+    if (rows_begin_ == kNone) rows_begin_ = rows_floor_;
+    auto begin = [&](Share& share, uint64_t rows) {
+        if (share.last_deal + 1 < n_deals_) share.rows = std::max(share.rows, rows);
+        share.last_deal = n_deals_;
+    };
+    for (const Prompt& prompt : prompts) {
+        Tenant& tenant = *prompt.ticket->tenant;
+        if (tenant.rows_begin == kNone) tenant.rows_begin = tenant.rows_floor;
+        begin(tenant, rows_begin_);
+        begin(*prompt.ticket->adapter, tenant.rows_begin);
+    }
+}
+
+bool FairShare::starves_running(const Ticket& ticket, uint64_t served_ms, uint64_t now_ms) const {
+    return starvation_ms_ > 0 && ticket.tenant->n_promoted == 0 && now_ms >= served_ms + starvation_ms_;
+}
+
+// The rows of one step while they are dealt out: counts as they would be.
+class FairShare::Deal {
+  public:
+    Deal(const FairShare& fair, std::span<const Prompt> prompts) : n_ahead_(fair.n_ahead_) {
+        for (const Prompt& prompt : prompts) {
+            Group& its_tenant = group(*prompt.ticket->tenant);
+            Group& its_adapter = group(*prompt.ticket->adapter);
+            uint64_t end = prompt.is_waiting ? its_adapter.rows + prompt.n_left : prompt.ticket->prompt_end;
+            entries_.push_back({&prompt, prompt.n_left, end, &its_tenant, &its_adapter});
+            if (!prompt.is_waiting) n_open_ = n_running_ = entries_.size();
+        }
+    }
+
+    std::vector<PromptTurn> turns(uint32_t n_rows) {
+        deal(entries_, n_rows);
+        // For rows that waiting ones could not take.
+        std::span<Entry> running = std::span(entries_).first(n_running_);
+        deal(running, n_rows);
+        for (const Entry& entry : running) {
+            if (entry.n_left > 0) add_turn(entry, entry.n_left);
+        }
+        return std::move(turns_);
+    }
+
+  private:
+    static constexpr uint32_t kPortion = 64;  // of long prompts that go side by side
+
+    struct Entry;
+    struct Group {  // a tenant's or an adapter's
+        uint64_t rows = 0;
+        Entry* head = nullptr;  // who of it is next
+    };
+    struct Entry {
+        const Prompt* prompt;
+        uint32_t n_left;
+        uint64_t end;
+        Group *tenant, *adapter;
+
+        // The counts once it has had what it wants now.
+        uint64_t adapter_key(uint64_t n_ahead) const { return adapter->rows + std::min<uint64_t>(n_left, n_ahead * kAdaptersAhead); }
+        uint64_t tenant_key(uint64_t n_ahead) const { return tenant->rows + std::min<uint64_t>(n_left, n_ahead); }
+    };
+
+    Group& group(const Share& share) { return groups_.try_emplace(&share, Group{share.rows, nullptr}).first->second; }
+
+    void deal(std::span<Entry> entries, uint32_t n_rows) {
+        for (Entry* entry = next(entries); entry != nullptr && n_rows > 0; entry = next(entries)) {
+            uint32_t n = std::min(n_rows, entry->n_left);
+            if (entry->n_left > n_ahead_) n = std::min(n, kPortion);
+            if (const size_t i = size_t(entry - entries.data()); i >= n_open_) {
+                // The waiting one that is admitted first begins for the sake of those behind it.
+                if (i > n_open_) {
+                    entry = &entries[n_open_];
+                    n = std::min({n_rows, entry->n_left, kPortion});
+                }
+                ++n_open_;
+            }
+            entry->n_left -= n;
+            entry->tenant->rows += n;
+            entry->adapter->rows += n;
+            n_rows -= n;
+            add_turn(*entry, n);
+        }
+    }
+
+    // Of the best rank the tenant's head that is next, which is the head of its adapter that is next.
+    Entry* next(std::span<Entry> entries) {
+        std::optional<std::pair<bool, int32_t>> best;
+        for (Entry& entry : entries) {
+            if (entry.n_left > 0) best = best ? std::min(*best, entry.prompt->rank()) : entry.prompt->rank();
+            entry.tenant->head = entry.adapter->head = nullptr;
+        }
+        auto take_lesser = [](Entry*& head, Entry& entry, auto key) {
+            auto full_key = [&](const Entry& e) { return std::pair(key(e), e.prompt->arrival); };
+            if (head == nullptr || full_key(entry) < full_key(*head)) head = &entry;
+        };
+        for (Entry& entry : entries) {
+            if (entry.n_left > 0 && entry.prompt->rank() == best) take_lesser(entry.adapter->head, entry, [](const Entry& e) { return e.end; });
+        }
+        for (Entry& entry : entries) {
+            if (entry.adapter->head == &entry) take_lesser(entry.tenant->head, entry, [&](const Entry& e) { return e.adapter_key(n_ahead_); });
+        }
+        Entry* first = nullptr;
+        for (Entry& entry : entries) {
+            if (entry.tenant->head == &entry) take_lesser(first, entry, [&](const Entry& e) { return e.tenant_key(n_ahead_); });
+        }
+        return first;
+    }
+
+    void add_turn(const Entry& entry, uint32_t n) {
+        if (turns_.empty() || turns_.back().index != entry.prompt->index) turns_.push_back({entry.prompt->index, 0});
+        turns_.back().n_rows += n;
+    }
+
+    const uint32_t n_ahead_;
+    std::map<const Share*, Group> groups_;
+    std::vector<Entry> entries_;  // the running ones, then the waiting ones
+    size_t n_running_ = 0, n_open_ = 0;  // of them that run; and those that would begin
+    std::vector<PromptTurn> turns_;
+};
+
+std::vector<PromptTurn> FairShare::deal(std::span<const Prompt> prompts, uint32_t n_rows) {
+    if (prompts.empty()) return {};
+    begin_deal(prompts);
+    return Deal(*this, prompts).turns(n_rows);
 }
 
 uint64_t FairShare::cost_of(const std::string& tenant) const {

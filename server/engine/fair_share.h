@@ -1,5 +1,5 @@
-// Whose turn it is among the waiting requests: by starvation, priority, and what each tenant and
-// each of its adapters has been given so far.
+// Whose turn it is, among the waiting requests and among the prompts that are being computed: by
+// starvation, priority, and what each tenant and each of its adapters has been given so far.
 //
 // Service is counted in token cost: a prompt token that is computed costs 1, a generated one 2. The
 // tenant that has had least is next, and of its adapters the one that has had least (a virtual token
@@ -8,10 +8,21 @@
 // that always have requests waiting the service differs by at most what the running requests of one
 // may still cost and one request more.
 //
+// The rows that steps have for prompts are dealt out likewise, by a count of their own: of rows, when they
+// are computed. Tenants whose prompts are being computed take turns such that the next is whose count is
+// least once it has had what it wants now, at most `n_ahead` rows: a short prompt goes before a long one of
+// which as much is still to come, equal ones go one after the other, and long ones side by side. Whoever
+// had no prompts begins at the least count of those that had. So the count of a tenant that has rows to
+// compute is at most n_ahead and a step's rows below any other's of its priority. Among the adapters of a
+// tenant the same holds with kAdaptersAhead times as much. Of one adapter's prompts that one is next
+// which would have ended first had the adapter's rows been dealt out since it began: a long one waits for no
+// more rows of later ones than it has itself.
+//
 // Priorities come before shares, so they could starve: requests of one tenant and priority that wait
 // while none of them has run for `starvation_ms` have their first promoted, one for each tenant at a
 // time. A promoted request is ahead of all others until it ends, or yields: the engine lets whoever
-// has run for as long, and got on in it, make room for one that starves.
+// has run for as long, and got on in it, make room for one that starves. A prompt that runs but has had
+// no rows for as long is promoted as well.
 //
 // Pure bookkeeping; the caller says what time it is. Engine thread only.
 #pragma once
@@ -20,7 +31,10 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "server/engine/scheduler.h"
 
 namespace lorad::server {
 
@@ -32,7 +46,9 @@ class FairShare {
     struct Tenant;
 
   public:
-    explicit FairShare(uint64_t starvation_ms) : starvation_ms_(starvation_ms) {}  // 0: no promotion
+    // starvation_ms 0: no promotion.
+    explicit FairShare(uint64_t starvation_ms, uint32_t n_ahead = 2048)
+        : starvation_ms_(starvation_ms), n_ahead_(n_ahead) {}
     FairShare(const FairShare&) = delete;
     FairShare& operator=(const FairShare&) = delete;
 
@@ -44,6 +60,7 @@ class FairShare {
         Level* level = nullptr;
         bool is_running = false;
         bool is_promoted = false;
+        uint64_t prompt_end = 0;  // its adapter's count when it would have ended
 
       public:
         bool promoted() const { return is_promoted; }
@@ -69,6 +86,27 @@ class FairShare {
     // The first n of them in the order in which they should be admitted come first.
     void order(std::vector<Candidate>& candidates, size_t n, uint64_t now_ms) const;
 
+    // A request that runs from now on has so many rows to compute before it decodes.
+    void begin_prompt(Ticket& ticket, uint32_t n_rows);
+    void computed(const Ticket& ticket, uint32_t n_rows);  // of its prompt
+    // Whether one that runs, and last had rows at served_ms, is to be promoted.
+    bool starves_running(const Ticket& ticket, uint64_t served_ms, uint64_t now_ms) const;
+
+    struct Prompt {
+        uint32_t index = 0;  // of the caller
+        const Ticket* ticket = nullptr;
+        int32_t priority = 0;
+        uint64_t arrival = 0;
+        uint32_t n_left = 0;      // rows, not 0
+        bool is_waiting = false;  // would begin with its first rows
+        bool is_starving = false;  // or promoted
+
+        std::pair<bool, int32_t> rank() const { return {!is_starving, is_starving ? 0 : priority}; }
+    };
+    // Who gets how many of n_rows of a step, in this order. Of the waiting ones, in their order of admission,
+    // each comes only after the one before. Then come the running ones once more, for rows that others could not take.
+    std::vector<PromptTurn> deal(std::span<const Prompt> prompts, uint32_t n_rows);
+
     uint64_t starvation_ms() const { return starvation_ms_; }
     size_t n_tenants() const { return tenants_.size(); }
     uint64_t cost_of(const std::string& tenant) const;
@@ -78,6 +116,8 @@ class FairShare {
         uint64_t cost = 0;
         uint32_t n_waiting = 0;
         uint32_t n_requests = 0;
+        uint64_t rows = 0;       // of prompts
+        uint64_t last_deal = 0;  // in which it had prompts
     };
     struct Adapter : Share {};
     struct Level {
@@ -89,18 +129,26 @@ class FairShare {
         std::map<std::string, Adapter> adapters;
         std::map<int32_t, Level> levels;  // by priority
         uint64_t floor = 0;               // of its adapters
+        uint64_t rows_begin = 0, rows_floor = 0;  // of its adapters, as below
         uint32_t n_promoted = 0;          // that have not ended
     };
 
     template <typename Shares>
     static void begin_waiting(Shares& shares, Share& share, uint64_t floor);
+    void begin_deal(std::span<const Prompt> prompts);
+    class Deal;
     using Charges = std::map<const Share*, uint64_t>;  // of those that were chosen before
     void order_by_share(std::span<Candidate> same, size_t n, Charges& charges) const;
     bool starves(const Candidate& candidate, uint64_t now_ms) const;
 
+    static constexpr uint32_t kAdaptersAhead = 8;
+
     const uint64_t starvation_ms_;
+    const uint32_t n_ahead_;
     std::map<std::string, Tenant> tenants_;  // with requests, and those that are still ahead
     uint64_t floor_ = 0;                     // cost of the tenant that was served last
+    uint64_t rows_begin_ = 0, rows_floor_ = 0;  // rows with which one begins; of the one that has had most
+    uint64_t n_deals_ = 1;
 };
 
 }  // namespace lorad::server

@@ -8,50 +8,77 @@
 namespace lorad::server {
 namespace {
 
-// The plan in the making: what is still free, and who may be preempted.
+// The plan in the making: what is still free, and who may be preempted. Sequences are named as in the
+// plan: the running ones, then the waiting ones.
 class Planner {
   public:
-    Planner(std::span<const SequenceView> running, uint32_t n_free_blocks,
-            const SchedulerLimits& limits, std::span<const uint32_t> n_holders)
+    Planner(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
+            uint32_t n_free_blocks, const SchedulerLimits& limits,
+            std::span<const uint32_t> n_holders)
         : running_(running),
           limits_(limits),
           n_holders_(n_holders),
           n_free_(n_free_blocks),
           n_rows_left_(limits.n_rows_max),
+          now_(running.begin(), running.end()),
           preempted_(running.size(), false),
-          planned_(running.size(), kNone) {}
+          planned_(running.size() + waiting.size(), kNone) {
+        now_.insert(now_.end(), waiting.begin(), waiting.end());
+    }
 
-    // Plans up to n_rows of running sequence `index`; fewer where neither rows nor blocks suffice.
+    void plan_decode(uint32_t index) {
+        if (!preempted_[index]) plan_running(index, std::min(1u, n_rows_left_));
+    }
+
+    // From now on rows are of prompts.
+    void end_of_decodes() { has_decodes_ = !plan_.rows.empty(); }
+
+    void plan_prompt(const PromptTurn& turn) {
+        if (!is_admitted(turn.index) && !may_admit(turn.index)) return;
+        const SequenceView& sequence = now_[turn.index];
+        uint32_t n_rows = std::min(turn.n_rows, sequence.n_known - sequence.n_computed);
+        n_rows = std::min({n_rows, n_rows_left_, n_affordable(sequence)});
+        if (n_rows == 0) return;
+        if (turn.index < running_.size()) {
+            if (!preempted_[turn.index]) plan_running(turn.index, n_rows);
+            return;
+        }
+        if (!is_admitted(turn.index)) {
+            n_free_ -= sequence.n_idle_blocks;
+            ++plan_.n_admitted;
+        }
+        add(turn.index, n_rows);
+    }
+
+    StepPlan finish() {
+        std::erase_if(plan_.rows, [](const PlannedRows& rows) { return rows.n_rows == 0; });
+        return std::move(plan_);
+    }
+
+  private:
+    static constexpr uint32_t kNone = 0xffffffffu;
+
+    // Plans n_rows more of a running one; fewer where blocks do not suffice.
     void plan_running(uint32_t index, uint32_t n_rows) {
-        const SequenceView& sequence = running_[index];
-        n_rows = std::min(n_rows, n_rows_left_);
         if (n_rows == 0) return;
-        while (rows_that_fit(sequence, n_rows) == 0 && preempt_last_after(index)) {
+        while (rows_that_fit(index, n_rows) == 0 && preempt_last_after(index)) {
         }
-        n_rows = rows_that_fit(sequence, n_rows);
-        if (n_rows == 0) return;
-        planned_[index] = uint32_t(plan_.rows.size());
-        add(index, sequence, n_rows);
+        n_rows = rows_that_fit(index, n_rows);
+        if (n_rows > 0) add(index, n_rows);
     }
 
-    // Blocks that the running prefills of this step have yet to take for the tokens they already
-    // know.
-    uint32_t n_promised_blocks() const {
-        uint32_t n_promised = 0;
-        for (size_t i = 0; i < running_.size(); ++i) {
-            if (preempted_[i]) continue;
-            uint32_t n_needed = blocks_for(running_[i].n_known, limits_.block_tokens);
-            uint32_t n_held = running_[i].n_blocks;
-            if (planned_[i] != kNone) n_held += plan_.rows[planned_[i]].n_new_blocks;
-            if (n_needed > n_held) n_promised += n_needed - n_held;
-        }
-        return n_promised + n_promised_to_admitted_;
-    }
+    bool is_admitted(uint32_t index) const { return index < running_.size() + plan_.n_admitted; }
 
-    // What is left of the step for prompts, once the decodes are planned.
-    void end_of_decodes() {
-        if (!plan_.rows.empty())
-            n_rows_left_ = std::min(n_rows_left_, limits_.n_prefill_rows_max);
+    // Whether it is the next of the waiting ones, and there are a place and blocks for it.
+    bool may_admit(uint32_t index) {
+        const SequenceView& sequence = now_[index];
+        CHECK(sequence.n_blocks * limits_.block_tokens == sequence.n_computed &&
+              sequence.n_computed < sequence.n_known);
+        if (index != running_.size() + plan_.n_admitted || !plan_.preempted.empty()) return false;
+        uint32_t n_needed = n_missing_blocks(sequence) + sequence.n_idle_blocks;
+        if (index < limits_.n_sequences_max && n_needed + n_promised_blocks() <= n_free_) return true;
+        if (index == running_.size() && sequence.is_starving) yield();
+        return false;
     }
 
     // Makes a place for one that starves.
@@ -64,53 +91,63 @@ class Planner {
         }
     }
 
-    bool admit(uint32_t waiting_index, const SequenceView& sequence) {
-        CHECK(sequence.n_blocks * limits_.block_tokens == sequence.n_computed &&
-              sequence.n_computed < sequence.n_known);
-        uint32_t n_running = uint32_t(running_.size() - plan_.preempted.size()) + plan_.n_admitted;
-        if (n_rows_left_ == 0 || n_running >= limits_.n_sequences_max) return false;
-        uint32_t n_needed =
-            blocks_for(sequence.n_known, limits_.block_tokens) - sequence.n_blocks;
-        if (n_needed + sequence.n_idle_blocks + n_promised_blocks() > n_free_) return false;
-        n_free_ -= sequence.n_idle_blocks;
-        uint32_t n_rows = std::min(sequence.n_known - sequence.n_computed, n_rows_left_);
-        add(uint32_t(running_.size()) + waiting_index, sequence, n_rows);
-        n_promised_to_admitted_ += n_needed - plan_.rows.back().n_new_blocks;
-        ++plan_.n_admitted;
-        return true;
+    // For the tokens that it knows already.
+    uint32_t n_missing_blocks(const SequenceView& sequence) const {
+        uint32_t n_needed = blocks_for(sequence.n_known, limits_.block_tokens);
+        return n_needed > sequence.n_blocks ? n_needed - sequence.n_blocks : 0;
+    }
+    // Blocks that those that run after this step have yet to take.
+    uint32_t n_promised_blocks() const {
+        uint32_t n_promised = 0;
+        for (uint32_t i = 0; is_admitted(i); ++i) {
+            if (i >= running_.size() || !preempted_[i]) n_promised += n_missing_blocks(now_[i]);
+        }
+        return n_promised;
     }
 
-    bool preempted(uint32_t index) const { return preempted_[index]; }
-    StepPlan finish() {
-        std::erase_if(plan_.rows, [](const PlannedRows& rows) { return rows.n_rows == 0; });
-        return std::move(plan_);
+    uint32_t n_rows_of_step(const SequenceView& sequence) const {
+        return has_decodes_ ? sequence.n_rows_beside : sequence.n_rows_alone;
     }
-    bool preempted_any() const { return !plan_.preempted.empty(); }
+    // Of its prompt, beside what is planned of others.
+    uint32_t n_affordable(const SequenceView& sequence) const {
+        return uint32_t(std::max(prompts_left_, 0.0) * n_rows_of_step(sequence) + 1e-6);
+    }
 
-  private:
-    static constexpr uint32_t kNone = 0xffffffffu;
-
-    uint32_t rows_that_fit(const SequenceView& sequence, uint32_t n_rows) const {
+    uint32_t rows_that_fit(uint32_t index, uint32_t n_rows) const {
+        const SequenceView& sequence = now_[index];
         uint64_t n_room =
             uint64_t(sequence.n_blocks + n_free_) * limits_.block_tokens - sequence.n_computed;
         return uint32_t(std::min<uint64_t>(n_rows, n_room));
     }
 
-    void add(uint32_t index, const SequenceView& sequence, uint32_t n_rows) {
+    void add(uint32_t index, uint32_t n_rows) {
+        SequenceView& sequence = now_[index];
         uint32_t n_needed = blocks_for(sequence.n_computed + n_rows, limits_.block_tokens);
         uint32_t n_new = n_needed > sequence.n_blocks ? n_needed - sequence.n_blocks : 0;
         CHECK(n_new <= n_free_ && n_rows <= n_rows_left_);
+        if (planned_[index] == kNone) {
+            planned_[index] = uint32_t(plan_.rows.size());
+            plan_.rows.push_back({index, 0, 0});
+        }
+        PlannedRows& planned = plan_.rows[planned_[index]];
+        planned.n_rows += n_rows;
+        planned.n_new_blocks += n_new;
         n_free_ -= n_new;
         n_rows_left_ -= n_rows;
-        plan_.rows.push_back({index, n_rows, n_new});
+        if (!is_decode(index)) prompts_left_ -= double(n_rows) / n_rows_of_step(sequence);
+        sequence.n_computed += n_rows;
+        sequence.n_blocks += n_new;
+    }
+
+    bool is_decode(uint32_t index) const {
+        return index < running_.size() && running_[index].n_known - running_[index].n_computed == 1;
     }
 
     // Frees the blocks of the last running sequence that comes after `index`; false if there is
     // none.
     bool preempt_last_after(uint32_t index) {
         for (uint32_t victim = uint32_t(running_.size()); victim-- > index + 1;) {
-            if (preempted_[victim] || running_[victim].n_blocks + planned_blocks(victim) == 0)
-                continue;
+            if (preempted_[victim] || now_[victim].n_blocks == 0) continue;
             preempt(victim);
             return true;
         }
@@ -125,6 +162,7 @@ class Planner {
         PlannedRows& rows = plan_.rows[planned_[victim]];
         n_free_ += rows.n_new_blocks;
         n_rows_left_ += rows.n_rows;
+        if (!is_decode(victim)) prompts_left_ += double(rows.n_rows) / n_rows_of_step(now_[victim]);
         rows = {victim, 0, 0};
         planned_[victim] = kNone;
     }
@@ -140,17 +178,15 @@ class Planner {
         return n_free;
     }
 
-    uint32_t planned_blocks(uint32_t index) const {
-        return planned_[index] == kNone ? 0 : plan_.rows[planned_[index]].n_new_blocks;
-    }
-
     std::span<const SequenceView> running_;
     const SchedulerLimits& limits_;
     std::span<const uint32_t> n_holders_;
     std::map<BlockId, uint32_t> n_let_go_;  // of blocks with several holders, by preempted ones
     uint32_t n_free_;
     uint32_t n_rows_left_;
-    uint32_t n_promised_to_admitted_ = 0;
+    bool has_decodes_ = false;
+    double prompts_left_ = 1;  // of what the step may have of them
+    std::vector<SequenceView> now_;  // with what is planned, but for the preempted ones
     std::vector<bool> preempted_;
     std::vector<uint32_t> planned_;  // index into plan_.rows, or kNone
     StepPlan plan_;
@@ -160,25 +196,22 @@ class Planner {
 
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
                    uint32_t n_free_blocks, const SchedulerLimits& limits,
-                   std::span<const uint32_t> n_holders) {
+                   std::span<const uint32_t> n_holders, std::span<const PromptTurn> turns) {
     CHECK(limits.n_sequences_max > 0 && limits.n_rows_max >= limits.n_sequences_max &&
           limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
-    Planner planner(running, n_free_blocks, limits, n_holders);
-    auto is_decode = [&](uint32_t i) { return running[i].n_known - running[i].n_computed == 1; };
+    Planner planner(running, waiting, n_free_blocks, limits, n_holders);
+    auto is_decode = [&](uint32_t i) {
+        return i < running.size() && running[i].n_known - running[i].n_computed == 1;
+    };
     for (uint32_t i = 0; i < running.size(); ++i) {
-        if (!planner.preempted(i) && is_decode(i)) planner.plan_running(i, 1);
+        if (is_decode(i)) planner.plan_decode(i);
     }
     planner.end_of_decodes();
-    for (uint32_t i = 0; i < running.size(); ++i) {
-        if (planner.preempted(i) || is_decode(i)) continue;
-        planner.plan_running(i, running[i].n_known - running[i].n_computed);
-    }
-    if (!planner.preempted_any()) {
-        for (uint32_t i = 0; i < waiting.size(); ++i) {
-            if (planner.admit(i, waiting[i])) continue;
-            if (i == 0 && waiting[0].is_starving) planner.yield();
-            break;
+    for (const PromptTurn& turn : turns) planner.plan_prompt(turn);
+    if (turns.empty()) {
+        for (uint32_t i = 0; i < running.size() + waiting.size(); ++i) {
+            if (!is_decode(i)) planner.plan_prompt({i, limits.n_rows_max});
         }
     }
     return planner.finish();

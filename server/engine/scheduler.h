@@ -2,16 +2,18 @@
 // lock, so that a failure is reproduced from its input.
 //
 // Rules:
-//   1. Running sequences come before waiting ones, decodes before prefill chunks, earlier ones in the
-//      caller's order before later ones.
-//   2. A step has at most n_rows_max rows. Where it has decodes, at most n_prefill_rows_max of them
-//      are of prompts, so that no decode waits for a long prompt.
+//   1. Decodes come before prompts, in the caller's order. Prompts, running and waiting, get rows in
+//      the order of `turns` (FairShare::deal), so that a short one need not wait for a long one that
+//      is half computed.
+//   2. A step has at most n_rows_max rows. How many of them are of prompts each sequence limits for
+//      itself, as its rows have their price: beside decodes, so that these do not wait for a long
+//      prompt, and without, so that whoever comes meanwhile does not.
 //   3. A sequence that needs KV blocks takes free ones, else those of the last running sequence that
 //      comes after itself (which goes back to waiting and is recomputed), else it skips this step.
-//   4. Waiting sequences are admitted in the caller's order, none before one that cannot be, when the
-//      blocks for all tokens they have so far are free beyond what the running prefills still need,
-//      and nothing was preempted in this step. Blocks of its prefix that are held already, or idle
-//      in the prefix cache, a sequence need not compute.
+//   4. Waiting sequences are admitted in the caller's order, none before one that cannot be, when
+//      there are rows for them, the blocks for all tokens they have so far are free beyond what the
+//      running prefills still need, and nothing was preempted in this step. Blocks of its prefix
+//      that are held already, or idle in the prefix cache, a sequence need not compute.
 //   5. Where the first waiting one starves for want of a place or of blocks, the last running
 //      sequence that may yield goes back to waiting; one in a step.
 // The first running sequence can always take what it needs, and no admitted sequence can need more
@@ -31,7 +33,6 @@ struct SchedulerLimits {
     uint32_t n_rows_max = 0;       // rows (tokens) in one step; at least n_sequences_max
     uint32_t n_sequences_max = 0;  // running at once
     uint32_t block_tokens = 64;    // tokens in one KV block
-    uint32_t n_prefill_rows_max = std::numeric_limits<uint32_t>::max();  // beside decodes
 };
 
 // One sequence as the scheduler sees it. `known` tokens are the prompt and what was generated;
@@ -48,6 +49,16 @@ struct SequenceView {
     std::span<const BlockId> blocks = {};
     bool may_yield = false;    // running: it has had a fair time, and got on in it
     bool is_starving = false;  // waiting: it has to come in
+    // Of its prompt in a step with decodes, and in one without. A step that gives half of them to one
+    // sequence has half of what the others may have left for these.
+    uint32_t n_rows_beside = std::numeric_limits<uint32_t>::max();
+    uint32_t n_rows_alone = std::numeric_limits<uint32_t>::max();
+};
+
+// Up to n_rows of a prompt. Several turns of one sequence add up.
+struct PromptTurn {
+    uint32_t index = 0;  // as in PlannedRows
+    uint32_t n_rows = 0;
 };
 
 struct PlannedRows {
@@ -64,10 +75,12 @@ struct StepPlan {
     uint32_t n_admitted = 0;  // the first n of `waiting` join the running ones
 };
 
-// `running` and `waiting` are in the order in which they are to be served. `n_holders`: by block, how many of the running sequences hold it; empty: none has two.
+// `running` is in the order in which they keep their blocks, `waiting` in that of admission. `turns` names all running prompts; those of waiting ones come in the
+// order of admission. Without any, prompts are served in the order of `running`, then `waiting`. `n_holders`: by block, how many of the running sequences hold it;
+// empty: none has two.
 StepPlan plan_step(std::span<const SequenceView> running, std::span<const SequenceView> waiting,
                    uint32_t n_free_blocks, const SchedulerLimits& limits,
-                   std::span<const uint32_t> n_holders = {});
+                   std::span<const uint32_t> n_holders = {}, std::span<const PromptTurn> turns = {});
 
 // Blocks that n_tokens take.
 inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) {

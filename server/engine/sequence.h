@@ -38,6 +38,7 @@ struct Sequence {
     uint64_t arrival = 0;         // order of arrival
     uint64_t arrived_ms = 0;      // by the engine's clock, as admitted_ms
     uint64_t admitted_ms = 0;     // the last time
+    uint64_t served_ms = 0;       // when it last had rows, or was admitted
     uint32_t n_generated_before = 0;  // when it was admitted the last time
     bool lost_blocks = false;     // to one that comes before it, and waits to go on
     bool prompt_logprobs_sent = false;

@@ -146,6 +146,8 @@ def backlogged(card, server, seconds):
 def run(card):
     card.gtest("the service of two backlogged tenants", "server_tests", "FairShare.TheServiceOfTwoBackloggedTenantsStaysWithinTheBound:"
                                                                         "FairEngine.AFloodOfOneTenantDoesNotHoldUpAnother:Quotas.*:TenantsTest.TokensHaveAQuota")
+    card.gtest("the prompts of tenants share the rows of steps", "server_tests", "FairPrompts.*:FairEngine.AShortPromptIsInTheNextStepThoughALongOneIsHalfComputed:"
+                                                                                 "FairEngine.PromptsOfBackloggedTenantsAreComputedAlike:SchedulerSimulation.*")
     adapter = padded_adapter(card.folder)
     path = key_file(card.folder, **{name: {} for name in CALM}, noisy={"max_queued_requests": 8},
                     limited={"requests_per_minute": 12, "tokens_per_minute": 12000, "max_queued_requests": 2})

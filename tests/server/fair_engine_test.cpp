@@ -2,8 +2,10 @@
 // millisecond.
 //
 // LORAD_TEST_STEPS makes the simulation long, LORAD_TEST_SEED repeats one.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -203,6 +205,72 @@ TEST(FairEngine, DecodesGoOnBesideALongPrompt) {
     f.send("t", 4000, 1);
     f.run_until_idle();
     EXPECT_EQ(f.f.runner.n_rows_max(), 1024u);
+}
+
+TEST(FairEngine, AShortPromptIsInTheNextStepThoughALongOneIsHalfComputed) {
+    // Of another tenant and of the same; alone with the long one, and beside decodes in few rows.
+    for (const char* tenant : {"calm", "heavy"}) {
+        for (bool decodes : {false, true}) {
+            EngineOptions options = options_of(512, {512, 8, 64});
+            options.n_prefill_rows_max = 64;
+            Fixture f(options);
+            if (decodes) f.send("third", 10, 1000);
+            f.steps(3);
+            size_t big = f.send("heavy", 20000, 5);
+            f.steps(6);
+            size_t small = f.send(tenant, 48, 5);
+            f.steps(6);
+            EXPECT_FALSE(f.all[small].tokens.empty());
+            EXPECT_LE(f.wait_of(small), 4u) << "two steps in flight, its own, and it is told";
+            EXPECT_TRUE(f.all[big].tokens.empty());
+            f.run_until_idle();
+            EXPECT_EQ(f.all[big].tokens, fake_continuation(f.all[big].request.prompt, kNoAdapterSlot, 5));
+        }
+    }
+}
+
+TEST(FairEngine, ALongPromptMovesOnUnderAFloodOfUrgentOnes) {
+    EngineOptions options = options_of(512, {128, 8, 64});
+    options.n_prefill_rows_max = 64;
+    options.prefix_cache = false;
+    Fixture f(options);
+    f.collect_every = 8;
+    f.send("t", 10, 3000);
+    f.steps(3);
+    size_t big = f.send("t", 4000, 5, 1);
+    f.steps(10);
+    // More rows than there are come in each step.
+    for (int i = 0; i < 1200 && f.all[big].tokens.empty(); ++i) {
+        f.send("t", 80, 1, 0, 7);
+        f.step();
+    }
+    EXPECT_GE(f.wait_of(big), 500u) << "urgent ones do come first";
+    EXPECT_LE(f.wait_of(big), 500u + 4000 / 64 + 30u) << "the bound, and its own steps";
+    f.run_until_idle();
+}
+
+// Two tenants that always have prompts waiting, long ones and short ones: what is computed of them is shared evenly.
+TEST(FairEngine, PromptsOfBackloggedTenantsAreComputedAlike) {
+    EngineOptions options = options_of(1024, {256, 16, 64});
+    options.prefix_cache = false;
+    Fixture f(options);
+    f.collect_every = 4;
+    std::map<std::string, uint32_t> size{{"long", 3000}, {"short", 60}};
+    std::map<std::string, std::vector<size_t>> sent;
+    double worst = 0;
+    for (int step = 0; step < 1500; ++step) {
+        std::map<std::string, uint64_t> done;
+        for (auto& [tenant, n_prompt] : size) {
+            uint32_t n_open = 0;
+            for (size_t i : sent[tenant]) (f.all[i].end ? done[tenant] += n_prompt : n_open += 1);
+            for (; n_open < (tenant == "long" ? 3u : 30u); ++n_open) sent[tenant].push_back(f.send(tenant, n_prompt, 1));
+        }
+        f.step();
+        worst = std::max(worst, std::abs(double(done["long"]) - double(done["short"])));
+    }
+    // The bound, one that is half computed, and what was not collected yet.
+    EXPECT_LE(worst, 256.0 + 64 + 3000 + 256 * 8);
+    EXPECT_GE(sent["short"].size() * 60, 1500u * 256 / 3);
 }
 
 TEST(FairEngine, ARequestThatTakesTooLongEndsWithWhatThereIs) {

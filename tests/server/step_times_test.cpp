@@ -103,5 +103,54 @@ TEST(StepTimes, NeverLessThanABlockAndNeverMoreThanAStep) {
     EXPECT_EQ(small.n_prefill_rows(0), 64u);
 }
 
+// Prompts that never end, of a device that takes `fixed` and `row` for each row; returns the rows of the last step.
+uint32_t alone_after(StepTimes& times, uint32_t n_steps, double fixed, double row) {
+    for (uint32_t i = 0; i < n_steps; ++i) {
+        uint32_t n = times.n_rows_alone(0);
+        times.observe_alone(n, 0, fixed + n * row);
+    }
+    return times.n_rows_alone(0);
+}
+
+TEST(StepTimes, AStepOfPromptsAloneTakesItsTimeAndNoLonger) {
+    StepTimes slow(16, 2048, 1.7, 0.1);
+    EXPECT_EQ(alone_after(slow, 50, 0.002, 0.001), 96u);
+    // 17,000 rows/s: a step of 2,048 rows takes 120 ms.
+    StepTimes fast(16, 8192, 1.7, 0.12);
+    EXPECT_NEAR(alone_after(fast, 50, 0.0, 1.0 / 17000), 2040, 16);
+    StepTimes limited(16, 1000, 1.7, 0.1);
+    EXPECT_EQ(alone_after(limited, 50, 0.0, 1e-6), 1000u);
+    StepTimes very_slow(16, 2048, 1.7, 0.1);
+    EXPECT_EQ(alone_after(very_slow, 50, 0.0, 1.0), StepTimes::kAloneRowsMin);
+}
+
+TEST(StepTimes, ShortPromptsAloneDoNotSayWhatLongOnesTake) {
+    StepTimes times(16, 2048, 1.7, 0.1);
+    uint32_t n = alone_after(times, 50, 0.008, 0.00005);
+    ASSERT_GE(n, 1800u);
+    for (int i = 0; i < 100; ++i) times.observe_alone(20, 0, 0.008 + 20 * 0.00005);
+    EXPECT_EQ(times.n_rows_alone(0), n);
+}
+
+TEST(StepTimes, AloneItRecoversFromASlowFirstStepOfAShape) {
+    StepTimes times(16, 2048, 1.7, 0.1);
+    times.observe_alone(times.n_rows_alone(0), 0, 3.0);
+    EXPECT_EQ(times.n_rows_alone(0), StepTimes::kAloneRowsMin);
+    EXPECT_GE(alone_after(times, 10, 0.008, 0.00005), 900u);
+    EXPECT_GE(alone_after(times, 30, 0.008, 0.00005), 1800u);
+}
+
+TEST(StepTimes, RowsOfSeveralContextsAreCountedByWhatTheyCost) {
+    StepTimes times(16, 2048, 1.7);
+    EXPECT_EQ(times.n_equivalent(64, 0, 16000), 64.0) << "nothing is known yet";
+    times.observe(0, 0, kQuiet);
+    for (int i = 0; i < 20; ++i) {
+        times.observe(32, 500, kQuiet + 32 * kRow);
+        times.observe(32, 16000, kQuiet + 32 * kRow * 4);
+    }
+    EXPECT_NEAR(times.n_equivalent(64, 500, 16000), 16.0, 0.01);
+    EXPECT_NEAR(times.n_equivalent(64, 16000, 16000), 64.0, 0.01);
+}
+
 }  // namespace
 }  // namespace lorad::server

@@ -311,17 +311,6 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
-// Of the step that is being made.
-double Engine::n_prompt_rows(const Flight& flight) const {
-    double n = 0;
-    for (const Planned& planned : planned_) {
-        const Sequence& sequence = *planned.sequence;
-        bool is_decode = planned.n_rows == 1 && planned.output >= 0;
-        if (!is_decode) n += step_times_.n_equivalent(planned.n_rows, sequence.n_computed, flight.prompt_context);
-    }
-    return n;
-}
-
 // Of the youngest step, when all tokens before it are known: what the grammars allow next, and its
 // draw, where that waits for them.
 Status Engine::prepare_draw() {

@@ -146,6 +146,17 @@ void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& 
                         .is_starving = sequence.ticket.promoted()});
 }
 
+// Of the step that is being made.
+double Engine::n_prompt_rows(const Flight& flight) const {
+    double n = 0;
+    for (const Planned& planned : planned_) {
+        const Sequence& sequence = *planned.sequence;
+        bool is_decode = planned.n_rows == 1 && planned.output >= 0;
+        if (!is_decode) n += step_times_.n_equivalent(planned.n_rows, sequence.n_computed, flight.prompt_context);
+    }
+    return n;
+}
+
 // A prompt that others have kept from getting on goes before all of them.
 void Engine::promote_starving_prompts() {
     bool promoted = false;

@@ -1,4 +1,5 @@
 // How the rows that steps have for prompts are dealt out.
+#include <algorithm>
 #include <deque>
 #include <limits>
 #include <map>

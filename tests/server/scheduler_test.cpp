@@ -280,7 +280,8 @@ TEST(SchedulerSimulation, PlansKeepToTheirLimits) {
         }
         for (uint32_t i = 0; i < plan.n_admitted; ++i) EXPECT_TRUE(planned.contains(uint32_t(running.size()) + i));
         // A preempted decode may have been the one that made this a step with decodes.
-        if (seed % 2 == 1 && preempted.empty()) EXPECT_LE(n_prompt_rows, n_decodes > 0 ? n_beside : n_alone);
+        const bool is_limited = seed % 2 == 1 && preempted.empty();
+        EXPECT_LE(n_prompt_rows, !is_limited ? limits.n_rows_max : n_decodes > 0 ? n_beside : n_alone);
         if (!running.empty() && !preempted.contains(0) && seed % 2 == 0 && n_rows_of(plan) < limits.n_rows_max) {
             bool has_blocks = running[0].n_blocks * 16 > running[0].n_computed || n_free > 0;
             EXPECT_TRUE(!has_blocks || planned.contains(0));

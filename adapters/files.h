@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "proto/base/digest.h"
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
 
@@ -56,26 +57,5 @@ class FileReader {
 
 // open() and read_all().
 Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
-
-// 64 lower-case hex digits.
-std::string sha256_hex(std::span<const std::byte> bytes);
-
-// SHA-256 of what comes piece by piece. For one thread.
-class Sha256 {
-  public:
-    Sha256();
-    ~Sha256();
-    Sha256(const Sha256&) = delete;
-    Sha256& operator=(const Sha256&) = delete;
-    void add(std::span<const std::byte> bytes);
-    void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-    // Either of them once, at the end.
-    std::string hex();
-    std::array<std::byte, 32> digest();
-
-  private:
-    struct Context;
-    std::unique_ptr<Context> context_;
-};
 
 }  // namespace lorad::adapters

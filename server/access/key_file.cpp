@@ -1,6 +1,7 @@
 #include "server/access/key_file.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -9,7 +10,6 @@
 #include <span>
 
 #include <fcntl.h>
-#include <openssl/sha.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -138,9 +138,9 @@ Error bad_file(const std::string& path, std::string_view what) {
 }  // namespace
 
 KeyDigest digest_of_key(std::string_view key) {
-    KeyDigest digest{};
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-    return digest;
+    Sha256 digest;
+    digest.add(key);
+    return std::bit_cast<KeyDigest>(digest.digest());
 }
 
 Result<int64_t> parse_utc(std::string_view text) {

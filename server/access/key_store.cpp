@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include "proto/base/clock.h"
+#include "proto/base/digest.h"
 #include "proto/base/format.h"
 
 namespace lorad::server::access {
@@ -15,11 +13,8 @@ namespace {
 constexpr std::string_view kFullKeyId = "api-key";
 
 std::string salt_of(std::string_view secret, std::string_view tenant) {
-    std::string salt(32, '\0');
-    unsigned size = 0;
-    HMAC(EVP_sha256(), secret.data(), int(secret.size()), reinterpret_cast<const unsigned char*>(tenant.data()), tenant.size(),
-         reinterpret_cast<unsigned char*>(salt.data()), &size);
-    return salt;
+    const Sha256Digest salt = hmac_sha256(secret, tenant);
+    return std::string(reinterpret_cast<const char*>(salt.data()), salt.size());
 }
 
 // RFC 6750: the word in any case, one blank or more, the key.

@@ -137,7 +137,7 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
     }
     writer.key("files").begin_object();
     for (const auto& [name, content] : form.files)
-        writer.field(name, "sha256:" + adapters::sha256_hex(bytes_of(content)));
+        writer.field(name, "sha256:" + sha256_hex(bytes_of(content)));
     writer.end_object().end_object();
     TRY_ASSIGN(form.request, proto::parse_register_request(writer.take()));
     return form;

@@ -32,7 +32,7 @@ class StoreLife {
         std::ifstream file(path, std::ios::binary);
         return std::string(std::istreambuf_iterator<char>(file), {});
     }
-    static std::string digest(std::string_view text) { return adapters::sha256_hex(std::as_bytes(std::span(text))); }
+    static std::string digest(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
     static Result<std::unique_ptr<adapters::Store>> open(const std::filesystem::path& folder) {
         TRY_ASSIGN(std::unique_ptr<adapters::FileSystem> files, adapters::open_file_system(folder));

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view body(reinterpret_cast<const char*>(data), size);
     (void)adapters::parse_manifest(body).ok();
     const std::string text =
-        "{\"format\":1,\"sha256\":\"" + adapters::sha256_hex(std::as_bytes(std::span(body))) + "\",\"registry\":" + std::string(body) + "}\n";
+        "{\"format\":1,\"sha256\":\"" + sha256_hex(std::as_bytes(std::span(body))) + "\",\"registry\":" + std::string(body) + "}\n";
     const auto catalogue = adapters::parse_manifest(text);
     if (!catalogue.ok()) {
         CHECK(catalogue.error().code == ErrorCode::kIo);

@@ -215,7 +215,7 @@ class HttpTest : public ::testing::Test {
         return {std::istreambuf_iterator<char>(file), {}};
     }
     static std::string sha256_of(std::string_view text) {
-        return adapters::sha256_hex(std::as_bytes(std::span(text.data(), text.size())));
+        return sha256_hex(std::as_bytes(std::span(text.data(), text.size())));
     }
     // Uploads a file; its digest as "sha256:...".
     std::string put_blob(const std::string& content, int expected_status = 201) {

@@ -38,6 +38,8 @@ Error request_error(int32_t code, LoradBytes bytes) {
     switch (code) {
         case LORAD_TEXT_PANIC:
             return make_error(ErrorCode::kInternal, std::move(message));
+        case LORAD_TEXT_NO_MEMORY:
+            return make_error(ErrorCode::kOutOfMemory, std::move(message));
         case LORAD_TEXT_TEMPLATE_RAISED:
             return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
         case LORAD_TEXT_TEMPLATE_FAILED:
@@ -82,6 +84,8 @@ int64_t local_wall_clock() {
 }
 
 }  // namespace
+
+bool text_reserve_is_whole() { return lorad_text_reserve_is_whole() != 0; }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const fs::path& model_dir) {
     const fs::path path = model_dir / "tokenizer.json";

@@ -21,6 +21,10 @@ struct LoradGrammar;
 
 namespace lorad::model {
 
+// False while memory is short: an allocation of the crate has failed, and what is under way lives on
+// its reserve. Nothing new should be begun. Any thread.
+bool text_reserve_is_whole();
+
 // How tokens become text, as far as decoding one token after the other cares.
 enum class DecoderKind : uint8_t {
     kByteLevel,     // the tokens' bytes joined; ill-formed UTF-8 is replaced by U+FFFD

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "model/text.h"
+
 namespace lorad::server {
 
 namespace {
@@ -33,6 +35,8 @@ bool take_reserve() {
 
 void install_memory_reserve() { (void)take_reserve(); }
 
-bool memory_reserve_is_whole() { return g_reserve.load(std::memory_order_relaxed) != nullptr || take_reserve(); }
+bool memory_reserve_is_whole() {
+    return (g_reserve.load(std::memory_order_relaxed) != nullptr || take_reserve()) && model::text_reserve_is_whole();
+}
 
 }  // namespace lorad::server

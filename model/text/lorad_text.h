@@ -43,6 +43,7 @@ enum {
     LORAD_TEXT_NO_TEMPLATE = 5,
     LORAD_TEXT_REJECTED = 6,  // a token that the grammar does not allow
     LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further
+    LORAD_TEXT_NO_MEMORY = 8,
 };
 
 // How the tokenizer turns tokens into text, as far as incremental decoding cares.
@@ -63,6 +64,10 @@ enum {
     LORAD_GRAMMAR_REGEX = 1,
     LORAD_GRAMMAR_LARK = 2,
 };
+
+// 0 from an allocation of this library that failed on until there is memory again: calls under way
+// go on with memory that was set aside, 32 MiB; new ones should not be made.
+int32_t lorad_text_reserve_is_whole(void);
 
 void lorad_text_free_bytes(LoradBytes bytes);
 void lorad_text_free_ids(LoradIds ids);

@@ -2,6 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use crate::reserve::{self, Room};
 use crate::{ChatTemplate, Code, Failure, TextTokenizer};
 
 pub type LoradTokenizer = std::sync::Arc<TextTokenizer>;
@@ -65,6 +66,9 @@ fn quiet_panics() {
     ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 }
 
+/// What Oniguruma, in C and without our reserve, says of ONIGERR_MEMORY; its wrapper panics with that, and nothing is harmed.
+const REGEX_WITHOUT_MEMORY: &str = "fail to memory allocation";
+
 /// Runs the body of an exported function: turns its failure into code and message, and a panic into
 /// one as well.
 pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
@@ -78,7 +82,11 @@ pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>)
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
-            Failure::new(Code::Panic, format!("text library panicked: {text}"))
+            if text.ends_with(REGEX_WITHOUT_MEMORY) {
+                Failure::new(Code::NoMemory, "no memory to match a pattern")
+            } else {
+                Failure::new(Code::Panic, format!("text library panicked: {text}"))
+            }
         }
     };
     if !error.is_null() {
@@ -92,6 +100,11 @@ pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>)
 pub fn guard_value<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     quiet_panics();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(on_panic)
+}
+
+#[no_mangle]
+pub extern "C" fn lorad_text_reserve_is_whole() -> i32 {
+    reserve::is_whole() as i32
 }
 
 #[no_mangle]
@@ -138,6 +151,7 @@ pub unsafe extern "C" fn lorad_tokenizer_encode(
 ) -> i32 {
     guard(error, || {
         let text = text.text("text")?.unwrap_or("");
+        let _room = Room::for_input(text.len())?;
         out.write(give_ids((*tokenizer).encode(text, add_special_tokens != 0)?));
         Ok(())
     })
@@ -264,6 +278,7 @@ pub unsafe extern "C" fn lorad_template_render(
 ) -> i32 {
     guard(error, || {
         let input = input.text("template input")?.unwrap_or("");
+        let _room = Room::for_input(input.len())?;
         out.write(give_bytes((*template).render(input, now)?.into_bytes()));
         Ok(())
     })

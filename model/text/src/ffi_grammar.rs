@@ -1,6 +1,7 @@
 //! The exported functions for grammars.
 
 use crate::ffi::{guard, guard_value, LoradBytes, LoradText, LoradTokenizer};
+use crate::reserve::Room;
 use crate::{Code, Failure, Grammar, GrammarKind};
 
 #[no_mangle]
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn lorad_grammar_new(
             }
         };
         let source = source.text("grammar")?.unwrap_or("");
+        let _room = Room::for_input(source.len())?;
         let eos = if eos_count == 0 { &[] } else { std::slice::from_raw_parts(eos_ids, eos_count) };
         let grammar = Grammar::new(&*tokenizer, kind, source, eos, vocab_size)?;
         out.write(Box::into_raw(Box::new(grammar)));

@@ -7,6 +7,9 @@ mod ffi;
 mod ffi_grammar;
 mod grammar;
 mod jinja;
+mod reserve;
+mod reserve_c;
+mod reserve_thread;
 mod tokenizer;
 
 pub use chat::ChatTemplate;
@@ -23,6 +26,7 @@ pub enum Code {
     NoTemplate = 5,
     Rejected = 6,
     Panic = 7,
+    NoMemory = 8,
 }
 
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "proto/base/log_failure.h"
 #include "proto/base/printable.h"
 #include "proto/json.h"
 
@@ -53,6 +54,13 @@ void set_log_format(LogFormat format) {
 void log_line(LogLevel level, std::string_view line) {
     if (!log_enabled(level)) return;
     write(level, g_format == LogFormat::kJson ? "\"message\":" + json_quote(line) : std::string(line));
+}
+
+void log_failure(const char* what, const std::exception& why) noexcept {
+    try {
+        log_error("{}: {}", what, why.what());
+    } catch (...) {
+    }
 }
 
 void log_event(LogLevel level, std::string_view what, std::initializer_list<LogField> fields) {

@@ -5,12 +5,14 @@
 #include <exception>
 #include <limits>
 #include <new>
+#include <stdexcept>
 
 #include <httplib.h>
 #include <sys/resource.h>
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/log_failure.h"
 #include "server/http/bounded_body.h"
 #include "server/http/guard/plain_reply.h"
 #include "server/memory_reserve.h"
@@ -96,8 +98,8 @@ class LibrarySink final : public HttpSink {
     bool gone_ = false;
 };
 
-HttpReply internal_error(const char* what) {
-    log_error("a request handler threw: {}", what);
+HttpReply internal_error(const std::exception& why) {
+    log_failure("a request handler threw", why);
     return error_reply(make_error(ErrorCode::kInternal, "internal error"));
 }
 
@@ -169,9 +171,9 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     } catch (const std::bad_alloc&) {
         return no_memory();
     } catch (const std::exception& exception) {
-        return internal_error(exception.what());
+        return internal_error(exception);
     } catch (...) {
-        return internal_error("something that is no exception");
+        return internal_error(std::runtime_error("something that is no exception"));
     }
 }
 
@@ -189,7 +191,7 @@ void Listener::Impl::answer(HttpReply reply, Exchange& exchange, httplib::Respon
             try {
                 stream(ours);
             } catch (const std::exception& exception) {
-                log_error("a streaming handler threw: {}", exception.what());
+                log_failure("a streaming handler threw", exception);
                 exchange.close_after();
                 return false;
             }
@@ -230,7 +232,7 @@ void Listener::Impl::serve(Exchange& exchange) {
         serve_checked(exchange);
     } catch (const std::exception& exception) {
         t_exchange = nullptr;
-        log_error("a request's answer failed: {}", exception.what());
+        log_failure("a request's answer failed", exception);
         exchange.close_after();
     }
 }

@@ -123,36 +123,41 @@ void Guard::admit(OwnedFd fd, const Listening& listening) {
         setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     }
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
-    ssl_st* session = nullptr;
+    TlsSession session;
     if (listening.socket.tls) {
         std::shared_ptr<const TlsContext> tls;
         {
             std::lock_guard lock(mutex_);
             tls = tls_;
         }
-        session = tls == nullptr ? nullptr : tls->new_session(fd.get());
+        if (tls != nullptr) session = tls->new_session(fd.get());
         if (session == nullptr) return count(GuardEnd::kTlsFailed);
     }
-    auto owned = std::make_unique<Connection>(next_id_++, std::move(fd), session);
+    const bool is_tls = session != nullptr;
+    auto owned = std::make_unique<Connection>(next_id_++, std::move(fd), std::move(session));
     Connection& c = *owned;
     c.reader = HeadReader(options_.head);
     c.role = listening.socket.role;
     c.peer = std::move(peer.text);
     c.address_key = std::move(peer.key);
-    c.state = session != nullptr ? Connection::State::kHandshake : Connection::State::kHead;
+    c.state = is_tls ? Connection::State::kHandshake : Connection::State::kHead;
     const bool is_refused = over_cap(c);
-    if (is_refused && (session != nullptr || n_refused_open_ >= kToldRefusedMax)) return;
+    if (is_refused && (is_tls || n_refused_open_ >= kToldRefusedMax)) return;
     connections_.emplace(c.id, std::move(owned));
     n_open_.fetch_add(1, std::memory_order_relaxed);
     c.is_refused = is_refused;
-    if (is_refused) {
+    guarded(c, &Guard::begin);
+}
+
+void Guard::begin(Connection& c) {
+    if (c.is_refused) {
         ++n_refused_open_;
         return refuse(c, make_error(ErrorCode::kTooManyConnections, "too many connections"), GuardEnd::kCount);
     }
     ++n_counted_;
     if (!c.address_key.empty()) ++n_of_address_[c.address_key];
     set_deadline(c, GuardClock::now() + options_.head_time);
-    guarded_advance(c);
+    advance(c);
 }
 
 bool Guard::over_cap(Connection& c) {

@@ -15,12 +15,8 @@ constexpr size_t kPieceMax = 1 << 20;  // OpenSSL counts in int
 
 }  // namespace
 
-Channel::~Channel() {
-    if (session_ != nullptr) SSL_free(session_);
-}
-
 IoResult Channel::result_of(int returned) {
-    switch (SSL_get_error(session_, returned)) {
+    switch (SSL_get_error(session_.get(), returned)) {
         case SSL_ERROR_WANT_READ: return {IoState::kWantRead, 0};
         case SSL_ERROR_WANT_WRITE: return {IoState::kWantWrite, 0};
         case SSL_ERROR_ZERO_RETURN: return {IoState::kEnded, 0};
@@ -34,7 +30,7 @@ IoResult Channel::result_of(int returned) {
 IoResult Channel::handshake() {
     if (session_ == nullptr) return {IoState::kDone, 0};
     ERR_clear_error();
-    int returned = SSL_do_handshake(session_);
+    int returned = SSL_do_handshake(session_.get());
     return returned == 1 ? IoResult{IoState::kDone, 0} : result_of(returned);
 }
 
@@ -43,7 +39,7 @@ IoResult Channel::read(char* out, size_t size) {
     if (session_ != nullptr) {
         if (tls_failed_) return {IoState::kFailed, 0};
         ERR_clear_error();
-        int n = SSL_read(session_, out, int(size));
+        int n = SSL_read(session_.get(), out, int(size));
         return n > 0 ? IoResult{IoState::kDone, size_t(n)} : result_of(n);
     }
     ssize_t n = 0;
@@ -59,7 +55,7 @@ IoResult Channel::write(const char* bytes, size_t size) {
     if (session_ != nullptr) {
         if (tls_failed_) return {IoState::kFailed, 0};
         ERR_clear_error();
-        int n = SSL_write(session_, bytes, int(size));
+        int n = SSL_write(session_.get(), bytes, int(size));
         return n > 0 ? IoResult{IoState::kDone, size_t(n)} : result_of(n);
     }
     ssize_t n = 0;
@@ -69,12 +65,12 @@ IoResult Channel::write(const char* bytes, size_t size) {
     return {errno == EAGAIN || errno == EWOULDBLOCK ? IoState::kWantWrite : IoState::kFailed, 0};
 }
 
-bool Channel::has_pending() const { return session_ != nullptr && SSL_pending(session_) > 0; }
+bool Channel::has_pending() const { return session_ != nullptr && SSL_pending(session_.get()) > 0; }
 
 void Channel::end_writing() {
-    if (session_ != nullptr && !tls_failed_ && SSL_is_init_finished(session_)) {
+    if (session_ != nullptr && !tls_failed_ && SSL_is_init_finished(session_.get())) {
         ERR_clear_error();
-        SSL_shutdown(session_);
+        SSL_shutdown(session_.get());
         ERR_clear_error();
     }
     ::shutdown(fd_.get(), SHUT_WR);

@@ -24,8 +24,7 @@ struct IoResult {
 // One thread at a time.
 class Channel {
   public:
-    explicit Channel(OwnedFd fd, ssl_st* session = nullptr) : fd_(std::move(fd)), session_(session) {}
-    ~Channel();
+    explicit Channel(OwnedFd fd, TlsSession session = nullptr) : fd_(std::move(fd)), session_(std::move(session)) {}
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
 
@@ -47,7 +46,7 @@ class Channel {
     IoResult result_of(int returned);
 
     OwnedFd fd_;
-    ssl_st* session_;
+    TlsSession session_;
     bool tls_failed_ = false;
 };
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "server/http/guard/channel.h"
 #include "server/http/guard/request_head.h"
@@ -10,6 +12,8 @@
 namespace lorad::server {
 
 using GuardClock = std::chrono::steady_clock;
+// Of connections, by their ids.
+using Deadlines = std::set<std::pair<GuardClock::time_point, uint64_t>>;
 
 // Owned by the guard's thread; while kWorking, by the worker that serves it.
 struct Connection {
@@ -23,7 +27,7 @@ struct Connection {
         kLinger,   // has said all, takes what still comes, closes
     };
 
-    Connection(uint64_t connection_id, OwnedFd fd, ssl_st* session) : id(connection_id), channel(std::move(fd), session) {}
+    Connection(uint64_t connection_id, OwnedFd fd, TlsSession session) : id(connection_id), channel(std::move(fd), std::move(session)) {}
 
     const uint64_t id;
     Channel channel;
@@ -34,6 +38,7 @@ struct Connection {
 
     State state = State::kHead;
     GuardClock::time_point deadline{};
+    Deadlines::node_type deadline_node;  // while it has none: so that a later one needs no memory
     uint32_t interest = 0;  // in epoll with these events; 0: not in it
 
     std::string in;  // received and not used

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/log.h"
+#include "proto/base/log_failure.h"
 
 namespace lorad::server {
 namespace {
@@ -142,19 +143,19 @@ void Guard::on_event(uint64_t id) {
         try {
             accept_some(listening_[id - 1]);
         } catch (const std::exception& exception) {
-            log_error("a connection is not taken: {}", exception.what());
+            log_failure("a connection is not taken", exception);
         }
     } else if (auto found = connections_.find(id); found != connections_.end()) {
-        guarded_advance(*found->second);
+        guarded(*found->second, &Guard::advance);
     }
 }
 
 // Out of memory for one connection must not end the others.
-void Guard::guarded_advance(Connection& c) {
+void Guard::guarded(Connection& c, void (Guard::*step)(Connection&)) {
     try {
-        advance(c);
+        (this->*step)(c);
     } catch (const std::exception& exception) {
-        log_error("a connection is given up: {}", exception.what());
+        log_failure("a connection is given up", exception);
         if (c.state == Connection::State::kWorking) n_working_.fetch_sub(1, std::memory_order_relaxed);
         close(c);
     }
@@ -189,7 +190,7 @@ void Guard::unpark() {
     while (!parked_.empty() && has_body_slot()) {
         auto found = connections_.find(parked_.front());
         parked_.pop_front();
-        if (found != connections_.end() && found->second->state == Connection::State::kParked) dispatch(*found->second);
+        if (found != connections_.end() && found->second->state == Connection::State::kParked) guarded(*found->second, &Guard::dispatch);
     }
 }
 
@@ -218,7 +219,7 @@ void Guard::take_back(Connection& c) {
     if (c.broken) return close(c);
     c.state = Connection::State::kWriting;
     set_deadline(c, GuardClock::now() + options_.times.write_stall + time_for(c.n_out()));
-    guarded_advance(c);
+    guarded(c, &Guard::advance);
 }
 
 void Guard::expire(Connection& c) {
@@ -230,7 +231,7 @@ void Guard::expire(Connection& c) {
         if (c.state == State::kParked)
             return refuse(c, make_error(ErrorCode::kOverloaded, "too many large bodies are on their way"), GuardEnd::kBusy);
     } catch (const std::exception& exception) {
-        log_error("a connection is given up: {}", exception.what());
+        log_failure("a connection is given up", exception);
     }
     if (c.state == State::kHandshake) count(GuardEnd::kTlsFailed);
     if (c.state == State::kHead && c.n_requests == 0) count(GuardEnd::kHeadTimeout);
@@ -263,9 +264,17 @@ void Guard::set_interest(Connection& c, uint32_t events) {
 }
 
 void Guard::set_deadline(Connection& c, TimePoint deadline) {
-    deadlines_.erase({c.deadline, c.id});
+    // Only a connection's first deadline needs memory.
+    Deadlines::node_type node = c.deadline == TimePoint::max() ? std::move(c.deadline_node) : deadlines_.extract({c.deadline, c.id});
     c.deadline = deadline;
-    if (deadline != TimePoint::max()) deadlines_.insert({deadline, c.id});
+    if (deadline == TimePoint::max()) {
+        c.deadline_node = std::move(node);
+    } else if (node.empty()) {
+        deadlines_.insert({deadline, c.id});
+    } else {
+        node.value() = {deadline, c.id};
+        deadlines_.insert(std::move(node));
+    }
 }
 
 void Guard::stop_step(TimePoint now) {

@@ -90,11 +90,12 @@ class Guard {
     void shed_one(Listening& listening);
     void watch(Listening& listening, bool on);
     void admit(OwnedFd fd, const Listening& listening);
+    void begin(Connection& c);
     bool over_cap(Connection& c);
     bool evict_idle();
 
     void advance(Connection& c);
-    void guarded_advance(Connection& c);
+    void guarded(Connection& c, void (Guard::*step)(Connection&));
     bool receive(Connection& c);      // false: wait for more, or it is gone
     bool begin_body(Connection& c);
     size_t gathered_max(const Connection& c) const;
@@ -124,7 +125,7 @@ class Guard {
     OwnedFd epoll_, wake_, spare_;
     std::vector<Listening> listening_;
     std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
-    std::set<std::pair<TimePoint, uint64_t>> deadlines_;
+    Deadlines deadlines_;
     std::unordered_map<std::string, uint32_t> n_of_address_;
     std::deque<uint64_t> parked_;
     uint64_t next_id_ = 0;

@@ -48,14 +48,13 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const std::string& ce
 
 TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
-ssl_st* TlsContext::new_session(int fd) const {
-    SSL* session = SSL_new(context_);
+void EndTlsSession::operator()(ssl_st* session) const { SSL_free(session); }
+
+TlsSession TlsContext::new_session(int fd) const {
+    TlsSession session(SSL_new(context_));
     if (session == nullptr) return nullptr;
-    SSL_set_accept_state(session);
-    if (SSL_set_fd(session, fd) != 1) {
-        SSL_free(session);
-        return nullptr;
-    }
+    SSL_set_accept_state(session.get());
+    if (SSL_set_fd(session.get(), fd) != 1) return nullptr;
     return session;
 }
 

@@ -11,6 +11,11 @@ struct ssl_st;
 
 namespace lorad::server {
 
+struct EndTlsSession {
+    void operator()(ssl_st* session) const;
+};
+using TlsSession = std::unique_ptr<ssl_st, EndTlsSession>;
+
 // A certificate chain and its key. Immutable; connections keep the one that they began with.
 class TlsContext {
   public:
@@ -21,7 +26,7 @@ class TlsContext {
     TlsContext& operator=(const TlsContext&) = delete;
 
     // The server's side of a connection; null where memory is short.
-    ssl_st* new_session(int fd) const;
+    TlsSession new_session(int fd) const;
 
   private:
     explicit TlsContext(ssl_ctx_st* context) : context_(context) {}

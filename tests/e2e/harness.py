@@ -32,7 +32,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         env=dict(os.environ, **(env or {})))
         line = self.process.stdout.readline()
-        match = re.search(r"http://([\d.]+):(\d+)", line)
+        match = re.search(r"https?://([\d.]+):(\d+)", line)
         if not match:
             self.process.wait(30)
             raise AssertionError(f"no ready line, exit {self.process.returncode}: {self.log_text()}")

@@ -1,7 +1,8 @@
 // A library to be preloaded (LD_PRELOAD) that makes the k-th call of a kind fail, or all from the k-th on. A test steers it while the program runs,
 // through a file of one page that both map: LORAD_FAIL_AT names it; the layout is struct Control, and tests/scorecard/faults.py is the other side.
 //
-// kAlloc: operator new; kMalloc: what C and Rust call. Counted are calls of the whole process while it is armed. Calls that a driver makes (its name in
+// kAlloc: operator new; kMalloc: what C and Rust call. For good means that memory is full from the k-th call on: what is freed can be had again, and no
+// more. Counted are calls of the whole process while it is armed. Calls that a driver makes (its name in
 // kNotOurs, anywhere on the stack) are let through: what a driver does without memory is not what is tested. write and read: of regular files only.
 #include <atomic>
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -29,6 +31,7 @@ void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
 void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
 }
 
 namespace {
@@ -71,15 +74,23 @@ _Unwind_Reason_Code look_at(_Unwind_Context* context, void* argument) {
     return walk.foreign || ++walk.depth > 100 ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
+// Bytes that were freed since memory is full, and not taken again.
+std::atomic<int64_t> g_free_again{0};
+
 thread_local bool t_inside = false;  // what this library calls is not counted
 
-// True: this call is to fail, with errno set.
-bool fails(Kind kind) {
+// True: this call is to fail, with errno set. n_bytes: of memory.
+bool fails(Kind kind, size_t n_bytes = 0) {
     Control* control = g_control;
     if (control == nullptr || t_inside || control->armed.load() == 0 || (control->kinds.load() & kind) == 0) return false;
     const uint64_t n = ++control->n_calls;
     const uint64_t at = control->at.load();
     if (at == 0 || n < at || (n > at && control->persistent.load() == 0)) return false;
+    if (n == at) g_free_again = 0;
+    if (n > at && n_bytes > 0) {
+        if (g_free_again.fetch_sub(int64_t(n_bytes)) >= int64_t(n_bytes)) return false;
+        g_free_again += int64_t(n_bytes);
+    }
     t_inside = true;
     Walk walk;
     _Unwind_Backtrace(look_at, &walk);
@@ -109,8 +120,9 @@ Function next(const char* name) {
 
 // As the standard has it: the handler is asked until there is memory, or no handler any more.
 void* allocated(size_t size) {
+    size = size == 0 ? 1 : size;
     for (;;) {
-        if (void* memory = fails(kAlloc) ? nullptr : __libc_malloc(size == 0 ? 1 : size)) return memory;
+        if (void* memory = fails(kAlloc, size) ? nullptr : __libc_malloc(size)) return memory;
         const std::new_handler handler = std::get_new_handler();
         if (handler == nullptr) throw std::bad_alloc();
         handler();
@@ -139,25 +151,33 @@ void operator delete[](void* memory, size_t) noexcept { ::free(memory); }
 extern "C" {
 
 void* malloc(size_t size) {
-    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc, size)) return errno = ENOMEM, nullptr;
     return __libc_malloc(size);
 }
 void* calloc(size_t n, size_t size) {
-    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc, n * size)) return errno = ENOMEM, nullptr;
     return __libc_calloc(n, size);
 }
 void* realloc(void* memory, size_t size) {
-    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
-    return __libc_realloc(memory, size);
+    if (fails(kMalloc, size)) return errno = ENOMEM, nullptr;
+    const size_t n_before = malloc_usable_size(memory);
+    void* moved = __libc_realloc(memory, size);
+    if (moved != nullptr) g_free_again += int64_t(n_before);
+    return moved;
 }
 int posix_memalign(void** memory, size_t alignment, size_t size) {
-    if (fails(kMalloc)) return ENOMEM;
+    if (fails(kMalloc, size)) return ENOMEM;
     *memory = __libc_memalign(alignment, size);
     return *memory == nullptr ? ENOMEM : 0;
 }
 void* aligned_alloc(size_t alignment, size_t size) {
-    if (fails(kMalloc)) return errno = ENOMEM, nullptr;
+    if (fails(kMalloc, size)) return errno = ENOMEM, nullptr;
     return __libc_memalign(alignment, size);
+}
+
+void free(void* memory) {
+    if (g_control != nullptr && g_control->armed.load() != 0) g_free_again += int64_t(malloc_usable_size(memory));
+    __libc_free(memory);
 }
 
 #define WITH_MODE                          \

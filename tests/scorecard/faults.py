@@ -12,9 +12,9 @@ COUNTS_AT = LAYOUT.size - COUNTS.size
 
 
 class FailAt:
-    def __init__(self, build, folder):
+    def __init__(self, build, folder, tag=""):
         self.library = pathlib.Path(build) / "tests/libfail_at.so"
-        path = pathlib.Path(folder) / "fail-at"
+        path = pathlib.Path(folder) / f"fail-at{tag}"
         path.write_bytes(bytes(4096))
         with open(path, "r+b") as file:
             self.page = mmap.mmap(file.fileno(), 4096)

@@ -37,6 +37,7 @@ not do all that reliability asks for says so with card.short_of("what is missing
     card.release_only(text)   what only a release does (days of fuzzing, other vendors' GPUs); told in the table, without points
     card.note(text)           one sentence for the table
     card.tier, card.quick (tier is commit), card.seed, card.random, card.build, card.lorad, card.folder (a scratch folder)
+    card.memory               a scratch folder on a disk in memory where there is one: syncs take most of the time of a test that only kills or fails calls
 
 A test without a quick form, or whose quick form is tests that ctest runs anyway, has the line "# ctest: no" after its docstring.
 
@@ -54,6 +55,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -93,12 +95,59 @@ def use_software_device():
             return
 
 
+def memory_disk():
+    """None where there is none, or no room on it."""
+    try:
+        about = os.statvfs("/dev/shm")
+        return "/dev/shm" if os.access("/dev/shm", os.W_OK) and about.f_bavail * about.f_frsize >= 256 << 20 else None
+    except OSError:
+        return None
+
+
+def certificate(folder):
+    """A server's certificate and its key, as files."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(key), "-out", str(cert),
+                    "-days", "2", "-subj", "/CN=lorad.test"], check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+def lanes(card):
+    """How many daemons a test may have side by side."""
+    return 1 if card.quick else max(2, min(4, os.cpu_count() or 1))
+
+
+def spread(subjects, jobs, work):
+    """work(subject, *job) for every job, at whichever subject is free, a thread for each; the first that fails ends all. How many jobs there were."""
+    todo, failures, lock = iter(jobs), [], threading.Lock()
+
+    def run(subject):
+        while not failures:
+            with lock:
+                job = next(todo, None)
+            if job is None:
+                return
+            try:
+                work(subject, *job)
+            except Exception as failure:  # told by the thread of the part
+                failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(subject,)) for subject in subjects]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return len(jobs)
+
+
 class Card:
-    def __init__(self, test, tier, build, lorad, seed, folder):
+    def __init__(self, test, tier, build, lorad, seed, folder, memory=None):
         self.test, self.tier, self.build, self.lorad = test, tier, pathlib.Path(build), str(lorad)
         self.quick = tier == "commit"
         self.seed, self.random = seed, random.Random(seed)
-        self.folder = pathlib.Path(folder)
+        self.folder, self.memory = pathlib.Path(folder), pathlib.Path(memory or folder)
         self.trials = 0
         self.figures, self.passed_parts, self.failures, self.missing, self.releases, self.notes = {}, [], {}, [], [], []
         self.grades, self.not_judged = [], []
@@ -220,8 +269,9 @@ def main(test, run):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, which programs inherit, and T16 sends it
     build = pathlib.Path(args.build).resolve()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=f"scorecard-{test}-") as folder:
-        card = Card(test, args.tier, build, args.lorad or build / "lorad", args.seed, folder)
+    scratch = f"scorecard-{test}-"
+    with tempfile.TemporaryDirectory(prefix=scratch) as folder, tempfile.TemporaryDirectory(prefix=scratch, dir=memory_disk()) as memory:
+        card = Card(test, args.tier, build, args.lorad or build / "lorad", args.seed, folder, memory)
         with card.part("the test itself") as _:
             run(card)
         card.passed_parts = [part for part in card.passed_parts if part != "the test itself"]

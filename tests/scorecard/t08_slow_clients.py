@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from frame import ROOT, check, check_equal, main  # first: it finds the others
+from frame import ROOT, certificate, check, check_equal, main  # first: it finds the others
 
 import raw_http
 from streams import wait_for
@@ -95,13 +95,6 @@ def attacked(card, name, address, ask, kinds, seconds, metrics):
     check(recovered is not None, f"{n_open(metrics())} connections are open 200 s after the attack")
     card.limit(f"{name}: recovered in s", recovered, 20)
     ask()
-
-
-def certificate(folder):
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(key), "-out", str(cert),
-                    "-days", "2", "-subj", "/CN=lorad.test"], check=True, capture_output=True)
-    return str(cert), str(key)
 
 
 def run(card):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from frame import ADAPTERS, MODEL, ROOT, Server, check, check_equal, main
+from frame import ADAPTERS, MODEL, ROOT, Server, check, check_equal, lanes, main, spread
 from streams import LONG, PROMPTS, Stream, answer, is_ready, wait_for
 
 sys.path[:0] = [str(ROOT / "tests/vulkan_layer"), str(ROOT / "tests/e2e")]
@@ -157,10 +157,11 @@ def losses(card):
 def begin(card, layer, flags=()):
     """Starts the program to its ready line or its end: (status or None, process, what it said)."""
     command = [card.lorad, "serve", "--model", str(MODEL / "base"), "--port", "0", "--state-dir", "none", "--lora", f"pirate={MODEL / 'adapters/pirate'}", *flags]
-    with open(card.folder / "start.log", "w+", encoding="utf-8") as log:
+    said_path = card.folder / f"start-{pathlib.Path(layer.path).name}.log"
+    with open(said_path, "w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ, **layer.env()))
         line = process.stdout.readline()
-    said = pathlib.Path(card.folder / "start.log").read_text()
+    said = said_path.read_text()
     if "lorad is ready" in line:
         return None, process, said
     try:
@@ -203,12 +204,11 @@ def starts(card):
         jobs += [(call, k, OUT_OF_HOST_MEMORY, many) for call in (SUBMIT, WAIT) for k in range(1, n_calls[call] + 1) for many in (1, 0)]
         if card.quick:
             jobs = [(ALLOCATE, k, OUT_OF_DEVICE_MEMORY, 1) for k in range(3, n_calls[ALLOCATE] + 1, 2)] + card.random.sample(jobs, 3)
-        for call, k, result, many in jobs:
-            if result == OUT_OF_HOST_MEMORY and many == 0 and call in (SUBMIT, WAIT):
-                # For ever without memory for any use of a queue: the device counts as lost.
-                continue
-            outcomes[start_with(card, call, k, result, many)] += 1
-            card.trials += 1
+        # For ever without memory for any use of a queue: the device counts as lost.
+        jobs = [(call, k, result, many) for call, k, result, many in jobs if not (result == OUT_OF_HOST_MEMORY and many == 0 and call in (SUBMIT, WAIT))]
+        found = []
+        card.trials += spread(range(lanes(card)), jobs, lambda _, *job: found.append(start_with(card, *job)))
+        outcomes.update(found)
     card.figure("starts with a fault", sum(outcomes.values()))
     card.figure("of these refused", outcomes["refused"])
 

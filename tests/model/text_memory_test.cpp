@@ -23,8 +23,6 @@ constexpr bool kHasLimits = false;  // its own address space is boundless
 constexpr bool kHasLimits = true;
 #endif
 
-constexpr size_t kReserveBytes = 32u << 20;  // of model/text/src/reserve.rs
-
 // All memory that malloc gives, down to the smallest pieces, until it is given back.
 class NoMemory {
   public:
@@ -62,10 +60,10 @@ void expect(bool is_so, int status) {
     if (!is_so) ::_exit(status);
 }
 
-struct TextMemory : testing::Test {
+struct TextMemory : ::testing::Test {
     void SetUp() override {
         if (!kHasLimits) GTEST_SKIP() << "sanitizers take all address space for themselves";
-        std::ifstream file(std::filesystem::path(LORAD_SOURCE_DIR) / "deploy/demo-model/base/tokenizer.json");
+        std::ifstream file(lorad::testing::source_dir() / "deploy/demo-model/base/tokenizer.json");
         const std::string json(std::istreambuf_iterator<char>(file), {});
         LoradBytes error{};
         ASSERT_EQ(lorad_tokenizer_new(as_text(json), &tokenizer, &error), LORAD_TEXT_OK);
@@ -93,8 +91,8 @@ TEST_F(TextMemory, CallsGoOnWithTheReserveUntilThereIsMemoryAgain) {
         expect(lorad_text_reserve_is_whole() == 1, 1);
         NoMemory none;
         char text[400];
-        // Far more, in all, than the reserve holds: what is freed can be had again.
-        for (size_t i = 0, n_bytes = 0; n_bytes < 2 * kReserveBytes; ++i, n_bytes += 20 * sizeof text) {
+        // Far more, in all, than the reserve's 32 MiB: what is freed can be had again.
+        for (size_t i = 0; i < 1000; ++i) {
             for (size_t at = 0; at + 8 < sizeof text; at += 8) std::snprintf(text + at, 9, "%07zu ", i * 50 + at);
             expect_encodes({text, sizeof text - 8}, 2);
         }
@@ -104,7 +102,7 @@ TEST_F(TextMemory, CallsGoOnWithTheReserveUntilThereIsMemoryAgain) {
         expect_encodes("afterwards", 5);
         ::_exit(0);
     };
-    EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 // What a thread has for itself, and what it is to drop at its end, is noted when it first needs it.
@@ -126,7 +124,7 @@ TEST_F(TextMemory, AThreadThatComesLaterGoesOnAsWell) {
         expect(lorad_text_reserve_is_whole() == 1, 2);
         ::_exit(0);
     };
-    EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(TextMemory, AnInputThatNeedsMoreThanThereIsIsRefused) {
@@ -139,7 +137,7 @@ TEST_F(TextMemory, AnInputThatNeedsMoreThanThereIsIsRefused) {
         expect_encodes(std::string_view(large).substr(0, 1u << 20), 3);
         ::_exit(0);
     };
-    EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -68,6 +68,9 @@ Result<AdapterInfo> Registry::commit(const std::string& name, const std::functio
         ++next.sequence;
         TRY(files_->save(next));
         publish(std::move(next));
+    } else {
+        // What is as it was is acknowledged as well: it must be what a restart finds.
+        TRY(files_->is_settled());
     }
     return find(name).value_or(before);
 }

@@ -45,6 +45,8 @@ class Store {
     // Durable when this returns; on an error the one before is still there. kStorageFull; kStoreReadOnly: a disk has failed to sync, and nothing
     // is taken before a restart.
     virtual Status save(const Catalogue& catalogue) = 0;
+    // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and only a restart tells.
+    virtual Status is_settled() const = 0;
 
     // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFull,
     // kAdapterBusy with too many uploads at once.

@@ -54,13 +54,17 @@ class DiskStore final : public Store {
             return renamed;
         }
         // From here on nobody knows what is on the disk where a call fails; only a restart finds out.
+        is_half_saved_ = true;
         if (!renamed.ok()) return read_only(renamed.error());
         if (const Status copied = files_->rename(kCopyNew, kCopy); !copied.ok()) return read_only(copied.error());
         if (const Status synced = files_->sync_folder(""); !synced.ok()) return read_only(synced.error());
+        is_half_saved_ = false;
         const std::lock_guard lock(mutex_);
         set_used(catalogue);
         return ok_status();
     }
+
+    Status is_settled() const override { return is_half_saved_ ? check_writable() : ok_status(); }
 
     Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
         return begin_upload(sha256, bytes, Digest::kCompare);
@@ -335,6 +339,7 @@ class DiskStore final : public Store {
     const StoreLimits limits_;
     Catalogue found_;
     std::atomic<bool> read_only_{false};
+    bool is_half_saved_ = false;  // as save()
     mutable std::mutex mutex_;
     std::map<std::string, Blob, std::less<>> blobs_;
     std::set<std::string, std::less<>> used_;  // blobs of the catalogue

@@ -172,5 +172,36 @@ TEST_F(CrashTest, WhateverCallFailsNothingAcknowledgedIsLost) {
     }
 }
 
+// Also where it is what the name stood for before a call that failed: that one may be on the disk.
+TEST_F(CrashTest, WhatIsAcknowledgedAfterAFailureIsThereAfterARestart) {
+    uint64_t n_refused = 0;
+    for (uint64_t at = 1;; ++at) {
+        CrashDisk disk;
+        disk.fail_at(at);
+        std::string acknowledged;
+        if (auto opened = disk_store(std::make_unique<CrashFileSystem>(disk), {}); opened.ok()) {
+            FakeStore weights(2);
+            Registry registry(small_config(), weights, {.base_name = "base"}, std::move(opened).value());
+            const auto load = [&](const AdapterFolder& folder) {
+                const auto loaded = registry.load("a", folder.path(), {.load_inplace = true});
+                acknowledged = loaded.ok() ? loaded->generation : "";
+                return loaded.ok();
+            };
+            if (load(one) && !load(two)) n_refused += !load(one);
+        }
+        const bool reached = disk.reached();
+        disk.restart(CrashDisk::Loss::kProgram, at);
+        if (!acknowledged.empty()) {
+            auto again = disk_store(std::make_unique<CrashFileSystem>(disk), {});
+            ASSERT_TRUE(again.ok()) << at;
+            FakeStore weights(4);
+            Registry registry(small_config(), weights, {.base_name = "base"}, std::move(again).value());
+            EXPECT_EQ(registry.list().at(0).generation, acknowledged) << "call " << at;
+        }
+        if (::testing::Test::HasFailure() || !reached) break;
+    }
+    EXPECT_GT(n_refused, 0u);
+}
+
 }  // namespace
 }  // namespace lorad::adapters

@@ -213,6 +213,7 @@ class WatchedStore final : public Store {
         if (on_save) on_save(catalogue);
         return store_->save(catalogue);
     }
+    Status is_settled() const override { return store_->is_settled(); }
     Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
         return store_->begin(sha256, bytes);
     }

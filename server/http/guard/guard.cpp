@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "proto/base/log.h"
 #include "proto/base/log_failure.h"
 
 namespace lorad::server {

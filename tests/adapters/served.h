@@ -11,6 +11,7 @@
 #include "adapters/weight_store.h"
 #include "model/executor.h"
 #include "proto/base/log.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::adapters {
@@ -21,8 +22,6 @@ class Served {
                                         uint32_t n_slots = 24,
                                         gpu::KernelPath path = gpu::KernelPath::kPortable) {
         set_log_level(LogLevel::kWarn);
-        auto config = model::load_model_config(folder);
-        EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
         model::ExecutorOptions options;
         options.n_rows_max = 256;
         options.n_sequences_max = 24;
@@ -31,13 +30,11 @@ class Served {
         options.n_kv_blocks = 96;
         options.kernel_path = path;
         options.batch_invariant = batch_invariant;
-        auto executor = model::Executor::load(testing::test_device(), folder, *config, options);
-        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
-        if (!executor.ok()) return nullptr;
+        std::unique_ptr<model::Executor> executor = testing::load_executor(folder, options);
         auto base = BaseModel::load(folder);
         EXPECT_TRUE(base.ok()) << (base.ok() ? "" : base.error().message);
         if (!base.ok()) return nullptr;
-        return std::unique_ptr<Served>(new Served(std::move(executor).value(), std::move(base).value()));
+        return std::unique_ptr<Served>(new Served(std::move(executor), std::move(base).value()));
     }
 
     model::Executor& executor() { return *executor_; }

@@ -7,23 +7,20 @@
 #include <nlohmann/json.hpp>
 
 #include "model/runner.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
-#include "tests/support/test_device.h"
 
 namespace lorad::model {
 namespace {
 
 TEST(DemoModel, AnswersItsSamplesTokenForToken) {
     const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
-    const auto config = load_model_config(folder / "base");
-    ASSERT_TRUE(config.ok()) << config.error().message;
-    auto executor = Executor::load(lorad::testing::test_device(), folder / "base", *config,
-                                   {.n_rows_max = 64, .n_sequences_max = 1, .n_positions_max = 256, .n_adapter_slots = 1});
-    ASSERT_TRUE(executor.ok()) << executor.error().message;
+    const auto executor =
+        lorad::testing::load_executor(folder / "base", {.n_rows_max = 64, .n_sequences_max = 1, .n_positions_max = 256, .n_adapter_slots = 1});
     std::ifstream in(folder / "samples.json");
     const auto samples = nlohmann::json::parse(in).at("samples");
     ASSERT_FALSE(samples.empty());
-    Runner runner(**executor);
+    Runner runner(*executor);
     for (const auto& sample : samples) {
         const auto& expected = sample.at("outputs").at("base");
         const std::vector<TokenId> prompt = sample.at("prompt_ids"), ids = expected.at("ids");

@@ -10,6 +10,7 @@
 #include "model/runner.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/read_back.h"
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
@@ -26,14 +27,9 @@ constexpr double kErrorMax = 2e-3;
 class ExtrasStep : public ::testing::Test {
   protected:
     void load(const char* name) {
-        const auto folder = goldens_dir() / "models" / name;
-        auto config = load_model_config(folder);
-        ASSERT_TRUE(config.ok());
         ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = 8, .n_positions_max = 128, .n_adapter_slots = 4};
         options.kernel_path = gpu::KernelPath::kPortable;
-        auto executor = Executor::load(test_device(), folder, *config, options);
-        ASSERT_TRUE(executor.ok()) << executor.error().message;
-        executor_ = std::move(executor).value();
+        executor_ = load_executor(goldens_dir() / "models" / name, options);
         const Matrix& embedding = executor_->weights().embedding;
         embedding_type_ = static_cast<Type>(embedding.type);
         stride_ = embedding.k_stride;

@@ -7,6 +7,7 @@
 
 #include "model/runner.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::model {
@@ -21,21 +22,8 @@ constexpr double kRelativeErrorMax = 2e-3;
 constexpr double kRelativeErrorMax16Bit = 1e-2;
 
 std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
-    const auto folder = goldens_dir() / "models" / name;
-    auto config = load_model_config(folder);
-    EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
-    ExecutorOptions options;
-    options.n_rows_max = 64;
-    options.n_sequences_max = 16;
-    options.n_positions_max = 256;
-    options.n_adapter_slots = 2;
-    options.kernel_path = path;
-    options.decode = decode;
-    // A software device runs one workgroup after the other, so there is only one.
-    if (test_device().capabilities().is_cpu) options.decode_workgroups = 1;
-    auto executor = Executor::load(test_device(), folder, *config, options);
-    EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
-    return std::move(executor).value();
+    return load_executor(goldens_dir() / "models" / name, {.n_rows_max = 64, .n_sequences_max = 16, .n_positions_max = 256, .n_adapter_slots = 2,
+                                                           .kernel_path = path, .decode = decode});
 }
 
 class GoldenModel : public ::testing::TestWithParam<const char*> {
@@ -134,16 +122,11 @@ TEST_P(GoldenModel, LogitsOfOneDispatchForAllLayersEqualTheReference) {
 }
 
 TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
-    const auto folder = goldens_dir() / "models/qwen2-tied";
-    auto config = load_model_config(folder);
-    ASSERT_TRUE(config.ok());
     const auto generate = [&](uint64_t fault_step, bool& still_one_dispatch) {
         ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
         options.decode = gpu::PersistentDecode::kOn;
         options.decode_fault_step = fault_step;
-        if (test_device().capabilities().is_cpu) options.decode_workgroups = 1;
-        auto executor = Executor::load(test_device(), folder, *config, options);
-        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
+        const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
         // Two steps in flight, each fed the token of the one before on the device.
         std::vector<TokenId> tokens;
         const BlockId block{0};
@@ -153,17 +136,17 @@ TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
             const uint32_t row = position == 0 ? batch.add_rows({&first, 1}, 0, {&block, 1}, kNoAdapterSlot)
                                                : batch.add_fed_back_row(0, position, {&block, 1}, kNoAdapterSlot);
             batch.add_output(row, false);
-            EXPECT_TRUE((*executor)->submit(batch).ok());
+            EXPECT_TRUE(executor->submit(batch).ok());
         };
         submit(0);
         for (uint32_t position = 1; position < 12; ++position) {
             submit(position);
-            const auto output = (*executor)->finish();
+            const auto output = executor->finish();
             EXPECT_TRUE(output.ok());
             tokens.push_back(output->sampled[0]);
         }
-        EXPECT_TRUE((*executor)->finish().ok());
-        still_one_dispatch = (*executor)->decodes_in_one_dispatch();
+        EXPECT_TRUE(executor->finish().ok());
+        still_one_dispatch = executor->decodes_in_one_dispatch();
         return tokens;
     };
     bool works = false, works_after_fault = true;

@@ -9,8 +9,8 @@
 #include "model/logits.h"
 #include "model/runner.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
-#include "tests/support/test_device.h"
 
 namespace lorad::model {
 namespace {
@@ -18,8 +18,6 @@ namespace {
 using namespace lorad::testing;
 
 std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType kv_type, gpu::KernelPath path) {
-    auto config = load_model_config(folder);
-    EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
     ExecutorOptions options;
     options.n_rows_max = 128;
     options.n_sequences_max = 4;
@@ -28,9 +26,7 @@ std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType 
     options.n_adapter_slots = 2;
     options.kernel_path = path;
     options.kv_type = kv_type;
-    auto executor = Executor::load(test_device(), folder, *config, options);
-    EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
-    return std::move(executor).value();
+    return load_executor(folder, options);
 }
 
 class Kv8Golden : public ::testing::TestWithParam<const char*> {};

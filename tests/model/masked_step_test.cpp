@@ -10,7 +10,7 @@
 #include "model/logits.h"
 #include "model/sampler.h"
 #include "tests/support/goldens.h"
-#include "tests/support/test_device.h"
+#include "tests/support/load_executor.h"
 
 namespace lorad::model {
 namespace {
@@ -45,16 +45,10 @@ proto::SamplingParams params_of(uint32_t sequence) {
 class MaskedStep : public ::testing::Test {
   protected:
     static std::unique_ptr<Executor> load(gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto, uint64_t fault_step = 0) {
-        const auto folder = goldens_dir() / "models" / "qwen2-tied";
-        const auto config = load_model_config(folder);
-        EXPECT_TRUE(config.ok());
         ExecutorOptions options{.n_rows_max = 32, .n_sequences_max = kSequences, .n_positions_max = 64, .n_adapter_slots = 1};
         options.decode = decode;
         options.decode_fault_step = fault_step;
-        if (test_device().capabilities().is_cpu) options.decode_workgroups = 1;
-        auto executor = Executor::load(test_device(), folder, *config, options);
-        EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
-        return std::move(executor).value();
+        return load_executor(goldens_dir() / "models" / "qwen2-tied", options);
     }
 
     struct Row {

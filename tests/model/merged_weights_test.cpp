@@ -9,6 +9,7 @@
 
 #include "model/runner.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/read_back.h"
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
@@ -30,17 +31,12 @@ double merged_error_max(gpu::ScalarType type) {
 class MergedWeightsTest : public ::testing::TestWithParam<const char*> {
   protected:
     void load(const char* name, ExecutorOptions options = {}) {
-        const auto folder = goldens_dir() / "models" / name;
-        auto config = load_model_config(folder);
-        ASSERT_TRUE(config.ok());
         options.n_rows_max = 32;
         options.n_sequences_max = 4;
         options.n_positions_max = 128;
         options.n_adapter_slots = kSlots;
         options.kernel_path = gpu::KernelPath::kPortable;
-        auto executor = Executor::load(test_device(), folder, *config, options);
-        ASSERT_TRUE(executor.ok()) << executor.error().message;
-        executor_ = std::move(executor).value();
+        executor_ = load_executor(goldens_dir() / "models" / name, options);
         const uint32_t ranks[kSlots] = {4, 16, 33, 8}, modules[kSlots] = {0x7f, 0x05, 0x78, 0x42};
         for (uint32_t slot = 0; slot < kSlots; ++slot) {
             adapters_.push_back(put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, ranks[slot],

@@ -10,6 +10,7 @@
 #include "model/runner.h"
 #include "model/step_state.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
@@ -38,9 +39,6 @@ struct Sequence {
 };
 
 std::unique_ptr<Executor> load(const char* name, bool batch_invariant) {
-    const auto folder = goldens_dir() / "models" / name;
-    auto config = load_model_config(folder);
-    EXPECT_TRUE(config.ok());
     ExecutorOptions options;
     options.n_rows_max = 40;
     options.n_sequences_max = 8;
@@ -49,9 +47,7 @@ std::unique_ptr<Executor> load(const char* name, bool batch_invariant) {
     options.n_kv_blocks = 9;  // few, so that blocks go round
     options.kernel_path = gpu::KernelPath::kPortable;
     options.batch_invariant = batch_invariant;
-    auto executor = Executor::load(test_device(), folder, *config, options);
-    EXPECT_TRUE(executor.ok()) << (executor.ok() ? "" : executor.error().message);
-    return std::move(executor).value();
+    return load_executor(goldens_dir() / "models" / name, options);
 }
 
 enum class Rows { kBase, kAdapters, kMixes };

@@ -5,7 +5,7 @@
 #include "tests/server/engine_fixture.h"
 #include "tests/server/hash_constraint.h"
 #include "tests/support/goldens.h"
-#include "tests/support/test_device.h"
+#include "tests/support/load_executor.h"
 
 namespace lorad::server {
 namespace {
@@ -167,9 +167,6 @@ TEST(DrawEngine, PreemptionChangesNoDraw) {
 class DrawDevice : public ::testing::Test {
   protected:
     void SetUp() override {
-        const auto folder = lorad::testing::goldens_dir() / "models" / "qwen2-tied";
-        auto config = model::load_model_config(folder);
-        ASSERT_TRUE(config.ok());
         model::ExecutorOptions options;
         options.n_rows_max = 128;
         options.n_sequences_max = 8;
@@ -177,9 +174,7 @@ class DrawDevice : public ::testing::Test {
         options.n_adapter_slots = 2;
         options.kernel_path = gpu::KernelPath::kPortable;
         options.batch_invariant = true;
-        auto executor = model::Executor::load(lorad::testing::test_device(), folder, *config, options);
-        ASSERT_TRUE(executor.ok()) << executor.error().message;
-        executor_ = std::move(executor).value();
+        executor_ = lorad::testing::load_executor(lorad::testing::goldens_dir() / "models" / "qwen2-tied", options);
     }
 
     Outcome run(uint32_t n_blocks, bool draws_on_device, Grammars grammars = Grammars::kNone) {

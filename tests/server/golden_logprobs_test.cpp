@@ -5,7 +5,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
 #include "tests/support/goldens.h"
-#include "tests/support/test_device.h"
+#include "tests/support/load_executor.h"
 
 namespace lorad::server {
 namespace {
@@ -15,9 +15,6 @@ using namespace lorad::testing;
 class GoldenLogprobs : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenLogprobs, OfPromptsAreTransformersLogSoftmax) {
-    const auto folder = goldens_dir() / "models" / GetParam();
-    auto config = model::load_model_config(folder);
-    ASSERT_TRUE(config.ok());
     model::ExecutorOptions options;
     options.n_rows_max = 64;
     options.n_sequences_max = 4;
@@ -25,8 +22,7 @@ TEST_P(GoldenLogprobs, OfPromptsAreTransformersLogSoftmax) {
     options.n_positions_max = 256;
     options.n_adapter_slots = 2;
     options.kernel_path = gpu::KernelPath::kPortable;
-    auto executor = model::Executor::load(test_device(), folder, *config, options);
-    ASSERT_TRUE(executor.ok()) << executor.error().message;
+    const auto executor = load_executor(goldens_dir() / "models" / GetParam(), options);
     const auto expected_dir = goldens_dir() / "expected/models";
     auto prompts = read_golden_prompts(expected_dir / (std::string(GetParam()) + ".json"));
     auto files = model::TensorFiles::map(
@@ -38,11 +34,11 @@ TEST_P(GoldenLogprobs, OfPromptsAreTransformersLogSoftmax) {
     const std::vector<TokenId> prompt(prompts[last].ids.begin(), prompts[last].ids.end());
     ASSERT_EQ(values.size(), prompt.size() * 20);
 
-    ExecutorRunner runner(**executor);
+    ExecutorRunner runner(*executor);
     Metrics metrics({"base", model::kBlockTokens, 1, 1, "", "", true});
     EngineOptions engine_options;
     engine_options.limits = {64, 4, model::kBlockTokens};
-    engine_options.n_kv_blocks = (*executor)->n_kv_blocks();
+    engine_options.n_kv_blocks = executor->n_kv_blocks();
     engine_options.n_prompt_outputs_max = 8;
     Engine engine(runner, metrics, engine_options);
     Request request;

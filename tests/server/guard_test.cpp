@@ -1,5 +1,4 @@
 // The HTTP guard over real sockets: what holds a connection, what ends it, TLS, Unix sockets.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -17,8 +16,8 @@
 #include <thread>
 
 #include "proto/base/log.h"
-#include "server/http/guard/request_head.h"
 #include "server/http/listener.h"
+#include "tests/server/raw_socket.h"
 
 namespace lorad::server {
 namespace {
@@ -58,17 +57,7 @@ class GuardTest : public testing::Test {
         listener = std::move(*created);
         ASSERT_TRUE(listener->start().ok());
     }
-    OwnedFd connect_tcp() {
-        OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_port = htons(uint16_t(listener->port()));
-        inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-        if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return {};
-        timeval limit{5, 0};
-        setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        return fd;
-    }
+    OwnedFd connect_tcp() { return connect_raw(listener->port()); }
     static void send_text(const OwnedFd& fd, std::string_view text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }
     // Until `end` has come, or the connection ends (closed = true).
     std::string receive(const OwnedFd& fd, const std::string& end = "\n") {
@@ -196,11 +185,7 @@ TEST_F(GuardTest, ListeningOutlivesTheLackOfDescriptors) {
     rlimit none = before;
     none.rlim_cur = 3;  // fewer than are open: every accept4 is EMFILE
     setrlimit(RLIMIT_NOFILE, &none);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(uint16_t(listener->port()));
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    for (OwnedFd& client : clients) connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    for (const OwnedFd& client : clients) (void)connect_to(client, listener->port());
     std::this_thread::sleep_for(milliseconds(300));
     setrlimit(RLIMIT_NOFILE, &before);
     EXPECT_GE(ends(GuardEnd::kNoDescriptors), 1u);
@@ -214,11 +199,7 @@ TEST_F(GuardTest, AReaderThatStopsIsCut) {
     OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
     int small = 4096;
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(uint16_t(listener->port()));
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_TRUE(connect_to(fd, listener->port()));
     const auto begin = Clock::now();
     send_text(fd, "GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
     EXPECT_TRUE(soon([&] { return n_floods_ended == 1; }));
@@ -398,46 +379,6 @@ TEST_F(GuardTls, AReloadIsAllOrNothing) {
     ASSERT_FALSE(broken.ok());
     EXPECT_EQ(broken.error().code, ErrorCode::kInvalidConfig);
     EXPECT_EQ(ask(closing_get()).second, 2);
-}
-
-TEST(RequestHead, VerdictsDoNotDependOnSegments) {
-    struct Case {
-        const char* text;
-        int status;  // 0: accepted
-    };
-    const Case cases[] = {
-        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0},
-        {"GET / HTTP/1.0\r\n\r\n", 0},
-        {"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 0},
-        {"POST /a?b HTTP/1.1\r\nHost: [::1]:1\r\nContent-Length: 007\r\nContent-Encoding: identity\r\n\r\n", 0},
-        {"GET / HTTP/1.1\r\n\r\n", 400},
-        {"GET / HTTP/1.1\nHost: x\n\n", 400},
-        {"GET / HTTP/1.1\r\nHost: x\r\nREMOTE_ADDR: 1\r\n\r\n", 400},
-        {"GET / HTTP/1.1\r\nHost: x\r\nX: %0d%0a\r\n\r\n", 400},
-        {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 505},
-        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411},
-        {"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400},
-        {"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\n\r\n", 415},
-        {"POST / HTTP/1.1\r\nHost: x\r\nExpect: x\r\n\r\n", 417},
-    };
-    for (const Case& c : cases) {
-        const std::string text = c.text;
-        for (size_t cut = 0; cut <= text.size(); ++cut) {
-            HeadReader reader;
-            HeadReader::Verdict verdict = reader.read(std::string_view(text).substr(0, cut));
-            if (verdict == HeadReader::Verdict::kMore) verdict = reader.read(text);
-            ErrorCode code = reader.refusal().code;
-            bool accepted = false;
-            if (verdict == HeadReader::Verdict::kComplete) {
-                RequestHead head;
-                HeadRefusal refusal;
-                accepted = parse_head(std::string_view(text).substr(0, reader.n_bytes()), head, refusal);
-                code = refusal.code;
-            }
-            EXPECT_NE(verdict, HeadReader::Verdict::kMore) << text;
-            EXPECT_EQ(accepted ? 0 : proto::error_info(code).http_status, c.status) << text << " cut at " << cut;
-        }
-    }
 }
 
 }  // namespace

@@ -110,17 +110,12 @@ TEST_F(HttpAdapters, ABlobThatIsTooLargeLeavesNothing) {
 TEST_F(HttpAdapters, AnUploadThatBreaksOffLeavesNothing) {
     const State before = state();
     const std::string body(200000, 'x');
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(uint16_t(listener->port()));
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    OwnedFd fd = connect_raw(listener->port());
     std::string request = "PUT /v1/adapters/blobs/sha256:" + sha256_of(body) +
                           " HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body.substr(0, 100000);
-    ASSERT_EQ(send(fd, request.data(), request.size(), 0), ssize_t(request.size()));
+    ASSERT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
     while (context.n_uploads == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    close(fd);
+    fd.reset();
     auto begin = std::chrono::steady_clock::now();
     while (context.n_uploads > 0) {
         ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));

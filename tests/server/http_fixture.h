@@ -2,7 +2,6 @@
 // a fake runner computes.
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include "server/http/routes.h"
 #include "tests/server/fake_runner.h"
 #include "tests/server/host_weight_store.h"
+#include "tests/server/raw_socket.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::server {
@@ -95,19 +95,13 @@ inline std::vector<TokenId> bytes_of(std::string_view text) { return {text.begin
 
 // A request over a bare socket that closes without reading the answer.
 inline void send_and_close(uint32_t port, const std::string& body, int wait_ms) {
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(uint16_t(port));
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const OwnedFd fd = connect_raw(port);
     std::string request =
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
         "application/json\r\nContent-Length: " +
         std::to_string(body.size()) + "\r\n\r\n" + body;
-    ASSERT_EQ(send(fd, request.data(), request.size(), 0), ssize_t(request.size()));
+    ASSERT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
     std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
-    close(fd);
 }
 
 class HttpTest : public ::testing::Test {

@@ -239,20 +239,14 @@ TEST_F(HttpTest, AClientThatGoesAwayCancelsItsRequest) {
 
 TEST_F(HttpTest, ABurstOfConnectionsIsAcceptedWithoutDelay) {
     constexpr int kClients = 100;
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(uint16_t(listener->port()));
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
     auto begin = std::chrono::steady_clock::now();
-    std::vector<int> sockets;
+    std::vector<OwnedFd> sockets;
     for (int i = 0; i < kClients; ++i) {
-        sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
-        ASSERT_EQ(connect(sockets.back(), reinterpret_cast<sockaddr*>(&address), sizeof address),
-                  0);
+        sockets.push_back(connect_raw(listener->port()));
+        ASSERT_TRUE(sockets.back().ok());
     }
     // A full backlog would cost a second for each that has to try again.
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(900));
-    for (int fd : sockets) close(fd);
 }
 
 TEST_F(HttpTest, ReadinessFollowsTheEngine) {

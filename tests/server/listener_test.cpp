@@ -1,5 +1,4 @@
 // The listener and the router over real sockets, with routes of the tests' own.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <sys/socket.h>
@@ -8,6 +7,7 @@
 #include <atomic>
 
 #include "server/http/listener.h"
+#include "tests/server/raw_socket.h"
 
 namespace lorad::server {
 namespace {
@@ -87,17 +87,14 @@ class ListenerTest : public testing::Test {
     // Sends bytes as they are and reads an answer, or all until the server closes. The next request on
     // the same connection follows when the first answer is there.
     std::string raw(const std::string& bytes, bool until_closed = false, const std::string& next = {}) {
-        int fd = connect_raw();
-        timeval limit{5, 0};
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        const OwnedFd fd = connect();
         std::string out = exchange(fd, bytes, until_closed);
         if (!next.empty()) out += exchange(fd, next, false);
-        close(fd);
         return out;
     }
-    std::string exchange(int fd, const std::string& bytes, bool until_closed) {
+    std::string exchange(const OwnedFd& fd, const std::string& bytes, bool until_closed) {
         for (size_t at = 0; at < bytes.size();) {
-            ssize_t n = send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+            ssize_t n = send(fd.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
             if (n <= 0) break;
             at += size_t(n);
         }
@@ -105,7 +102,7 @@ class ListenerTest : public testing::Test {
         char buffer[4096];
         closed = false;
         while (until_closed || !is_whole(out)) {
-            ssize_t n = recv(fd, buffer, sizeof buffer, 0);
+            ssize_t n = recv(fd.get(), buffer, sizeof buffer, 0);
             if (n <= 0) {
                 closed = n == 0 || errno == ECONNRESET;
                 break;
@@ -125,13 +122,9 @@ class ListenerTest : public testing::Test {
         for (size_t at = 0; (at = text.find("HTTP/1.1 ", at)) != std::string::npos; at += 9) ++n;
         return n;
     }
-    int connect_raw() {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_port = htons(uint16_t(listener->port()));
-        inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-        EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    OwnedFd connect() {
+        OwnedFd fd = connect_raw(listener->port());
+        EXPECT_TRUE(fd.ok());
         return fd;
     }
     httplib::Client client() { return httplib::Client("127.0.0.1", int(listener->port())); }
@@ -240,16 +233,16 @@ TEST_F(ListenerTest, MethodsThatNobodyHasAreNotAllowed) {
 // Of the second only the handler can know: it is more than the guard gathers.
 TEST_F(ListenerTest, ABodyThatComesByteByByteIsNotWaitedForToItsEnd) {
     for (size_t size : {size_t(1000), size_t(200000)}) {
-        int fd = connect_raw();
+        const OwnedFd fd = connect();
         std::string head = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(size) + "\r\n\r\n";
         if (size > 1000) head += std::string(64 << 10, 'a');
-        send(fd, head.data(), head.size(), 0);
+        send(fd.get(), head.data(), head.size(), 0);
         auto begin = std::chrono::steady_clock::now();
         std::string answer;
         char buffer[1000];
         while (answer.find("\r\n\r\n") == std::string::npos && std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)) {
-            send(fd, "a", 1, MSG_NOSIGNAL);
-            ssize_t n = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT);
+            send(fd.get(), "a", 1, MSG_NOSIGNAL);
+            ssize_t n = recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
             if (n > 0) answer.append(buffer, size_t(n));
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
         }
@@ -257,18 +250,17 @@ TEST_F(ListenerTest, ABodyThatComesByteByByteIsNotWaitedForToItsEnd) {
         EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
         EXPECT_NE(answer.find("HTTP/1.1 408"), std::string::npos) << answer;
         EXPECT_EQ(n_uploads_ended.load(), size > 1000 ? 1 : 0);
-        close(fd);
     }
     EXPECT_EQ(last_code.load(), ErrorCode::kRequestTimeout);
 }
 
 TEST_F(ListenerTest, ABodyThatBreaksOffEndsItsUploadWithAnError) {
-    int fd = connect_raw();
+    OwnedFd fd = connect();
     std::string part = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + std::string(100000, 'a');
-    send(fd, part.data(), part.size(), 0);
+    send(fd.get(), part.data(), part.size(), 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     EXPECT_EQ(n_uploads_ended.load(), 0);
-    close(fd);
+    fd.reset();
     auto begin = std::chrono::steady_clock::now();
     while (n_uploads_ended.load() == 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(5))
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -276,26 +268,25 @@ TEST_F(ListenerTest, ABodyThatBreaksOffEndsItsUploadWithAnError) {
     EXPECT_EQ(last_code.load(), ErrorCode::kInvalidRequest);
     // What never was whole is refused by the guard itself.
     EXPECT_EQ(n_uploads_ended.load(), 1);
-    int half = connect_raw();
+    const OwnedFd half = connect();
     std::string few = "PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc";
-    send(half, few.data(), few.size(), 0);
-    shutdown(half, SHUT_WR);
+    send(half.get(), few.data(), few.size(), 0);
+    shutdown(half.get(), SHUT_WR);
     EXPECT_NE(exchange(half, "", true).find("HTTP/1.1 400"), std::string::npos);
     EXPECT_EQ(n_uploads_ended.load(), 1);
-    close(half);
 }
 
 TEST_F(ListenerTest, AClientThatResetsBeforeTheFirstQuestionIsGone) {
     for (bool reset : {false, true}) {
         client_had_its_moment = false;
         int n_ended = n_gone_ended;
-        int fd = connect_raw();
+        OwnedFd fd = connect();
         std::string request = "GET /gone HTTP/1.1\r\nHost: x\r\n\r\n";
-        send(fd, request.data(), request.size(), 0);
+        send(fd.get(), request.data(), request.size(), 0);
         while (n_gone_begun == n_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         linger at_once{1, 0};
-        if (reset) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-        close(fd);
+        if (reset) setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        fd.reset();
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         client_had_its_moment = true;
         while (n_gone_ended == n_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -306,14 +297,14 @@ TEST_F(ListenerTest, AClientThatResetsBeforeTheFirstQuestionIsGone) {
 }
 
 TEST_F(ListenerTest, StopWaitsForAnswersButNotForIdleOrHalfSentConnections) {
-    int idle = connect_raw();
+    const OwnedFd idle = connect();
     std::string whole = "GET /things/fixed HTTP/1.1\r\nHost: x\r\n\r\n";
     EXPECT_NE(exchange(idle, whole, false).find("fixed"), std::string::npos);  // kept alive
-    int half = connect_raw();
-    send(half, whole.data(), 20, 0);
-    int busy = connect_raw();
+    const OwnedFd half = connect();
+    send(half.get(), whole.data(), 20, 0);
+    const OwnedFd busy = connect();
     std::string wait = "GET /gone HTTP/1.1\r\nHost: x\r\n\r\n";
-    send(busy, wait.data(), wait.size(), 0);
+    send(busy.get(), wait.data(), wait.size(), 0);
     while (n_gone_begun == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     auto begin = std::chrono::steady_clock::now();
     std::thread release([this] {
@@ -325,7 +316,6 @@ TEST_F(ListenerTest, StopWaitsForAnswersButNotForIdleOrHalfSentConnections) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
     release.join();
     EXPECT_NE(exchange(busy, "", false).find("here"), std::string::npos);
-    for (int fd : {idle, half, busy}) close(fd);
 }
 
 TEST_F(ListenerTest, StreamsComeWholeAndTheConnectionGoesOn) {

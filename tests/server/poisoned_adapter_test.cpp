@@ -14,24 +14,17 @@
 #include <gtest/gtest.h>
 
 #include "adapters/source.h"
-#include "proto/base/log.h"
-#include "server/engine/engine.h"
-#include "server/engine/executor_runner.h"
-#include "server/http/adapter_choice.h"
-#include "server/loaded_model.h"
-#include "tests/support/source_dir.h"
+#include "tests/server/demo_engine.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/test_device.h"
 
 namespace lorad::server {
 namespace {
 
 using namespace lorad::testing;
-using std::chrono::milliseconds;
+using Answer = DemoEngine::Answer;
 namespace fs = std::filesystem;
 
 constexpr uint32_t kRows = 16, kTokens = 10, kBlocks = 24;
-const fs::path kDemo = lorad::testing::source_dir() / "deploy/demo-model";
 constexpr const char* kClean[] = {"", "pirate", "shout", "json"};
 
 std::string text_of(const fs::path& path) {
@@ -42,7 +35,7 @@ std::string text_of(const fs::path& path) {
 // The pirate with one number of some matrix of each layer replaced.
 void write_poisoned(const fs::path& folder, float value, bool everywhere) {
     fs::create_directories(folder);
-    std::string weights = text_of(kDemo / "adapters/pirate" / adapters::kPeftFile);
+    std::string weights = text_of(kDemoModel / "adapters/pirate" / adapters::kPeftFile);
     const auto tensors = model::parse_safetensors(std::as_bytes(std::span(weights)), ErrorCode::kAdapterInvalid);
     ASSERT_TRUE(tensors.ok());
     for (const model::Tensor& tensor : *tensors) {
@@ -56,37 +49,10 @@ void write_poisoned(const fs::path& folder, float value, bool everywhere) {
         if (!everywhere && tensor.name.find("lora_B") != std::string::npos) break;
     }
     std::ofstream(folder / adapters::kPeftFile, std::ios::binary) << weights;
-    fs::copy_file(kDemo / "adapters/pirate" / adapters::kConfigFile, folder / adapters::kConfigFile, fs::copy_options::overwrite_existing);
+    fs::copy_file(kDemoModel / "adapters/pirate" / adapters::kConfigFile, folder / adapters::kConfigFile, fs::copy_options::overwrite_existing);
 }
 
 struct PoisonedAdapter : ::testing::Test {
-    PoisonedAdapter() {
-        set_log_level(LogLevel::kError);
-        auto loaded = model::load_model_config(kDemo / "base");
-        EXPECT_TRUE(loaded.ok());
-        model::ExecutorOptions options;
-        options.n_rows_max = 64;
-        options.n_sequences_max = kRows;
-        options.n_positions_max = 128;
-        options.n_adapter_slots = 4;
-        options.n_kv_blocks = kBlocks;
-        options.batch_invariant = true;
-        auto created = model::Executor::load(test_device(), kDemo / "base", *loaded, options);
-        EXPECT_TRUE(created.ok()) << created.error().message;
-        executor = std::move(*created);
-        store = std::make_unique<adapters::DeviceWeightStore>(test_device(), *executor);
-        adapters::BaseModel base(*loaded);
-        base.checks_numbers = false;
-        registry = std::make_unique<adapters::Registry>(std::move(base), *store, adapters::RegistryOptions{.base_name = "base"});
-        for (const char* name : kClean) {
-            if (*name == '\0') continue;
-            EXPECT_TRUE(registry->load(name, kDemo / "adapters" / name).ok());
-        }
-        runner = std::make_unique<ExecutorRunner>(*executor);
-        vocab_size = loaded->vocab_size;
-    }
-    ~PoisonedAdapter() override { set_log_level(LogLevel::kInfo); }
-
     struct Asked {
         std::string adapter;
         std::vector<TokenId> prompt;
@@ -94,58 +60,29 @@ struct PoisonedAdapter : ::testing::Test {
         uint64_t seed;
         bool operator<(const Asked& o) const { return std::tie(adapter, prompt, temperature, seed) < std::tie(o.adapter, o.prompt, o.temperature, o.seed); }
     };
-    struct Answer {
-        std::vector<TokenId> tokens;
-        StreamEnd end;
-    };
-
     // Half of them drawn: a drawn token shows a change of any logit's bits.
     Asked some(const std::string& adapter, uint32_t i) const {
         Asked asked{adapter, {}, i % 2 ? 1.0f : 0.0f, i};
         std::mt19937 random(i);
-        for (uint32_t n = 3 + i % 40; asked.prompt.size() < n;) asked.prompt.push_back(TokenId(3 + random() % (vocab_size - 3)));
+        for (uint32_t n = 3 + i % 40; asked.prompt.size() < n;) asked.prompt.push_back(TokenId(3 + random() % (demo.vocab_size() - 3)));
         return asked;
     }
 
     std::vector<Answer> run(Engine& engine, const std::vector<Asked>& all) {
-        std::vector<std::shared_ptr<TokenStream>> streams;
-        for (const Asked& asked : all) {
-            Request request;
-            request.prompt = asked.prompt;
-            request.n_tokens_max = kTokens;
-            request.sampling.temperature = asked.temperature;
-            request.sampling.seed = asked.seed;
-            std::vector<adapters::AdapterTerm> terms;
-            if (!asked.adapter.empty()) terms.push_back({asked.adapter, 1.0f});
-            auto lease = registry->acquire(terms);
-            EXPECT_TRUE(lease.ok()) << (lease.ok() ? "" : lease.error().message);
-            request.adapter = use_of(*lease, asked.prompt);
-            request.prefix = prefix_of(*registry, *lease, request.adapter, asked.prompt, "");
-            streams.push_back(request.stream = std::make_shared<TokenStream>(kTokens));
-            EXPECT_TRUE(engine.submit(std::move(request)).ok());
-        }
-        while (engine.step()) {
-        }
-        std::vector<Answer> answers;
-        for (auto& stream : streams) {
-            TokenStream::Batch batch = stream->pop(milliseconds(0));
-            EXPECT_TRUE(batch.end);
-            answers.push_back({batch.tokens, *batch.end});
-        }
-        return answers;
+        std::vector<Request> requests;
+        for (const Asked& asked : all) requests.push_back(demo.request(asked.prompt, asked.adapter, kTokens, {.temperature = asked.temperature, .seed = asked.seed}));
+        return demo.run(engine, std::move(requests));
     }
 
-    std::unique_ptr<model::Executor> executor;
-    std::unique_ptr<adapters::DeviceWeightStore> store;
-    std::unique_ptr<adapters::Registry> registry;
-    std::unique_ptr<ExecutorRunner> runner;
-    Metrics metrics{{"demo", model::kBlockTokens, kBlocks, 4, "device", "", true}};
-    uint32_t vocab_size = 0;
+    DemoEngine demo{{.executor = {.n_rows_max = 64, .n_sequences_max = kRows, .n_positions_max = 128, .n_adapter_slots = 4, .n_kv_blocks = kBlocks,
+                                  .batch_invariant = true},
+                     .adapters = {"pirate", "shout", "json"},
+                     .checks_numbers = false}};
 };
 
 TEST_F(PoisonedAdapter, IsRefusedWhereNumbersAreChecked) {
     const TempDir folder;
-    adapters::Registry checking(*model::load_model_config(kDemo / "base"), *store, {.base_name = "base"});
+    adapters::Registry checking(demo.executor->config(), *demo.store, {.base_name = "base"});
     for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 1e38f}) {
         for (const bool everywhere : {false, true}) {
             write_poisoned(folder.path() / "x", value, everywhere);
@@ -159,14 +96,14 @@ TEST_F(PoisonedAdapter, IsRefusedWhereNumbersAreChecked) {
 TEST_F(PoisonedAdapter, EndsItsOwnRequestsAndChangesNoBitOfOthers) {
     const char* const told = std::getenv("LORAD_TEST_TOKENS");
     const uint64_t n_wanted = told ? std::strtoull(told, nullptr, 10) : 600;
-    Engine engine(*runner, metrics, {.limits = {64, kRows, model::kBlockTokens}, .n_kv_blocks = kBlocks});
+    Engine engine(*demo.runner, demo.metrics, {.limits = {64, kRows, model::kBlockTokens}, .n_kv_blocks = kBlocks});
     const TempDir folder;
     uint64_t n_tokens = 0, n_ended = 0;
     std::map<Asked, std::vector<TokenId>> alone;
     const float values[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e38f};
     for (uint32_t round = 0; n_tokens < n_wanted; ++round) {
         write_poisoned(folder.path() / "x", values[round % 3], round / 3 % 2 == 1);
-        ASSERT_TRUE(registry->load("x", folder.path() / "x", {.load_inplace = true}).ok());
+        ASSERT_TRUE(demo.registry->load("x", folder.path() / "x", {.load_inplace = true}).ok());
         std::vector<Asked> together;
         const uint32_t poisoned = round * 7 % kRows;
         for (uint32_t row = 0; row < kRows; ++row) together.push_back(some(row == poisoned ? "x" : kClean[row % 4], (round * 5 + row) % 32));

@@ -4,88 +4,31 @@
 
 #include <random>
 
-#include "proto/base/log.h"
-#include "server/engine/engine.h"
-#include "server/engine/executor_runner.h"
-#include "server/http/adapter_choice.h"
-#include "server/loaded_model.h"
-#include "tests/support/source_dir.h"
-#include "tests/support/test_device.h"
+#include "tests/server/demo_engine.h"
 
 namespace lorad::server {
 namespace {
 
-using namespace lorad::testing;
-using std::chrono::milliseconds;
-
 constexpr uint32_t kTokens = 12, kBlocks = 64;
 
-struct Answer {
-    std::vector<TokenId> tokens;
-    uint32_t n_cached = 0;
-};
+using Answer = DemoEngine::Answer;
+using Asked = std::pair<std::vector<TokenId>, std::string>;  // prompt and adapter
 
-struct Served {
-    explicit Served(bool batch_invariant, gpu::KvType kv_type = gpu::KvType::kF16) {
-        set_log_level(LogLevel::kError);
-        const std::filesystem::path folder = lorad::testing::source_dir() / "deploy/demo-model";
-        auto loaded = model::load_model_config(folder / "base");
-        EXPECT_TRUE(loaded.ok());
-        config = *loaded;
-        model::ExecutorOptions options;
-        options.n_rows_max = 128;
-        options.n_sequences_max = 8;
-        options.n_positions_max = 512;
-        options.n_adapter_slots = 4;
-        options.n_kv_blocks = kBlocks;
+struct Served : DemoEngine {
+    explicit Served(bool batch_invariant, gpu::KvType kv_type) : DemoEngine({.executor = options_of(batch_invariant, kv_type), .adapters = {"pirate"}}) {}
+
+    static model::ExecutorOptions options_of(bool batch_invariant, gpu::KvType kv_type) {
+        model::ExecutorOptions options{.n_rows_max = 128, .n_sequences_max = 8, .n_positions_max = 512, .n_adapter_slots = 4, .n_kv_blocks = kBlocks};
         options.batch_invariant = batch_invariant;
         options.kv_type = kv_type;
         // Inputs of products in f32: in another batch a logit differs by 1e-6. With 16 bits it is 1e-3, which near ties show.
         if (!batch_invariant) options.kernel_path = gpu::KernelPath::kPortable;
-        auto created = model::Executor::load(test_device(), folder / "base", config, options);
-        EXPECT_TRUE(created.ok()) << created.error().message;
-        executor = std::move(*created);
-        store = std::make_unique<adapters::DeviceWeightStore>(test_device(), *executor);
-        registry = std::make_unique<adapters::Registry>(config, *store, adapters::RegistryOptions{.base_name = "base"});
-        for (const char* name : {"pirate"}) {
-            auto adapter = registry->load(name, folder / "adapters" / name);
-            EXPECT_TRUE(adapter.ok()) << adapter.error().message;
-        }
-        runner = std::make_unique<ExecutorRunner>(*executor);
+        return options;
     }
-    ~Served() { set_log_level(LogLevel::kInfo); }
-
-    Request request(const std::vector<TokenId>& prompt, const std::string& adapter) {
-        Request out;
-        out.prompt = prompt;
-        out.n_tokens_max = kTokens;
-        out.sampling.temperature = 0.0f;
-        std::vector<adapters::AdapterTerm> terms;
-        if (!adapter.empty()) terms.push_back({adapter, 1.0f});
-        auto lease = registry->acquire(terms);
-        EXPECT_TRUE(lease.ok());
-        out.adapter = use_of(*lease, prompt);
-        out.prefix = prefix_of(*registry, *lease, out.adapter, prompt, "");
-        out.stream = std::make_shared<TokenStream>(kTokens);
-        return out;
-    }
-    // All at the same time.
-    std::vector<Answer> run(Engine& engine, const std::vector<std::pair<std::vector<TokenId>, std::string>>& all) {
-        std::vector<std::shared_ptr<TokenStream>> streams;
-        for (const auto& [prompt, adapter] : all) {
-            Request made = request(prompt, adapter);
-            streams.push_back(made.stream);
-            EXPECT_TRUE(engine.submit(std::move(made)).ok());
-        }
-        while (engine.step()) {
-        }
-        std::vector<Answer> answers;
-        for (auto& stream : streams) {
-            TokenStream::Batch batch = stream->pop(milliseconds(0));
-            EXPECT_TRUE(batch.end);
-            answers.push_back({batch.tokens, stream->n_cached_tokens()});
-        }
-        return answers;
+    std::vector<Answer> run(Engine& engine, const std::vector<Asked>& all) {
+        std::vector<Request> requests;
+        for (const auto& [prompt, adapter] : all) requests.push_back(request(prompt, adapter, kTokens, {.temperature = 0.0f}));
+        return DemoEngine::run(engine, std::move(requests));
     }
     EngineOptions options(bool prefix_cache, uint32_t n_prefill_rows_max) const {
         EngineOptions out;
@@ -95,13 +38,6 @@ struct Served {
         out.n_prefill_rows_max = n_prefill_rows_max;
         return out;
     }
-
-    model::ModelConfig config;
-    std::unique_ptr<model::Executor> executor;
-    std::unique_ptr<adapters::DeviceWeightStore> store;
-    std::unique_ptr<adapters::Registry> registry;
-    std::unique_ptr<ExecutorRunner> runner;
-    Metrics metrics{{"demo", model::kBlockTokens, kBlocks, 4, "device", "", true}};
 };
 
 // Prompts of one text with different ends, for the base and an adapter; the second half of them
@@ -110,18 +46,18 @@ void compare(bool batch_invariant, gpu::KvType kv_type = gpu::KvType::kF16) {
     Served served(batch_invariant, kv_type);
     std::mt19937 random(7);
     std::vector<TokenId> text(200);
-    for (TokenId& token : text) token = TokenId(3 + random() % (served.config.vocab_size - 3));
-    std::vector<std::pair<std::vector<TokenId>, std::string>> all;
+    for (TokenId& token : text) token = TokenId(3 + random() % (served.vocab_size() - 3));
+    std::vector<Asked> all;
     for (const char* adapter : {"", "pirate"}) {
         for (uint32_t n : {64u, 65u, 130u, 200u}) {
             std::vector<TokenId> prompt(text.begin(), text.begin() + n);
-            for (uint32_t i = 0; i < n % 7; ++i) prompt.push_back(TokenId(3 + random() % (served.config.vocab_size - 3)));
+            for (uint32_t i = 0; i < n % 7; ++i) prompt.push_back(TokenId(3 + random() % (served.vocab_size() - 3)));
             all.push_back({std::move(prompt), adapter});
         }
     }
     // The engines have the device's blocks one after the other.
     std::vector<Answer> expected, expected_next;
-    std::vector<std::pair<std::vector<TokenId>, std::string>> next;
+    std::vector<Asked> next;
     {
         Engine plain(*served.runner, served.metrics, served.options(false, 0));
         for (const auto& one : all) expected.push_back(served.run(plain, {one})[0]);

@@ -14,6 +14,7 @@
 #include "server/http/adapter_choice.h"
 #include "server/loaded_model.h"
 #include "tests/support/goldens.h"
+#include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::server {
@@ -39,8 +40,6 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     const uint32_t seed = std::random_device{}();
     SCOPED_TRACE("seed " + std::to_string(seed));
     const auto folder = goldens_dir() / "models" / "llama-scaled";
-    auto config = model::load_model_config(folder);
-    ASSERT_TRUE(config.ok());
     model::ExecutorOptions options;
     options.n_rows_max = 64;
     options.n_sequences_max = kStreamsAtOnce;
@@ -49,10 +48,9 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     options.n_kv_blocks = 32;
     options.kernel_path = gpu::KernelPath::kPortable;
     options.batch_invariant = true;
-    auto executor = model::Executor::load(test_device(), folder, *config, options);
-    ASSERT_TRUE(executor.ok()) << executor.error().message;
-    adapters::DeviceWeightStore store(test_device(), **executor);
-    adapters::Registry registry{*config, store, {.base_name = "base"}};
+    const auto executor = load_executor(folder, options);
+    adapters::DeviceWeightStore store(test_device(), *executor);
+    adapters::Registry registry{executor->config(), store, {.base_name = "base"}};
 
     // What each generation answers alone; every name stands for one of them at a time.
     std::map<std::string, std::vector<std::vector<TokenId>>> alone;
@@ -63,7 +61,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
         auto lease = registry.acquire(name);
         ASSERT_TRUE(lease.ok()) << lease.error().message;
         for (uint32_t i = 0; i < kPrompts; ++i) {
-            auto answer = model::Runner(**executor).generate(
+            auto answer = model::Runner(*executor).generate(
                 prompt_of(i), {.n_tokens_max = kTokens, .ignore_eos = true, .uses = lease->uses()});
             ASSERT_TRUE(answer.ok()) << answer.error().message;
             alone[lease->generation()].push_back(answer->ids);
@@ -71,7 +69,7 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     }
     ASSERT_EQ(alone.size(), std::size(kAdapters));
 
-    ExecutorRunner runner(**executor);
+    ExecutorRunner runner(*executor);
     Metrics metrics{{"base", model::kBlockTokens, 32, kRoom, "device", "", true}};
     Engine engine{runner, metrics, {.limits = {64, kStreamsAtOnce, model::kBlockTokens}, .n_kv_blocks = 32}};
     engine.start();

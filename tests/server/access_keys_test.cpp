@@ -340,14 +340,16 @@ void compare_times(size_t n_samples, uint64_t seed, Comparison& found) {
     };
     std::vector<KeyDigest> keys(kKeys);
     for (KeyDigest& key : keys) key = draw();
-    // As many different digests of each kind, so that what is in the caches is the same.
-    std::vector<KeyDigest> right(64, keys[0]), wrong(64);
-    for (KeyDigest& digest : wrong) digest = draw();
+    // As many different digests of each kind, so that what is in the caches is the same; one table, since a branch by kind would be mispredicted, and where
+    // its two ways lie in the program decides which costs more.
+    constexpr size_t kDigests = 64;
+    std::vector<KeyDigest> digests(2 * kDigests, keys[0]);
+    for (size_t i = kDigests; i < digests.size(); ++i) digests[i] = draw();
     std::vector<double> times[2];
     size_t n_found = 0;
     for (size_t i = 0; i < n_samples; ++i) {
-        const size_t kind = random() & 1, at = random() & 63;
-        const KeyDigest digest = kind == 0 ? right[at] : wrong[at];
+        const size_t kind = random() & 1;
+        const KeyDigest digest = digests[kind * kDigests + random() % kDigests];
         timespec begin, end;
         clock_gettime(CLOCK_MONOTONIC, &begin);
         // Several at a time: the clock itself takes as long as one.

@@ -151,6 +151,10 @@ TEST_F(StoreTest, LinksAreNotFollowed) {
         std::filesystem::remove(folder.blob("other"));
         std::filesystem::create_symlink(folder.root / "secret", folder.blob("other"));
         EXPECT_EQ(store->read(digest_of("other")).error().code, ErrorCode::kStorageFailed) << "planted while it runs";
+        ASSERT_TRUE(put(*store, "copied").ok());
+        std::filesystem::rename(folder.blob("copied"), folder.root / "copy");
+        std::filesystem::create_symlink(folder.root / "copy", folder.blob("copied"));
+        EXPECT_FALSE(store->read(digest_of("copied")).ok()) << "nor to the right content";
         ASSERT_TRUE(put(*store, "secret").ok()) << "an upload takes the link's place";
         EXPECT_EQ(store->read(digest_of("secret"))->text(), "secret");
         EXPECT_FALSE(std::filesystem::is_symlink(folder.blob("secret")));

@@ -207,7 +207,8 @@ def store_faults(card):
                     for persistent in (False, True):
                         ks = range(1, n_calls + 2)
                         if card.quick:
-                            ks = sorted(card.random.sample(ks, min(len(ks), 1 if kind == faults.SYNC else 2)))
+                            # The first sync is of a file; a server with a failed one starts anew, so there is no second.
+                            ks = [1] if kind == faults.SYNC else sorted(card.random.sample(ks, min(len(ks), 2)))
                         jobs += [(kind, error, persistent, k) for k in ks]
                 n += spread(subjects, jobs, fail_store)
         card.figure("store: calls failed, restarts", f"{n}, {sum(subject.n_starts for subject in subjects)}")

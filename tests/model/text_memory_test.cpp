@@ -14,6 +14,8 @@
 #include "model/text/lorad_text.h"
 #include "tests/model/text_goldens.h"
 
+extern "C" void* lorad_text_malloc(size_t n_bytes);  // what the crate's C code calls
+
 namespace lorad::model {
 namespace {
 
@@ -135,6 +137,19 @@ TEST_F(TextMemory, AnInputThatNeedsMoreThanThereIsIsRefused) {
         expect_encodes("a small one", 2);
         none.end();
         expect_encodes(std::string_view(large).substr(0, 1u << 20), 3);
+        ::_exit(0);
+    };
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
+}
+
+// The reserve was never drawn from, so it is as whole as it was.
+TEST_F(TextMemory, AnAllocationThatIsLargerThanTheReserveIsOverWhenThereIsMemoryAgain) {
+    const auto run = [&] {
+        NoMemory none;
+        expect(lorad_text_malloc(size_t{1} << 30) == nullptr, 1);
+        expect(lorad_text_reserve_is_whole() == 0, 2);
+        none.end();
+        expect(lorad_text_reserve_is_whole() == 1, 3);
         ::_exit(0);
     };
     EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");

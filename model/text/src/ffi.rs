@@ -66,7 +66,7 @@ fn quiet_panics() {
     ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
 }
 
-/// What Oniguruma, in C and without our reserve, says of ONIGERR_MEMORY; its wrapper panics with that, and nothing is harmed.
+/// What Oniguruma says of ONIGERR_MEMORY, where the reserve had nothing either; its wrapper panics with that, and nothing is harmed.
 const REGEX_WITHOUT_MEMORY: &str = "fail to memory allocation";
 
 /// Runs the body of an exported function: turns its failure into code and message, and a panic into

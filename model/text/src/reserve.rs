@@ -32,7 +32,7 @@ unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; RESERVE_BYTES]));
 static PIECES: Mutex<Pieces> =
-    Mutex::new(Pieces { first: null_mut(), n_free: 0, is_set_up: false });
+    Mutex::new(Pieces { first: null_mut(), n_used: 0, is_set_up: false });
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 /// Of large inputs that are being worked on.
 static ASKED_FOR: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +45,7 @@ struct Piece {
 
 struct Pieces {
     first: *mut Piece,
-    n_free: usize,
+    n_used: usize,
     is_set_up: bool,
 }
 // SAFETY: the pointers are into MEMORY.
@@ -60,7 +60,6 @@ impl Pieces {
         self.first = MEMORY.0.get().cast();
         // SAFETY: nobody has a piece yet.
         unsafe { self.first.write(Piece { n_bytes: RESERVE_BYTES, next: null_mut() }) };
-        self.n_free = RESERVE_BYTES;
     }
 
     /// The first piece that is large enough, or null.
@@ -78,7 +77,7 @@ impl Pieces {
                     rest.write(Piece { n_bytes: n_left, next: (*piece).next });
                     *link = rest;
                 }
-                self.n_free -= n_bytes;
+                self.n_used += n_bytes;
                 return piece.cast();
             }
             link = &mut (*piece).next;
@@ -108,7 +107,7 @@ impl Pieces {
         } else {
             (*before).next = given;
         }
-        self.n_free += n_bytes;
+        self.n_used -= n_bytes;
     }
 }
 
@@ -218,7 +217,7 @@ pub fn is_whole() -> bool {
     if !IS_SHORT.load(Ordering::Relaxed) {
         return true;
     }
-    if pieces().n_free < RESERVE_BYTES / 4 * 3 || !system_has(PROBE_BYTES) {
+    if pieces().n_used > RESERVE_BYTES / 4 || !system_has(PROBE_BYTES) {
         return false;
     }
     IS_SHORT.store(false, Ordering::Relaxed);

@@ -26,6 +26,10 @@ class Planner {
         now_.insert(now_.end(), waiting.begin(), waiting.end());
     }
 
+    bool is_decode(uint32_t index) const {
+        return index < running_.size() && running_[index].n_known - running_[index].n_computed == 1;
+    }
+
     void plan_decode(uint32_t index) {
         if (!preempted_[index]) plan_running(index, std::min(1u, n_rows_left_));
     }
@@ -139,10 +143,6 @@ class Planner {
         sequence.n_blocks += n_new;
     }
 
-    bool is_decode(uint32_t index) const {
-        return index < running_.size() && running_[index].n_known - running_[index].n_computed == 1;
-    }
-
     // Frees the blocks of the last running sequence that comes after `index`; false if there is
     // none.
     bool preempt_last_after(uint32_t index) {
@@ -201,17 +201,14 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
           limits.block_tokens > 0);
     CHECK(running.size() <= limits.n_sequences_max);
     Planner planner(running, waiting, n_free_blocks, limits, n_holders);
-    auto is_decode = [&](uint32_t i) {
-        return i < running.size() && running[i].n_known - running[i].n_computed == 1;
-    };
     for (uint32_t i = 0; i < running.size(); ++i) {
-        if (is_decode(i)) planner.plan_decode(i);
+        if (planner.is_decode(i)) planner.plan_decode(i);
     }
     planner.end_of_decodes();
     for (const PromptTurn& turn : turns) planner.plan_prompt(turn);
     if (turns.empty()) {
         for (uint32_t i = 0; i < running.size() + waiting.size(); ++i) {
-            if (!is_decode(i)) planner.plan_prompt({i, limits.n_rows_max});
+            if (!planner.is_decode(i)) planner.plan_prompt({i, limits.n_rows_max});
         }
     }
     return planner.finish();

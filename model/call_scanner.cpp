@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "proto/json.h"
 
@@ -51,13 +52,7 @@ void CallScanner::take_byte(char byte) {
             return;
         case State::kKey:
             key_ += byte;
-            if (escaped_) {
-                escaped_ = false;
-            } else if (byte == '\\') {
-                escaped_ = true;
-            } else if (byte == '"') {
-                end_key();
-            }
+            if (ends_string(byte)) end_key();
             return;
         case State::kColon:
             if (byte == ':') {
@@ -78,18 +73,18 @@ void CallScanner::take_byte(char byte) {
     }
 }
 
+bool CallScanner::ends_string(char byte) {
+    const bool was_escaped = std::exchange(escaped_, false);
+    if (!was_escaped) escaped_ = byte == '\\';
+    return !was_escaped && byte == '"';
+}
+
 void CallScanner::take_value_byte(char byte) {
     if (!in_value_ && is_blank(byte)) return;
     in_value_ = true;
     if (in_string_) {
         value_ += byte;
-        if (escaped_) {
-            escaped_ = false;
-        } else if (byte == '\\') {
-            escaped_ = true;
-        } else if (byte == '"') {
-            in_string_ = false;
-        }
+        if (ends_string(byte)) in_string_ = false;
     } else if (depth_ == 0 && (byte == ',' || byte == '}')) {
         end_value();
         if (failed()) return;

@@ -31,6 +31,7 @@ class CallScanner {
   private:
     enum class State : uint8_t { kBegin, kKeyOrEnd, kKey, kColon, kValue, kEnded, kFailed };
     void take_byte(char byte);
+    bool ends_string(char byte);
     void take_value_byte(char byte);
     void end_key();
     void end_value();

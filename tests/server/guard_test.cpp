@@ -236,6 +236,37 @@ TEST_F(GuardTest, AcceptingEndsBeforeServing) {
     EXPECT_NE(answer.find("Connection: close"), std::string::npos);
 }
 
+TEST_F(GuardTest, TheLastReplyOfAConnectionSaysThatItIsTheLast) {
+    start();
+    OwnedFd fd = connect_tcp();
+    int n_answered = 0;
+    std::string answer;
+    do {
+        send_text(fd, kGet);
+        answer = receive(fd, "peer=127.0.0.1");
+        n_answered += answer.find("200 OK") != std::string::npos;
+    } while (!closed && answer.find("Connection: close") == std::string::npos);
+    EXPECT_FALSE(closed) << "closed without a word after " << n_answered << " requests";
+    EXPECT_EQ(n_answered, 1000);
+    EXPECT_EQ(all(fd), "");
+    EXPECT_TRUE(closed);
+}
+
+TEST_F(GuardTest, WhoseFirstRequestComesWhileTheServerEndsIsAnswered) {
+    start();
+    OwnedFd late = connect_tcp(), silent = connect_tcp();
+    ASSERT_TRUE(soon([&] { return listener->counts().n_open == 2; }));
+    std::thread stopping([&] { listener->stop(); });
+    EXPECT_TRUE(soon([&] { return connect_tcp().get() < 0; }));
+    send_text(late, kGet);
+    std::string answer = all(late);
+    EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("Connection: close"), std::string::npos);
+    EXPECT_EQ(all(silent), "") << "who asks nothing holds up nobody";
+    EXPECT_TRUE(closed);
+    stopping.join();
+}
+
 TEST_F(GuardTest, UnixSocketsHaveTheirModeAndRoleAndReplaceOnlyWhatIsDead) {
     const std::string folder = testing::TempDir() + "guard_unix";
     std::filesystem::create_directories(folder);

@@ -174,6 +174,8 @@ void Guard::dispatch(Connection& c) {
         ++n_body_slots_;
         c.holds_body_slot = true;
     }
+    // Its reply has to say so: a client that is not told sends the next request into a closed connection.
+    if (++c.n_requests >= kRequestsMax) c.closes = true;
     set_interest(c, 0);
     set_deadline(c, TimePoint::max());
     c.state = Connection::State::kWorking;
@@ -209,11 +211,10 @@ void Guard::serve_on_worker(Connection& c) {
 
 void Guard::take_back(Connection& c) {
     n_working_.fetch_sub(1, std::memory_order_relaxed);
-    ++c.n_requests;
     const size_t n_of_body = size_t(std::min<uint64_t>(c.in.size(), c.body_left));
     c.in.erase(0, n_of_body);
     c.body_left -= n_of_body;
-    if (c.n_requests >= kRequestsMax || c.body_left > 0) c.closes = true;
+    if (c.body_left > 0) c.closes = true;
     if (c.stalled) count(GuardEnd::kStalled);
     if (c.broken) return close(c);
     c.state = Connection::State::kWriting;
@@ -281,8 +282,9 @@ void Guard::stop_step(TimePoint now) {
     if (stop_since_ == TimePoint{}) stop_since_ = now;
     std::vector<Connection*> ended;
     for (const auto& [id, c] : connections_) {
-        const bool is_idle = c->state == State::kHandshake || (c->state == State::kHead && c->in.empty()) || c->state == State::kLinger;
-        const bool is_half = c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
+        const bool is_idle = c->state == State::kLinger || (c->state == State::kHead && c->in.empty() && c->n_requests > 0);
+        // Who was accepted a moment ago has its first request on the way, and is told that this server ends rather than cut off.
+        const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
         if (is_idle || (is_half && now - stop_since_ > kLastHeads)) ended.push_back(c.get());
         // Its handler sees that nobody waits for it any more.
         if (c->state == State::kWorking && now - stop_since_ > kLastHandlers) ::shutdown(c->channel.fd(), SHUT_RD);

@@ -115,8 +115,7 @@ class Life:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(3600)
-            check(not thread.is_alive(), "a client never got its answer")
+            thread.join()  # each of its calls waits 60 s at most
 
 
 def self_test():

@@ -182,9 +182,13 @@ def start_with(card, call, number, result, how_many):
             check_equal(process.wait(30), 0, f"{what}: exit status after serving")
             check_equal(layer.live(), (0, 0, 0), f"{what}: what is alive at the end")
             return "serves"
-        check_equal(status, EXIT_DEVICE_LOST if result == DEVICE_LOST else 1, f"{what}: exit status; {said[-300:]}")
-        check(said.rstrip().rsplit("\n", 1)[-1].startswith("lorad: error: "), f"{what}: no reason: {said[-300:]}")
-        check(result == DEVICE_LOST or layer.live() == (0, 0, 0), f"{what}: left alive: {layer.live()}")
+        reason = said.rstrip().rsplit("\n", 1)[-1]
+        check(reason.startswith("lorad: error: "), f"{what}: no reason: {said[-300:]}")
+        # Uploads of several threads share a recording; where it cannot be ended all of them are lost, and the device counts as lost. Which thread's
+        # call is the k-th is a race, and so is whether that is such a recording's end.
+        may_be_lost = call == RECORD and "vkEndCommandBuffer" in reason
+        check(status == (EXIT_DEVICE_LOST if result == DEVICE_LOST else 1) or may_be_lost and status == EXIT_DEVICE_LOST, f"{what}: exit status {status}; {reason}")
+        check(status == EXIT_DEVICE_LOST or layer.live() == (0, 0, 0), f"{what}: left alive: {layer.live()}")
         return "refused"
 
 

@@ -383,13 +383,12 @@ TEST_F(GuardTls, RequestsLargeBodiesAndRepliesPass) {
 }
 
 TEST_F(GuardTls, PlainBytesAndSilenceEndWithTheHandshakesDeadline) {
-    options.guard.head_time = milliseconds(500);
+    options.guard.head_time = milliseconds(3000);
     start();
     OwnedFd plain = connect_tcp(), silent = connect_tcp();
     send_text(plain, kGet);
-    const auto begin = Clock::now();
     EXPECT_EQ(all(plain).find("HTTP/1.1"), std::string::npos);
-    EXPECT_LT(Clock::now() - begin, milliseconds(400));
+    EXPECT_LE(ends(GuardEnd::kTlsFailed), 1u) << "plain bytes are refused at once, not with the silent ones";
     EXPECT_EQ(all(silent), "");
     EXPECT_TRUE(closed);
     EXPECT_NE(ask(closing_get()).first.find("200 OK"), std::string::npos);

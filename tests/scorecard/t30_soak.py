@@ -153,7 +153,9 @@ class Soak:
         took = wait_for(lambda: not any(metrics(self.server, held).values()), 30, 0.1)
         check(took is not None, f"not idle: {metrics(self.server, held)}")
         process = pathlib.Path("/proc", str(self.server.process.pid))
-        resident = int(next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS")).split()[1])
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        # A software device's memory is the process's, shared: the KV cache gets its pages at its blocks' first use. `layer.live` has what is allocated.
+        resident = int(status["VmRSS"].split()[0]) - int(status["RssShmem"].split()[0])
         adapters = metrics(self.server, ("lorad_adapter_device_bytes",))["lorad_adapter_device_bytes"]
         self.idle_points[-1].append((time.monotonic() - self.began, resident, len(list((process / "fd").iterdir())), self.layer.live()[:2], adapters))
 

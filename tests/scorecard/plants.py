@@ -48,7 +48,7 @@ PLANTS = [
           part="an equal share for whoever always asks", tier="nightly", why="one share for all keys"),
     Plant("T26", "server/engine/fair_share.cpp", "    ticket.tenant->cost += cost;", "    ticket.tenant->cost += 1;", ("lorad", "server_tests"),
           part="the service of two backlogged tenants", why="requests are counted, not what they cost"),
-    Plant("T26", "server/engine/fair_share.cpp", "return tenant->rows + std::min<uint64_t>(n_left, n_ahead);", "return prompt->arrival;", ("lorad", "server_tests"),
+    Plant("T26", "server/engine/fair_share.cpp", "return tenant->rows + std::min<uint64_t>(n_left, n_ahead);", "return prompt->arrival + 0 * n_ahead;", ("lorad", "server_tests"),
           part="the prompts of tenants share the rows", why="prompts are computed in their order of arrival"),
     Plant("T13", "server/engine/engine.cpp", "            if (auto reason = sequence->request.stream->cancelled())\n",
           "            auto reason = sequence->request.stream->cancelled();\n            if (reason && !sequence->was_admitted)\n",

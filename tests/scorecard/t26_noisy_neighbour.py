@@ -181,7 +181,7 @@ def run(card):
             fair = (sum(client.cost for client in calm) + noisy.cost) / 4
             least = min(client.cost for client in calm) / fair
             card.grade("least share of a calm tenant", least, 0.9, better="higher")
-            check(least > 0.45, f"shares {[round(client.cost / fair, 2) for client in calm]} and {noisy.cost / fair:.2f}")
+            check(least > 0.75, f"shares {[round(client.cost / fair, 2) for client in calm]} and {noisy.cost / fair:.2f}")
 
 
 if __name__ == "__main__":

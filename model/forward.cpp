@@ -1,11 +1,8 @@
 #include "model/forward.h"
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 
-#include "model/step_batch.h"
 
 namespace lorad::model {
 namespace {
@@ -203,7 +200,7 @@ class Pass {
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.
     Product linear(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x) {
-        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kSplitsMax);
+        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kProductSplitsMax);
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
             shrink(layer, group, x, w);
             recorder_.barrier();
@@ -443,22 +440,6 @@ class Pass {
         recorder_.barrier();
     }
 
-  public:
-    static constexpr uint32_t kSplitsMax = 16;
-
-    // Whole row tiles between two splits, so that a variant may write its last tile in full.
-    static uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
-        return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded;
-    }
-    static gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
-        return {.rows = shape.row_bucket,
-                .n_q_heads = config.n_heads,
-                .n_kv_heads = config.n_kv_heads,
-                .head_dim = config.head_dim,
-                .n_splits = shape.attention_splits};
-    }
-
-  private:
     gpu::Recorder& recorder_;
     gpu::KernelSet& kernels_;
     const ModelConfig& config_;
@@ -471,125 +452,6 @@ class Pass {
 };
 
 }  // namespace
-
-uint32_t bucket_for(uint32_t n) {
-    if (n <= 2) return n;
-    const uint32_t power = std::bit_ceil(n);
-    return n <= power / 4 * 3 ? power / 4 * 3 : power;
-}
-
-std::vector<uint32_t> buckets_up_to(uint32_t n) {
-    std::vector<uint32_t> buckets;
-    for (uint32_t bucket = 0; bucket < bucket_for(n);) buckets.push_back(bucket = bucket_for(bucket + 1));
-    return buckets;
-}
-
-StepLayout::StepLayout(const StepShape& shape)
-    : rows(sizeof(gpu::StepHeader)),
-      logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
-      rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
-      segments(gpu::round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
-      uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
-      tiles(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
-      single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
-      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)) {}
-
-uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? (shape.row_bucket + kTileRowsMin - 1) / kTileRowsMin : 0; }
-
-uint32_t StepLayout::segments_max(const StepShape& shape) {
-    if (shape.lora == gpu::LoraLevel::kNone) return 0;
-    return shape.row_bucket * (shape.lora == gpu::LoraLevel::kFull ? kLoraUsesMax : 1);
-}
-
-uint32_t StepLayout::uses_max(const StepShape& shape) {
-    return shape.lora == gpu::LoraLevel::kFull || shape.extras ? shape.row_bucket * kLoraUsesMax : 0;
-}
-
-uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
-           results + logprobs + masks;
-}
-
-ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
-                           const ForwardLimits& limits) {
-    const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
-    const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
-    const Matrix& head = shapes.output();
-    ScratchBytes bytes{};
-    // A power of two, as the copies into it are.
-    const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
-                                            .output_bucket = output_bucket,
-                                            .lora = gpu::LoraLevel::kFull,
-                                            .tiles = true,
-                                            .single_bucket = row_bucket,
-                                            .rules = true}).block_tables +
-                                limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
-                                uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
-    bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
-    bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
-    // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
-    bytes.xn = bytes.x;
-    bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
-    bytes.attention = bytes.q;
-    bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
-    bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
-                         gpu::KernelSet::head_low_bytes(output_bucket));
-    bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
-    bytes.logits = n_outputs * head.n_padded * sizeof(float);
-    bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
-    bytes.sampled = output_bucket * sizeof(int32_t);
-    bytes.results = output_bucket * sizeof(gpu::SampleResult);
-    bytes.logprobs = output_bucket * sizeof(gpu::ChoiceLogprobs);
-    bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
-    bytes.attention_partials = sizeof(float);
-    // Few rows are cut into more splits than many, so every bucket is asked.
-    for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
-        for (const LayerWeights& w : shapes.layers) {
-            for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-                const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, Pass::kSplitsMax);
-                const uint64_t elements = uint64_t{plan.n_splits} * Pass::split_stride(*matrix, plan) +
-                                          uint64_t{gpu::kSlackRows} * matrix->n_padded;
-                bytes.y = std::max(bytes.y, elements * sizeof(float));
-            }
-        }
-        const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
-        bytes.attention_partials = std::max(
-            bytes.attention_partials,
-            gpu::KernelSet::attention_partial_bytes(Pass::attention_shape(config, {rows, 0, splits})));
-    }
-    return bytes;
-}
-
-Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
-    Scratch scratch;
-    struct Wanted {
-        gpu::Buffer* buffer;
-        uint64_t n_bytes;
-        const char* name;
-    };
-    const Wanted all[] = {
-        {&scratch.step_state, bytes.step_state, "step state"},
-        {&scratch.x, bytes.x, "x"},
-        {&scratch.xn, bytes.xn, "xn"},
-        {&scratch.y, bytes.y, "y"},
-        {&scratch.q, bytes.q, "q"},
-        {&scratch.attention, bytes.attention, "attention"},
-        {&scratch.act, bytes.act, "act"},
-        {&scratch.low, bytes.low, "low"},
-        {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
-        {&scratch.output_xn, bytes.output_xn, "output xn"},
-        {&scratch.logits, bytes.logits, "logits"},
-        {&scratch.sample_partials, bytes.sample_partials, "sample partials"},
-        {&scratch.sampled, bytes.sampled, "sampled"},
-        {&scratch.results, bytes.results, "results"},
-        {&scratch.logprobs, bytes.logprobs, "logprobs"},
-        {&scratch.masks, bytes.masks, "masks"},
-    };
-    for (const Wanted& wanted : all) {
-        TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
-    }
-    return scratch;
-}
 
 Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape) {
     Pass(recorder, context, shape).record();

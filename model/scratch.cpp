@@ -1,0 +1,96 @@
+#include "model/scratch.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "model/step_batch.h"
+
+namespace lorad::model {
+
+uint64_t ScratchBytes::sum() const {
+    return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
+           results + logprobs + masks;
+}
+
+ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+                           const ForwardLimits& limits) {
+    const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
+    const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
+    const Matrix& head = shapes.output();
+    ScratchBytes bytes{};
+    // A power of two, as the copies into it are.
+    const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
+                                            .output_bucket = output_bucket,
+                                            .lora = gpu::LoraLevel::kFull,
+                                            .tiles = true,
+                                            .single_bucket = row_bucket,
+                                            .rules = true}).block_tables +
+                                limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
+                                uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
+    bytes.step_state = std::bit_ceil(std::max(step_state, kStepStateBytesMin));
+    bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
+    // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
+    bytes.xn = bytes.x;
+    bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
+    bytes.attention = bytes.q;
+    bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
+    bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
+                         gpu::KernelSet::head_low_bytes(output_bucket));
+    bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
+    bytes.logits = n_outputs * head.n_padded * sizeof(float);
+    bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
+    bytes.sampled = output_bucket * sizeof(int32_t);
+    bytes.results = output_bucket * sizeof(gpu::SampleResult);
+    bytes.logprobs = output_bucket * sizeof(gpu::ChoiceLogprobs);
+    bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
+    bytes.attention_partials = sizeof(float);
+    // Few rows are cut into more splits than many, so every bucket is asked.
+    for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
+        for (const LayerWeights& w : shapes.layers) {
+            for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
+                const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax);
+                const uint64_t elements = uint64_t{plan.n_splits} * split_stride(*matrix, plan) +
+                                          uint64_t{gpu::kSlackRows} * matrix->n_padded;
+                bytes.y = std::max(bytes.y, elements * sizeof(float));
+            }
+        }
+        const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
+        bytes.attention_partials = std::max(
+            bytes.attention_partials,
+            gpu::KernelSet::attention_partial_bytes(attention_shape(config, {rows, 0, splits})));
+    }
+    return bytes;
+}
+
+Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
+    Scratch scratch;
+    struct Wanted {
+        gpu::Buffer* buffer;
+        uint64_t n_bytes;
+        const char* name;
+    };
+    const Wanted all[] = {
+        {&scratch.step_state, bytes.step_state, "step state"},
+        {&scratch.x, bytes.x, "x"},
+        {&scratch.xn, bytes.xn, "xn"},
+        {&scratch.y, bytes.y, "y"},
+        {&scratch.q, bytes.q, "q"},
+        {&scratch.attention, bytes.attention, "attention"},
+        {&scratch.act, bytes.act, "act"},
+        {&scratch.low, bytes.low, "low"},
+        {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
+        {&scratch.output_xn, bytes.output_xn, "output xn"},
+        {&scratch.logits, bytes.logits, "logits"},
+        {&scratch.sample_partials, bytes.sample_partials, "sample partials"},
+        {&scratch.sampled, bytes.sampled, "sampled"},
+        {&scratch.results, bytes.results, "results"},
+        {&scratch.logprobs, bytes.logprobs, "logprobs"},
+        {&scratch.masks, bytes.masks, "masks"},
+    };
+    for (const Wanted& wanted : all) {
+        TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
+    }
+    return scratch;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,71 @@
+// The device memory that steps work in, and how much of it the largest step needs.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "model/step_shape.h"
+#include "model/weights.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+struct ForwardLimits {
+    uint32_t n_rows_max = 0;
+    uint32_t n_outputs_max = 0;
+    uint32_t n_sequences_max = 0;
+    uint32_t n_positions_max = 0;
+
+    uint64_t n_table_entries_max() const { return uint64_t{n_sequences_max} * blocks_for_tokens(n_positions_max); }
+};
+
+// Device memory that one step works in; steps take turns in it.
+struct Scratch {
+    gpu::Buffer step_state;
+    gpu::Buffer x;          // [rows][H] f32, the residual stream
+    gpu::Buffer xn;         // [rows][H] normed, in the next matmul's input type
+    gpu::Buffer y;          // [splits][rows][n] f32, result of the last matmul
+    gpu::Buffer q;          // [rows][Q D] f32
+    gpu::Buffer attention;  // [rows][Q D], input of o
+    gpu::Buffer act;        // [rows][F], input of down
+    gpu::Buffer low;        // shrink results
+    gpu::Buffer attention_partials;
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted
+    gpu::Buffer logits;     // [outputs][V] f32
+    gpu::Buffer sample_partials;
+    gpu::Buffer sampled;    // i32[outputs], read by the next step's embed
+    gpu::Buffer results;    // SampleResult[outputs]
+    gpu::Buffer logprobs;   // ChoiceLogprobs[outputs]
+    gpu::Buffer masks;      // u32[n_sequences_max][mask_words(V)]
+};
+
+// Of a mask: a bit for each token.
+constexpr uint32_t mask_words(uint32_t vocab_size) { return (vocab_size + 31) / 32; }
+
+constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
+
+// Bytes of each of the above, in that order; their sum goes into the memory plan.
+struct ScratchBytes {
+    uint64_t step_state, x, xn, y, q, attention, act, low, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
+    uint64_t sum() const;
+};
+ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+                           const ForwardLimits& limits);
+Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);
+
+// How products and attention of a pass are cut, which decides what their partial results take.
+constexpr uint32_t kProductSplitsMax = 16;
+// Whole row tiles between two splits, so that a variant may write its last tile in full.
+inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) { return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded; }
+inline gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
+    return {.rows = shape.row_bucket,
+            .n_q_heads = config.n_heads,
+            .n_kv_heads = config.n_kv_heads,
+            .head_dim = config.head_dim,
+            .n_splits = shape.attention_splits};
+}
+
+}  // namespace lorad::model

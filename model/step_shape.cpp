@@ -1,0 +1,42 @@
+#include "model/step_shape.h"
+
+#include <bit>
+
+#include "model/step_batch.h"
+
+namespace lorad::model {
+
+uint32_t bucket_for(uint32_t n) {
+    if (n <= 2) return n;
+    const uint32_t power = std::bit_ceil(n);
+    return n <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+std::vector<uint32_t> buckets_up_to(uint32_t n) {
+    std::vector<uint32_t> buckets;
+    for (uint32_t bucket = 0; bucket < bucket_for(n);) buckets.push_back(bucket = bucket_for(bucket + 1));
+    return buckets;
+}
+
+StepLayout::StepLayout(const StepShape& shape)
+    : rows(sizeof(gpu::StepHeader)),
+      logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
+      rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
+      segments(gpu::round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
+      uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
+      tiles(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
+      single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
+      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)) {}
+
+uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? (shape.row_bucket + kTileRowsMin - 1) / kTileRowsMin : 0; }
+
+uint32_t StepLayout::segments_max(const StepShape& shape) {
+    if (shape.lora == gpu::LoraLevel::kNone) return 0;
+    return shape.row_bucket * (shape.lora == gpu::LoraLevel::kFull ? kLoraUsesMax : 1);
+}
+
+uint32_t StepLayout::uses_max(const StepShape& shape) {
+    return shape.lora == gpu::LoraLevel::kFull || shape.extras ? shape.row_bucket * kLoraUsesMax : 0;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,63 @@
+// What a recording of a step depends on: capacities in few sizes, so that few recordings serve all steps; and where a step's state lies.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+
+namespace lorad::model {
+
+// A step whose rules have masks is submitted in two parts, so that the masks may be made while the first one runs: the second begins with
+// sample_draw or what comes before it for rules.
+enum class StepPart : uint8_t { kWhole, kForward, kDraw };
+
+// What a recording depends on. Everything else of a step is in the step state.
+struct StepShape {
+    uint32_t row_bucket = 0;     // capacity for rows
+    uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
+    uint32_t attention_splits = 1;
+    gpu::LoraLevel lora = gpu::LoraLevel::kNone;
+    bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
+    uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
+    bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
+    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
+    uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
+    bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
+    bool changes = false;        // some rule changes logits,
+    bool logprobs = false;       // some rule wants log-probabilities
+    bool one_dispatch = false;   // all layers by DecodeLayers
+    StepPart part = StepPart::kWhole;
+
+    // Of a step in two parts: what the second one depends on.
+    StepShape draw_part() const {
+        return {.row_bucket = row_bucket, .output_bucket = output_bucket, .rules = true, .changes = changes, .logprobs = logprobs,
+                .part = StepPart::kDraw};
+    }
+
+    auto operator<=>(const StepShape&) const = default;
+};
+
+// Neighbouring rows of a sequence from which on they are worth a tile.
+constexpr uint32_t kTileRowsMin = 4;
+
+// The smallest bucket that holds n: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ... ; 0 for 0.
+uint32_t bucket_for(uint32_t n);
+// All buckets up to and including the one that holds n.
+std::vector<uint32_t> buckets_up_to(uint32_t n);
+
+// Byte offsets in the step-state buffer; they follow from the shape alone.
+struct StepLayout {
+    explicit StepLayout(const StepShape& shape);
+    uint64_t rows, logit_rows, rules, segments, uses, tiles, single_rows, block_tables;
+
+    // Segments of a step: one for each row and use in the worst case.
+    static uint32_t segments_max(const StepShape& shape);
+    static uint32_t uses_max(const StepShape& shape);
+    static uint32_t tiles_max(const StepShape& shape);
+};
+
+constexpr uint32_t kListAlign = 16;  // of the rules' lists, behind the block tables
+
+}  // namespace lorad::model

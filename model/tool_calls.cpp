@@ -17,8 +17,8 @@ void strip_leading_blanks(std::string& text) {
 }
 
 // What opens calls; without a mark an answer that begins with '{' may be one.
-std::vector<std::string_view> marks_of(ToolFormat format) {
-    switch (format) {
+std::vector<std::string_view> marks_of(ToolFormat family) {
+    switch (family) {
         case ToolFormat::kHermes:
             return {"<tool_call>"};
         case ToolFormat::kLlama3:
@@ -34,9 +34,9 @@ std::vector<std::string_view> marks_of(ToolFormat format) {
     return {};
 }
 
-std::string_view end_mark_of(ToolFormat format) {
-    if (format == ToolFormat::kHermes) return "</tool_call>";
-    if (format == ToolFormat::kPhi) return "<|/tool_call|>";
+std::string_view end_mark_of(ToolFormat family) {
+    if (family == ToolFormat::kHermes) return "</tool_call>";
+    if (family == ToolFormat::kPhi) return "<|/tool_call|>";
     return {};
 }
 
@@ -63,20 +63,20 @@ std::optional<ToolFormat> tool_format_of(std::string_view name) {
         {"phi3", ToolFormat::kPhi},
         {"phi", ToolFormat::kPhi},
     }};
-    for (const auto& [known, format] : kNames) {
-        if (known == name) return format;
+    for (const auto& [known, family] : kNames) {
+        if (known == name) return family;
     }
     return std::nullopt;
 }
 
-bool marks_are_special(ToolFormat format) {
-    return format == ToolFormat::kLlama3 || format == ToolFormat::kMistral ||
-           format == ToolFormat::kPhi;
+bool marks_are_special(ToolFormat family) {
+    return family == ToolFormat::kLlama3 || family == ToolFormat::kMistral ||
+           family == ToolFormat::kPhi;
 }
 
-ToolCallParser::ToolCallParser(ToolFormat format, std::string function)
-    : format_(format), function_(std::move(function)) {
-    if (format == ToolFormat::kList) state_ = State::kBetween;
+ToolCallParser::ToolCallParser(ToolFormat family, std::string function)
+    : format_(family), function_(std::move(function)) {
+    if (family == ToolFormat::kList) state_ = State::kBetween;
 }
 
 ToolCallParser::Output ToolCallParser::push(std::string_view text) {

@@ -25,7 +25,7 @@ enum class ToolFormat : uint8_t {
 std::optional<ToolFormat> tool_format_of(std::string_view name);
 
 // The marks are special tokens, so that the text has to be decoded with them.
-bool marks_are_special(ToolFormat format);
+bool marks_are_special(ToolFormat family);
 
 // What is new of one call. Arguments are JSON text, joined from all pieces.
 struct ToolCallPiece {
@@ -42,7 +42,7 @@ class ToolCallParser {
     };
 
     // `function` is the one that kArguments calls.
-    explicit ToolCallParser(ToolFormat format, std::string function = {});
+    explicit ToolCallParser(ToolFormat family, std::string function = {});
 
     Output push(std::string_view text);
     Output finish();  // what was held back

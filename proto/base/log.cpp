@@ -46,9 +46,9 @@ void write(LogLevel level, std::string_view line) { logger().log(to_spdlog(level
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
-void set_log_format(LogFormat format) {
-    g_format = format;
-    logger().set_pattern(format == LogFormat::kJson ? kJsonPattern : kTextPattern);
+void set_log_format(LogFormat log_format) {
+    g_format = log_format;
+    logger().set_pattern(log_format == LogFormat::kJson ? kJsonPattern : kTextPattern);
 }
 
 void log_line(LogLevel level, std::string_view line) {

@@ -17,7 +17,7 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
 
 void set_log_level(LogLevel level);
-void set_log_format(LogFormat format);
+void set_log_format(LogFormat log_format);
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view line);
 

@@ -22,8 +22,8 @@ std::ostream& operator<<(std::ostream& out, const Answer& answer) {
     return out;
 }
 
-Answer read(ToolFormat format, std::string_view text, size_t n_piece, const std::string& function = {}) {
-    ToolCallParser parser(format, function);
+Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std::string& function = {}) {
+    ToolCallParser parser(family, function);
     Answer answer;
     const auto take = [&](const ToolCallParser::Output& out) {
         answer.content += out.content;
@@ -42,68 +42,68 @@ Answer read(ToolFormat format, std::string_view text, size_t n_piece, const std:
     return answer;
 }
 
-void expect_read(ToolFormat format, std::string_view text, const Answer& expected) {
+void expect_read(ToolFormat family, std::string_view text, const Answer& expected) {
     for (size_t n_piece = 1; n_piece <= text.size(); ++n_piece) {
-        ASSERT_EQ(read(format, text, n_piece), expected) << text << "\nin pieces of " << n_piece;
+        ASSERT_EQ(read(family, text, n_piece), expected) << text << "\nin pieces of " << n_piece;
     }
 }
 
 TEST(ToolCalls, HermesAndQwen) {
-    const auto format = ToolFormat::kHermes;
-    expect_read(format, "Hello <there>, 1 < 2", {"Hello <there>, 1 < 2", {}});
-    expect_read(format, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+    const auto family = ToolFormat::kHermes;
+    expect_read(family, "Hello <there>, 1 < 2", {"Hello <there>, 1 < 2", {}});
+    expect_read(family, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
                 {"", {{"f", "{\"a\": 1}"}}});
-    expect_read(format,
+    expect_read(family,
                 "Let me look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"}<tool_call>\\\"{\"}}\n</tool_call>\n"
                 "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
                 {"Let me look.", {{"f", "{\"x\": \"}<tool_call>\\\"{\"}"}, {"g", "{}"}}});
     // The name behind the arguments, no arguments, arguments as the text of a string.
-    expect_read(format, "<tool_call>{\"arguments\": {\"a\": [1, {}]}, \"name\": \"f\"}</tool_call>",
+    expect_read(family, "<tool_call>{\"arguments\": {\"a\": [1, {}]}, \"name\": \"f\"}</tool_call>",
                 {"", {{"f", "{\"a\": [1, {}]}"}}});
-    expect_read(format, "<tool_call>{\"name\": \"f\"}</tool_call> done", {"done", {{"f", "{}"}}});
-    expect_read(format, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call> done", {"done", {{"f", "{}"}}});
+    expect_read(family, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
                 {"", {{"f", "{\"a\": 1}"}}});
     // Cut by max_tokens: what there is of the arguments.
-    expect_read(format, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"xy", {"", {{"f", "{\"a\": \"xy"}}});
+    expect_read(family, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"xy", {"", {{"f", "{\"a\": \"xy"}}});
     // What is no call stays whole.
     for (const char* text : {"<tool_call>\n{\"name\": \"f", "<tool_call>\nnot json</tool_call>", "<tool_call>\n",
                              "Write\n<tool_call> before a call.", "<tool_call>{\"a\": 1}</tool_call>"})
-        expect_read(format, text, {text, {}});
-    expect_read(format, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>no", {"<tool_call>no", {{"f", "{}"}}});
-    expect_read(format, "a <tool_call></tool_call> b", {"a b", {}});
-    expect_read(format, "a <tool_c", {"a <tool_c", {}});
+        expect_read(family, text, {text, {}});
+    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>no", {"<tool_call>no", {{"f", "{}"}}});
+    expect_read(family, "a <tool_call></tool_call> b", {"a b", {}});
+    expect_read(family, "a <tool_c", {"a <tool_c", {}});
 }
 
 TEST(ToolCalls, Llama3) {
-    const auto format = ToolFormat::kLlama3;
-    expect_read(format, "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}", {"", {{"f", "{\"q\": \"x\"}"}}});
-    expect_read(format, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": null}}",
+    const auto family = ToolFormat::kLlama3;
+    expect_read(family, "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}", {"", {{"f", "{\"q\": \"x\"}"}}});
+    expect_read(family, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": null}}",
                 {"", {{"f", "{}"}, {"g", "{\"a\": null}"}}});
-    expect_read(format, "{\"answer\": 4}", {"{\"answer\": 4}", {}});
-    expect_read(format, "<|python_tag|>print(4)", {"<|python_tag|>print(4)", {}});
-    expect_read(format, "The set {1, 2} has two.", {"The set {1, 2} has two.", {}});
-    expect_read(format, " {\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}\n",
+    expect_read(family, "{\"answer\": 4}", {"{\"answer\": 4}", {}});
+    expect_read(family, "<|python_tag|>print(4)", {"<|python_tag|>print(4)", {}});
+    expect_read(family, "The set {1, 2} has two.", {"The set {1, 2} has two.", {}});
+    expect_read(family, " {\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}\n",
                 {"", {{"f", "{\"a\": 1}"}}});
 }
 
 TEST(ToolCalls, Mistral) {
-    const auto format = ToolFormat::kMistral;
-    expect_read(format, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\", \"arguments\": {}}]",
+    const auto family = ToolFormat::kMistral;
+    expect_read(family, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\", \"arguments\": {}}]",
                 {"", {{"f", "{\"a\": 1}"}, {"g", "{}"}}});
-    expect_read(format, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"}\"}}[TOOL_CALLS]g{\"c\": 2}",
+    expect_read(family, "[TOOL_CALLS]f[ARGS]{\"a\": {\"b\": \"}\"}}[TOOL_CALLS]g{\"c\": 2}",
                 {"", {{"f", "{\"a\": {\"b\": \"}\"}}"}, {"g", "{\"c\": 2}"}}});
-    expect_read(format, "I like [TOOLS].", {"I like [TOOLS].", {}});
-    expect_read(format, "[TOOL_CALLS] is a mark.", {"[TOOL_CALLS] is a mark.", {}});
-    ToolCallParser parser(format);
+    expect_read(family, "I like [TOOLS].", {"I like [TOOLS].", {}});
+    expect_read(family, "[TOOL_CALLS] is a mark.", {"[TOOL_CALLS] is a mark.", {}});
+    ToolCallParser parser(family);
     std::string content = parser.push("[TOOL_CALLS]").content;
     for (int i = 0; i < 100; ++i) content += parser.push("a name? ").content;
     EXPECT_EQ(content.substr(0, 20), "[TOOL_CALLS]a name? ") << "no name is that long";
 }
 
 TEST(ToolCalls, Phi) {
-    const auto format = ToolFormat::kPhi;
-    expect_read(format, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>", {"", {{"f", "{\"a\": 1}"}}});
-    expect_read(format, "Sure. functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
+    const auto family = ToolFormat::kPhi;
+    expect_read(family, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>", {"", {{"f", "{\"a\": 1}"}}});
+    expect_read(family, "Sure. functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
                 {"Sure.", {{"f", "{\"a\": 1}"}, {"f", "{\"a\": 2}"}}});
 }
 

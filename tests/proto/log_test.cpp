@@ -10,8 +10,8 @@
 namespace lorad {
 namespace {
 
-std::string logged(LogFormat format, const std::function<void()>& write) {
-    set_log_format(format);
+std::string logged(LogFormat log_format, const std::function<void()>& write) {
+    set_log_format(log_format);
     testing::internal::CaptureStderr();
     write();
     std::string out = testing::internal::GetCapturedStderr();

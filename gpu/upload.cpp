@@ -71,7 +71,7 @@ Status UploaderImpl::submit_current() {
     const VkCommandBuffer commands[] = {chunk.command};
     const VkResult ended = vkEndCommandBuffer(chunk.command);
     const Result<uint64_t> submitted = ended == VK_SUCCESS ? timeline_.submit(*device_.upload_queue, commands, nullptr, 0)
-                                                           : Result<uint64_t>(vk_error("vkEndCommandBuffer", ended));
+                                                           : Result<uint64_t>(vk_error("vkEndCommandBuffer of an upload", ended));
     // The chunk holds uploads of other threads as well, which have been told that theirs would come.
     if (!submitted.ok()) return device_.health.note_loss(submitted.error());
     chunk.busy_until = *submitted;

@@ -16,6 +16,7 @@
 #include "model/hidden_rows.h"
 #include "model/kv_cache.h"
 #include "model/recording_cache.h"
+#include "model/scratch.h"
 #include "model/step_state.h"
 
 namespace lorad::model {

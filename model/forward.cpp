@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstddef>
 
-
 namespace lorad::model {
 namespace {
 

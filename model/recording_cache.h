@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "gpu/command.h"
-#include "model/forward.h"
+#include "model/step_shape.h"
 
 namespace lorad::model {
 

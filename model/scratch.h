@@ -22,6 +22,18 @@ struct ForwardLimits {
     uint64_t n_table_entries_max() const { return uint64_t{n_sequences_max} * blocks_for_tokens(n_positions_max); }
 };
 
+// How a pass cuts its products and attention: shared with scratch_bytes(), which must cut alike.
+constexpr uint32_t kProductSplitsMax = 16;
+// Whole row tiles between two splits, so that a variant may write its last tile in full.
+inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) { return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded; }
+inline gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
+    return {.rows = shape.row_bucket,
+            .n_q_heads = config.n_heads,
+            .n_kv_heads = config.n_kv_heads,
+            .head_dim = config.head_dim,
+            .n_splits = shape.attention_splits};
+}
+
 // Device memory that one step works in; steps take turns in it.
 struct Scratch {
     gpu::Buffer step_state;
@@ -55,17 +67,5 @@ struct ScratchBytes {
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
                            const ForwardLimits& limits);
 Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);
-
-// How products and attention of a pass are cut, which decides what their partial results take.
-constexpr uint32_t kProductSplitsMax = 16;
-// Whole row tiles between two splits, so that a variant may write its last tile in full.
-inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) { return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded; }
-inline gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
-    return {.rows = shape.row_bucket,
-            .n_q_heads = config.n_heads,
-            .n_kv_heads = config.n_kv_heads,
-            .head_dim = config.head_dim,
-            .n_splits = shape.attention_splits};
-}
 
 }  // namespace lorad::model

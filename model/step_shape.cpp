@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "model/step_batch.h"
+#include "proto/base/ids.h"
 
 namespace lorad::model {
 

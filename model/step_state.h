@@ -6,8 +6,9 @@
 #include <functional>
 #include <span>
 
-#include "model/forward.h"
+#include "model/lora_table.h"
 #include "model/step_batch.h"
+#include "model/step_shape.h"
 
 namespace lorad::model {
 

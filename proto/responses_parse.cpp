@@ -152,10 +152,10 @@ struct Translator {
         std::optional<JsonValue> verbosity = text->find("verbosity");
         if (verbosity && !is_text(*verbosity, "medium"))
             return unsupported_field("text.verbosity", "the model has no such switch");
-        std::optional<JsonValue> format = text->find("format");
-        if (!format) return ok_status();
-        TRY_ASSIGN(JsonValue type, format->require("type"));
-        out.format_json = format->dump();
+        std::optional<JsonValue> wanted = text->find("format");
+        if (!wanted) return ok_status();
+        TRY_ASSIGN(JsonValue type, wanted->require("type"));
+        out.format_json = wanted->dump();
         out.names.add("response_format", "text.format");
         out.names.add("response_format.json_schema", "text.format");
         chat.key("response_format");
@@ -163,7 +163,7 @@ struct Translator {
             chat.raw(out.format_json);
             return ok_status();
         }
-        TRY_ASSIGN(std::vector<JsonMember> members, format->as_object());
+        TRY_ASSIGN(std::vector<JsonMember> members, wanted->as_object());
         chat.begin_object().field("type", "json_schema").key("json_schema").begin_object();
         for (const JsonMember& member : members) {
             if (member.key != "type") chat.key(member.key).raw(member.value.dump());

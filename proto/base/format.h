@@ -15,6 +15,6 @@ struct Format {
         return fmt::format(text, std::forward<Values>(values)...);
     }
 };
-inline constexpr Format format;
+inline constexpr Format format{};
 
 }  // namespace lorad

@@ -239,7 +239,7 @@ void Listener::Impl::serve(Exchange& exchange) {
 
 void Listener::Impl::set_up_library() {
     library.set_keep_alive_timeout(options.guard.idle_time.count() / 1000);
-    library.set_keep_alive_max_count(1000);
+    library.set_keep_alive_max_count(options.guard.n_requests_max);
     library.set_logger([this](const httplib::Request&, const httplib::Response& response) {
         on_response(response.status);
         const RequestHead& head = t_exchange->head();

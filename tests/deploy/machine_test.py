@@ -107,13 +107,18 @@ class Machine:
         self.nspawn.wait(90)
 
     def close(self):
-        if self.nspawn and self.nspawn.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.off()
-            if self.nspawn.poll() is None:
-                os.kill(int(self.leader or self.nspawn.pid), signal.SIGKILL)
+        try:
+            if self.nspawn and self.nspawn.poll() is None:
+                if self.leader:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.off()
+                for pid in (self.leader, self.nspawn.pid):
+                    if pid and self.nspawn.poll() is None:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(int(pid), signal.SIGKILL)
                 self.nspawn.wait(30)
-        run("umount", self.root)
+        finally:
+            run("umount", self.root)
 
     def run(self, *argv, **options):
         return run("nsenter", "-t", self.leader, "-a", *CLEAN, *argv, **options)

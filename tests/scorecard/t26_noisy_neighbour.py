@@ -181,6 +181,7 @@ def run(card):
             fair = (sum(client.cost for client in calm) + noisy.cost) / 4
             least = min(client.cost for client in calm) / fair
             card.grade("least share of a calm tenant", least, 0.9, better="higher")
+            # Found: 1.0; with one tenant for all keys, where only adapters share, 0.67.
             check(least > 0.75, f"shares {[round(client.cost / fair, 2) for client in calm]} and {noisy.cost / fair:.2f}")
 
 

@@ -56,7 +56,7 @@ def known_rows(text):
 
 
 def quoted(text):
-    return re.sub(r"\s+", " ", str(text)).replace("|", "/")
+    return re.sub(r"\s+", " ", str(text).replace(f"{ROOT}/", "")).replace("|", "/")
 
 
 def trials_cell(n):

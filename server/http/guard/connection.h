@@ -48,7 +48,7 @@ struct Connection {
     uint64_t body_left = 0;  // of this request: not taken by the handler; its first bytes are at the begin of `in`
     bool holds_body_slot = false;
     GuardClock::time_point body_begin{};
-    uint32_t n_requests = 0;  // given to a worker, the running one included
+    uint32_t n_requests = 0;  // complete enough for a worker, the running one included
 
     std::string out;  // of the reply, not sent yet from out_at on
     size_t out_at = 0;

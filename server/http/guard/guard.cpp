@@ -17,10 +17,8 @@ namespace {
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstConnectionId = 1000;  // listening sockets have those below
 constexpr int kEventsAtOnce = 256;
-constexpr uint32_t kRequestsMax = 1000;  // of one connection
 constexpr size_t kWaitingForWorkerMax = 1024;
-// stop(): what is half sent, and what workers still do, has so long.
-constexpr std::chrono::milliseconds kLastHeads{500};
+// stop(): what workers still do has so long.
 constexpr std::chrono::milliseconds kLastHandlers{5000};
 
 }  // namespace
@@ -175,7 +173,7 @@ void Guard::dispatch(Connection& c) {
         c.holds_body_slot = true;
     }
     // Its reply has to say so: a client that is not told sends the next request into a closed connection.
-    if (++c.n_requests >= kRequestsMax) c.closes = true;
+    if (++c.n_requests >= options_.n_requests_max) c.closes = true;
     set_interest(c, 0);
     set_deadline(c, TimePoint::max());
     c.state = Connection::State::kWorking;
@@ -283,9 +281,9 @@ void Guard::stop_step(TimePoint now) {
     std::vector<Connection*> ended;
     for (const auto& [id, c] : connections_) {
         const bool is_idle = c->state == State::kLinger || (c->state == State::kHead && c->in.empty() && c->n_requests > 0);
-        // Who was accepted a moment ago has its first request on the way, and is told that this server ends rather than cut off.
+        // Whose first request may be on its way is told that this server ends rather than cut off.
         const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
-        if (is_idle || (is_half && now - stop_since_ > kLastHeads)) ended.push_back(c.get());
+        if (is_idle || (is_half && now - stop_since_ > options_.last_heads)) ended.push_back(c.get());
         // Its handler sees that nobody waits for it any more.
         if (c->state == State::kWorking && now - stop_since_ > kLastHandlers) ::shutdown(c->channel.fd(), SHUT_RD);
     }

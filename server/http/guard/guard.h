@@ -30,6 +30,8 @@ struct GuardOptions {
     uint32_t n_connections_per_address_max = 256;
     std::chrono::milliseconds head_time{10000};  // TLS handshake included
     std::chrono::milliseconds idle_time{15000};  // between two requests
+    uint32_t n_requests_max = 1000;              // of one connection; the last reply says that it is the last
+    std::chrono::milliseconds last_heads{500};   // at the end, for requests that are half sent and first ones that have yet to come
     HeadLimits head;
     ExchangeTimes times;
 };
@@ -70,7 +72,7 @@ class Guard {
     Status start();
     // No connection is taken any more; those that are there are served on, and told to close after their reply.
     void stop_accepting();
-    // Lets workers finish, ends everything, joins. Idle and half-sent connections hold up nobody.
+    // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, others that wait for a request's end or for the first one `last_heads`.
     void stop();
     // For connections accepted from now on.
     void set_tls(std::shared_ptr<const TlsContext> tls);

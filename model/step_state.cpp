@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "model/kv_cache.h"
 #include "proto/base/check.h"
 
 namespace lorad::model {

@@ -22,9 +22,9 @@ from frame import check, check_equal, use_software_device  # noqa: E402
 from service import Manager, ask, status_of  # noqa: E402
 
 
-def run(*argv, ok=True, **options):
-    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, check=False, timeout=600, **options)
-    check(not ok or done.returncode == 0, f"{' '.join(map(str, argv))}: exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+def run(*argv, ok=True, seconds=600, **options):
+    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL, **options)
+    check(not ok or done.returncode == 0, f"{' '.join(map(str, argv))}: exit {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")
     return done
 
 

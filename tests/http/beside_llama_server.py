@@ -33,6 +33,7 @@ from frame import ROOT, Server, check, use_software_device  # noqa: E402
 
 import framing  # noqa: E402
 import raw_http  # noqa: E402
+import slow_clients  # noqa: E402
 from streams import Stream, metrics, wait_for  # noqa: E402
 from t07_memory import HEAD, MIB, flood, reset_peak, status_of  # noqa: E402
 from t13_vanishing_clients import Client  # noqa: E402
@@ -79,7 +80,7 @@ class LlamaServer(Server):
         check(self.process.poll() is None, f"llama-server ended with {self.process.returncode}: {self.log_text()[-2000:]}")
         try:
             return self.request("GET", "/health")[0] == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def __exit__(self, *what):
@@ -175,8 +176,7 @@ def test_slow(server):
         return raw_http.statuses(answer) == [200], time.monotonic() - began - 0.1
 
     alone = [probe() for _ in range(N_PROBES)]
-    command = [sys.executable, ROOT / "tests/scorecard/slow_clients.py", server.host, server.port, "heads", N_HALF_HEADS, ATTACK_S]
-    attackers = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    attackers = slow_clients.start((server.host, server.port), "heads", N_HALF_HEADS, ATTACK_S)
     attackers.stdout.readline()
     end, beside = time.monotonic() + ATTACK_S - 2 * PROBE_S, []
     while len(beside) < N_PROBES and time.monotonic() < end:

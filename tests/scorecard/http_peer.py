@@ -8,15 +8,13 @@ import argparse
 import collections
 import concurrent.futures
 import json
-import pathlib
 import random
 import statistics
-import subprocess
-import sys
 import time
 
 import framing
 import raw_http
+import slow_clients
 
 GET = b"GET /health HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"
 
@@ -67,8 +65,7 @@ def p99_of_healthy(address, n=200):
 
 def slow_row(address, kind, n, seconds):
     base = p99_of_healthy(address)
-    script = pathlib.Path(__file__).parent / "slow_clients.py"
-    attacker = subprocess.Popen([sys.executable, str(script), address[0], str(address[1]), kind, str(n), str(seconds)], stdout=subprocess.PIPE, text=True)
+    attacker = slow_clients.start(address, kind, n, seconds)
     attacker.stdout.readline()
     under = p99_of_healthy(address)
     report = json.loads(attacker.communicate()[0])

@@ -8,6 +8,7 @@ import json
 import resource
 import selectors
 import socket
+import subprocess
 import sys
 import time
 
@@ -15,6 +16,11 @@ HEAD = b"GET /v1/models HTTP/1.1\r\nHost: lorad.test\r\nX-Slow: "
 BODY = b"POST /v1/completions HTTP/1.1\r\nHost: lorad.test\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
 READ = b"GET /openapi.json HTTP/1.1\r\nHost: lorad.test\r\n\r\n" * 8
 HELLO = bytes.fromhex("16030102000100")  # the begin of a TLS ClientHello
+
+
+def start(address, kind, n, seconds):
+    """This program as a process: a line when all attack, its report at the end."""
+    return subprocess.Popen([sys.executable, __file__, *map(str, (*address, kind, n, seconds))], stdout=subprocess.PIPE, text=True)
 
 
 class Client:

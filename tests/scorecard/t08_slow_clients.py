@@ -9,12 +9,12 @@ import socket
 import ssl
 import statistics
 import subprocess
-import sys
 import time
 
 from frame import ROOT, certificate, check, check_equal, main  # first: it finds the others
 
 import raw_http
+import slow_clients
 from streams import wait_for
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"
@@ -65,8 +65,7 @@ def attacked(card, name, address, ask, kinds, seconds, metrics):
     n_asked = 150 if card.quick else 600
     times_of(ask, 20)
     base = min(p99(times_of(ask, n_asked)) for _ in range(2))
-    attackers = [subprocess.Popen([sys.executable, str(ROOT / "tests/scorecard/slow_clients.py"), address[0], str(address[1]), kind, str(n), str(seconds)],
-                                  stdout=subprocess.PIPE, text=True) for kind, n in kinds.items()]
+    attackers = [slow_clients.start(address, kind, n, seconds) for kind, n in kinds.items()]
     try:
         for attacker in attackers:
             check_equal(attacker.stdout.readline().strip(), "attacking", "the attackers")

@@ -186,9 +186,9 @@ def start_with(card, call, number, result, how_many):
         check(reason.startswith("lorad: error: "), f"{what}: no reason: {said[-300:]}")
         # Uploads of several threads share a recording; where it cannot be ended all of them are lost, and the device counts as lost. Which thread's
         # call is the k-th is a race, and so is whether that is such a recording's end.
-        may_be_lost = call == RECORD and "vkEndCommandBuffer of an upload" in reason
-        check(status == (EXIT_DEVICE_LOST if result == DEVICE_LOST else 1) or may_be_lost and status == EXIT_DEVICE_LOST, f"{what}: exit status {status}; {reason}")
-        check(status == EXIT_DEVICE_LOST or layer.live() == (0, 0, 0), f"{what}: left alive: {layer.live()}")
+        is_lost = result == DEVICE_LOST or "vkEndCommandBuffer of an upload" in reason
+        check_equal(status, EXIT_DEVICE_LOST if is_lost else 1, f"{what}: exit status; {reason}")
+        check(is_lost or layer.live() == (0, 0, 0), f"{what}: left alive: {layer.live()}")
         return "refused"
 
 

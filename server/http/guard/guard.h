@@ -72,7 +72,8 @@ class Guard {
     Status start();
     // No connection is taken any more; those that are there are served on, and told to close after their reply.
     void stop_accepting();
-    // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, others that wait for a request's end or for the first one `last_heads`.
+    // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, those that wait for a request's end or
+    // for the first one `last_heads`.
     void stop();
     // For connections accepted from now on.
     void set_tls(std::shared_ptr<const TlsContext> tls);

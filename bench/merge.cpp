@@ -66,6 +66,7 @@ class MergeBench {
     }
 
     void run() {
+        wait_for_clock(device_, *kernels_, weight_pool_);
         const auto copies = sample([&] { return copy_once(); });
         const double copy_ms = summarize(copies).median;
         report("copy", 0, 0, copies, copy_ms);
@@ -152,7 +153,7 @@ class MergeBench {
     const model::ModelConfig config_;
     const ScalarType type_;
     std::unique_ptr<gpu::KernelSet> kernels_;
-    const WeightPool weight_pool_, adapter_pool_;
+    WeightPool weight_pool_, adapter_pool_;
     model::ModelWeights weights_;
     uint64_t n_bytes_ = 0;
     std::vector<gpu::Buffer> buffers_;

@@ -1,5 +1,6 @@
 #include "bench/weight_pool.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -128,9 +129,32 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
 
 }  // namespace
 
+void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool) {
+    constexpr double kWindowS = 0.5, kLongestS = 20, kFaster = 1.005;
+    constexpr int kWindowsAlike = 3;
+    if (device.capabilities().is_cpu) return;
+    const gpu::Buffer found = must(device.create_buffer(16, gpu::MemoryKind::kDeviceLocal, "found"));
+    const auto slab = static_cast<uint32_t>(pool.slab_bytes() / 16);
+    double best = 0, passed_s = 0;
+    for (int alike = 0; alike < kWindowsAlike && passed_s < kLongestS;) {
+        double us = 0, n_bytes = 0;
+        for (; us < kWindowS * 1e6; n_bytes += 16.0 * slab) {
+            gpu::Recorder recorder = must(gpu::Recorder::begin(device, {.span_timestamps = true}));
+            kernels.read_stream(recorder, {pool.next(uint64_t{slab} * 16), found.address(), slab, 0xffffffffu}, 8);
+            stop_on_error(kernels.status());
+            us += run_span_us(device, must(std::move(recorder).end()));
+        }
+        passed_s += us * 1e-6;
+        const double rate = n_bytes / us;
+        alike = rate > best * kFaster ? 0 : alike + 1;
+        best = std::max(best, rate);
+    }
+}
+
 double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, Results& results) {
     const gpu::Buffer found = must(device.create_buffer(16, gpu::MemoryKind::kDeviceLocal, "found"));
     const uint64_t slab = pool.slab_bytes() / 16 * 16;
+    wait_for_clock(device, kernels, pool);
     std::vector<double> best;
     std::string best_name;
     uint64_t best_bytes = 0;
@@ -158,6 +182,13 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
 double pool_gib(const CommonOptions& common, const gpu::Device& device) {
     if (common.pool_gib > 0) return common.pool_gib;
     return device.capabilities().is_cpu ? 1.0 / 16 : 6.0;
+}
+
+void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels) {
+    constexpr double kGib = 1.0;
+    if (device.capabilities().is_cpu) return;
+    WeightPool pool(device, gpu::ScalarType::kF16, kGib);
+    wait_for_clock(device, kernels, pool);
 }
 
 double measure_ceiling(const CommonOptions& common, Results& results) {

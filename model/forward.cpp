@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 
 namespace lorad::model {
 namespace {
@@ -15,7 +16,8 @@ class Pass {
     Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
         : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights),
           scratch_(context.scratch), context_(context), shape_(shape), layout_(shape),
-          step_(context.scratch.step_state.address()) {}
+          step_(context.scratch.step_state.address()), rows_(shape.row_bucket), x_(context.scratch.x.address()),
+          attention_(context.scratch.attention.address()) {}
 
     void record() {
         if (shape_.part == StepPart::kDraw) {
@@ -40,22 +42,55 @@ class Pass {
             const bool is_last = layer + 1 == config_.n_layers;
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
-            const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn);
+            const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn.address());
             qkv_post(layer, w, qkv);
             if (is_last && shape_.output_bucket == 0) return;  // nobody reads more of it than its keys and values
             recorder_.barrier();
             attention(layer, w.o);
-            const Product o = linear(layer, kO, w.o, scratch_.attention);
+            if (is_last) keep_rows_with_outputs(w.o);
+            const Product o = linear(layer, kO, w.o, attention_);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                      {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type});
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            const Product gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn);
-            gated_act(layer, w, gate_up);
-            const Product down = linear(layer, kDown, w.down, scratch_.act);
+            if (!gated_product(layer, w)) {
+                const Product gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn.address());
+                gated_act(layer, w, gate_up);
+            }
+            const Product down = linear(layer, kDown, w.down, scratch_.act.address());
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
             add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1));
         }
+    }
+
+    // From here on the step has no other rows than those whose next token is wanted, where that saves much: nobody reads what the last layer
+    // would make of a prompt's other rows. Not with adapters, whose lists go by the rows of the whole step.
+    void keep_rows_with_outputs(const Matrix& o) {
+        const uint64_t n_outputs = shape_.output_bucket;
+        // Both go where the queries were; slack rows of the first are read.
+        const uint64_t kept_attention_bytes = (n_outputs + gpu::kSlackRows) * o.k_stride * sizeof(float);
+        const bool have_room = n_outputs * hidden_stride() <= (shape_.row_bucket - n_outputs) * q_stride();
+        if (2 * n_outputs > shape_.row_bucket || !have_room || shape_.lora != gpu::LoraLevel::kNone || shape_.extras) return;
+        const DeviceAddress kept_attention = scratch_.q.address(), kept_x = kept_attention + kept_attention_bytes;
+        keep(attention_, kept_attention, o.k_stride * gpu::bytes_of(act_type(o.type)));
+        keep(x_, kept_x, hidden_stride() * sizeof(float));
+        recorder_.barrier();
+        attention_ = kept_attention;
+        x_ = kept_x;
+        rows_ = shape_.output_bucket;
+        count_offset_ = offsetof(gpu::StepHeader, n_logit_rows);
+    }
+    bool has_all_rows() const { return count_offset_ == offsetof(gpu::StepHeader, n_rows); }
+
+    void keep(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
+        kernels_.gather_rows(recorder_,
+                             {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
+                              .logit_rows = step_ + layout_.logit_rows,
+                              .from = from,
+                              .to = to,
+                              .n_words = static_cast<uint32_t>(row_bytes / 16),
+                              .pad = 0},
+                             shape_.output_bucket);
     }
 
     // The same by one dispatch, for one row without adapters.
@@ -115,7 +150,7 @@ class Pass {
     static DeviceAddress pristine_address_of(const Vector& vector) { return vector.address(); }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
     gpu::ConsumerShape consumer(const Product& product) const {
-        return {.rows = shape_.row_bucket,
+        return {.rows = rows_,
                 .n_splits = product.plan.n_splits,
                 .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora};
     }
@@ -181,13 +216,13 @@ class Pass {
     }
 
     // Runs beside the matmul that follows: it writes nothing that the matmul touches.
-    void shrink(uint32_t layer, Group group, const gpu::Buffer& x, const Matrix& base) {
+    void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base) {
         if (shape_.lora == gpu::LoraLevel::kNone) return;
         const uint64_t grid = offsetof(gpu::StepHeader, shrink_grid) + group * sizeof(gpu::StepHeader::shrink_grid[0]);
         kernels_.lora_shrink(recorder_,
                              {.lora_layer = lora_layer(layer),
                               .segments = step_ + layout_.segments,
-                              .x = x.address(),
+                              .x = x,
                               .low = scratch_.low.address(),
                               .lora_slot_stride = lora_slot_stride(),
                               .first_module = kFirstModule[group],
@@ -198,8 +233,8 @@ class Pass {
     }
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.
-    Product linear(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x) {
-        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, shape_.row_bucket, kProductSplitsMax);
+    Product linear(uint32_t layer, Group group, const Matrix& w, DeviceAddress x) {
+        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax);
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
             shrink(layer, group, x, w);
             recorder_.barrier();
@@ -210,17 +245,38 @@ class Pass {
         // A matmul of few rows has small workgroups that fill what shrink leaves free; one of many rows would wait for it.
         const bool shrink_first = shape_.row_bucket <= kShrinkFirstRowsMax;
         if (shrink_first) shrink(layer, group, x, w);
-        record_matmul(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows));
+        record_matmul(w, x, scratch_.y, plan, count_offset_);
         if (!shrink_first) shrink(layer, group, x, w);
         recorder_.barrier();
         return {plan, false};
     }
 
-    gpu::MatmulParams product_params(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
+    // gate_up and the activation in one product, where that can be and is faster.
+    bool gated_product(uint32_t layer, const LayerWeights& w) {
+        if (address_of(w.gate_up_bias) != 0 || act_type(w.down.type) != w.gate_up.type) return false;
+        const std::optional<gpu::MatmulPlan> plan =
+            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax);
+        const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
+        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters(*plan)))) return false;
+        gpu::MatmulParams product = product_params(w.gate_up, scratch_.xn.address(), scratch_.act, *plan, count_offset_);
+        product.n = config_.intermediate_size;
+        product.y_stride = ffn_stride();
+        if (adapters) {
+            shrink(layer, kGateUp, scratch_.xn.address(), w.gate_up);
+            recorder_.barrier();
+            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), *plan, gpu::Activation::kSilu);
+        } else {
+            kernels_.matmul_gated(recorder_, product, *plan, gpu::Activation::kSilu);
+        }
+        recorder_.barrier();
+        return true;
+    }
+
+    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
                                      uint64_t count_offset) const {
         return {.n_rows = step_ + count_offset,
                 .w = address_of(w),
-                .x = x.address(),
+                .x = x,
                 .y = y.address(),
                 .n = w.n,
                 .k = w.k,
@@ -232,13 +288,18 @@ class Pass {
                 .pad = 0};
     }
 
-    void record_matmul(const Matrix& w, const gpu::Buffer& x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
+    void record_matmul(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
                        uint64_t count_offset) {
         kernels_.matmul(recorder_, product_params(w, x, y, plan, count_offset), plan);
     }
 
-    void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, const gpu::Buffer& x, const gpu::MatmulPlan& plan) {
-        gpu::MatmulLoraParams params{.product = product_params(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows)),
+    void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, DeviceAddress x, const gpu::MatmulPlan& plan) {
+        kernels_.matmul_with_adapters(
+            recorder_, with_adapters(product_params(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows)), layer, group), plan);
+    }
+
+    gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, Group group) const {
+        gpu::MatmulLoraParams params{.product = product,
                                      .step = step_,
                                      .lora_layer = lora_layer(layer),
                                      .low = scratch_.low.address(),
@@ -251,7 +312,7 @@ class Pass {
             end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
             params.module_end[m] = end;
         }
-        kernels_.matmul_with_adapters(recorder_, params, plan);
+        return params;
     }
 
     void qkv_post(uint32_t layer, const LayerWeights& w, const Product& product) {
@@ -313,13 +374,13 @@ class Pass {
     void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
                   const NextNorm& norm) {
         kernels_.add_norm(recorder_,
-                          {.step = step_,
+                          {.step = step_ + count_offset_,
                            .y = scratch_.y.address(),
                            .bias = address_of(bias),
                            .low = scratch_.low.address(),
                            .lora_layer = lora_layer(layer),
                            .uses = step_ + layout_.uses,
-                           .x = scratch_.x.address(),
+                           .x = x_,
                            .gamma = norm.gamma,
                            .slot_norms = norm.slot_norms,
                            .xn = scratch_.xn.address(),
@@ -337,7 +398,7 @@ class Pass {
 
     void gated_act(uint32_t layer, const LayerWeights& w, const Product& product) {
         kernels_.gated_act(recorder_,
-                           {.step = step_,
+                           {.step = step_ + count_offset_,
                             .y = scratch_.y.address(),
                             .bias = address_of(w.gate_up_bias),
                             .low = scratch_.low.address(),
@@ -358,10 +419,10 @@ class Pass {
         const Matrix& head = weights_.output();
         kernels_.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
-                           .x = scratch_.x.address(),
+                           .x = x_,
                            .gamma = weights_.final_norm.address(),
                            .y = scratch_.output_xn.address(),
-                           .logit_rows = step_ + layout_.logit_rows,
+                           .logit_rows = has_all_rows() ? step_ + layout_.logit_rows : 0,
                            .step = step_,
                            .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
                            .hidden = config_.hidden_size,
@@ -370,7 +431,7 @@ class Pass {
                            .eps = config_.rms_norm_eps},
                           act_type(head.type), shape_.output_bucket);
         recorder_.barrier();
-        record_matmul(head, scratch_.output_xn, scratch_.logits,
+        record_matmul(head, scratch_.output_xn.address(), scratch_.logits,
                       kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1),
                       offsetof(gpu::StepHeader, n_logit_rows));
         recorder_.barrier();
@@ -448,6 +509,11 @@ class Pass {
     const StepShape shape_;
     const StepLayout layout_;
     const DeviceAddress step_;
+
+    // Of the rows that are worked on, see keep_rows_with_outputs().
+    uint32_t rows_;
+    DeviceAddress x_, attention_;
+    size_t count_offset_ = offsetof(gpu::StepHeader, n_rows);  // where the step state says how many there are
 };
 
 }  // namespace

@@ -47,6 +47,13 @@ uint pack_pair(vec2 pair, uint type) {
     return type == 1 ? packHalf2x16(pair) : bf16_bits(pair.x) | (bf16_bits(pair.y) << 16);
 }
 
+// The leading bits of v, which the 16-bit type holds exactly; 0 where v would be a subnormal f16. By integers, because what a
+// compiler may do to a conversion there and back is not said.
+vec4 leading(vec4 v, uint type) {
+    vec4 bits = uintBitsToFloat(floatBitsToUint(v) & (type == 1 ? 0xffffe000u : 0xffff0000u));
+    return type == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
+}
+
 // Element `index` of an array of any of the types.
 float load1(uint64_t base, uint index, uint type) {
     if (type == 0) return FloatRef(base + uint64_t(index) * 4).v;

@@ -7,10 +7,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/activation.glsl"
 #include "gpu/kernels/gated_act.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
-layout(constant_id = 2) const uint kActivation = 0;  // 0 silu, 1 gelu (tanh form)
+layout(constant_id = 2) const uint kActivation = 0;  // an Activation
 layout(constant_id = 3) const uint kSplits = 1;
 layout(constant_id = 4) const uint kLora = 0;        // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
@@ -23,10 +24,7 @@ const uint kRankSteps = 2;
 #include "gpu/kernels/lora_expand.glsl"
 
 vec4 activate(vec4 g) {
-    if (kActivation == 0) return g / (1.0 + exp(-g));
-    // sqrt(2 / pi) (g + 0.044715 g^3), clamped where tanh is 1 in f32
-    vec4 u = clamp(0.7978845608 * fma(0.044715 * g * g, g, g), vec4(-15.0), vec4(15.0));
-    return 0.5 * g * (1.0 + tanh(u));
+    return vec4(activate(g.x, kActivation), activate(g.y, kActivation), activate(g.z, kActivation), activate(g.w, kActivation));
 }
 
 vec4 load_sum(uint t, uint column) {

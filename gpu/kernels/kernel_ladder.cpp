@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
@@ -24,6 +26,15 @@ const char* path_name(KernelPath path) {
         case KernelPath::kCoopmat2: return "coopmat2";
     }
     return "?";
+}
+
+float decode(uint16_t bits, ScalarType type) {
+    const bool bf16 = type == ScalarType::kBf16;
+    const int mantissa_bits = bf16 ? 7 : 10, exponent_mask = bf16 ? 255 : 31, bias = bf16 ? 127 : 15;
+    const int exponent = (bits >> mantissa_bits) & exponent_mask, mantissa = bits & ((1 << mantissa_bits) - 1);
+    if (exponent == exponent_mask) return NAN;
+    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1 << mantissa_bits : 0)), std::max(exponent, 1) - bias - mantissa_bits);
+    return (bits & 0x8000) != 0 ? -value : value;
 }
 
 // Any exponent of one eighth to just below four, any sign and mantissa.
@@ -122,6 +133,39 @@ struct TestProduct {
             for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * split_stride + i];
         }
         return sum;
+    }
+
+    static constexpr uint32_t kHalf = kN / 2;
+    // SiLU of the first half of a result's columns, times the second half.
+    static std::vector<float> gated(const std::vector<float>& sums) {
+        std::vector<float> act(size_t{kRows} * kHalf);
+        for (uint32_t t = 0; t < kRows; t++) {
+            for (uint32_t f = 0; f < kHalf; f++) {
+                const float gate = sums[size_t{t} * kN + f], up = sums[size_t{t} * kN + kHalf + f];
+                act[size_t{t} * kHalf + f] = gate / (1.0f + std::exp(-gate)) * up;
+            }
+        }
+        return act;
+    }
+
+    // That, rows kRows, computed by the product itself.
+    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        std::memset(y.mapped().data(), 0xff, y.size());
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        MatmulParams params{};
+        params.n_rows = count.address();
+        params.w = w.address();
+        params.x = x.address();
+        params.y = y.address();
+        params.n = params.y_stride = kHalf;
+        params.k = params.w_stride = params.x_stride = params.k_per_split = kK;
+        kernels.matmul_gated(recorder, params, plan, Activation::kSilu);
+        TRY(kernels.status());
+        TRY(submit_and_wait(device, std::move(recorder)));
+        std::vector<float> act(size_t{kRows} * kHalf);
+        const auto* values = reinterpret_cast<const uint16_t*>(y.mapped().data());
+        for (size_t i = 0; i < act.size(); i++) act[i] = decode(values[i], plan.act_type);
+        return act;
     }
 };
 
@@ -273,6 +317,8 @@ struct AttentionTest {
 
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
+// Results are rounded to 8 bits (bf16) or more.
+constexpr double kGatedTolerance = 4e-3;
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
 // Queries and weights are rounded to f16.
@@ -295,6 +341,8 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
     ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
+    ladder.gated[1] = ladder.coopmat[1] && has_kernel_module("matmul_coopmat_gated_f16");
+    ladder.gated[2] = ladder.coopmat[2] && has_kernel_module("matmul_coopmat_gated_bf16");
     const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
@@ -382,6 +430,18 @@ Status KernelSet::climb_ladder() {
             ladder_.coopmat2[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) ladder_.coopmat[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) break;
+        }
+        if (ladder_.has_gated(type)) {
+            const GatedProducts wanted_gated = std::exchange(options_.gated, GatedProducts::kAlways);
+            const std::optional<MatmulPlan> plan = plan_gated(TestProduct::kHalf, TestProduct::kK, type, TestProduct::kRows, 1);
+            options_.gated = wanted_gated;
+            Deviation deviation;
+            if (plan) deviation.add(test.run_gated(device_, *this, *plan), TestProduct::gated(want));
+            if (!plan || !(deviation.error <= kGatedTolerance)) {
+                forget_error();
+                ladder_.gated[type_idx] = false;
+                if (plan) tell_left_out("matmul_coopmat_gated", device_, deviation);
+            }
         }
         TRY(test_shrink(type));
     }

@@ -15,12 +15,15 @@ struct KernelLadder {
     std::array<bool, 3> coopmat2{};  // in addition NV cooperative matrices 2 for many rows
     std::array<bool, 3> shrink{};    // lora_shrink on KHR cooperative matrices
 
+    std::array<bool, 3> gated{};     // products that end in the activation; only with coopmat
+
     std::array<bool, 3> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
 
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
     bool has_shrink(ScalarType type) const { return shrink[static_cast<uint32_t>(type)]; }
+    bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
 };
 

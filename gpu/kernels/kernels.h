@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "gpu/buffer.h"
@@ -25,6 +26,7 @@
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
+#include "gpu/kernels/gather_rows.params.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kv_format.h"
 #include "gpu/kernels/lora_shrink.params.h"
@@ -63,6 +65,9 @@ enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 // How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, or on NV matrices 2 of a whole workgroup.
 enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup };
 
+// Whether gate_up computes the activation itself: kAuto where that is faster.
+enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
+
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
@@ -71,6 +76,7 @@ struct KernelSetOptions {
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
     bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
+    GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
@@ -148,6 +154,13 @@ class KernelSet {
     void matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan);
     bool adds_adapters(const MatmulPlan& plan) const;
 
+    // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
+    // act and params.y_stride its stride. n of MatmulLoraParams::module_end is that of w. Moves 2 n bytes out per row where matmul and gated_act move 8 n
+    // out and in. Only with a plan of plan_gated(): none where the two are faster, or where the device cannot.
+    std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    void matmul_gated(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan, Activation activation);
+    void matmul_gated_with_adapters(Recorder& recorder, const MatmulLoraParams& params, const MatmulPlan& plan, Activation activation);
+
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
     void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, uint32_t rows,
@@ -186,6 +199,9 @@ class KernelSet {
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
     void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
     bool can_decode_layers(const DecodeLayersShape& shape) const;
+
+    // to[t] = from[row of logit row t]. Moves the rows in and out.
+    void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
 
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
@@ -242,7 +258,10 @@ class KernelSet {
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
-    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride);
+    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation);
+    template <typename Params>
+    void record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
+                        uint32_t columns, Activation activation);
     void forget_error();
 
     Device& device_;

@@ -69,13 +69,6 @@ uvec4 packed(Eight e) {
     return uvec4(pack_pair(e.lo.xy, kType), pack_pair(e.lo.zw, kType), pack_pair(e.hi.xy, kType), pack_pair(e.hi.zw, kType));
 }
 
-// The leading bits of v, which kType holds exactly; 0 where v would be a subnormal f16. By integers, because what a compiler may
-// do to a conversion there and back is not said.
-vec4 leading(vec4 v) {
-    vec4 bits = uintBitsToFloat(floatBitsToUint(v) & (kType == 1 ? 0xffffe000u : 0xffff0000u));
-    return kType == 1 ? mix(bits, vec4(0.0), lessThan(abs(v), vec4(6.103515625e-5))) : bits;
-}
-
 // What f16 can hold; bf16 holds all.
 vec4 bounded(vec4 v) { return kType == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
 
@@ -100,7 +93,7 @@ void multiply(const uint type) {
             if (parts == 2) {
                 Eight whole = unpacked(held_a[i], held_a_hi[i], type);
                 whole = Eight(bounded(whole.lo), bounded(whole.hi));
-                Eight first = Eight(leading(whole.lo), leading(whole.hi));
+                Eight first = Eight(leading(whole.lo, kType), leading(whole.hi, kType));
                 words = packed(first);
                 rest[i] = packed(Eight((whole.lo - first.lo) * kRestScale, (whole.hi - first.hi) * kRestScale));
             }

@@ -3,12 +3,6 @@
 // type: B low = B1 low1 + B1 low2 + B2 low1, 16 and more bits of each.
 // Moves B's rows of the tile once per run of rows, low once per tile of columns. Meant for long runs: each costs barriers.
 
-const uint kTypeOfElement =
-#ifdef BF16
-    2;
-#else
-    1;
-#endif
 const uint kPartWords = kWords / 4;     // words of one part: 16 ranks for each 64 elements of k
 const uint kPartRanks = kPartWords * 8;
 
@@ -20,45 +14,42 @@ uvec4 packed8(Eight e) {
                  pack_pair(e.hi.zw, kTypeOfElement));
 }
 
-// What packing leaves of e.
-Eight rest_of(Eight e, uvec4 words) {
-    const Eight first = unpack8(words, kTypeOfElement);
-    return Eight(e.lo - first.lo, e.hi - first.hi);
-}
+Eight leading8(Eight e) { return Eight(leading(e.lo, kTypeOfElement), leading(e.hi, kTypeOfElement)); }
 
-// One module for the rows begin..end of the tile and its columns from..to. All threads.
-void add_module(LoraModule m, uint m_idx, uint row0, uint n0, uint begin, uint end, uint from, uint to, uint module_begin,
-                uint sub_n, uint sub_row) {
+// One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of the module. All threads.
+void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint from, uint to, uint first, uint sub_n, uint sub_row) {
     const uint rank8 = (m.rank + 7) / 8 * 8;
     const uint64_t b_row_bytes = uint64_t(rank8 * bytes_of(m.type));
     const uint n_parts = m.type == kTypeOfElement ? 2 : 3;  // B1 low1, B1 low2, B2 low1
     for (uint r0 = 0; r0 < rank8; r0 += kPartRanks) {
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < N_TILE * kPartWords; i += THREADS) {
-            const uint row = i / kPartWords, word = i % kPartWords, n = n0 + row, r = r0 + word * 8;
-            uvec4 first = uvec4(0), rest = uvec4(0);
-            if (n >= from && n < to && r < rank8) {
-                const Eight e = load8(m.b + uint64_t(n - module_begin) * b_row_bytes, r / 8, m.type);
-                first = packed8(e);
-                if (n_parts == 3) rest = packed8(rest_of(e, first));
+            const uint row = i / kPartWords, word = i % kPartWords, r = r0 + word * 8;
+            uvec4 main_part = uvec4(0), rest = uvec4(0);
+            if (row >= from && row < to && r < rank8) {
+                const Eight e = load8(m.b + uint64_t(first + row - from) * b_row_bytes, r / 8, m.type);
+                const Eight lead = n_parts == 3 ? leading8(e) : e;
+                main_part = packed8(lead);
+                rest = packed8(Eight(e.lo - lead.lo, e.hi - lead.hi));
             }
-            stage[row * kStride + word] = first;
-            stage[row * kStride + kPartWords + word] = first;
+            stage[row * kStride + word] = main_part;
+            stage[row * kStride + kPartWords + word] = main_part;
             stage[row * kStride + 2 * kPartWords + word] = rest;
         }
         for (uint i = gl_LocalInvocationIndex; i < ROWS * kPartWords; i += THREADS) {
             const uint row = i / kPartWords, word = i % kPartWords, r = r0 + word * 8;
-            uvec4 first = uvec4(0), rest = uvec4(0);
+            uvec4 main_part = uvec4(0), rest = uvec4(0);
             if (row >= begin && row < end && r < rank8) {
                 Eight e = load8(p.low + uint64_t((row0 + row) * p.n_modules + m_idx) * (kMaxRank * 4), r / 8, 0);
                 e = Eight(e.lo * m.scale, e.hi * m.scale);
-                first = packed8(e);
-                rest = packed8(rest_of(e, first));
+                const Eight lead = leading8(e);
+                main_part = packed8(lead);
+                rest = packed8(Eight(e.lo - lead.lo, e.hi - lead.hi));
             }
             const uint at = (N_TILE + row) * kStride;
-            stage[at + word] = first;
+            stage[at + word] = main_part;
             stage[at + kPartWords + word] = rest;
-            stage[at + 2 * kPartWords + word] = first;
+            stage[at + 2 * kPartWords + word] = main_part;
         }
         barrier();
         for (uint k = 0; k < n_parts * kPartWords / 2; ++k) multiply_16(k, sub_n, sub_row);
@@ -81,11 +72,15 @@ void add_adapters(uint row0, uint n0, uint sub_n, uint sub_row) {
         while (end < n_rows && slot_of_row[end] == slot) end++;
         if (slot == kNoSlot) continue;
         for (uint m_idx = 0; m_idx < p.n_modules; m_idx++) {
+#ifdef GATED
+            const uint from = m_idx * kColumns, to = from + kColumns, first = n0;
+#else
             const uint module_begin = m_idx == 0 ? 0 : p.module_end[m_idx - 1];
-            const uint from = max(n0, module_begin), to = min(n0 + N_TILE, p.module_end[m_idx]);
-            if (from >= to) continue;
+            if (module_begin >= n0 + N_TILE || p.module_end[m_idx] <= n0) continue;
+            const uint from = max(n0, module_begin) - n0, to = min(n0 + N_TILE, p.module_end[m_idx]) - n0, first = n0 + from - module_begin;
+#endif
             const LoraModule m = ModuleRef(p.lora_layer + (uint64_t(slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
-            if (m.rank != 0) add_module(m, m_idx, row0, n0, begin, end, from, to, module_begin, sub_n, sub_row);
+            if (m.rank != 0) add_module(m, m_idx, row0, begin, end, from, to, first, sub_n, sub_row);
         }
     }
 }

@@ -2,7 +2,8 @@
 // (macro ELEMENT), f32 sums. Made for 9 to 128 rows: the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
 // Grid: (row tiles, tiles of w rows, splits). Bytes: the matrix once per row tile, x once per workgroup from the caches.
-// With LORA the adapters' part comes on top: see matmul_adapters.glsl.
+// With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
+// activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -18,10 +19,13 @@
 #else
 #define ELEMENT float16_t
 #endif
-#ifdef LORA
+#if defined(LORA) || defined(GATED)
 #include "gpu/kernels/common.glsl"
 #else
 layout(local_size_x_id = 0) in;
+#endif
+#ifdef GATED
+#include "gpu/kernels/activation.glsl"
 #endif
 #include "gpu/kernels/matmul.params.h"
 
@@ -32,6 +36,8 @@ layout(constant_id = 3) const uint K_TILE = 64;    // elements of k per step
 layout(constant_id = 4) const uint SUB_N = 4;      // subgroups along n
 layout(constant_id = 5) const uint STRIDE = 64;    // w_stride and x_stride: literal, so that one base address serves all loads
 layout(constant_id = 6) const uint SUBGROUP = 32;
+layout(constant_id = 7) const uint LATE = 0;       // 1: the next step's loads are issued when this one's stores are done
+layout(constant_id = 8) const uint ACTIVATION = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
@@ -42,6 +48,19 @@ layout(push_constant, scalar) uniform Push { MatmulLoraParams p; };
 #else
 layout(push_constant, scalar) uniform Push { MatmulParams params; };
 #endif
+
+const uint kTypeOfElement =
+#ifdef BF16
+    2;
+#else
+    1;
+#endif
+#ifdef GATED
+const uint kColumns = N_TILE / 2;  // of y that a workgroup writes
+#else
+const uint kColumns = N_TILE;
+#endif
+const uint kParts = N_TILE / kColumns;
 
 // Shared rows are padded by 16 bytes, so that eight rows of a matrix load fall into different banks.
 const uint kWords = K_TILE / 8;       // 16-byte words of one row in one step
@@ -59,16 +78,23 @@ shared uvec4 stage[(N_TILE + ROWS) * kStride];
 
 uvec4 held[kLoads];  // the next step
 uint64_t w_at, x_at;  // where this thread's first word of the next step lies
+uint64_t part_bytes;  // from the first part's rows of w to the second's
 
 bool has_x(uint i) { return kXExact || i * THREADS + gl_LocalInvocationIndex < ROWS * kWords; }
 
 void fetch() {
-    [[unroll]] for (uint i = 0; i < kWLoads; ++i) held[i] = Words(w_at).data[i * kLoadRows * (STRIDE / 8)];
+    [[unroll]] for (uint part = 0; part < kParts; ++part) {
+        Words w = Words(w_at + part * part_bytes);
+        [[unroll]] for (uint i = 0; i < kWLoads / kParts; ++i) held[part * (kWLoads / kParts) + i] = w.data[i * kLoadRows * (STRIDE / 8)];
+    }
     [[unroll]] for (uint i = 0; i < kXLoads; ++i) {
         if (has_x(i)) held[kWLoads + i] = Words(x_at).data[i * kLoadRows * (STRIDE / 8)];
     }
-    w_at += K_TILE * 2;
-    x_at += K_TILE * 2;
+}
+
+void advance(uint bytes) {
+    w_at += bytes;
+    x_at += bytes;
 }
 
 void put() {
@@ -81,11 +107,17 @@ void put() {
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
 
+// Row of the staged w where the subgroup's matrix i begins.
+uint matrix_row(uint i, uint sub_n) {
+    const uint per_part = kMatsN / kParts;
+    return i / per_part * kColumns + sub_n + i % per_part * 16;
+}
+
 // 16 of the staged k.
 void multiply_16(uint k, uint sub_n, uint sub_row) {
     coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsN];
     [[unroll]] for (uint i = 0; i < kMatsN; ++i)
-        coopMatLoad(a[i], stage, (sub_n + i * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(a[i], stage, matrix_row(i, sub_n) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
     [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
         coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
         coopMatLoad(b, stage, (N_TILE + sub_row + j * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutColumnMajor);
@@ -97,11 +129,36 @@ void multiply_16(uint k, uint sub_n, uint sub_row) {
 #include "gpu/kernels/matmul_adapters.glsl"
 #endif
 
+#ifdef GATED
+// Through shared memory, so that rows of y are written in long pieces.
+void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
+    const uint per_part = kMatsN / 2;
+    const uint row_words = kColumns / 4 + 1;  // f32
+    barrier();
+    [[unroll]] for (uint i = 0; i < per_part; ++i) {
+        [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
+            coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> gate = acc[i * kMatsRows + j];
+            const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> up = acc[(per_part + i) * kMatsRows + j];
+            for (uint e = 0; e < gate.length(); ++e) gate[e] = activate(gate[e], ACTIVATION) * up[e];
+            coopMatStore(gate, stage, (sub_row + j * 16) * row_words + (sub_n + i * 16) / 4, row_words, gl_CooperativeMatrixLayoutColumnMajor);
+        }
+    }
+    barrier();
+    const uint type = kTypeOfElement, n_rows = min(Count(params.n_rows).value - row0, ROWS);
+    for (uint i = gl_LocalInvocationIndex; i < n_rows * (kColumns / 8); i += THREADS) {
+        const uint row = i / (kColumns / 8), word = i % (kColumns / 8), at = row * row_words + word * 2;
+        const vec4 lo = uintBitsToFloat(stage[at]), hi = uintBitsToFloat(stage[at + 1]);
+        Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v =
+            uvec4(pack_pair(lo.xy, type), pack_pair(lo.zw, type), pack_pair(hi.xy, type), pack_pair(hi.zw, type));
+    }
+}
+#endif
+
 void main() {
     const uint row0 = gl_WorkGroupID.x * ROWS;
     if (row0 >= Count(params.n_rows).value) return;
     // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
-    const uint n0 = min(gl_WorkGroupID.y * N_TILE, params.y_stride - N_TILE);
+    const uint n0 = min(gl_WorkGroupID.y * kColumns, params.y_stride - kColumns);
     const uint begin = gl_WorkGroupID.z * params.k_per_split;
     const uint n_steps = (min(begin + params.k_per_split, STRIDE) - begin) / K_TILE;
     const uint first_row = gl_LocalInvocationIndex / kWords;
@@ -109,7 +166,9 @@ void main() {
     w_at = params.w + 2 * (uint64_t(n0 + first_row) * STRIDE + first_k);
     x_at = params.x + 2 * (uint64_t(row0 + first_row) * STRIDE + first_k);
 
-    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN * 16);
+    part_bytes = 2 * uint64_t(params.n) * STRIDE;
+
+    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kParts * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
     [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
@@ -118,18 +177,31 @@ void main() {
     for (uint step_idx = 0; step_idx < n_steps; ++step_idx) {
         barrier();
         put();
-        if (step_idx + 1 < n_steps) fetch();
+        if (LATE == 0 && step_idx + 1 < n_steps) {
+            advance(K_TILE * 2);
+            fetch();
+        }
         barrier();
+        if (LATE != 0) {
+            // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large tile more
+            // registers than there are, and what is spilled is waited for.
+            advance(step_idx + 1 < n_steps ? K_TILE * 2 : 0);
+            fetch();
+        }
         [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row);
     }
 
 #ifdef LORA
     if (gl_WorkGroupID.z == 0) add_adapters(row0, n0, sub_n, sub_row);
 #endif
+#ifdef GATED
+    store_gated(row0, n0, sub_n, sub_row);
+#else
     Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.z) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
     [[unroll]] for (uint i = 0; i < kMatsN; ++i) {
         [[unroll]] for (uint j = 0; j < kMatsRows; ++j)
             coopMatStore(acc[i * kMatsRows + j], y.data, (sub_row + j * 16) * params.y_stride + sub_n + i * 16,
                          params.y_stride, gl_CooperativeMatrixLayoutColumnMajor);
     }
+#endif
 }

@@ -1,0 +1,133 @@
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+// The product that ends in the activation, against the product and gated_act one after the other.
+class MatmulGated : public KernelTest {
+  protected:
+    struct Case {
+        Type type = Type::kF16;
+        uint32_t ffn = 0, k = 0, n_rows = 0, bucket = 0;
+        Activation activation = Activation::kSilu;
+        uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
+    };
+
+    void SetUp() override {
+        KernelTest::SetUp();
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kAlways}));
+    }
+
+    void check(const Case& c) {
+        const ScalarType type = scalar(c.type);
+        if (kernels_->act_type(type) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+        const uint32_t n = 2 * c.ffn, stride = padded(c.k);
+        const std::optional<MatmulPlan> together = kernels_->plan_gated(c.ffn, c.k, type, c.bucket, 8);
+        ASSERT_TRUE(together.has_value());
+        const MatmulPlan apart = kernels_->plan_matmul(n, c.k, type, c.bucket, 8);
+        SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k " << c.k << " tile "
+                                          << together->row_tile << "x" << together->column_tile);
+
+        const bool adapters = c.gate_rank + c.up_rank > 0;
+        const TestModule gate = TestModule::make(c.ffn, 8, c.gate_rank, c.type, 0.7, random_);
+        const TestModule up = TestModule::make(c.ffn, 8, c.up_rank, c.type, 0.7, random_);
+        std::vector<LoraModule> table(kLoraModules);
+        table[kLoraGate] = gate.entry();
+        table[kLoraUp] = up.entry();
+        std::vector<StepRow> rows(c.bucket);
+        for (uint32_t t = 0; t < c.bucket; t++) rows[t].adapter_slot = adapters && t >= 2 ? 0 : kNoSlot;
+        const Buffer step = step_state(rows, c.n_rows), table_buffer = input(table);
+        const Buffer low = input(reference::random_values(size_t{c.bucket} * 2 * kMaxRank, Type::kF32, random_));
+        const Buffer w = input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
+        auto x_bytes = reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
+        x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
+        const Buffer x = input(x_bytes);
+        const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
+        const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
+        const size_t act_elements = size_t{c.bucket} * c.ffn;
+        const Buffer want = poisoned(act_elements * 2), got = poisoned(act_elements * 2);
+
+        MatmulLoraParams params{};
+        params.product = {.n_rows = step.address(), .w = w.address(), .x = x.address(), .y = y.address(), .n = n, .k = c.k, .w_stride = stride,
+                          .x_stride = stride, .y_stride = n, .split_stride = static_cast<uint32_t>(split_stride), .k_per_split = 0, .pad = 0};
+        params.step = step.address();
+        params.lora_layer = table_buffer.address();
+        params.low = low.address();
+        params.lora_slot_stride = kLoraModules;
+        params.first_module = kLoraGate;
+        params.n_modules = 2;
+        params.module_end[0] = c.ffn;
+        params.module_end[1] = n;
+        GatedActParams act{};
+        act.step = step.address();
+        act.y = y.address();
+        act.act = want.address();
+        act.ffn = act.act_stride = c.ffn;
+        act.y_stride = n;
+        act.split_stride = static_cast<uint32_t>(split_stride);
+        MatmulLoraParams gated = params;
+        gated.product.n = gated.product.y_stride = c.ffn;
+        gated.product.y = got.address();
+        gated.product.k_per_split = together->k_per_split;
+        execute([&](Recorder& recorder) {
+            if (adapters) {
+                kernels_->matmul_with_adapters(recorder, params, apart);
+                kernels_->matmul_gated_with_adapters(recorder, gated, *together, c.activation);
+            } else {
+                kernels_->matmul(recorder, params.product, apart);
+                kernels_->matmul_gated(recorder, gated.product, *together, c.activation);
+            }
+            recorder.barrier();
+            kernels_->gated_act(recorder, act, {c.bucket, apart.n_splits, LoraLevel::kNone}, c.activation, type);
+        });
+
+        const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);
+        const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
+        // Sums of the two may differ by their order; what that is in the result depends on the other factor.
+        const double sum_error = sum_tolerance(c.k) * std::sqrt(static_cast<double>(c.k)), factor = 1.1 * std::sqrt(static_cast<double>(c.k));
+        for (size_t i = 0; i < act_elements; i++) {
+            const size_t t = i / c.ffn;
+            if (t >= c.n_rows) {
+                ASSERT_TRUE(is_poison(got_act[i])) << "row " << t << " was written";
+                continue;
+            }
+            const double allowed = unit * std::fabs(want_act[i]) + sum_error * factor;
+            ASSERT_LE(std::fabs(got_act[i] - want_act[i]), allowed) << "row " << t << " column " << i % c.ffn << ": " << got_act[i] << " for " << want_act[i];
+        }
+    }
+};
+
+TEST_F(MatmulGated, EqualsTheProductAndTheActivation) {
+    uint32_t turn = 0;
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        for (const uint32_t n_rows : {40u, 64u, 90u, 128u, 200u, 500u}) {
+            const uint32_t bucket = n_rows < 128 ? n_rows + 3 : n_rows;
+            check({.type = type, .ffn = 64 * (1 + ++turn % 5), .k = 64 * (1 + turn % 7), .n_rows = n_rows, .bucket = bucket,
+                   .activation = turn % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh});
+        }
+    }
+    // Few rows have a tile with longer steps of k.
+    check({.type = Type::kF16, .ffn = 128, .k = 384, .n_rows = 17, .bucket = 24});
+    check({.type = Type::kF16, .ffn = 896, .k = 3584, .n_rows = 300, .bucket = 384});
+}
+
+TEST_F(MatmulGated, WithAdapters) {
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        check({.type = type, .ffn = 320, .k = 128, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5});
+        check({.type = type, .ffn = 64, .k = 192, .n_rows = 33, .bucket = 48, .gate_rank = 0, .up_rank = 64});
+        check({.type = type, .ffn = 128, .k = 64, .n_rows = 70, .bucket = 96, .gate_rank = 40, .up_rank = 0});
+    }
+}
+
+TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
+    const auto never = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kNever}));
+    EXPECT_FALSE(never->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    const auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));
+    EXPECT_FALSE(invariant->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(kernels_->plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value()) << "rows of act have padding that it would not write";
+    const auto portable = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .gated = GatedProducts::kAlways}));
+    EXPECT_FALSE(portable->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

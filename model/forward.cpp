@@ -72,17 +72,24 @@ class Pass {
         const bool have_room = n_outputs * hidden_stride() <= (shape_.row_bucket - n_outputs) * q_stride();
         if (2 * n_outputs > shape_.row_bucket || !have_room || shape_.lora != gpu::LoraLevel::kNone || shape_.extras) return;
         const DeviceAddress kept_attention = scratch_.q.address(), kept_x = kept_attention + kept_attention_bytes;
-        keep(attention_, kept_attention, o.k_stride * gpu::bytes_of(act_type(o.type)));
-        keep(x_, kept_x, hidden_stride() * sizeof(float));
+        gather(attention_, kept_attention, o.k_stride * gpu::bytes_of(act_type(o.type)));
+        gather(x_, kept_x, hidden_stride() * sizeof(float));
         recorder_.barrier();
         attention_ = kept_attention;
         x_ = kept_x;
         rows_ = shape_.output_bucket;
         count_offset_ = offsetof(gpu::StepHeader, n_logit_rows);
     }
+    // The step state for kernels that read the number of rows where it begins. After keep_rows_with_outputs() nothing else of it may be read;
+    // what reads rows is there for adapters alone.
+    DeviceAddress counted_rows() const {
+        static_assert(offsetof(gpu::StepHeader, n_rows) == 0);
+        CHECK(has_all_rows() || (shape_.lora == gpu::LoraLevel::kNone && !shape_.extras));
+        return step_ + count_offset_;
+    }
     bool has_all_rows() const { return count_offset_ == offsetof(gpu::StepHeader, n_rows); }
 
-    void keep(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
+    void gather(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
         kernels_.gather_rows(recorder_,
                              {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
                               .logit_rows = step_ + layout_.logit_rows,
@@ -257,7 +264,7 @@ class Pass {
         const std::optional<gpu::MatmulPlan> plan =
             kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax);
         const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
-        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters(*plan)))) return false;
+        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return false;
         gpu::MatmulParams product = product_params(w.gate_up, scratch_.xn.address(), scratch_.act, *plan, count_offset_);
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
@@ -295,7 +302,7 @@ class Pass {
 
     void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, DeviceAddress x, const gpu::MatmulPlan& plan) {
         kernels_.matmul_with_adapters(
-            recorder_, with_adapters(product_params(w, x, scratch_.y, plan, offsetof(gpu::StepHeader, n_rows)), layer, group), plan);
+            recorder_, with_adapters(product_params(w, x, scratch_.y, plan, count_offset_), layer, group), plan);
     }
 
     gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, Group group) const {
@@ -374,7 +381,7 @@ class Pass {
     void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
                   const NextNorm& norm) {
         kernels_.add_norm(recorder_,
-                          {.step = step_ + count_offset_,
+                          {.step = counted_rows(),
                            .y = scratch_.y.address(),
                            .bias = address_of(bias),
                            .low = scratch_.low.address(),
@@ -398,7 +405,7 @@ class Pass {
 
     void gated_act(uint32_t layer, const LayerWeights& w, const Product& product) {
         kernels_.gated_act(recorder_,
-                           {.step = step_ + count_offset_,
+                           {.step = counted_rows(),
                             .y = scratch_.y.address(),
                             .bias = address_of(w.gate_up_bias),
                             .low = scratch_.low.address(),

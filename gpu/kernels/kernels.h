@@ -46,7 +46,7 @@
 
 namespace lorad::gpu {
 
-inline constexpr uint32_t kSlackRows = 192;    // the largest row tile; behind every activation and matmul result buffer
+inline constexpr uint32_t kSlackRows = 192;    // no row tile is larger; behind every activation and matmul result buffer
 inline constexpr uint32_t kAttentionSplitsMax = 128;
 inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
 
@@ -155,11 +155,12 @@ class KernelSet {
     bool adds_adapters(const MatmulPlan& plan) const;
 
     // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
-    // act and params.y_stride its stride. n of MatmulLoraParams::module_end is that of w. Moves 2 n bytes out per row where matmul and gated_act move 8 n
+    // act and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
     // out and in. Only with a plan of plan_gated(): none where the two are faster, or where the device cannot.
     std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
-    void matmul_gated(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan, Activation activation);
-    void matmul_gated_with_adapters(Recorder& recorder, const MatmulLoraParams& params, const MatmulPlan& plan, Activation activation);
+    void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation);
+    void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation);
+    bool adds_adapters_gated(const MatmulPlan& plan) const;
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().

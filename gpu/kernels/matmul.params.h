@@ -10,7 +10,7 @@ struct MatmulParams {
     uint64_t n_rows;  // address of the u32 row count
     uint64_t w;       // [n_padded][w_stride] of the weight type, padding zero
     uint64_t x;       // [t][x_stride] of the activation type; x_stride == w_stride, elements k.. are zero
-    uint64_t y;       // [split][t][y_stride] f32
+    uint64_t y;       // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many of up
     uint32_t n;             // columns of y that are wanted; up to n_padded may be written
     uint32_t k;
     uint32_t w_stride;      // elements, a multiple of 64

@@ -1,5 +1,5 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
-// (macro ELEMENT), f32 sums. Made for 9 to 128 rows: the weights are streamed once, w and x tiles are staged through shared
+// (macro ELEMENT), f32 sums. For three rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
 // Grid: (row tiles, tiles of w rows, splits). Bytes: the matrix once per row tile, x once per workgroup from the caches.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is

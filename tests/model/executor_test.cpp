@@ -128,6 +128,9 @@ TEST(Executor, LogitsOfFewRowsEqualThoseOfAll) {
         ASSERT_TRUE(config.ok());
         auto executor = Executor::load(test_device(), folder_of(model), config.value(), {.n_rows_max = 64, .n_sequences_max = 64, .n_positions_max = 128});
         ASSERT_TRUE(executor.ok()) << executor.error().message;
+        const auto profile = (*executor)->profile({48, 64, true}, {}, 1);
+        ASSERT_TRUE(profile.ok()) << profile.error().message;
+        EXPECT_TRUE(std::ranges::any_of(*profile, [](const auto& kernel) { return std::string_view(kernel.name) == "gather_rows"; }));
         std::vector<TokenId> prompt;
         for (TokenId t = 0; t < 40; t++) prompt.push_back((t * 37 + 11) % 500);
         const std::vector<BlockId> blocks = {0};

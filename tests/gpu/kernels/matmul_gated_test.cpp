@@ -120,6 +120,8 @@ TEST_F(MatmulGated, WithAdapters) {
 }
 
 TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
+    const bool has_matrices = kernels_->act_type(ScalarType::kF16) != ScalarType::kF32;
+    EXPECT_EQ(kernels_->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value(), has_matrices);
     const auto never = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kNever}));
     EXPECT_FALSE(never->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
     const auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));

@@ -1,0 +1,87 @@
+#include "gpu/kernels/coopmat_tiles.h"
+
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kLargestRows = 128;   // of a tile that weights are read once for
+constexpr uint32_t kSmallestRows = 16;
+constexpr uint32_t kInvariantRows = 32;  // whose cut of k all numbers of rows take with batch_invariant
+constexpr uint32_t kUnitsFallback = 64;
+
+uint32_t staged_words(const CoopmatTile& tile) { return (tile.columns + tile.rows) * (tile.k / 8 + 1); }
+
+struct Split {
+    double cost = std::numeric_limits<double>::infinity();
+    uint32_t n_splits = 1, k_per_split = 0;
+};
+
+// Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the measured
+// grids are bound by this, not by the sum of bytes), a step and a half for filling and emptying each, and the traffic of
+// partial results. `k_per_split` 0 tries all.
+Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
+    const uint32_t steps = wish.stride / tile.k;
+    const uint32_t tiles = ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns);
+    // Rows of x come from the caches, but their instructions and products count too.
+    const double step_bytes = tile.k * 2.0 * (tile.columns + 0.75 * tile.rows);
+    // A multiprocessor needs about this many bytes in flight.
+    const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
+    const uint32_t max_splits = tile.whole_k ? 1 : std::min(wish.max_splits, steps);
+    Split best;
+    for (uint32_t n_splits = 1; n_splits <= max_splits; n_splits++) {
+        const uint32_t split_steps = ceil_div(steps, n_splits);
+        if (ceil_div(steps, split_steps) != n_splits) continue;
+        if (k_per_split != 0 && split_steps * tile.k != k_per_split) continue;
+        const uint32_t most = ceil_div(tiles * n_splits, units);
+        const double busiest = std::max<double>(tile.pairs ? round_up(most, 2) : most, saturating);
+        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / units;
+        const double cost = tile.factor * busiest * (split_steps + 1.5) * step_bytes + partials;
+        if (cost < best.cost * 0.995) best = {cost, n_splits, split_steps * tile.k};
+    }
+    return best;
+}
+
+}  // namespace
+
+uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : kUnitsFallback; }
+
+bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
+    const uint32_t slots_of_rows = tile.rows + 1;  // of matmul_adapters.glsl, 4 bytes each
+    return stride % tile.k == 0 && padded(n) >= tile.columns && staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes &&
+           tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
+}
+
+bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {
+    const uint32_t load_rows = tile.subgroups * subgroup_size / (tile.k / 8);
+    const uint32_t result_words = tile.rows * (tile.columns / 8 + 1);
+    return tile.columns % (tile.subgroups_n * 32) == 0 && tile.columns / 2 % load_rows == 0 && result_words <= staged_words(tile);
+}
+
+TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
+    uint32_t k_per_split = 0;
+    if (wish.batch_invariant && wish.rows != kInvariantRows) {
+        TileWish invariant = wish;
+        invariant.rows = kInvariantRows;
+        k_per_split = choose_tile(caps, invariant).k_per_split;
+    }
+    TileChoice best;
+    for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
+        const CoopmatTile& tile = kCoopmatTiles[tile_idx];
+        if (!fits(tile, wish.n, wish.stride, caps) || (wish.gated && !gates(tile, caps.subgroup_size))) continue;
+        // A cut of k that one tile takes must suit a tile of any number of rows: the first one's does.
+        if (wish.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;
+        // Enough rows for the weights to be read once, where a tile can be that large, and not twice as many as there are.
+        const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
+        const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
+        if (tile_idx != 0 && (too_small || too_large)) continue;
+        const Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
+        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split};
+    }
+    return best;
+}
+
+}  // namespace lorad::gpu

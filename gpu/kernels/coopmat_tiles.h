@@ -1,0 +1,55 @@
+// The tiles of matmul_coopmat, and which of them a product takes: arithmetic only, nothing here touches a device.
+// docs/PERFORMANCE.md has the measurements behind the table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "gpu/device.h"
+
+namespace lorad::gpu {
+
+// One workgroup's part of y and of a k step.
+struct CoopmatTile {
+    uint32_t rows, columns, k;
+    uint32_t subgroups, subgroups_n;
+    double factor;         // measured time over what the cost model expects, relative to the others
+    bool late = false;     // see matmul_coopmat.comp
+    bool whole_k = false;  // never split: for wide matrices, whose tiles fill the device anyway
+    bool pairs = false;    // two fill a multiprocessor, and one alone takes it as long as both
+};
+// The first one fits every matrix. Factors fitted to 40 products of 16 to 2,048 rows on an H200: what is chosen takes 1.01 of the
+// best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates).
+constexpr std::array kCoopmatTiles = {
+    CoopmatTile{16, 64, 64, 4, 4, 1.23},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 1.00},
+    CoopmatTile{16, 128, 64, 8, 8, 1.28},  CoopmatTile{32, 64, 64, 4, 4, 0.98},              CoopmatTile{32, 128, 64, 8, 8, 0.94},
+    CoopmatTile{32, 64, 128, 4, 4, 0.81},  CoopmatTile{32, 128, 128, 4, 4, 0.88},            CoopmatTile{64, 192, 64, 8, 4, 1.11},
+    CoopmatTile{64, 128, 64, 4, 2, 0.97},  CoopmatTile{96, 192, 64, 8, 4, 1.03},             CoopmatTile{96, 128, 64, 4, 2, 0.89, true},
+    CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
+};
+
+struct TileWish {
+    uint32_t n = 0, stride = 0, rows = 0;  // of the product; stride: k padded
+    uint32_t max_splits = 1;
+    bool gated = false;            // only tiles that can end in the activation
+    bool batch_invariant = false;  // k cut alike for every number of rows
+};
+
+struct TileChoice {
+    uint32_t tile = 0;
+    double cost = std::numeric_limits<double>::infinity();  // bytes that the busiest multiprocessor could move in the same time
+    uint32_t n_splits = 1;
+    uint32_t k_per_split = 0;  // 0: no tile can do it, which happens to gated products alone
+};
+
+// The cheapest tile and the best number of splits.
+TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
+// Whether a workgroup with this tile can have the gate and the up rows of the same columns, in halves, and gate them in shared memory.
+bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
+// The matrix and the device can take the tile.
+bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);
+// What the driver tells, or a guess.
+uint32_t multiprocessors(const DeviceCapabilities& caps);
+
+}  // namespace lorad::gpu

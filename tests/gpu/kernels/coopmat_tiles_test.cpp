@@ -1,0 +1,93 @@
+#include "gpu/kernels/coopmat_tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+
+namespace lorad::gpu {
+namespace {
+
+struct Product {
+    uint32_t n, k;
+};
+// Of Qwen2.5 0.5B, 1.5B, 3B, 7B and 14B, Llama 3 1B and 8B, and the smallest there can be.
+const std::vector<Product> kProducts = {
+    {1152, 896},   {896, 896},    {9728, 896},    {896, 4864},   {2048, 1536},  {1536, 1536},  {17920, 1536}, {1536, 8960},  {2560, 2048},
+    {2048, 2048},  {22016, 2048}, {2048, 11008},  {4608, 3584},  {3584, 3584},  {37888, 3584}, {3584, 18944}, {7168, 5120},  {5120, 5120},
+    {27648, 5120}, {5120, 13824}, {3072, 2048},   {16384, 2048}, {2048, 8192},  {6144, 4096},  {4096, 4096},  {28672, 4096}, {4096, 14336},
+    {64, 64},      {64, 192},     {128, 64},      {152064, 3584}};
+
+template <typename F>
+void for_each_device(F f) {
+    for (const uint32_t units : {0u, 16u, 64u, 84u, 108u, 128u, 132u}) {
+        for (const uint32_t subgroup_size : {8u, 16u, 32u, 64u}) {
+            for (const uint32_t shared_kib : {32u, 48u, 64u}) {
+                DeviceCapabilities caps;
+                caps.n_compute_units_hint = units;
+                caps.subgroup_size = subgroup_size;
+                caps.shared_memory_bytes = shared_kib * 1024;
+                caps.max_workgroup_invocations = 1024;
+                f(caps);
+            }
+        }
+    }
+}
+
+TEST(CoopmatTiles, EveryProductHasOneThatFits) {
+    for_each_device([](const DeviceCapabilities& caps) {
+        for (const Product& p : kProducts) {
+            for (const uint32_t rows : {1u, 3u, 16u, 24u, 32u, 48u, 64u, 96u, 128u, 192u, 256u, 1024u, 2048u}) {
+                const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16});
+                const CoopmatTile& tile = kCoopmatTiles[choice.tile];
+                ASSERT_GT(choice.k_per_split, 0u) << p.n << "x" << p.k << " rows " << rows;
+                ASSERT_TRUE(fits(tile, p.n, p.k, caps));
+                ASSERT_LE(tile.rows, kSlackRows);
+                ASSERT_EQ(choice.k_per_split % tile.k, 0u);
+                ASSERT_GE(uint64_t{choice.k_per_split} * choice.n_splits, p.k);
+                ASSERT_LT(uint64_t{choice.k_per_split} * (choice.n_splits - 1), p.k);
+            }
+        }
+    });
+}
+
+// A row's bits must not depend on how many rows there are.
+TEST(CoopmatTiles, BatchInvariantCutsOfKAreTheSameForEveryNumberOfRows) {
+    for_each_device([](const DeviceCapabilities& caps) {
+        for (const Product& p : kProducts) {
+            for (const uint32_t max_splits : {1u, 8u, 16u}) {
+                const auto of_rows = [&](uint32_t rows) {
+                    return choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = max_splits, .batch_invariant = true});
+                };
+                const TileChoice first = of_rows(1);
+                ASSERT_GT(first.k_per_split, 0u);
+                for (const uint32_t rows : {2u, 16u, 32u, 48u, 64u, 96u, 128u, 192u, 256u, 512u, 1024u, 2048u}) {
+                    ASSERT_EQ(of_rows(rows).k_per_split, first.k_per_split) << p.n << "x" << p.k << " rows " << rows << " multiprocessors "
+                                                                            << caps.n_compute_units_hint;
+                }
+            }
+        }
+    });
+}
+
+TEST(CoopmatTiles, GatedProductsTakeTilesWithEvenPartsOfBothHalves) {
+    uint32_t n_found = 0;
+    for_each_device([&](const DeviceCapabilities& caps) {
+        for (const Product& p : kProducts) {
+            for (const uint32_t rows : {64u, 128u, 512u}) {
+                const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 1, .gated = true});
+                if (choice.k_per_split == 0) continue;
+                const CoopmatTile& tile = kCoopmatTiles[choice.tile];
+                ASSERT_TRUE(gates(tile, caps.subgroup_size));
+                ASSERT_EQ(choice.n_splits, 1u);
+                ASSERT_EQ(tile.columns / 2 % (16 * tile.subgroups_n), 0u);
+                n_found++;
+            }
+        }
+    });
+    EXPECT_GT(n_found, 1000u);
+}
+
+}  // namespace
+}  // namespace lorad::gpu

@@ -1,5 +1,10 @@
 #include "gpu/device.h"
 
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "gpu/device_features.h"
 #include "gpu/device_impl.h"
 #include "gpu/upload_impl.h"
@@ -51,6 +56,14 @@ Status create_logical_device(DeviceImpl& impl) {
     return ok_status();
 }
 
+// What a lost device may still use lives as long as the process; held here, so that leak checkers see that it is meant.
+void keep_for_ever(std::unique_ptr<Instance> instance) {
+    static std::mutex mutex;
+    static auto* const kept = new std::vector<std::unique_ptr<Instance>>;
+    const std::lock_guard lock(mutex);
+    kept->push_back(std::move(instance));
+}
+
 }  // namespace
 
 DeviceImpl::DeviceImpl() = default;
@@ -61,7 +74,7 @@ DeviceImpl::~DeviceImpl() {
     queue_impl.reset();
     memory.reset();
     if (health.lost()) {
-        (void)instance.release();
+        keep_for_ever(std::move(instance));
         return;
     }
     if (pipeline_cache != VK_NULL_HANDLE) vkDestroyPipelineCache(vk, pipeline_cache, nullptr);

@@ -17,7 +17,7 @@ static_assert(gpu::kStepUsesMax == kLoraUsesMax);
 template <typename T>
 void put(std::span<std::byte> to, uint64_t offset, const T* from, size_t n) {
     CHECK(offset + n * sizeof(T) <= to.size());
-    std::memcpy(to.data() + offset, from, n * sizeof(T));
+    if (n != 0) std::memcpy(to.data() + offset, from, n * sizeof(T));
 }
 
 gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotLookup& slots) {

@@ -79,7 +79,7 @@ class KernelsBench {
         for (uint64_t i = 0; i < x_elements; i++) {
             const uint16_t value = pool_.random_value(static_cast<uint32_t>(random()));
             if (kernels_.act_type(type) == ScalarType::kF32) {
-                reinterpret_cast<float*>(x_.mapped().data())[i] = WeightPool::decode(value, type);
+                reinterpret_cast<float*>(x_.mapped().data())[i] = gpu::decode16(value, type);
             } else {
                 reinterpret_cast<uint16_t*>(x_.mapped().data())[i] = value;
             }
@@ -184,7 +184,7 @@ class KernelsBench {
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
         const auto x = [&](uint64_t element) {
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
-            return WeightPool::decode(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
+            return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
         double worst = 0, norm = 0;
         for (uint32_t i = 0; i < kSamples; i++) {

@@ -149,7 +149,7 @@ class OpsBench {
             } else {
                 uint16_t half;
                 std::memcpy(&half, host.mapped().data() + i * 2, 2);
-                value = (half & 0x7c00) == 0x7c00 ? INFINITY : WeightPool::decode(half, ScalarType::kF16);
+                value = (half & 0x7c00) == 0x7c00 ? INFINITY : gpu::decode16(half, ScalarType::kF16);
             }
             n_good += std::isfinite(value) && value != 0;
         }

@@ -1,7 +1,6 @@
 #include "bench/weight_pool.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -63,19 +62,7 @@ void WeightPool::copy_to(gpu::Device& device, const gpu::Buffer& to) const {
     }
 }
 
-float WeightPool::value(uint64_t element) const { return decode(block_[element % block_.size()], type_); }
-
-float WeightPool::decode(uint16_t bits, gpu::ScalarType type) {
-    if (type == gpu::ScalarType::kBf16) {
-        const uint32_t word = uint32_t{bits} << 16;
-        float value;
-        std::memcpy(&value, &word, 4);
-        return value;
-    }
-    const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
-    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1024 : 0)), std::max(exponent, 1) - 25);
-    return (bits & 0x8000) != 0 ? -value : value;
-}
+float WeightPool::value(uint64_t element) const { return gpu::decode16(block_[element % block_.size()], type_); }
 
 double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
     const gpu::CommandBuffer* const list[] = {&recording};

@@ -30,7 +30,6 @@ class WeightPool {
     size_t n_slabs() const { return slabs_.size(); }
     // Of the first matrix after rewind().
     float value(uint64_t element) const;
-    static float decode(uint16_t bits, gpu::ScalarType type);
 
   private:
     gpu::ScalarType type_;

@@ -19,7 +19,7 @@ struct CoopmatTile {
     bool whole_k = false;  // never split: for wide matrices, whose tiles fill the device anyway
     bool pairs = false;    // two fill a multiprocessor, and one alone takes it as long as both
 };
-// The first one fits every matrix. Factors fitted to 40 products of 16 to 2,048 rows on an H200: what is chosen takes 1.01 of the
+// The first one fits every matrix. Factors fitted to 40 products of 16 to 2,048 rows on an H200: what is chosen takes 1.02 of the
 // best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates).
 constexpr std::array kCoopmatTiles = {
     CoopmatTile{16, 64, 64, 4, 4, 1.23},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 1.00},

@@ -28,15 +28,6 @@ const char* path_name(KernelPath path) {
     return "?";
 }
 
-float decode(uint16_t bits, ScalarType type) {
-    const bool bf16 = type == ScalarType::kBf16;
-    const int mantissa_bits = bf16 ? 7 : 10, exponent_mask = bf16 ? 255 : 31, bias = bf16 ? 127 : 15;
-    const int exponent = (bits >> mantissa_bits) & exponent_mask, mantissa = bits & ((1 << mantissa_bits) - 1);
-    if (exponent == exponent_mask) return NAN;
-    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1 << mantissa_bits : 0)), std::max(exponent, 1) - bias - mantissa_bits);
-    return (bits & 0x8000) != 0 ? -value : value;
-}
-
 // Any exponent of one eighth to just below four, any sign and mantissa.
 void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random) {
     constexpr uint32_t kMantissaBits[] = {23, 10, 7}, kExponents[] = {124, 12, 124};
@@ -113,20 +104,9 @@ struct TestProduct {
     // The sum over splits, rows kRows.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         const uint32_t split_stride = kBufferRows * kN;
-        std::memset(y.mapped().data(), 0xff, y.size());
-        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        MatmulParams params{};
-        params.n_rows = count.address();
-        params.w = w.address();
-        params.x = x.address();
-        params.y = y.address();
-        params.n = kN;
-        params.k = params.w_stride = params.x_stride = kK;
-        params.y_stride = kN;
+        MatmulParams params = params_of(kN);
         params.split_stride = split_stride;
-        kernels.matmul(recorder, params, plan);
-        TRY(kernels.status());
-        TRY(submit_and_wait(device, std::move(recorder)));
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
         for (uint32_t split = 0; split < plan.n_splits; split++) {
@@ -150,22 +130,32 @@ struct TestProduct {
 
     // That, rows kRows, computed by the product itself.
     Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        std::memset(y.mapped().data(), 0xff, y.size());
-        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params_of(kHalf), plan, Activation::kSilu); }));
+        std::vector<float> act(size_t{kRows} * kHalf);
+        const auto* values = reinterpret_cast<const uint16_t*>(y.mapped().data());
+        for (size_t i = 0; i < act.size(); i++) act[i] = decode16(values[i], plan.act_type);
+        return act;
+    }
+  private:
+    // n: columns of the result.
+    MatmulParams params_of(uint32_t n) const {
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w.address();
         params.x = x.address();
         params.y = y.address();
-        params.n = params.y_stride = kHalf;
-        params.k = params.w_stride = params.x_stride = params.k_per_split = kK;
-        kernels.matmul_gated(recorder, params, plan, Activation::kSilu);
+        params.n = params.y_stride = n;
+        params.k = params.w_stride = params.x_stride = kK;
+        return params;
+    }
+
+    template <typename Record>
+    Status execute(Device& device, KernelSet& kernels, Record record) {
+        std::memset(y.mapped().data(), 0xff, y.size());
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        record(recorder);
         TRY(kernels.status());
-        TRY(submit_and_wait(device, std::move(recorder)));
-        std::vector<float> act(size_t{kRows} * kHalf);
-        const auto* values = reinterpret_cast<const uint16_t*>(y.mapped().data());
-        for (size_t i = 0; i < act.size(); i++) act[i] = decode(values[i], plan.act_type);
-        return act;
+        return submit_and_wait(device, std::move(recorder));
     }
 };
 

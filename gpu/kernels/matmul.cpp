@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -22,6 +23,15 @@ void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
 }
 
 }  // namespace
+
+float decode16(uint16_t bits, ScalarType type) {
+    const bool bf16 = type == ScalarType::kBf16;
+    const int mantissa_bits = bf16 ? 7 : 10, exponent_mask = bf16 ? 255 : 31, bias = bf16 ? 127 : 15;
+    const int exponent = (bits >> mantissa_bits) & exponent_mask, mantissa = bits & ((1 << mantissa_bits) - 1);
+    if (exponent == exponent_mask) return NAN;
+    const float value = std::ldexp(static_cast<float>(mantissa + (exponent != 0 ? 1 << mantissa_bits : 0)), std::max(exponent, 1) - bias - mantissa_bits);
+    return (bits & 0x8000) != 0 ? -value : value;
+}
 
 ScalarType KernelSet::act_type(ScalarType weight_type) const {
     return ladder_.has(weight_type) ? weight_type : ScalarType::kF32;

@@ -69,7 +69,8 @@ const char* coopmat_name(const MatmulPlan& plan, bool gated, bool adapters) {
     const bool bf16 = plan.weight_type == ScalarType::kBf16;
     if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_bf16" : "matmul_coopmat_gated_lora_f16";
     if (gated) return bf16 ? "matmul_coopmat_gated_bf16" : "matmul_coopmat_gated_f16";
-    return bf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
+    if (adapters) return bf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
+    return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ const char* variant_name(const MatmulPlan& plan) {
         case MatmulVariant::kLanes: return "matmul_lanes";
         case MatmulVariant::kTiled: return "matmul_tiled";
         case MatmulVariant::kGemv: return "matmul_gemv";
-        case MatmulVariant::kCoopmat: return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
+        case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);
         case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
     }
     return "matmul";

@@ -68,7 +68,6 @@ class MatmulGated : public KernelTest {
         MatmulLoraParams gated = params;
         gated.product.n = gated.product.y_stride = c.ffn;
         gated.product.y = got.address();
-        gated.product.k_per_split = together->k_per_split;
         execute([&](Recorder& recorder) {
             if (adapters) {
                 kernels_->matmul_with_adapters(recorder, params, apart);

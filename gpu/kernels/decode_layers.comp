@@ -94,6 +94,39 @@ uint hear(uint64_t word, uint place, uint epoch) {
     return uint(word);
 }
 
+// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart.
+const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
+const uint kAtOnce = 10;
+const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;
+
+uint64_t look_at(const uint i, const uint per, uint channel, uint run, uint last_run) {
+    return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
+}
+
+// This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who still multiply keep the
+// memory for themselves; then all that is missing at once, as one trip for each word in turn takes longer than what is waited for.
+void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, uint last_run, uint epoch) {
+    [[unroll]] for (uint i = 0; i < n; i++) words[i] = look_at(i, per, channel, run, last_run);
+    uint polls = 0;
+    for (;;) {
+        bool all_there = uint(words[0] >> 32) == epoch;
+        if (all_there) {
+            [[unroll]] for (uint i = 1; i < n; i++) {
+                if (uint(words[i] >> 32) == epoch) continue;
+                words[i] = look_at(i, per, channel, run, last_run);
+                all_there = false;
+            }
+        } else {
+            words[0] = look_at(0, per, channel, run, last_run);
+        }
+        if (all_there) break;
+        if (++polls > p.max_polls || given_up != 0) {
+            given_up = 1;
+            break;
+        }
+    }
+}
+
 bool leaves_early() {
     if (given_up == 0) return false;
     if (gl_LocalInvocationIndex == 0) UintRef(p.given_up).v = 1;
@@ -125,7 +158,6 @@ void stage_pair(uint i, uint pair) {
     if (c == 3) staged[i / 4].w = pair;
 }
 
-const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of each thread
 vec2 gamma[kPairs];
 
 void fetch_gamma(uint64_t at) {
@@ -136,26 +168,16 @@ void fetch_gamma(uint64_t at) {
 
 // staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from memory.
 void stage_norm(bool is_first, uint epoch) {
+    const uint kLast = kHidden / 2 - 1;
+    uint64_t words[kHeardMax];
+    if (!is_first) hear_all(words, kPairs * 2, 2, kXChannel, gl_LocalInvocationIndex, kLast, epoch);
     vec2 x[kPairs];
-    uint64_t words[kPairs][2];
     float squares = 0.0;
     [[unroll]] for (uint j = 0; j < kPairs; j++) {
-        uint place = min(j * kThreads + gl_LocalInvocationIndex, kHidden / 2 - 1) * 2;
-        if (is_first) {
-            x[j] = Vec2Ref(p.x + place * 4).v;
-        } else {
-            words[j][0] = look(kXChannel + place);
-            words[j][1] = look(kXChannel + place + 1);
-        }
-    }
-    [[unroll]] for (uint j = 0; j < kPairs; j++) {
         uint i = j * kThreads + gl_LocalInvocationIndex;
-        uint place = min(i, kHidden / 2 - 1) * 2;
-        if (!is_first) {
-            x[j] = vec2(uintBitsToFloat(hear(words[j][0], kXChannel + place, epoch)),
-                        uintBitsToFloat(hear(words[j][1], kXChannel + place + 1, epoch)));
-        }
-        if (i >= kHidden / 2) x[j] = vec2(0.0);
+        if (is_first) x[j] = Vec2Ref(p.x + min(i, kLast) * 8).v;
+        else x[j] = vec2(uintBitsToFloat(uint(words[j * 2])), uintBitsToFloat(uint(words[j * 2 + 1])));
+        if (i > kLast) x[j] = vec2(0.0);
         squares = fma(x[j].y, x[j].y, fma(x[j].x, x[j].x, squares));
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
@@ -169,15 +191,14 @@ void stage_norm(bool is_first, uint epoch) {
 
 // n pairs from a channel, then zeros up to k elements.
 void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
-    const uint kAtOnce = 5;
-    for (uint begin = gl_LocalInvocationIndex; begin < k / 2; begin += kThreads * kAtOnce) {
-        uint64_t words[kAtOnce];
-        [[unroll]] for (uint j = 0; j < kAtOnce; j++) {
-            words[j] = begin + j * kThreads < n ? look(channel + begin + j * kThreads) : 0;
-        }
-        [[unroll]] for (uint j = 0; j < kAtOnce; j++) {
+    const uint n_rounds = ((k / 2 + kThreads - 1) / kThreads + kAtOnce - 1) / kAtOnce;
+    const uint at_once = (k / 2 + kThreads * n_rounds - 1) / (kThreads * n_rounds);  // as equal as they come
+    for (uint begin = gl_LocalInvocationIndex; begin < k / 2; begin += kThreads * at_once) {
+        uint64_t words[kHeardMax];
+        hear_all(words, at_once, 1, channel, begin, n - 1, epoch);
+        [[unroll]] for (uint j = 0; j < at_once; j++) {
             uint i = begin + j * kThreads;
-            if (i < k / 2) stage_pair(i, i < n ? hear(words[j], channel + i, epoch) : 0);
+            if (i < k / 2) stage_pair(i, i < n ? uint(words[j]) : 0);
         }
     }
     pad_staged(k);

@@ -5,6 +5,7 @@
 // each lane and row of the tile, first along k, then tile by tile; tiles that two subgroups share are added in their order.
 const uint kRowsApart = 4;
 const uint kQkvTile = 2, kOTile = 2;  // shorter products, so that every subgroup gets about as much
+const uint kStepsAhead = 2;           // whose words are on their way
 
 uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 
@@ -14,8 +15,9 @@ uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump`
 uint rows_max;             // where the last tile may begin
 uint per_subgroup;         // steps
 uint tile_now, step_now, steps_left;  // to use next
+uint load_tile, load_step, loads_left;  // to load next
 uint64_t load_at;
-uvec4 ring[4];             // the words of the next step
+uvec4 ring[kStepsAhead][kRowsApart];  // words of the next steps
 
 uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     uint row = tile * tile_rows;
@@ -24,9 +26,17 @@ uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     return matrix + uint64_t(row) * (k * 2) + gl_SubgroupInvocationID * 16;
 }
 
-uvec4 load_word(uint step, const uint k, const uint row) {
-    if (k / 8 % kLanes != 0 && step * kLanes + gl_SubgroupInvocationID >= k / 8) return uvec4(0);
+uvec4 load_word(const uint k, const uint row) {
+    if (k / 8 % kLanes != 0 && load_step * kLanes + gl_SubgroupInvocationID >= k / 8) return uvec4(0);
     return Words(load_at + row * (k * 2)).v;
+}
+
+void next_load(const uint k, const uint tile_rows) {
+    if (loads_left > 0) loads_left--;
+    bool ends = load_step + 1 == steps_of(k);
+    load_step = ends ? 0 : load_step + 1;
+    if (ends) load_tile++;
+    load_at = ends ? tile_address(load_tile, k, tile_rows) : load_at + kLanes * 16;
 }
 
 // Neighbouring units for each workgroup, as equal as they come.
@@ -40,10 +50,16 @@ void begin_loads(uint64_t w, const uint k, const uint tile_rows) {
     steps_left = min(first + per_subgroup, all) - first;
     tile_now = first / steps_of(k);
     step_now = first % steps_of(k);
+    load_tile = tile_now;
+    load_step = step_now;
+    loads_left = steps_left;
     load_at = tile_address(tile_now, k, tile_rows) + step_now * (kLanes * 16);
-    [[unroll]] for (uint r = 0; r < tile_rows; r++) {
-        ring[r] = uvec4(0);
-        if (steps_left > 0) ring[r] = load_word(step_now, k, r);
+    [[unroll]] for (uint ahead = 0; ahead < kStepsAhead; ahead++) {
+        [[unroll]] for (uint r = 0; r < tile_rows; r++) {
+            ring[ahead][r] = uvec4(0);
+            if (loads_left > 0) ring[ahead][r] = load_word(k, r);
+        }
+        next_load(k, tile_rows);
     }
 }
 
@@ -81,18 +97,20 @@ void end_part(inout float acc[4], const uint tile_rows) {
 void multiply(const uint k, const uint tile_rows) {
     float acc[4] = {0.0, 0.0, 0.0, 0.0};
     while (steps_left > 0) {
-        steps_left--;
-        bool ends = step_now + 1 == steps_of(k);
-        load_at = ends ? tile_address(tile_now + 1, k, tile_rows) : load_at + kLanes * 16;
-        uint next_step = ends ? 0 : step_now + 1;
-        Eight x = unpack8(staged[step_now * kLanes + gl_SubgroupInvocationID], kType);
-        [[unroll]] for (uint r = 0; r < tile_rows; r++) {
-            Eight w = unpack8(ring[r], kType);
-            if (steps_left > 0) ring[r] = load_word(next_step, k, r);
-            acc[r] = dot8(w, x, acc[r]);
+        [[unroll]] for (uint ahead = 0; ahead < kStepsAhead; ahead++) {
+            if (steps_left == 0) break;
+            steps_left--;
+            bool ends = step_now + 1 == steps_of(k);
+            Eight x = unpack8(staged[step_now * kLanes + gl_SubgroupInvocationID], kType);
+            [[unroll]] for (uint r = 0; r < tile_rows; r++) {
+                Eight w = unpack8(ring[ahead][r], kType);
+                if (loads_left > 0) ring[ahead][r] = load_word(k, r);
+                acc[r] = dot8(w, x, acc[r]);
+            }
+            next_load(k, tile_rows);
+            step_now++;
+            if (ends) end_part(acc, tile_rows);
         }
-        step_now++;
-        if (ends) end_part(acc, tile_rows);
     }
     if (step_now != 0) end_part(acc, tile_rows);
 }

@@ -23,6 +23,7 @@ const uint kRankSteps = 1;  // large workgroups have few registers
 const uint kExchange = kHidden % 16 == 0 ? 1 : 0;
 #include "gpu/kernels/lora_expand.glsl"
 
+const bool kFollowsRow = kLora != 0 || kSlotNorms != 0;  // addresses that only a step's rows have
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kChunks = (kHidden + 3) / 4;
 const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
@@ -34,7 +35,8 @@ vec4 masked(vec4 v, uint chunk) {
 
 void main() {
     uint t = gl_WorkGroupID.x;
-    if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) return;
+    const uint n_rows = gl_NumWorkGroups.x > 1 ? step_n_rows(p.step) : 1;
+    if ((kFollowsRow || gl_NumWorkGroups.x > kFewRows) && t >= n_rows) return;
     uint thread = gl_LocalInvocationIndex;
     uint64_t row_gamma = p.gamma;
     if (kSlotNorms != 0) row_gamma = slot_gamma(p.slot_norms, step_row(p.step, t).v.extras_slot, row_gamma);
@@ -55,21 +57,26 @@ void main() {
         uint chunk = i * kThreads + thread;
         v[i] = vec4(0.0);
         if (chunk >= kChunks) continue;
+        vec4 part[kSplits];  // all loads before the first use
+        [[unroll]] for (uint s = 0; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
         vec4 old = load4(x, chunk, 0);
         if (kHasNorm != 0) gamma[i] = load4(row_gamma, chunk, 0);
-        vec4 acc = load4(y, chunk, 0);
-        for (uint s = 1; s < kSplits; s++) acc += load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
+        vec4 acc = part[0];
+        [[unroll]] for (uint s = 1; s < kSplits; s++) acc += part[s];
         vec4 base = acc;
         if (kHasBias != 0) acc += load4(p.bias, chunk, 0);
         if (kLora == 2) acc = add_lora_uses(acc, base, place, row, t, chunk * 4, kHidden);
         if (kLora == 1) acc = add_lora(acc, module, low_row(p.low, t, 0, 1), chunk * 4, kHidden);
         v[i] = masked(old + acc, chunk);
-        store4(x, chunk, v[i], 0);
         squares = sum_squares4(v[i], squares);
     }
+    float inverse = kHasNorm != 0 ? inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps) : 0.0;
+    if (t >= n_rows) return;
+    for (uint i = 0; i < kPerThread; i++) {
+        uint chunk = i * kThreads + thread;
+        if (chunk < kChunks) store4(x, chunk, v[i], 0);
+    }
     if (kHasNorm == 0) return;
-
-    float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
     uint64_t xn = p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;

@@ -29,6 +29,10 @@ const uint kRowBytes = 32;
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }
 RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uint64_t(t) * kRowBytes); }
 
+// With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there are not:
+// then their number decides only what is written.
+const uint kFewRows = 128;
+
 uint bytes_of(uint type) { return type == 0 ? 4 : 2; }
 
 vec2 unpack_pair(uint word, uint type) {

@@ -156,7 +156,8 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
 
 void main() {
     const uint row0 = gl_WorkGroupID.x * ROWS;
-    if (row0 >= Count(params.n_rows).value) return;
+    // The first rows are always there: a product of one tile of rows need not wait for their number.
+    if (row0 > 0 && row0 >= Count(params.n_rows).value) return;
     // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
     const uint n0 = min(gl_WorkGroupID.y * kColumns, params.y_stride - kColumns);
     const uint begin = gl_WorkGroupID.z * params.k_per_split;

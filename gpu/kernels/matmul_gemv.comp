@@ -47,7 +47,7 @@ void use(uint u, uint at, Words x, uint x_stride) {
 
 void main() {
     const uint row0 = gl_WorkGroupID.x * COLS;
-    if (row0 >= Count(params.n_rows).value) return;
+    if (row0 > 0 && row0 >= Count(params.n_rows).value) return;  // the first rows are always there
     const uint n0 = (gl_WorkGroupID.y * gl_NumSubgroups + gl_SubgroupID) * N_TILE;
     if (n0 >= params.n) return;
 

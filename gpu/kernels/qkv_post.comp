@@ -56,8 +56,10 @@ float group_top(uint local_head, uint group) {
 
 void main() {
     uint t = gl_WorkGroupID.y;
-    if (gl_NumWorkGroups.y > 1 && t >= step_n_rows(p.step)) return;
+    const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
+    if ((kLora != 0 || kSlotNorms != 0 || gl_NumWorkGroups.y > kFewRows) && t >= n_rows) return;
     StepRow row = step_row(p.step, t).v;
+    const uint position = t < n_rows ? row.position : 0;  // what lies behind the last row may be anything
     uint thread = gl_LocalInvocationIndex;
     uint local_head = thread / kLanes;
     uint head = gl_WorkGroupID.x * kHeadsPerGroup + local_head;
@@ -74,14 +76,17 @@ void main() {
         uint module_idx = is_q ? kLoraQ : is_v ? kLoraV : kLoraK;
         LoraModule module;
         if (kLora == 1) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
-        for (uint c = 0; c < 4; c++) {
-            uint d = d0 + c;
-            if (is_v || d >= kRotaryDim) continue;
-            turns[c] = Vec2Ref(p.rope + (uint64_t(row.position) * kHalf + (d < kHalf ? d : d - kHalf)) * 8).v;
-        }
         uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
-        acc = load4(y, column / 4, 0);
-        for (uint s = 1; s < kSplits; s++) acc += load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+        vec4 part[kSplits];  // all loads before the first use
+        [[unroll]] for (uint s = 0; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+        if (!is_v) {
+            [[unroll]] for (uint c = 0; c < 4; c++) {
+                uint d = d0 + c;
+                if (d < kRotaryDim) turns[c] = Vec2Ref(p.rope + (uint64_t(position) * kHalf + (d < kHalf ? d : d - kHalf)) * 8).v;
+            }
+        }
+        acc = part[0];
+        [[unroll]] for (uint s = 1; s < kSplits; s++) acc += part[s];
         vec4 base_value = acc;
         if (kHasBias != 0) acc += load4(p.bias, column / 4, 0);
         uint n = column - (is_q ? 0 : is_v ? kQHeads + kKvHeads : kQHeads) * kHeadDim;
@@ -95,7 +100,7 @@ void main() {
     }
     barrier();
 #ifndef KV8
-    if (!active_thread) return;
+    if (!active_thread || t >= n_rows) return;
 #endif
 
     uint64_t gamma = kHasNorm == 0 || is_v ? 0 : is_q ? p.q_gamma : p.k_gamma;
@@ -118,7 +123,7 @@ void main() {
 #ifdef KV8
     if (active_thread) tops[thread] = max(max(abs(value.x), abs(value.y)), max(abs(value.z), abs(value.w)));
     barrier();
-    if (!active_thread) return;
+    if (!active_thread || t >= n_rows) return;
 #endif
     if (is_q) {
         store4(p.q + uint64_t(t) * p.q_stride * 4, column / 4, value, 0);

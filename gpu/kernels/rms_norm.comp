@@ -26,7 +26,8 @@ vec4 masked(vec4 v, uint chunk) {
 
 void main() {
     uint t = gl_WorkGroupID.x;
-    if ((gl_NumWorkGroups.x > 1 || p.logit_rows != 0) && t >= UintRef(p.n_rows).v) return;
+    const uint n_rows = gl_NumWorkGroups.x > 1 || p.logit_rows != 0 ? UintRef(p.n_rows).v : 1;
+    if ((kSlotNorms != 0 || p.logit_rows != 0 || gl_NumWorkGroups.x > kFewRows) && t >= n_rows) return;
     uint row = p.logit_rows == 0 ? t : LogitRowRef(p.logit_rows + uint64_t(t) * 8).v.row;
     uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
     uint64_t row_gamma = p.gamma;
@@ -43,6 +44,7 @@ void main() {
         squares = sum_squares4(v[i], squares);
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
+    if (t >= n_rows) return;
 
     uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {

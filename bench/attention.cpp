@@ -159,8 +159,10 @@ class AttentionBench {
         std::shuffle(table.begin(), table.end(), std::mt19937(4));
         std::memcpy(bytes.data() + table_at, table.data(), n_blocks_ * 4);
         std::memcpy(bytes.data() + tiles_at, tiles.data(), tiles.size() * sizeof(gpu::AttentionTile));
-        step.state = must(device_.create_buffer(bytes.size(), MemoryKind::kHostUpload, "step"));
-        std::memcpy(step.state.mapped().data(), bytes.data(), bytes.size());
+        // As in the engine: on the device, where a kernel does not wait for the bus to read its row.
+        step.state = must(device_.create_buffer(bytes.size(), MemoryKind::kDeviceLocal, "step"));
+        stop_on_error(device_.uploader().upload(step.state, 0, bytes));
+        stop_on_error(device_.uploader().finish());
         step.table = step.state.address() + table_at;
         step.tiles = step.state.address() + tiles_at;
         return step;

@@ -20,7 +20,7 @@ shared vec4 team_sums[kTeams * kLanes];
 
 void main() {
     const uint t = gl_WorkGroupID.x, head = gl_WorkGroupID.y, thread = gl_LocalInvocationIndex;
-    if (t >= step_n_rows(p.step)) return;
+    const uint n_rows = step_n_rows(p.step);
     const uint64_t line = p.partials + (uint64_t(t) * gl_NumWorkGroups.y + head) * p.n_splits * ((kHeadDim + 4) * 4);
     for (uint s = thread; s < p.n_splits; s += gl_WorkGroupSize.x) {
         const vec2 marks = Vec2Ref(line + s * ((kHeadDim + 4) * 4)).v;
@@ -28,6 +28,7 @@ void main() {
         sums[s] = marks.y;
     }
     barrier();
+    if (t >= n_rows) return;  // not before: what is loaded above need not wait for their number
     float top = -1.0 / 0.0, total = 0.0;
     for (uint s = 0; s < p.n_splits; s++) top = max(top, shares[s]);
     for (uint s = 0; s < p.n_splits; s++) total = fma(sums[s], exp(shares[s] - top), total);

@@ -39,17 +39,19 @@ float seen(const in uint32_t row, const in uint32_t col, const in float e, const
 }
 
 void main() {
-    uint t = gl_WorkGroupID.x;
+    uint t = gl_WorkGroupID.x, n_rows = kNoSlot;
     if (kListed != 0) {
         if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
         t = UintRef(p.single_rows + uint64_t(t) * 4).v;
-    } else if (gl_NumWorkGroups.x > 1 && t >= step_n_rows(p.step)) {
-        return;
+    } else if (gl_NumWorkGroups.x > 1) {
+        n_rows = step_n_rows(p.step);
     }
     const uint kv_head = gl_WorkGroupID.y, first_head = kv_head * kGroup;
-    const StepRow row = step_row(p.step, t).v;
-    const uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
-    const uint end = row.position + 1;  // tokens
+    const uvec4 row = step_row_begin(p.step, t);
+    // No row has this position; it is asked for so that the row is not loaded behind the wait for the number of rows.
+    if (t >= n_rows || row.y == kNoSlot) return;
+    const uint64_t table = p.block_tables + uint64_t(row.w) * 4;
+    const uint end = row.y + 1;  // tokens
     const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
     uint block_idx = begin / kBlockTokens, end_block = (end + kBlockTokens - 1) / kBlockTokens;
     if (kSplit != 0) {
@@ -60,7 +62,10 @@ void main() {
 
     const uint last_block = end_block > 0 ? end_block - 1 : 0;
     uint block = block_idx < end_block ? block_at(table, block_idx) : 0;
-    if (block_idx < end_block) fetch(block, 0, kv_head);
+    if (block_idx < end_block) {
+        fetch(block, 0, kv_head);
+        fetch(block, 1, kv_head);
+    }
     // Queries; rows without a head are zero.
     for (uint i = gl_LocalInvocationIndex; i < 16 * kKvWords; i += kThreads) {
         const uint g = i / kKvWords;
@@ -78,8 +83,7 @@ void main() {
     barrier();
     if (block_idx < end_block) {
         put(0, kBlockTokens);
-        fetch(block, 1, kv_head);
-        put(kValuesAt, end - block_idx * kBlockTokens);
+        put(1, end - block_idx * kBlockTokens);
         block = block_at(table, min(block_idx + 1, last_block));
     }
     barrier();
@@ -89,10 +93,11 @@ void main() {
     for (; block_idx < end_block; block_idx++) {
         const uint token0 = block_idx * kBlockTokens;
         const bool more = block_idx + 1 < end_block;
-        // The number of a block is asked for one block ahead of its keys and values, and those one ahead of their use.
+        // The number of a block is asked for one block ahead of its keys and values, and those, both together, one ahead of their use.
         const uint next_block = block;
         if (more) {
             fetch(next_block, 0, kv_head);
+            fetch(next_block, 1, kv_head);
             block = block_at(table, min(block_idx + 2, last_block));
         }
         MATRIX score = MATRIX(0.0);
@@ -114,17 +119,14 @@ void main() {
         const MATRIX_A weight = MATRIX_A(score);
         [[unroll]] for (uint m = 0; m < kMats; m++) acc[m] = acc[m] * fade;
         barrier();  // everybody is done with these keys, and the values are there
-        if (more) {
-            put(0, kBlockTokens);
-            fetch(next_block, 1, kv_head);
-        }
+        if (more) put(0, kBlockTokens);
         [[unroll]] for (uint m = 0; m < kMats; m++) {
             MATRIX_B value;
             coopMatLoad(value, stage, kValuesAt + mine * kKvStride + m * 2, kKvStride, gl_CooperativeMatrixLayoutRowMajor);
             acc[m] = coopMatMulAdd(weight, value, acc[m]);
         }
         barrier();  // done with the values, and the next keys are there
-        if (more) put(kValuesAt, end - token0 - kBlockTokens);
+        if (more) put(1, end - token0 - kBlockTokens);
     }
 
     MATRIX sums;

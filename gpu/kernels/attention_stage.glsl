@@ -22,10 +22,10 @@ shared uvec4 stage[kStageWords];
 #include "gpu/kernels/kv8.glsl"
 // Sixteen values to a load.
 const uint kLoads8 = (kBlockTokens * kKvWords / 2 + kThreads - 1) / kThreads;
-uvec4 held[kLoads8];
-float held_scale[kLoads8];
+uvec4 held[2][kLoads8];
+float held_scale[2][kLoads8];
 #else
-uvec4 held[kLoads];
+uvec4 held[2][kLoads];  // of keys and of values
 #endif
 
 uint block_at(uint64_t table, uint block_idx) { return UintRef(table + uint64_t(block_idx) * 4).v; }
@@ -37,20 +37,21 @@ void fetch(uint block, uint plane, uint kv_head) {
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
-        held[i] = Uvec4Ref(from + at * 16).v;
-        held_scale[i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
+        held[plane][i] = Uvec4Ref(from + at * 16).v;
+        held_scale[plane][i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
     }
 #else
     Words from = Words(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
     [[unroll]] for (uint i = 0; i < kLoads; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[i] = from.data[at];
+        if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[plane][i] = from.data[at];
     }
 #endif
 }
 
 // Tokens from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
-void put(uint to, uint n_tokens) {
+void put(uint plane, uint n_tokens) {
+    const uint to = plane * kValuesAt;
 #ifdef KV8
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
@@ -58,7 +59,7 @@ void put(uint to, uint n_tokens) {
         uint token = at / (kKvWords / 2);
         uint word = to + token * kKvStride + at % (kKvWords / 2) * 2;
         [[unroll]] for (uint half_idx = 0; half_idx < 2; half_idx++) {
-            vec4 a = unpack_i8(held[i][half_idx * 2]) * held_scale[i], b = unpack_i8(held[i][half_idx * 2 + 1]) * held_scale[i];
+            vec4 a = unpack_i8(held[plane][i][half_idx * 2]) * held_scale[plane][i], b = unpack_i8(held[plane][i][half_idx * 2 + 1]) * held_scale[plane][i];
             uvec4 words = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));
             stage[word + half_idx] = token < n_tokens ? words : uvec4(0);
         }
@@ -68,7 +69,7 @@ void put(uint to, uint n_tokens) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
         uint token = at / kKvWords;
-        stage[to + token * kKvStride + at % kKvWords] = token < n_tokens ? held[i] : uvec4(0);
+        stage[to + token * kKvStride + at % kKvWords] = token < n_tokens ? held[plane][i] : uvec4(0);
     }
 #endif
 }

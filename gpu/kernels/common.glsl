@@ -27,6 +27,8 @@ const uint kHeaderBytes = 96;
 const uint kRowBytes = 32;
 
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }
+// The first half of a row in one load: .x token, .y position, .z kv_slot, .w block_table.
+uvec4 step_row_begin(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes).v; }
 RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uint64_t(t) * kRowBytes); }
 
 // With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there are not:

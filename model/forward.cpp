@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <optional>
 
+#include "model/forward_outputs.h"
+
 namespace lorad::model {
 namespace {
 
@@ -20,18 +22,19 @@ class Pass {
           attention_(context.scratch.attention.address()) {}
 
     void record() {
+        const OutputPass outputs(recorder_, context_, shape_);
         if (shape_.part == StepPart::kDraw) {
-            choose_by_rules();
+            outputs.choose_by_rules();
             return;
         }
-        if (shape_.changes) kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket);  // beside embed
+        if (shape_.changes) outputs.last_tokens();  // beside embed
         embed();
         if (shape_.one_dispatch) {
             decode_layers();
         } else {
             layers();
         }
-        if (shape_.output_bucket > 0) sample();
+        if (shape_.output_bucket > 0) outputs.sample(x_, has_all_rows());
     }
 
   private:
@@ -252,7 +255,7 @@ class Pass {
         // A matmul of few rows has small workgroups that fill what shrink leaves free; one of many rows would wait for it.
         const bool shrink_first = shape_.row_bucket <= kShrinkFirstRowsMax;
         if (shrink_first) shrink(layer, group, x, w);
-        record_matmul(w, x, scratch_.y, plan, count_offset_);
+        kernels_.matmul(recorder_, product_params(w, x, scratch_.y, plan), plan);
         if (!shrink_first) shrink(layer, group, x, w);
         recorder_.barrier();
         return {plan, false};
@@ -265,7 +268,7 @@ class Pass {
             kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax);
         const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
         if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return false;
-        gpu::MatmulParams product = product_params(w.gate_up, scratch_.xn.address(), scratch_.act, *plan, count_offset_);
+        gpu::MatmulParams product = product_params(w.gate_up, scratch_.xn.address(), scratch_.act, *plan);
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
         if (adapters) {
@@ -279,30 +282,12 @@ class Pass {
         return true;
     }
 
-    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
-                                     uint64_t count_offset) const {
-        return {.n_rows = step_ + count_offset,
-                .w = address_of(w),
-                .x = x,
-                .y = y.address(),
-                .n = w.n,
-                .k = w.k,
-                .w_stride = w.k_stride,
-                .x_stride = w.k_stride,
-                .y_stride = w.n_padded,
-                .split_stride = split_stride(w, plan),
-                .k_per_split = plan.k_per_split,
-                .pad = 0};
-    }
-
-    void record_matmul(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
-                       uint64_t count_offset) {
-        kernels_.matmul(recorder_, product_params(w, x, y, plan, count_offset), plan);
+    gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
+        return matmul_params(w, address_of(w), x, y, plan, step_ + count_offset_);
     }
 
     void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, DeviceAddress x, const gpu::MatmulPlan& plan) {
-        kernels_.matmul_with_adapters(
-            recorder_, with_adapters(product_params(w, x, scratch_.y, plan, count_offset_), layer, group), plan);
+        kernels_.matmul_with_adapters(recorder_, with_adapters(product_params(w, x, scratch_.y, plan), layer, group), plan);
     }
 
     gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, Group group) const {
@@ -418,92 +403,6 @@ class Pass {
                             .split_stride = split_stride(w.gate_up, product.plan),
                             .act_stride = ffn_stride()},
                            consumer(product), gpu::Activation::kSilu, act_type(w.down.type));
-        recorder_.barrier();
-    }
-
-    // Final norm, logits and argmax of the rows whose next token is wanted.
-    void sample() {
-        const Matrix& head = weights_.output();
-        kernels_.rms_norm(recorder_,
-                          {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
-                           .x = x_,
-                           .gamma = weights_.final_norm.address(),
-                           .y = scratch_.output_xn.address(),
-                           .logit_rows = has_all_rows() ? step_ + layout_.logit_rows : 0,
-                           .step = step_,
-                           .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
-                           .hidden = config_.hidden_size,
-                           .x_stride = hidden_stride(),
-                           .y_stride = head.k_stride,
-                           .eps = config_.rms_norm_eps},
-                          act_type(head.type), shape_.output_bucket);
-        recorder_.barrier();
-        record_matmul(head, scratch_.output_xn.address(), scratch_.logits,
-                      kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1),
-                      offsetof(gpu::StepHeader, n_logit_rows));
-        recorder_.barrier();
-        if (shape_.extras) head_extras(head);
-        kernels_.sample_argmax(recorder_,
-                               {.n_logit_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
-                                .logits = scratch_.logits.address(),
-                                .logit_rows = step_ + layout_.logit_rows,
-                                .sampled = scratch_.sampled.address(),
-                                .results = scratch_.results.address(),
-                                .host_logits = context_.host_logits,
-                                .partials = scratch_.sample_partials.address(),
-                                .vocab = config_.vocab_size,
-                                .logits_stride = head.n_padded},
-                               shape_.output_bucket);
-        if (shape_.rules && shape_.part == StepPart::kWhole) {
-            if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
-            choose_by_rules();
-        }
-    }
-
-    gpu::SampleChoiceParams choice_params() const {
-        return {.step = step_,
-                .logit_rows = step_ + layout_.logit_rows,
-                .rules = step_ + layout_.rules,
-                .logits = scratch_.logits.address(),
-                .sampled = scratch_.sampled.address(),
-                .results = scratch_.results.address(),
-                .logprobs = scratch_.logprobs.address(),
-                .masks = shape_.part == StepPart::kDraw ? scratch_.masks.address() : 0,
-                .vocab = config_.vocab_size,
-                .logits_stride = weights_.output().n_padded};
-    }
-
-    // The tokens of outputs with rules, in the place of the argmax.
-    void choose_by_rules() {
-        const gpu::SampleChoiceParams params = choice_params();
-        if (shape_.changes) {
-            kernels_.sample_changes(recorder_, params, shape_.output_bucket, false);
-            recorder_.barrier();
-        }
-        kernels_.sample_draw(recorder_, params, shape_.output_bucket);
-        if (!shape_.logprobs) return;
-        recorder_.barrier();
-        if (shape_.changes) {
-            kernels_.sample_changes(recorder_, params, shape_.output_bucket, true);
-            recorder_.barrier();
-        }
-        kernels_.sample_logprobs(recorder_, params, shape_.output_bucket);
-    }
-
-    void head_extras(const Matrix& head) {
-        kernels_.head_extras(recorder_,
-                             {.step = step_,
-                              .logit_rows = step_ + layout_.logit_rows,
-                              .uses = step_ + layout_.uses,
-                              .extras = context_.lora_table.extras_address(),
-                              .x = scratch_.output_xn.address(),
-                              .logits = scratch_.logits.address(),
-                              .low = scratch_.low.address(),
-                              .k = head.k,
-                              .x_stride = head.k_stride,
-                              .logits_stride = head.n_padded,
-                              .vocab = config_.vocab_size},
-                             act_type(head.type), shape_.output_bucket);
         recorder_.barrier();
     }
 

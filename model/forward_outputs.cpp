@@ -1,0 +1,116 @@
+#include "model/forward_outputs.h"
+
+#include <cstddef>
+
+namespace lorad::model {
+
+gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, gpu::DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
+                                gpu::DeviceAddress n_rows) {
+    return {.n_rows = n_rows,
+            .w = w_address,
+            .x = x,
+            .y = y.address(),
+            .n = w.n,
+            .k = w.k,
+            .w_stride = w.k_stride,
+            .x_stride = w.k_stride,
+            .y_stride = w.n_padded,
+            .split_stride = split_stride(w, plan),
+            .k_per_split = plan.k_per_split,
+            .pad = 0};
+}
+
+OutputPass::OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
+    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), shape_(shape), layout_(shape),
+      step_(context.scratch.step_state.address()) {}
+
+void OutputPass::last_tokens() const { kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket); }
+
+void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
+    const ModelConfig& config = context_.config;
+    const Matrix& head = context_.weights.output();
+    const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
+    const gpu::DeviceAddress head_address = shape_.weight_set != 0 ? context_.merged->address_of(head) : head.buffer.address();
+    kernels_.rms_norm(recorder_,
+                      {.n_rows = n_rows,
+                       .x = x,
+                       .gamma = context_.weights.final_norm.address(),
+                       .y = scratch_.output_xn.address(),
+                       .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
+                       .step = step_,
+                       .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
+                       .hidden = config.hidden_size,
+                       .x_stride = gpu::padded(config.hidden_size),
+                       .y_stride = head.k_stride,
+                       .eps = config.rms_norm_eps},
+                      kernels_.act_type(head.type), shape_.output_bucket);
+    recorder_.barrier();
+    const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1);
+    kernels_.matmul(recorder_, matmul_params(head, head_address, scratch_.output_xn.address(), scratch_.logits, plan, n_rows), plan);
+    recorder_.barrier();
+    if (shape_.extras) head_extras(head);
+    kernels_.sample_argmax(recorder_,
+                           {.n_logit_rows = n_rows,
+                            .logits = scratch_.logits.address(),
+                            .logit_rows = step_ + layout_.logit_rows,
+                            .sampled = scratch_.sampled.address(),
+                            .results = scratch_.results.address(),
+                            .host_logits = context_.host_logits,
+                            .partials = scratch_.sample_partials.address(),
+                            .vocab = config.vocab_size,
+                            .logits_stride = head.n_padded},
+                           shape_.output_bucket);
+    if (shape_.rules && shape_.part == StepPart::kWhole) {
+        if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
+        choose_by_rules();
+    }
+}
+
+gpu::SampleChoiceParams OutputPass::choice_params() const {
+    return {.step = step_,
+            .logit_rows = step_ + layout_.logit_rows,
+            .rules = step_ + layout_.rules,
+            .logits = scratch_.logits.address(),
+            .sampled = scratch_.sampled.address(),
+            .results = scratch_.results.address(),
+            .logprobs = scratch_.logprobs.address(),
+            .masks = shape_.part == StepPart::kDraw ? scratch_.masks.address() : 0,
+            .vocab = context_.config.vocab_size,
+            .logits_stride = context_.weights.output().n_padded};
+}
+
+void OutputPass::choose_by_rules() const {
+    const gpu::SampleChoiceParams params = choice_params();
+    if (shape_.changes) {
+        kernels_.sample_changes(recorder_, params, shape_.output_bucket, false);
+        recorder_.barrier();
+    }
+    kernels_.sample_draw(recorder_, params, shape_.output_bucket);
+    if (!shape_.logprobs) return;
+    recorder_.barrier();
+    if (shape_.changes) {
+        kernels_.sample_changes(recorder_, params, shape_.output_bucket, true);
+        recorder_.barrier();
+    }
+    kernels_.sample_logprobs(recorder_, params, shape_.output_bucket);
+}
+
+// What adapters with weights of their own for the output layer change of the logits.
+void OutputPass::head_extras(const Matrix& head) const {
+    kernels_.head_extras(recorder_,
+                         {.step = step_,
+                          .logit_rows = step_ + layout_.logit_rows,
+                          .uses = step_ + layout_.uses,
+                          .extras = context_.lora_table.extras_address(),
+                          .x = scratch_.output_xn.address(),
+                          .logits = scratch_.logits.address(),
+                          .low = scratch_.low.address(),
+                          .k = head.k,
+                          .x_stride = head.k_stride,
+                          .logits_stride = head.n_padded,
+                          .vocab = context_.config.vocab_size},
+                         kernels_.act_type(head.type), shape_.output_bucket);
+    recorder_.barrier();
+}
+
+}  // namespace lorad::model

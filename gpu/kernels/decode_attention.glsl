@@ -165,6 +165,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     }
     for (uint tile = span.begin; tile < span.end; tile += kQuads) {
         uint n_tokens = min(kQuads, span.end - tile);
+        Tile next = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);  // on its way while this one is used
         float score = 0.0;
         [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
             uint chunk = c * 4 + quad_lane;
@@ -195,7 +196,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
                 hi = fma(value.hi, vec4(weights[token]), hi);
             }
         }
-        fetched = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);
+        fetched = next;
     }
     barrier();
     total = subgroupAdd(total);

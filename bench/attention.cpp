@@ -30,14 +30,16 @@ using gpu::ScalarType;
 using gpu::TileAttention;
 
 struct Options {
-    uint32_t n_heads = 28, n_kv_heads = 4, head_dim = 128, layers = 6, repeats = 12;
+    uint32_t n_heads = 28, n_kv_heads = 4, head_dim = 128, layers = 6, repeats = 12, tile_rows = 0;
     std::vector<uint32_t> rows = {64, 512, 2048}, context = {2048, 8192}, splits = {1, 2, 4, 8};
     std::vector<uint32_t> decodes = {1, 64}, decode_splits = {1, 16, 32, 64, 128}, heads = {0};
-    std::vector<std::string> kinds = {"staged", "workgroup"};
+    std::vector<std::string> kinds = {"staged", "workgroup", "registers"};
     std::string kv = "f16";
 };
 
-TileAttention kind_of(const std::string& name) { return name == "staged" ? TileAttention::kStaged : TileAttention::kWorkgroup; }
+TileAttention kind_of(const std::string& name) {
+    return name == "staged" ? TileAttention::kStaged : name == "registers" ? TileAttention::kRegisters : TileAttention::kWorkgroup;
+}
 
 class AttentionBench {
   public:
@@ -64,7 +66,7 @@ class AttentionBench {
         for (const uint32_t context : options_.context) {
             for (const uint32_t rows : options_.rows) {
                 if (rows > context) continue;
-                const std::vector<float> want = once(*portable_, step_of(rows, context, true), 1, false);
+                const std::vector<float> want = once(*portable_, step_of(*portable_, rows, context, true), 1, false);
                 for (const std::string& name : options_.kinds) {
                     const TileAttention kind = kind_of(name);
                     const auto kernels = kernels_of(kind, 0);
@@ -74,7 +76,7 @@ class AttentionBench {
                     }
                     for (const uint32_t splits : options_.splits) {
                         if (splits > 1 && uint64_t{rows} * splits > 4096) continue;
-                        measure(*kernels, name, step_of(rows, context, true, splits), splits, true, want);
+                        measure(*kernels, name, step_of(*kernels, rows, context, true, splits), splits, true, want);
                     }
                 }
             }
@@ -85,12 +87,12 @@ class AttentionBench {
         wait_for_clock(device_, *portable_);
         for (const uint32_t context : options_.context) {
             for (const uint32_t rows : options_.decodes) {
-                const std::vector<float> want = once(*portable_, step_of(rows, context, false), 1, false);
+                const std::vector<float> want = once(*portable_, step_of(*portable_, rows, context, false), 1, false);
                 for (const uint32_t heads : options_.heads) {
                     const auto kernels = kernels_of(TileAttention::kAuto, heads);
                     for (const uint32_t splits : options_.decode_splits) {
                         if (uint64_t{rows} * splits > 4096) continue;
-                        measure(*kernels, lorad::format("rows, {} heads", heads), step_of(rows, context, false), splits, false, want);
+                        measure(*kernels, lorad::format("rows, {} heads", heads), step_of(*kernels, rows, context, false), splits, false, want);
                     }
                 }
             }
@@ -109,7 +111,7 @@ class AttentionBench {
 
     gpu::KernelSet* kernels_of(TileAttention kind, uint32_t heads) {
         std::unique_ptr<gpu::KernelSet>& set = sets_[{kind, heads}];
-        if (!set) set = must(gpu::KernelSet::create(device_, {.kv_type = kv_type_, .tile_attention = kind, .attention_heads = heads}));
+        if (!set) set = must(gpu::KernelSet::create(device_, {.kv_type = kv_type_, .tile_attention = kind, .attention_tile_rows = options_.tile_rows, .attention_heads = heads}));
         return set.get();
     }
 
@@ -133,11 +135,11 @@ class AttentionBench {
     }
 
     // Rows at neighbouring positions that end the context, or all at its end.
-    Step step_of(uint32_t rows, uint32_t context, bool prompt, uint32_t splits = 1) {
+    Step step_of(const gpu::KernelSet& kernels, uint32_t rows, uint32_t context, bool prompt, uint32_t splits = 1) {
         Step step;
         step.rows = rows;
         step.context = context;
-        const uint32_t tile_rows = gpu::kAttentionTileRows;
+        const uint32_t tile_rows = kernels.attention_tile_rows(options_.head_dim, rows);
         std::vector<gpu::AttentionTile> tiles;
         for (uint32_t begin = 0; begin < rows; begin += tile_rows) tiles.insert(tiles.begin(), {begin, std::min(tile_rows, rows - begin)});
         const uint64_t table_at = sizeof(gpu::StepHeader) + uint64_t{rows} * sizeof(gpu::StepRow), tiles_at = table_at + n_blocks_ * 4;
@@ -227,10 +229,10 @@ class AttentionBench {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
         for (uint32_t l = 0; l < options_.layers; l++) record(recorder, kernels, step, l, splits, tiles);
         const gpu::CommandBuffer chain = must(std::move(recorder).end());
-        for (uint32_t i = 0; i < options_.repeats + 2; i++) {
-            const double one = run_span_us(device_, chain) / options_.layers;
-            if (i >= 2) us.push_back(one);
-        }
+        // What was compiled or compared before has left the device idle, and its clock low.
+        constexpr double kWarmUs = 5e4;
+        for (double passed_us = 0; passed_us < kWarmUs;) passed_us += run_span_us(device_, chain);
+        for (uint32_t i = 0; i < options_.repeats; i++) us.push_back(run_span_us(device_, chain) / options_.layers);
         Row row("attention");
         row.field("kernel", name).field("kv", options_.kv).field("prompt", tiles).field("rows", step.rows).field("context", step.context);
         row.field("splits", splits).samples("us", us);
@@ -271,7 +273,8 @@ void add_attention_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--decodes", options->decodes, "rows of as many sequences")->delimiter(',');
     command->add_option("--decode-splits", options->decode_splits)->delimiter(',');
     command->add_option("--decode-heads", options->heads, "query heads of a workgroup; 0: as the engine chooses")->delimiter(',');
-    command->add_option("--kinds", options->kinds)->delimiter(',')->check(CLI::IsMember({"staged", "workgroup"}));
+    command->add_option("--kinds", options->kinds)->delimiter(',')->check(CLI::IsMember({"staged", "workgroup", "registers"}));
+    command->add_option("--tile-rows", options->tile_rows, "of kind registers; 0: as the engine chooses")->check(CLI::IsMember({0, 64, 128}));
     command->add_option("--kv", options->kv)->check(CLI::IsMember({"f16", "int8"}));
     command->callback([options, &common] {
         const auto device = open_device(common);

@@ -29,6 +29,7 @@ struct DeviceCapabilities {
     uint32_t max_push_constant_bytes = 0;
     uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
     bool has_transfer_queue = false;
+    bool subgroup_vote = false;
     bool int64_atomics = false;    // shaderBufferInt64Atomics
     bool float16 = false;          // shaderFloat16 and 16-bit storage
     bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation

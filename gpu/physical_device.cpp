@@ -86,6 +86,7 @@ void read_properties(PhysicalDevice& device) {
     if (has_sm) caps.n_compute_units_hint = sm.shaderSMCount;
     if (has_amd) caps.n_compute_units_hint = amd.activeComputeUnitCount;
 
+    caps.subgroup_vote = (v11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_VOTE_BIT) != 0;
     constexpr VkSubgroupFeatureFlags kSubgroup =
         VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
     if (device.rejection.empty() && ((v11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) == 0 ||

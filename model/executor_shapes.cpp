@@ -35,9 +35,11 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
         shape.logprobs = shape.logprobs || (rule.what & gpu::kRuleLogprobs) != 0;
     }
     if (kernels->attends_by_tile(config.head_dim)) {
-        const RowRuns runs = row_runs(batch);
+        const uint32_t tile_rows = kernels->attention_tile_rows(config.head_dim, shape.row_bucket);
+        const RowRuns runs = row_runs(batch, tile_rows);
         shape.tiles = runs.n_tiles > 0;
         if (shape.tiles) {
+            shape.tile_rows = tile_rows;
             shape.attention_splits = tile_splits_for(runs.n_tiles, runs.n_single_rows, shape.row_bucket, n_context);
             // Few classes, so that few recordings are made.
             shape.single_bucket = runs.n_single_rows == 0 ? 0 : std::max(bucket_for(runs.n_single_rows), std::min(kSingleBucketMin, bucket_for(options.n_rows_max)));
@@ -99,17 +101,18 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             continue;
         }
         // The end of a long prompt: the pipelines of splits.
-        const uint32_t n_tiles = gpu::round_up(n_rows, gpu::kAttentionTileRows) / gpu::kAttentionTileRows;
+        const uint32_t tile_rows = kernels->attention_tile_rows(config.head_dim, bucket_for(n_rows));
+        const uint32_t n_tiles = gpu::round_up(n_rows, tile_rows) / tile_rows;
         const uint32_t splits = tile_splits_for(n_tiles, 0, bucket_for(n_rows), options.n_positions_max);
-        shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true});
+        shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true, .tile_rows = tile_rows});
         for (const gpu::LoraLevel lora : kLoraLevels) {
             // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
             if (n_rows >= kSingleBucketMin) {
                 const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));
-                shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true,
+                shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                                .single_bucket = kSingleBucketMin});
             }
-            shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true,
+            shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                            .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
         }
     }

@@ -22,6 +22,7 @@ struct StepShape {
     bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
+    uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: KernelSet::attention_tile_rows
     bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether

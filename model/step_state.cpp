@@ -142,7 +142,7 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
                 single_rows.push_back(row++);
                 continue;
             }
-            const uint32_t n_rows = std::min(end - row, gpu::kAttentionTileRows);
+            const uint32_t n_rows = std::min(end - row, shape.tile_rows);
             tiles.push_back({row, n_rows});
             row += n_rows;
         }
@@ -159,11 +159,11 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
 
 }  // namespace
 
-RowRuns row_runs(const StepBatch& batch) {
+RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows) {
     RowRuns runs;
     for_each_run(batch, [&](uint32_t begin, uint32_t end) {
         if (end - begin < kTileRowsMin) runs.n_single_rows += end - begin;
-        else runs.n_tiles += (end - begin + gpu::kAttentionTileRows - 1) / gpu::kAttentionTileRows;
+        else runs.n_tiles += (end - begin + tile_rows - 1) / tile_rows;
     });
     return runs;
 }

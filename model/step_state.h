@@ -19,12 +19,12 @@ using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots);
 bool has_extras(const StepBatch& batch, const SlotLookup& slots);
 
-// Rows in runs of fewer than kTileRowsMin neighbours, and the tiles that write_step_state makes of the longer ones.
+// Rows in runs of fewer than kTileRowsMin neighbours, and the tiles of at most so many rows that write_step_state makes of the longer ones.
 struct RowRuns {
     uint32_t n_single_rows = 0;
     uint32_t n_tiles = 0;
 };
-RowRuns row_runs(const StepBatch& batch);
+RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows);
 
 // Level kPlain, and the runs of rows with one adapter are long on average.
 bool has_long_runs(const StepBatch& batch);

@@ -25,6 +25,27 @@ constexpr uint32_t kTilePartialRows = 1024;
 // workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
+// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many; and their largest head.
+constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
+constexpr uint32_t kRegistersHeadDimMax = 128;
+
+// Its constants: subgroups, 16-row matrices of each, those of a query that are held in registers, tokens of a step.
+struct RegistersTile {
+    uint32_t subgroups = 4, row_matrices = 1, held = 0, step_tokens = 32;
+
+    RegistersTile(uint32_t head_dim, uint32_t tile_rows, uint32_t shared_memory_bytes) : row_matrices(tile_rows / (16 * subgroups)) {
+        const uint32_t matrices = head_dim / 16;
+        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may not hold all of them.
+        held = row_matrices == 1 || head_dim <= 64 ? matrices : 0;
+        while (held < matrices && shared_words(head_dim, tile_rows) * 16 > shared_memory_bytes) held++;
+    }
+    // See attention_registers.comp.
+    uint32_t shared_words(uint32_t head_dim, uint32_t tile_rows) const {
+        const uint32_t matrices = head_dim / 16, again = held < matrices ? tile_rows * ((matrices - held) * 2 + 1) : 0;
+        return again + std::max(2 * step_tokens * (head_dim / 8 + 1), held > 0 ? tile_rows * (held * 2 + 1) : 0);
+    }
+};
+
 }  // namespace
 
 uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
@@ -118,25 +139,44 @@ TileAttention KernelSet::tile_attention(uint32_t head_dim) const {
         if (options_.tile_attention != TileAttention::kAuto && options_.tile_attention != kind) return false;
         if (!ladder_.attention_tile[static_cast<uint32_t>(kind)]) return false;
         if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options_.kv_type == KvType::kF16;
+        if (kind == TileAttention::kRegisters) {
+            const uint32_t shared_bytes = device_.capabilities().shared_memory_bytes;
+            const auto fits = [&](uint32_t rows) { return RegistersTile(head_dim, rows, shared_bytes).shared_words(head_dim, rows) * 16 <= shared_bytes; };
+            return head_dim <= kRegistersHeadDimMax && options_.kv_type == KvType::kF16 && fits(kAttentionTileRows) && fits(kWideTileRows);
+        }
         // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
         const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
         return shared_words * 16 <= device_.capabilities().shared_memory_bytes;
     };
-    for (const TileAttention kind : {TileAttention::kWorkgroup, TileAttention::kStaged}) {
+    for (const TileAttention kind : {TileAttention::kRegisters, TileAttention::kWorkgroup, TileAttention::kStaged}) {
         if (works(kind)) return kind;
     }
     return TileAttention::kAuto;
+}
+
+uint32_t KernelSet::attention_tile_rows(uint32_t head_dim, uint32_t rows) const {
+    if (tile_attention(head_dim) != TileAttention::kRegisters) return kAttentionTileRows;
+    if (options_.attention_tile_rows != 0) return options_.attention_tile_rows;
+    return rows < kWideTileStepRows ? kAttentionTileRows : kWideTileRows;
 }
 
 void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
                                 const Buffer& step_state, uint64_t grid_offset) {
     const TileAttention kind = tile_attention(shape.head_dim);
     CHECK(kind != TileAttention::kAuto);
-    const char* module = kind == TileAttention::kWorkgroup             ? "attention_coopmat2"
+    const char* module = kind == TileAttention::kRegisters   ? "attention_registers"
+                         : kind == TileAttention::kWorkgroup ? "attention_coopmat2"
                          : options_.kv_type == KvType::kInt8 ? "attention_tile_kv8"
                                                              : "attention_tile";
-    const Kernel* k = kernel(module, {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
-                                      shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u}, kMatrixSubgroup);
+    std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
+                                       shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
+    if (kind == TileAttention::kRegisters) {
+        const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows), device_.capabilities().shared_memory_bytes);
+        constants[0] = tile.subgroups * kMatrixSubgroup;
+        constants.insert(constants.end(), {tile.subgroups, tile.row_matrices, tile.held, tile.step_tokens, params.window != 0 ? 1u : 0u,
+                                           params.softcap != 0 ? 1u : 0u});
+    }
+    const Kernel* k = kernel(module, constants, kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
 }

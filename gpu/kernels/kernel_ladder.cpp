@@ -223,7 +223,7 @@ struct AttentionTest {
     static constexpr uint32_t kStride = kHeads * kHeadDim;
     static_assert(kFirstPosition + kRows <= kTokens);
 
-    static constexpr uint32_t kSplits = 2;
+    static constexpr uint32_t kSplits = 2, kManyRows = 2048;
 
     Buffer step, tables, tiles, q, kv, partials, y;
 
@@ -261,10 +261,11 @@ struct AttentionTest {
         }
     }
 
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile, uint32_t n_splits) {
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile, uint32_t n_splits, uint32_t rows = kRows) {
         std::memset(y.mapped().data(), 0xff, y.size());
         std::vector<AttentionTile> list;
-        for (uint32_t begin = 0; begin < kRows; begin += kAttentionTileRows) list.push_back({begin, std::min(kRows - begin, kAttentionTileRows)});
+        const uint32_t tile_rows = kernels.attention_tile_rows(kHeadDim, rows);
+        for (uint32_t begin = 0; begin < kRows; begin += tile_rows) list.push_back({begin, std::min(kRows - begin, tile_rows)});
         std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
         StepHeader header{};
         header.n_rows = kRows;
@@ -285,7 +286,9 @@ struct AttentionTest {
         const AttentionShape shape{kRows, kHeads, 1, kHeadDim, n_splits};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         if (by_tile) {
-            kernels.attention_tiles(recorder, params, shape, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
+            AttentionShape as_of = shape;
+            as_of.rows = rows;
+            kernels.attention_tiles(recorder, params, as_of, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
             recorder.barrier();
             if (n_splits > 1) kernels.attention_combine(recorder, params, shape, ScalarType::kF32);
         } else {
@@ -297,10 +300,11 @@ struct AttentionTest {
         return std::vector<float>(values, values + kRows * kStride);
     }
 
-    // With and without splits.
+    // Without splits; with splits as a step of many rows would be computed.
     Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const std::vector<float>& want) {
         Deviation sum;
-        for (const uint32_t n_splits : {1u, kSplits}) sum.add(run(device, kernels, by_tile, n_splits), want);
+        sum.add(run(device, kernels, by_tile, 1), want);
+        sum.add(run(device, kernels, by_tile, kSplits, kManyRows), want);
         return sum;
     }
 };
@@ -340,6 +344,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     offer(TileAttention::kStaged, capabilities.coopmat_f16 && has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8"));
     ladder.attention_group = subgroups_of_32 && functions && has_kernel_module("attention_group") && has_kernel_module("attention_group_kv8");
     offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && has_kernel_module("attention_coopmat2"));
+    offer(TileAttention::kRegisters, capabilities.coopmat_f16 && capabilities.subgroup_vote && has_kernel_module("attention_registers"));
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
@@ -374,7 +379,10 @@ Status KernelSet::test_attention_tile() {
         if (deviation.error <= kAttentionTolerance) return ok_status();
         forget_error();
         ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
-        tell_left_out(kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile", device_, deviation);
+        tell_left_out(kind == TileAttention::kRegisters   ? "attention_registers"
+                      : kind == TileAttention::kWorkgroup ? "attention_coopmat2"
+                                                          : "attention_tile",
+                      device_, deviation);
     }
     return ok_status();
 }

@@ -17,7 +17,7 @@ struct KernelLadder {
 
     std::array<bool, 3> gated{};     // products that end in the activation; only with coopmat
 
-    std::array<bool, 3> attention_tile{};  // attention of neighbouring rows, by TileAttention
+    std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
 
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }

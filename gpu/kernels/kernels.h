@@ -62,8 +62,9 @@ enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 // Whether a step of one row without adapters runs its layers in one dispatch: kAuto where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
-// How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, or on NV matrices 2 of a whole workgroup.
-enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup };
+// How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a whole workgroup, or on KHR matrices
+// whose elements are where NVIDIA's devices have them, with scores in registers.
+enum class TileAttention : uint32_t { kAuto, kStaged, kWorkgroup, kRegisters };
 
 // Whether gate_up computes the activation itself: kAuto where that is faster.
 enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
@@ -78,6 +79,7 @@ struct KernelSetOptions {
     bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
+    uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
 };
@@ -185,6 +187,8 @@ class KernelSet {
     bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
     // Which of them; kAuto: none.
     TileAttention tile_attention(uint32_t head_dim) const;
+    // The most rows of a tile in a step of up to `rows`, which AttentionShape says to attention_tiles().
+    uint32_t attention_tile_rows(uint32_t head_dim, uint32_t rows) const;
     // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to f16 then.
     bool groups_heads(const AttentionShape& shape) const;
     void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type);

@@ -21,7 +21,7 @@ INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks that one workgroup of lora_shrink computes
-INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile
+INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: KernelSet::attention_tile_rows
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
 INTEROP_CONST kLoraQ = 0;
@@ -99,7 +99,7 @@ INTEROP_SIZE(LoraModule, 64);
 // Neighbouring rows of one sequence, at neighbouring positions, whose attention is computed together.
 struct AttentionTile {
     uint32_t row_begin;
-    uint32_t n_rows;  // 1..kAttentionTileRows
+    uint32_t n_rows;  // 1..KernelSet::attention_tile_rows
 };
 INTEROP_SIZE(AttentionTile, 8);
 

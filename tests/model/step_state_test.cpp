@@ -115,7 +115,7 @@ TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
     batch.add_rows(long_run, 20, blocks, kNoAdapterSlot);
     batch.add_rows(three, 0, other, kNoAdapterSlot);
     batch.add_rows(four, 50, other, kNoAdapterSlot);
-    const RowRuns runs = row_runs(batch);
+    const RowRuns runs = row_runs(batch, gpu::kAttentionTileRows);
     EXPECT_EQ(runs.n_tiles, 3u);
     EXPECT_EQ(runs.n_single_rows, 4u);
     const StepShape shape{.row_bucket = 128, .attention_splits = 4, .tiles = true, .single_bucket = 64};
@@ -137,6 +137,23 @@ TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
     const uint32_t singles[] = {0, 101, 102, 103};
     for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(at<uint32_t>(bytes, layout.single_rows + i * sizeof(uint32_t)), singles[i]);
     EXPECT_EQ(at<BlockId>(bytes, layout.block_tables), 5u);
+}
+
+TEST(StepState, MakesTilesOfAsManyRowsAsTheShapeSays) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0, 1, 2, 3, 4};
+    batch.add_rows(std::vector<TokenId>(300, 1), 0, blocks, kNoAdapterSlot);
+    EXPECT_EQ(row_runs(batch, 128).n_tiles, 3u);
+    const StepShape shape{.row_bucket = 384, .tiles = true, .tile_rows = 128};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
+    ASSERT_EQ(at<gpu::StepHeader>(bytes, 0).tile_grid[1], 3u);
+    const uint32_t expected[3][2] = {{256, 44}, {128, 128}, {0, 128}};
+    for (uint32_t i = 0; i < 3; ++i) {
+        const auto tile = at<gpu::AttentionTile>(bytes, StepLayout(shape).tiles + i * sizeof(gpu::AttentionTile));
+        EXPECT_EQ(tile.row_begin, expected[i][0]) << i;
+        EXPECT_EQ(tile.n_rows, expected[i][1]) << i;
+    }
 }
 
 TEST(StepState, RunsOfOneAdapterAreLongOrShort) {

@@ -23,6 +23,7 @@ struct TileCase {
 struct Kind {
     TileAttention how;
     const char* name;
+    uint32_t tile_rows = 0;  // KernelSetOptions::attention_tile_rows
 };
 
 // Runs of rows by attention_tiles, single rows by attention with a list, in one paged cache whose unused tokens are NaN.
@@ -35,7 +36,8 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
     }
 
     void choose(KvType kv_type) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = kv_type, .tile_attention = GetParam().how}));
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .kv_type = kv_type, .tile_attention = GetParam().how,
+                                                    .attention_tile_rows = GetParam().tile_rows}));
     }
 
     void check(const TileCase& c) {
@@ -45,6 +47,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
         if (!kernels_->attends_by_tile(c.head_dim)) return;
         const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
         const size_t plane = size_t{kBlockTokens} * c.head_dim;
+        const uint32_t tile_rows = kernels_->attention_tile_rows(c.head_dim, 0);
         uint32_t n_blocks = 1;
         for (const RowRun& run : c.runs) n_blocks += (run.first_position + run.n_rows - 1) / kBlockTokens + 1;
         std::vector<uint32_t> order(n_blocks);
@@ -82,7 +85,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
             for (uint32_t i = 0; i < run.n_rows; i++) {
                 const auto t = static_cast<uint32_t>(rows.size());
                 if (run.n_rows == 1) single_rows.push_back(t);
-                else if (i % kAttentionTileRows == 0) tiles.push_back({t, std::min(run.n_rows - i, kAttentionTileRows)});
+                else if (i % tile_rows == 0) tiles.push_back({t, std::min(run.n_rows - i, tile_rows)});
                 StepRow row{};
                 row.position = run.first_position + i;
                 row.block_table = table;
@@ -180,7 +183,8 @@ TEST_P(AttentionTiles, SplitsOfAContextJoinToTheSameResult) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTiles,
-                         ::testing::Values(Kind{TileAttention::kStaged, "Staged"}, Kind{TileAttention::kWorkgroup, "Workgroup"}),
+                         ::testing::Values(Kind{TileAttention::kStaged, "Staged"}, Kind{TileAttention::kWorkgroup, "Workgroup"},
+                                           Kind{TileAttention::kRegisters, "Registers64", 64}, Kind{TileAttention::kRegisters, "Registers128", 128}),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

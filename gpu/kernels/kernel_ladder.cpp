@@ -9,11 +9,14 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/queue.h"
+#include "gpu/kernels/self_test.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
 namespace lorad::gpu {
+
+using namespace self_test;
+
 namespace {
 
 constexpr std::array kShortTypes = {ScalarType::kF16, ScalarType::kBf16};
@@ -26,59 +29,6 @@ const char* path_name(KernelPath path) {
         case KernelPath::kCoopmat2: return "coopmat2";
     }
     return "?";
-}
-
-// Any exponent of one eighth to just below four, any sign and mantissa.
-void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random) {
-    constexpr uint32_t kMantissaBits[] = {23, 10, 7}, kExponents[] = {124, 12, 124};
-    const uint32_t mantissa_bits = kMantissaBits[static_cast<uint32_t>(type)], n_bytes = bytes_of(type);
-    const uint32_t sign = type == ScalarType::kF32 ? 31 : 15;
-    for (size_t i = 0; i + n_bytes <= bytes.size(); i += n_bytes) {
-        const auto bits = static_cast<uint32_t>(random());
-        const uint32_t exponent = kExponents[static_cast<uint32_t>(type)] + (bits >> 24) % 4;
-        const uint32_t value = (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
-        std::memcpy(bytes.data() + i, &value, n_bytes);
-    }
-}
-
-Status submit_and_wait(Device& device, Recorder recorder) {
-    recorder.barrier();
-    TRY_ASSIGN(const CommandBuffer recording, std::move(recorder).end());
-    const CommandBuffer* const list[] = {&recording};
-    TRY_ASSIGN(const uint64_t done, device.compute_queue().submit(list));
-    return device.compute_queue().wait(done);
-}
-
-// Norm of the difference over norm of the reference; NaN counts as infinite.
-double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < want.size(); i++) {
-        difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
-        norm += double{want[i]} * want[i];
-    }
-    const double error = std::sqrt(difference / norm);
-    return std::isfinite(error) ? error : INFINITY;
-}
-
-// How far a kernel's results are off.
-struct Deviation {
-    double error = 0;     // the largest; infinite where there was a failure
-    std::string failure;  // why there are no results
-
-    void add(const Result<std::vector<float>>& got, const std::vector<float>& want) {
-        error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
-        if (!got.ok()) failure = got.error().message;
-    }
-};
-
-void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation) {
-    log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name,
-             deviation.failure.empty() ? lorad::format("relative error {:.1e}", deviation.error) : deviation.failure);
-}
-
-Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind) {
-    TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "self-test of a kernel"));
-    return ok_status();
 }
 
 // One small product, run by several plans over the same random data.
@@ -217,98 +167,6 @@ struct ShrinkTest {
     }
 };
 
-// One run of rows of a sequence that is longer, by tiles and row by row.
-struct AttentionTest {
-    static constexpr uint32_t kRows = 70, kFirstPosition = 30, kHeadDim = 64, kHeads = 2, kTokens = 2 * kBlockTokens;
-    static constexpr uint32_t kStride = kHeads * kHeadDim;
-    static_assert(kFirstPosition + kRows <= kTokens);
-
-    static constexpr uint32_t kSplits = 2, kManyRows = 2048;
-
-    Buffer step, tables, tiles, q, kv, partials, y;
-
-    static Result<AttentionTest> create(Device& device, KvType kv_type) {
-        AttentionTest test;
-        TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
-        TRY(make(device, test.tables, 8, MemoryKind::kHostUpload));
-        TRY(make(device, test.tiles, 2 * sizeof(AttentionTile), MemoryKind::kHostUpload));
-        TRY(make(device, test.q, (kRows + kSlackRows) * kStride * 4, MemoryKind::kHostUpload));
-        TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, kHeadDim, kSplits}), MemoryKind::kDeviceLocal));
-        TRY(make(device, test.kv, 2 * kTokens * kv_token_bytes(kv_type, kHeadDim), MemoryKind::kHostUpload));
-        TRY(make(device, test.y, kRows * kStride * 4, MemoryKind::kHostReadback));
-        for (uint32_t i = 0; i < kRows; i++) {
-            StepRow row{};
-            row.position = kFirstPosition + i;
-            std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
-        }
-        const uint32_t blocks[] = {1, 0};
-        std::memcpy(test.tables.mapped().data(), blocks, sizeof(blocks));
-        std::mt19937 random(22);
-        fill_random(test.q.mapped(), ScalarType::kF32, random);
-        fill_random(test.kv.mapped(), ScalarType::kF16, random);
-        if (kv_type == KvType::kInt8) test.set_scales(random);
-        return test;
-    }
-
-    // Any bytes are values of an 8-bit cache; the scales behind them have to be numbers, here of 1 to 2.
-    void set_scales(std::mt19937& random) {
-        const uint32_t plane_bytes = kBlockTokens * kv_token_bytes(KvType::kInt8, kHeadDim);
-        for (uint32_t begin = 0; begin < kv.size(); begin += plane_bytes) {
-            for (uint32_t at = begin + kBlockTokens * kHeadDim; at < begin + plane_bytes; at += 2) {
-                const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
-                std::memcpy(kv.mapped().data() + at, &half, sizeof(half));
-            }
-        }
-    }
-
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool by_tile, uint32_t n_splits, uint32_t rows = kRows) {
-        std::memset(y.mapped().data(), 0xff, y.size());
-        std::vector<AttentionTile> list;
-        const uint32_t tile_rows = kernels.attention_tile_rows(kHeadDim, rows);
-        for (uint32_t begin = 0; begin < kRows; begin += tile_rows) list.push_back({begin, std::min(kRows - begin, tile_rows)});
-        std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
-        StepHeader header{};
-        header.n_rows = kRows;
-        header.tile_grid[0] = kHeads;
-        header.tile_grid[1] = static_cast<uint32_t>(list.size());
-        header.tile_grid[2] = n_splits;
-        std::memcpy(step.mapped().data(), &header, sizeof(header));
-        AttentionParams params{};
-        params.step = step.address();
-        params.block_tables = tables.address();
-        params.q = q.address();
-        params.kv = kv.address();
-        params.y = y.address();
-        params.tiles = tiles.address();
-        params.q_stride = params.y_stride = kStride;
-        params.scale = 0.02f;  // so that many tokens count
-        params.partials = partials.address();
-        const AttentionShape shape{kRows, kHeads, 1, kHeadDim, n_splits};
-        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        if (by_tile) {
-            AttentionShape as_of = shape;
-            as_of.rows = rows;
-            kernels.attention_tiles(recorder, params, as_of, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
-            recorder.barrier();
-            if (n_splits > 1) kernels.attention_combine(recorder, params, shape, ScalarType::kF32);
-        } else {
-            kernels.attention(recorder, params, shape, ScalarType::kF32);
-        }
-        TRY(kernels.status());
-        TRY(submit_and_wait(device, std::move(recorder)));
-        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        return std::vector<float>(values, values + kRows * kStride);
-    }
-
-    // Without splits; with splits as a step of many rows would be computed.
-    Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const std::vector<float>& want) {
-        Deviation sum;
-        sum.add(run(device, kernels, by_tile, 1), want);
-        sum.add(run(device, kernels, by_tile, kSplits, kManyRows), want);
-        return sum;
-    }
-};
-
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
 // Results are rounded to 8 bits (bf16) or more.
@@ -316,8 +174,6 @@ constexpr double kGatedTolerance = 4e-3;
 constexpr uint32_t kGatedTestRows = 128;
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
-// Queries and weights are rounded to f16.
-constexpr double kAttentionTolerance = 2e-3;
 
 }  // namespace
 
@@ -365,41 +221,6 @@ Status KernelSet::test_shrink(ScalarType type) {
     forget_error();
     works = false;
     tell_left_out("lora_shrink on matrices", device_, deviation);
-    return ok_status();
-}
-
-// By tiles against row by row.
-Status KernelSet::test_attention_tile() {
-    if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
-    while (attends_by_tile(AttentionTest::kHeadDim)) {
-        const TileAttention kind = tile_attention(AttentionTest::kHeadDim);
-        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
-        TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
-        const Deviation deviation = test.deviation(device_, *this, true, want);
-        if (deviation.error <= kAttentionTolerance) return ok_status();
-        forget_error();
-        ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
-        tell_left_out(kind == TileAttention::kRegisters   ? "attention_registers"
-                      : kind == TileAttention::kWorkgroup ? "attention_coopmat2"
-                                                          : "attention_tile",
-                      device_, deviation);
-    }
-    return ok_status();
-}
-
-// By groups of heads against head by head.
-Status KernelSet::test_attention_group() {
-    const bool offered = ladder_.attention_group && ladder_.has(ScalarType::kF16);
-    ladder_.attention_group = false;
-    if (!offered) return ok_status();
-    TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type));
-    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, false, 1));
-    ladder_.attention_group = true;
-    const Deviation deviation = test.deviation(device_, *this, false, want);
-    if (deviation.error <= kAttentionTolerance) return ok_status();
-    forget_error();
-    ladder_.attention_group = false;
-    tell_left_out("attention_group", device_, deviation);
     return ok_status();
 }
 

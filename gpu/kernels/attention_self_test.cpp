@@ -1,0 +1,206 @@
+// At start-up: attention by tiles and by groups of heads against attention row by row and head by head. What is wrong is left out.
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+#include "gpu/kernels/self_test.h"
+#include "proto/base/log.h"
+
+namespace lorad::gpu {
+
+using namespace self_test;
+
+namespace {
+
+// Weights are rounded to f16, and what an 8-bit cache holds.
+constexpr double kAttentionTolerance = 2e-3;
+// Those that kernels are made for; each has pipelines of its own.
+constexpr uint32_t kHeadDims[] = {64, 128};
+
+// One run of rows of a sequence that is longer: some blocks are seen by all rows of a tile, some by a few.
+struct AttentionTest {
+    static constexpr uint32_t kRows = 140, kFirstPosition = 100, kHeads = 2, kBlocks = 4, kTokens = kBlocks * kBlockTokens;
+    static_assert(kFirstPosition + kRows <= kTokens);
+    // Of q . k: so that many tokens count; and so that few do, and maxima grow along the context.
+    static constexpr float kFlat = 0.02f, kSteep = 1.0f;
+    static constexpr uint32_t kSplits = 2, kManyRows = 2048;
+
+    uint32_t head_dim = 0, stride = 0;
+    bool is_f16 = false;  // the cache
+    Buffer step, tables, tiles, q, kv, partials, y;
+
+    // Results with scores of both kinds; with an 8-bit cache the first only, as what rounding its values to f16 does to steep scores is no fault.
+    using Results = std::vector<std::vector<float>>;
+
+    static Result<AttentionTest> create(Device& device, KvType kv_type, uint32_t head_dim) {
+        AttentionTest test;
+        test.head_dim = head_dim;
+        test.stride = kHeads * head_dim;
+        test.is_f16 = kv_type == KvType::kF16;
+        TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
+        TRY(make(device, test.tables, kBlocks * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile), MemoryKind::kHostUpload));
+        TRY(make(device, test.q, uint64_t{kRows + kSlackRows} * test.stride * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
+        TRY(make(device, test.kv, uint64_t{2} * kTokens * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
+        TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
+        for (uint32_t i = 0; i < kRows; i++) {
+            StepRow row{};
+            row.position = kFirstPosition + i;
+            std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
+        }
+        constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
+        std::memcpy(test.tables.mapped().data(), kTable, sizeof(kTable));
+        std::mt19937 random(22);
+        fill_random(test.q.mapped(), ScalarType::kF32, random);
+        test.cut_queries();
+        fill_random(test.kv.mapped(), ScalarType::kF16, random);
+        if (kv_type == KvType::kInt8) test.set_scales(random);
+        return test;
+    }
+
+    // Kernels round queries to f16: to what f16 holds already, so that scores differ by the order of sums alone.
+    void cut_queries() {
+        constexpr uint32_t kBitsBeyondF16 = (1u << 13) - 1;
+        for (size_t at = 0; at < q.size(); at += 4) {
+            uint32_t word = 0;
+            std::memcpy(&word, q.mapped().data() + at, 4);
+            word &= ~kBitsBeyondF16;
+            std::memcpy(q.mapped().data() + at, &word, 4);
+        }
+    }
+
+    // Any bytes are values of an 8-bit cache; the scales behind them have to be numbers, here of 1 to 2.
+    void set_scales(std::mt19937& random) {
+        const uint32_t plane_bytes = kBlockTokens * kv_token_bytes(KvType::kInt8, head_dim);
+        for (uint32_t begin = 0; begin < kv.size(); begin += plane_bytes) {
+            for (uint32_t at = begin + kBlockTokens * head_dim; at < begin + plane_bytes; at += 2) {
+                const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
+                std::memcpy(kv.mapped().data() + at, &half, sizeof(half));
+            }
+        }
+    }
+
+    // By tiles as in a step of up to `rows`.
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, float scale, bool by_tile, uint32_t n_splits, uint32_t rows) {
+        std::memset(y.mapped().data(), 0xff, y.size());
+        std::vector<AttentionTile> list;
+        const uint32_t tile_rows = kernels.attention_tile_rows(head_dim, rows);
+        for (uint32_t begin = 0; begin < kRows; begin += tile_rows) list.push_back({begin, std::min(kRows - begin, tile_rows)});
+        std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
+        StepHeader header{};
+        header.n_rows = kRows;
+        header.tile_grid[0] = kHeads;
+        header.tile_grid[1] = static_cast<uint32_t>(list.size());
+        header.tile_grid[2] = n_splits;
+        std::memcpy(step.mapped().data(), &header, sizeof(header));
+        AttentionParams params{};
+        params.step = step.address();
+        params.block_tables = tables.address();
+        params.q = q.address();
+        params.kv = kv.address();
+        params.y = y.address();
+        params.tiles = tiles.address();
+        params.q_stride = params.y_stride = stride;
+        params.scale = scale;
+        params.partials = partials.address();
+        const AttentionShape shape{kRows, kHeads, 1, head_dim, n_splits};
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        if (by_tile) {
+            AttentionShape as_of = shape;
+            as_of.rows = rows;
+            kernels.attention_tiles(recorder, params, as_of, ScalarType::kF32, step, offsetof(StepHeader, tile_grid));
+            recorder.barrier();
+            if (n_splits > 1) kernels.attention_combine(recorder, params, shape, ScalarType::kF32);
+        } else {
+            kernels.attention(recorder, params, shape, ScalarType::kF32);
+        }
+        TRY(kernels.status());
+        TRY(submit_and_wait(device, std::move(recorder)));
+        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
+        return std::vector<float>(values, values + size_t{kRows} * stride);
+    }
+
+    Result<Results> references(Device& device, KernelSet& kernels) {
+        Results all;
+        for (const float scale : {kFlat, kSteep}) {
+            if (scale == kSteep && !is_f16) continue;
+            TRY_ASSIGN(std::vector<float> result, run(device, kernels, scale, false, 1, kRows));
+            all.push_back(std::move(result));
+        }
+        return all;
+    }
+
+    // Without splits; and with splits as a step of many rows would be computed.
+    Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const Results& want) {
+        Deviation sum;
+        for (size_t i = 0; i < want.size(); i++) {
+            const float scale = i == 0 ? kFlat : kSteep;
+            sum.add(run(device, kernels, scale, by_tile, 1, kRows), want[i]);
+            sum.add(run(device, kernels, scale, by_tile, kSplits, kManyRows), want[i]);
+        }
+        return sum;
+    }
+};
+
+const char* module_of(TileAttention kind) {
+    return kind == TileAttention::kRegisters ? "attention_registers" : kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile";
+}
+
+}  // namespace
+
+// By tiles against row by row, the best kind first; a kind that is wrong with one size of heads is not used for any.
+Status KernelSet::test_attention_tile() {
+    if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
+    for (size_t i = 0; i < std::size(kHeadDims);) {
+        const uint32_t head_dim = kHeadDims[i];
+        if (!attends_by_tile(head_dim)) {
+            i++;
+            continue;
+        }
+        const TileAttention kind = tile_attention(head_dim);
+        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
+        TRY_ASSIGN(const AttentionTest::Results want, test.references(device_, *this));
+        const Deviation deviation = test.deviation(device_, *this, true, want);
+        if (deviation.error <= kAttentionTolerance) {
+            i++;
+            continue;
+        }
+        forget_error();
+        ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
+        i = 0;
+        // Where matrices have their elements is every driver's own affair; NVIDIA's alone are known.
+        if (kind == TileAttention::kRegisters && !device_.capabilities().matrix_functions) {
+            log_debug("kernels: {} does not suit {} ({})", module_of(kind), device_.capabilities().name, deviation.text());
+        } else {
+            tell_left_out(module_of(kind), device_, deviation);
+        }
+    }
+    return ok_status();
+}
+
+// By groups of heads against head by head.
+Status KernelSet::test_attention_group() {
+    const bool offered = ladder_.attention_group && ladder_.has(ScalarType::kF16);
+    ladder_.attention_group = false;
+    if (!offered) return ok_status();
+    for (const uint32_t head_dim : kHeadDims) {
+        ladder_.attention_group = false;
+        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
+        TRY_ASSIGN(const AttentionTest::Results want, test.references(device_, *this));
+        ladder_.attention_group = true;
+        const Deviation deviation = test.deviation(device_, *this, false, want);
+        if (deviation.error <= kAttentionTolerance) continue;
+        forget_error();
+        ladder_.attention_group = false;
+        tell_left_out("attention_group", device_, deviation);
+        break;
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::gpu

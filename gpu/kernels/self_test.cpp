@@ -1,0 +1,63 @@
+#include "gpu/kernels/self_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "gpu/queue.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+
+namespace lorad::gpu::self_test {
+namespace {
+
+// Norm of the difference over norm of the reference; NaN counts as infinite.
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+        norm += double{want[i]} * want[i];
+    }
+    const double error = std::sqrt(difference / norm);
+    return std::isfinite(error) ? error : INFINITY;
+}
+
+}  // namespace
+
+void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random) {
+    constexpr uint32_t kMantissaBits[] = {23, 10, 7}, kExponents[] = {124, 12, 124};
+    const uint32_t mantissa_bits = kMantissaBits[static_cast<uint32_t>(type)], n_bytes = bytes_of(type);
+    const uint32_t sign = type == ScalarType::kF32 ? 31 : 15;
+    for (size_t i = 0; i + n_bytes <= bytes.size(); i += n_bytes) {
+        const auto bits = static_cast<uint32_t>(random());
+        const uint32_t exponent = kExponents[static_cast<uint32_t>(type)] + (bits >> 24) % 4;
+        const uint32_t value = (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
+        std::memcpy(bytes.data() + i, &value, n_bytes);
+    }
+}
+
+Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind) {
+    TRY_ASSIGN(buffer, device.create_buffer(n_bytes, kind, "self-test of a kernel"));
+    return ok_status();
+}
+
+Status submit_and_wait(Device& device, Recorder recorder) {
+    recorder.barrier();
+    TRY_ASSIGN(const CommandBuffer recording, std::move(recorder).end());
+    const CommandBuffer* const list[] = {&recording};
+    TRY_ASSIGN(const uint64_t done, device.compute_queue().submit(list));
+    return device.compute_queue().wait(done);
+}
+
+void Deviation::add(const Result<std::vector<float>>& got, const std::vector<float>& want) {
+    error = std::max(error, got.ok() ? relative_error(got.value(), want) : INFINITY);
+    if (!got.ok()) failure = got.error().message;
+}
+
+std::string Deviation::text() const { return failure.empty() ? lorad::format("relative error {:.1e}", error) : failure; }
+
+void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation) {
+    log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name, deviation.text());
+}
+
+}  // namespace lorad::gpu::self_test

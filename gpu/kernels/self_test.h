@@ -1,0 +1,38 @@
+// What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to gpu/kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu/buffer.h"
+#include "gpu/command.h"
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu::self_test {
+
+// Any exponent of one eighth to just below four, any sign and mantissa.
+void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random);
+Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind);
+Status submit_and_wait(Device& device, Recorder recorder);
+
+// How far a kernel's results are off.
+struct Deviation {
+    double error = 0;     // the largest norm of a difference over the norm of the reference; infinite where there was a failure
+    std::string failure;  // why there are no results
+
+    void add(const Result<std::vector<float>>& got, const std::vector<float>& want);
+    // "relative error 1.0e-01", or the failure.
+    std::string text() const;
+};
+
+// A warning.
+void tell_left_out(std::string_view kernel, const Device& device, const Deviation& deviation);
+
+}  // namespace lorad::gpu::self_test

@@ -231,7 +231,9 @@ class AttentionBench {
         const gpu::CommandBuffer chain = must(std::move(recorder).end());
         // What was compiled or compared before has left the device idle, and its clock low.
         constexpr double kWarmUs = 5e4;
-        for (double passed_us = 0; passed_us < kWarmUs;) passed_us += run_span_us(device_, chain);
+        constexpr uint32_t kWarmRunsMax = 10000;
+        double passed_us = 0;
+        for (uint32_t i = 0; i < kWarmRunsMax && passed_us < kWarmUs; i++) passed_us += run_span_us(device_, chain);
         for (uint32_t i = 0; i < options_.repeats; i++) us.push_back(run_span_us(device_, chain) / options_.layers);
         Row row("attention");
         row.field("kernel", name).field("kv", options_.kv).field("prompt", tiles).field("rows", step.rows).field("context", step.context);

@@ -191,7 +191,8 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
                                                               .decode = options.decode,
                                                               .decode_workgroups = options.decode_workgroups,
                                                               .matrix_shrink = options.matrix_shrink,
-                                                              .expand_rows = options.expand_rows}));
+                                                              .expand_rows = options.expand_rows,
+                                                              .head_dims = {config.head_dim}}));
     impl->options.kernel_path = impl->kernels->options().path;
     ScratchBytes scratch_sizes{};
     TRY(impl->plan_memory_for(loader->device_bytes(), scratch_sizes));

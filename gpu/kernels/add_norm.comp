@@ -23,7 +23,6 @@ const uint kRankSteps = 1;  // large workgroups have few registers
 const uint kExchange = kHidden % 16 == 0 ? 1 : 0;
 #include "gpu/kernels/lora_expand.glsl"
 
-const bool kFollowsRow = kLora != 0 || kSlotNorms != 0;  // addresses that only a step's rows have
 const uint kThreads = gl_WorkGroupSize.x;
 const uint kChunks = (kHidden + 3) / 4;
 const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
@@ -36,7 +35,7 @@ vec4 masked(vec4 v, uint chunk) {
 void main() {
     uint t = gl_WorkGroupID.x;
     const uint n_rows = gl_NumWorkGroups.x > 1 ? step_n_rows(p.step) : 1;
-    if ((kFollowsRow || gl_NumWorkGroups.x > kFewRows) && t >= n_rows) return;
+    if (leaves_at_once(kLora != 0 || kSlotNorms != 0, gl_NumWorkGroups.x, t, n_rows)) return;
     uint thread = gl_LocalInvocationIndex;
     uint64_t row_gamma = p.gamma;
     if (kSlotNorms != 0) row_gamma = slot_gamma(p.slot_norms, step_row(p.step, t).v.extras_slot, row_gamma);

@@ -25,7 +25,8 @@ constexpr uint32_t kTilePartialRows = 1024;
 // workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
-// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many; and their largest head.
+// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long contexts, where splits fill the
+// device, they may pay from 256 rows on: docs/PERFORMANCE.md); and their largest head.
 constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
 constexpr uint32_t kRegistersHeadDimMax = 128;
 
@@ -154,6 +155,12 @@ TileAttention KernelSet::tile_attention(uint32_t head_dim) const {
     return TileAttention::kAuto;
 }
 
+const char* tile_attention_module(TileAttention kind, KvType kv_type) {
+    if (kind == TileAttention::kRegisters) return "attention_registers";
+    if (kind == TileAttention::kWorkgroup) return "attention_coopmat2";
+    return kv_type == KvType::kInt8 ? "attention_tile_kv8" : "attention_tile";
+}
+
 uint32_t KernelSet::attention_tile_rows(uint32_t head_dim, uint32_t rows) const {
     if (tile_attention(head_dim) != TileAttention::kRegisters) return kAttentionTileRows;
     if (options_.attention_tile_rows != 0) return options_.attention_tile_rows;
@@ -164,10 +171,7 @@ void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& param
                                 const Buffer& step_state, uint64_t grid_offset) {
     const TileAttention kind = tile_attention(shape.head_dim);
     CHECK(kind != TileAttention::kAuto);
-    const char* module = kind == TileAttention::kRegisters   ? "attention_registers"
-                         : kind == TileAttention::kWorkgroup ? "attention_coopmat2"
-                         : options_.kv_type == KvType::kInt8 ? "attention_tile_kv8"
-                                                             : "attention_tile";
+    const char* module = tile_attention_module(kind, options_.kv_type);
     std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
                                        shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
     if (kind == TileAttention::kRegisters) {

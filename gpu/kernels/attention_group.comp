@@ -39,7 +39,8 @@ float seen(const in uint32_t row, const in uint32_t col, const in float e, const
 }
 
 void main() {
-    uint t = gl_WorkGroupID.x, n_rows = kNoSlot;
+    const uint kNoLimit = 0xffffffffu, kNoPosition = 0xffffffffu;
+    uint t = gl_WorkGroupID.x, n_rows = kNoLimit;
     if (kListed != 0) {
         if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
         t = UintRef(p.single_rows + uint64_t(t) * 4).v;
@@ -49,7 +50,7 @@ void main() {
     const uint kv_head = gl_WorkGroupID.y, first_head = kv_head * kGroup;
     const uvec4 row = step_row_begin(p.step, t);
     // No row has this position; it is asked for so that the row is not loaded behind the wait for the number of rows.
-    if (t >= n_rows || row.y == kNoSlot) return;
+    if (t >= n_rows || row.y == kNoPosition) return;
     const uint64_t table = p.block_tables + uint64_t(row.w) * 4;
     const uint end = row.y + 1;  // tokens
     const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;

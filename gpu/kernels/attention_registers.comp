@@ -6,7 +6,7 @@
 //   y         [T][y_stride]                      ACT_TYPE, elements Q*D.. are zeroed
 //   partials  as in attention.comp, instead of y if SPLIT
 // grid (Q, tiles, splits), indirect; a workgroup takes one tile, one query head and one part of the context, a subgroup kRowMats * 16 rows, so that each matrix
-// of keys or values from shared memory is used as often. 4 D flops per row, head and token. Subgroups of 32.
+// of keys or values is used for kRowMats matrices of rows once it has come from shared memory. 4 D flops per row, head and token. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -67,6 +67,7 @@ shared uvec4 stage[kHeldEnd > kStageEnd ? kHeldEnd : kStageEnd];
 uvec4 held[kLoads];
 
 // Of element i of eight, in a matrix of accumulators or an A matrix: row g or g + 8, columns 2t, 2t + 1, 2t + 8 or 2t + 9, where g is the lane's number / 4, t % 4.
+// What i says of it: which eight rows, and how far from column 2t.
 uint row_of(uint i) { return i / 4; }
 uint column_of(uint i) { return i % 2 + i / 2 % 2 * 8; }
 

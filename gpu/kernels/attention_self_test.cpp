@@ -1,8 +1,9 @@
 // At start-up: attention by tiles and by groups of heads against attention row by row and head by head. What is wrong is left out.
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
@@ -18,8 +19,6 @@ namespace {
 
 // Weights are rounded to f16, and what an 8-bit cache holds.
 constexpr double kAttentionTolerance = 2e-3;
-// Those that kernels are made for; each has pipelines of its own.
-constexpr uint32_t kHeadDims[] = {64, 128};
 
 // One run of rows of a sequence that is longer: some blocks are seen by all rows of a tile, some by a few.
 struct AttentionTest {
@@ -135,37 +134,37 @@ struct AttentionTest {
         return all;
     }
 
-    // Without splits; and with splits as a step of many rows would be computed.
+    // As a step of few rows would be computed, and one of many, without and with splits.
     Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const Results& want) {
         Deviation sum;
         for (size_t i = 0; i < want.size(); i++) {
             const float scale = i == 0 ? kFlat : kSteep;
             sum.add(run(device, kernels, scale, by_tile, 1, kRows), want[i]);
+            if (by_tile) sum.add(run(device, kernels, scale, by_tile, 1, kManyRows), want[i]);
             sum.add(run(device, kernels, scale, by_tile, kSplits, kManyRows), want[i]);
         }
         return sum;
     }
 };
 
-const char* module_of(TileAttention kind) {
-    return kind == TileAttention::kRegisters ? "attention_registers" : kind == TileAttention::kWorkgroup ? "attention_coopmat2" : "attention_tile";
-}
-
 }  // namespace
 
 // By tiles against row by row, the best kind first; a kind that is wrong with one size of heads is not used for any.
 Status KernelSet::test_attention_tile() {
     if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
-    for (size_t i = 0; i < std::size(kHeadDims);) {
-        const uint32_t head_dim = kHeadDims[i];
+    for (size_t i = 0; i < options_.head_dims.size();) {
+        const uint32_t head_dim = options_.head_dims[i];
         if (!attends_by_tile(head_dim)) {
             i++;
             continue;
         }
         const TileAttention kind = tile_attention(head_dim);
         TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
-        TRY_ASSIGN(const AttentionTest::Results want, test.references(device_, *this));
-        const Deviation deviation = test.deviation(device_, *this, true, want);
+        const bool groups = std::exchange(ladder_.attention_group, false);
+        const Result<AttentionTest::Results> want = test.references(device_, *this);
+        ladder_.attention_group = groups;
+        if (!want.ok()) return want.error();
+        const Deviation deviation = test.deviation(device_, *this, true, want.value());
         if (deviation.error <= kAttentionTolerance) {
             i++;
             continue;
@@ -175,9 +174,9 @@ Status KernelSet::test_attention_tile() {
         i = 0;
         // Where matrices have their elements is every driver's own affair; NVIDIA's alone are known.
         if (kind == TileAttention::kRegisters && !device_.capabilities().matrix_functions) {
-            log_debug("kernels: {} does not suit {} ({})", module_of(kind), device_.capabilities().name, deviation.text());
+            log_debug("kernels: {} does not suit {} ({})", tile_attention_module(kind, options_.kv_type), device_.capabilities().name, deviation.text());
         } else {
-            tell_left_out(module_of(kind), device_, deviation);
+            tell_left_out(tile_attention_module(kind, options_.kv_type), device_, deviation);
         }
     }
     return ok_status();
@@ -188,7 +187,8 @@ Status KernelSet::test_attention_group() {
     const bool offered = ladder_.attention_group && ladder_.has(ScalarType::kF16);
     ladder_.attention_group = false;
     if (!offered) return ok_status();
-    for (const uint32_t head_dim : kHeadDims) {
+    for (const uint32_t head_dim : options_.head_dims) {
+        if (head_dim % 8 != 0) continue;
         ladder_.attention_group = false;
         TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
         TRY_ASSIGN(const AttentionTest::Results want, test.references(device_, *this));

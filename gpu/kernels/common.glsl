@@ -34,6 +34,8 @@ RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uin
 // With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there are not:
 // then their number decides only what is written.
 const uint kFewRows = 128;
+// follows_row: the kernel asks for addresses that only a step's rows have.
+bool leaves_at_once(const bool follows_row, uint rows_launched, uint t, uint n_rows) { return (follows_row || rows_launched > kFewRows) && t >= n_rows; }
 
 uint bytes_of(uint type) { return type == 0 ? 4 : 2; }
 

@@ -6,6 +6,7 @@ const uint kTeamLanes = kHeadDim / 8;
 const uint kTeams = kThreads / kTeamLanes;            // tokens whose values are added at once
 const uint kPerTeam = (kQuads + kTeams - 1) / kTeams;  // of a tile of kQuads tokens
 const uint kChunksPerLane = (kTeamLanes + 3) / 4;
+const bool kTileAhead = kHeadDim <= 128;  // two tiles of larger heads would take all registers
 shared vec4 head_q[kHeadDim / 4];  // turned and scaled
 shared float head_kv[2][kHeadDim];  // the row's own, rounded as the cache rounds
 shared float head_raw[3][kHeadDim];
@@ -165,7 +166,8 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     }
     for (uint tile = span.begin; tile < span.end; tile += kQuads) {
         uint n_tokens = min(kQuads, span.end - tile);
-        Tile next = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);  // on its way while this one is used
+        Tile next;
+        if (kTileAhead) next = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);  // on its way while this one is used
         float score = 0.0;
         [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
             uint chunk = c * 4 + quad_lane;
@@ -196,7 +198,8 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
                 hi = fma(value.hi, vec4(weights[token]), hi);
             }
         }
-        fetched = next;
+        if (kTileAhead) fetched = next;
+        else fetched = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);
     }
     barrier();
     total = subgroupAdd(total);

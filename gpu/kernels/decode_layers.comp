@@ -94,7 +94,7 @@ uint hear(uint64_t word, uint place, uint epoch) {
     return uint(word);
 }
 
-// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart.
+// Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2 words 6, 7, 1030, 1031, ...
 const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
 const uint kAtOnce = 10;
 const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;

@@ -82,6 +82,7 @@ struct KernelSetOptions {
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
+    std::vector<uint32_t> head_dims = {64, 128};  // with which the kernels of attention are tested at the start: the model's
 };
 
 // How much of LoRA a recording can do.

@@ -29,5 +29,6 @@ inline DispatchInfo product_info(const char* name, const MatmulParams& params, c
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 std::string describe(const MatmulPlan& plan);
+const char* tile_attention_module(TileAttention kind, KvType kv_type);
 
 }  // namespace lorad::gpu

@@ -57,7 +57,7 @@ float group_top(uint local_head, uint group) {
 void main() {
     uint t = gl_WorkGroupID.y;
     const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
-    if ((kLora != 0 || kSlotNorms != 0 || gl_NumWorkGroups.y > kFewRows) && t >= n_rows) return;
+    if (leaves_at_once(kLora != 0 || kSlotNorms != 0, gl_NumWorkGroups.y, t, n_rows)) return;
     StepRow row = step_row(p.step, t).v;
     const uint position = t < n_rows ? row.position : 0;  // what lies behind the last row may be anything
     uint thread = gl_LocalInvocationIndex;

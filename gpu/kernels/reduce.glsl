@@ -1,4 +1,4 @@
-// Sums over a workgroup of any subgroup size: one shared slot for each subgroup, added in a fixed order.
+// Sums over a workgroup of any subgroup size, all subgroups full: one shared slot for each subgroup, added in a fixed order.
 const uint kMaxSubgroups = 256;
 shared float reduce_slots[kMaxSubgroups];
 

@@ -27,7 +27,7 @@ vec4 masked(vec4 v, uint chunk) {
 void main() {
     uint t = gl_WorkGroupID.x;
     const uint n_rows = gl_NumWorkGroups.x > 1 || p.logit_rows != 0 ? UintRef(p.n_rows).v : 1;
-    if ((kSlotNorms != 0 || p.logit_rows != 0 || gl_NumWorkGroups.x > kFewRows) && t >= n_rows) return;
+    if (leaves_at_once(kSlotNorms != 0 || p.logit_rows != 0, gl_NumWorkGroups.x, t, n_rows)) return;
     uint row = p.logit_rows == 0 ? t : LogitRowRef(p.logit_rows + uint64_t(t) * 8).v.row;
     uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
     uint64_t row_gamma = p.gamma;

@@ -17,7 +17,7 @@
 
 namespace lorad::gpu::self_test {
 
-// Any exponent of one eighth to just below four, any sign and mantissa.
+// Magnitudes of one eighth to just below two, any sign and mantissa.
 void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random);
 Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind);
 Status submit_and_wait(Device& device, Recorder recorder);

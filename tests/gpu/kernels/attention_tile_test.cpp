@@ -151,7 +151,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
 };
 
 TEST_P(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
-    for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
+    for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 112u, 128u, 192u, 256u}) {
         check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}});
     }
     for (uint32_t group : {1u, 3u, 7u}) check({128, group, 2, {{33, 100}, {0, 1}}});

@@ -102,6 +102,8 @@ inline Buffer step_state(const std::vector<StepRow>& rows, uint32_t n_rows) {
     header.n_rows = n_rows;
     std::memcpy(bytes.data(), &header, sizeof(header));
     std::memcpy(bytes.data() + sizeof(header), rows.data(), rows.size() * sizeof(StepRow));
+    // Behind the last row lies what other steps left.
+    for (size_t t = n_rows; t < rows.size(); t++) std::memset(bytes.data() + sizeof(header) + t * sizeof(StepRow), t % 2 ? 0xff : 0x7e, sizeof(StepRow));
     return input(bytes);
 }
 

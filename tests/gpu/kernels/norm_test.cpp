@@ -45,7 +45,8 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
                          ::testing::Values(NormCase{96, 1, 1, Type::kF32, false}, NormCase{112, 3, 4, Type::kF16, false},
                                            NormCase{250, 5, 8, Type::kBf16, false}, NormCase{192, 2, 6, Type::kF32, true},
-                                           NormCase{2050, 3, 3, Type::kF32, true}, NormCase{4096, 1, 2, Type::kF16, false}));
+                                           NormCase{2050, 3, 3, Type::kF32, true}, NormCase{4096, 1, 2, Type::kF16, false},
+                                           NormCase{96, 130, 192, Type::kF16, false}));
 
 struct AddNormCase {
     uint32_t hidden, n_rows, bucket, n_splits;
@@ -142,7 +143,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AddNorm,
                                            AddNormCase{250, 13, 16, 2, Type::kBf16, false, true, true},
                                            AddNormCase{192, 40, 48, 1, Type::kF32, true, true, true},
                                            AddNormCase{192, 3, 4, 1, Type::kF32, false, false, true},
-                                           AddNormCase{2050, 2, 2, 2, Type::kF32, false, true, false}));
+                                           AddNormCase{2050, 2, 2, 2, Type::kF32, false, true, false},
+                                           AddNormCase{192, 3, 4, 2, Type::kF32, false, true, false},
+                                           AddNormCase{112, 5, 8, 3, Type::kF16, true, false, false},
+                                           AddNormCase{96, 130, 192, 2, Type::kF16, true, true, false}));
 
 TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     constexpr uint32_t kHidden = 96, kStride = 128, kRows = 20, kCapacity = kRows + kSlackRows;

@@ -182,6 +182,7 @@ TEST_F(QkvPost, MatchesTheReferenceForEveryHeadShape) {
     for (uint32_t dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u}) check({3, 1, dim, dim, 3, 4});
     check({6, 2, 32, 32, 1, 1});
     check({5, 5, 64, 64, 33, 48});
+    check({2, 1, 32, 32, 130, 192});
 }
 
 TEST_F(QkvPost, TurnsOnlyTheRotaryPart) {

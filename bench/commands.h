@@ -20,6 +20,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common);
 void add_kernels_command(CLI::App& app, CommonOptions& common);
 void add_ops_command(CLI::App& app, CommonOptions& common);
 void add_attention_command(CLI::App& app, CommonOptions& common);
+void add_layers_command(CLI::App& app, CommonOptions& common);
 void add_merge_command(CLI::App& app, CommonOptions& common);
 
 std::unique_ptr<gpu::Device> open_device(const CommonOptions& common);

@@ -5,6 +5,7 @@
 //   lorad-bench kernels [--shape 7b] [--rows 1,8,64] [--sweep]   |   kernels --model DIR: each kernel of the model's own step
 //   lorad-bench ops
 //   lorad-bench attention [--rows 64,2048] [--context 8192] [--splits 1,8]
+//   lorad-bench layers [--shape 7b] [--splits 1,2]
 //   lorad-bench merge [--shape 7b]
 #include "bench/bench_util.h"
 #include "bench/commands.h"
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
     lorad::bench::add_kernels_command(app, common);
     lorad::bench::add_ops_command(app, common);
     lorad::bench::add_attention_command(app, common);
+    lorad::bench::add_layers_command(app, common);
     lorad::bench::add_merge_command(app, common);
     CLI11_PARSE(app, argc, argv);
     return 0;

@@ -72,6 +72,12 @@ class Smoke(unittest.TestCase):
         self.assertEqual(sorted(map(str, kinds[1:])), sorted(map(str, [(op, t, r) for t in ("f32", "f16") for op, r in
                          (("base_lora", 8), ("lora", 4), ("lora", 24), ("softmax", None), ("layer_norm", None), ("rms_norm", None))])))
 
+    def test_the_layers_of_a_row_are_timed_and_agree_for_all_splits(self):
+        rows = self.bench("layers", "--shape", "tiny", "--splits", "1,2", "--rounds", "2", "--runs", "3")
+        layers = [row for row in rows if row["case"] == "layers"]
+        self.assertEqual([(row["splits"], row["samples"], row["gave_up"]) for row in layers], [(1, 6, False), (2, 6, False)])
+        self.assertTrue(all(row["difference"] < 5e-3 and row["share_of_ceiling"] > 0 for row in layers), layers)
+
     def test_kernels_are_timed_alone_and_in_a_model_and_merges_too(self):
         rows = self.bench("kernels", "--shape", "tiny", "--rows", "1")
         self.assertEqual([row["product"] for row in rows if row["case"] == "kernel"], ["qkv", "o", "gate_up", "down", "lm_head"])

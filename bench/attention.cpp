@@ -209,9 +209,7 @@ class AttentionBench {
         record(recorder, kernels, step, 0, splits, tiles);
         recorder.copy(y_, 0, y_host_, 0, uint64_t{step.rows} * stride() * 4);
         recorder.barrier();
-        const gpu::CommandBuffer recording = must(std::move(recorder).end());
-        const gpu::CommandBuffer* const list[] = {&recording};
-        stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(list))));
+        run_and_wait(device_, must(std::move(recorder).end()));
         act_ = ScalarType::kF16;
         const auto* values = reinterpret_cast<const float*>(y_host_.mapped().data());
         return {values, values + size_t{step.rows} * stride()};

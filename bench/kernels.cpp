@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bench/commands.h"
+#include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
 #include "gpu/kernels/kernels.h"
@@ -41,12 +42,14 @@ struct Shape {
     const char* name;
     uint32_t n, k, n_per_model;
 };
-const std::map<std::string, std::vector<Shape>> kModels = {
-    {"tiny", {{"qkv", 512, 256, 4}, {"o", 256, 256, 4}, {"gate_up", 1408, 256, 4}, {"down", 256, 704, 4}, {"lm_head", 4096, 256, 1}}},
-    {"7b", {{"qkv", 4608, 3584, 28}, {"o", 3584, 3584, 28}, {"gate_up", 37888, 3584, 28}, {"down", 3584, 18944, 28}, {"lm_head", 152064, 3584, 1}}},
-    {"1.5b", {{"qkv", 2048, 1536, 28}, {"o", 1536, 1536, 28}, {"gate_up", 17920, 1536, 28}, {"down", 1536, 8960, 28}, {"lm_head", 151936, 1536, 1}}},
-    {"0.5b", {{"qkv", 1152, 896, 24}, {"o", 896, 896, 24}, {"gate_up", 9728, 896, 24}, {"down", 896, 4864, 24}, {"lm_head", 151936, 896, 1}}},
-};
+
+std::vector<Shape> products_of(const ModelShape& m) {
+    return {{"qkv", m.q_size() + 2 * m.kv_size(), m.hidden, m.n_layers},
+            {"o", m.hidden, m.q_size(), m.n_layers},
+            {"gate_up", 2 * m.ffn, m.hidden, m.n_layers},
+            {"down", m.hidden, m.ffn, m.n_layers},
+            {"lm_head", m.vocab, m.hidden, 1}};
+}
 
 struct Options {
     std::string shape = "7b", type = "f16", model;
@@ -62,7 +65,7 @@ class KernelsBench {
     KernelsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, ScalarType type, double gib, Results& results)
         : device_(device), kernels_(kernels), options_(options), type_(type), results_(results), pool_(device, type, gib) {
         uint64_t x_elements = 0, y_elements = 0;
-        for (const Shape& s : kModels.at(options.shape)) {
+        for (const Shape& s : products_of(kModelShapes.at(options.shape))) {
             for (const uint32_t rows : options.rows) {
                 const MatmulPlan plan = kernels.plan_matmul(s.n, s.k, type, rows, max_splits(s));
                 const uint64_t tall = gpu::round_up(rows, plan.row_tile) + gpu::kSlackRows;
@@ -93,7 +96,7 @@ class KernelsBench {
         if (options_.sweep) return sweep();
         for (const uint32_t rows : options_.rows) {
             double step_ms = 0;
-            for (const Shape& s : kModels.at(options_.shape)) {
+            for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
                 if (skipped(s, rows)) continue;
                 step_ms += print(s, rows) * s.n_per_model * 1e-3;
             }
@@ -125,9 +128,8 @@ class KernelsBench {
     }
 
     double wall_us(const gpu::CommandBuffer& recording) {
-        const gpu::CommandBuffer* const list[] = {&recording};
         const auto begin = Clock::now();
-        stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(list))));
+        run_and_wait(device_, recording);
         return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
     }
 
@@ -203,7 +205,7 @@ class KernelsBench {
     // Times every candidate plan; the pipelines are made side by side before.
     void sweep() {
         for (const uint32_t rows : options_.rows) {
-            for (const Shape& s : kModels.at(options_.shape)) {
+            for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
                 if (max_splits(s) == 1) continue;
                 std::vector<MatmulPlan> plans = kernels_.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
                 std::erase_if(plans, [&](const MatmulPlan& p) {
@@ -337,7 +339,7 @@ void run_kernels(const CommonOptions& common, const Options& options) {
 void add_kernels_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
     CLI::App* command = app.add_subcommand("kernels", "the matrix products of a model's shape, or every kernel of a model's step");
-    command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "7b", "1.5b", "0.5b"}));
+    command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--rows", options->rows)->delimiter(',');
     command->add_option("--type", options->type)->check(CLI::IsMember({"f16", "bf16", "f32"}));
     command->add_flag("--sweep", options->sweep, "time every plan that could serve");

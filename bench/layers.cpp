@@ -2,19 +2,17 @@
 // workgroups, all of them in turns, against the time that its weights take at the ceiling. Results are compared with those of the first case.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/commands.h"
+#include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
 #include "gpu/kernels/kernels.h"
-#include "gpu/queue.h"
 #include "gpu/upload.h"
 #include "proto/base/format.h"
 
@@ -30,14 +28,10 @@ struct Options {
     std::vector<uint32_t> splits = {1}, workgroups = {0};
 };
 
-struct Shape {
-    uint32_t n_layers, hidden, ffn, q_heads, kv_heads, head_dim;
-};
-
 class LayersBench {
   public:
     LayersBench(gpu::Device& device, const CommonOptions& common, const Options& options, Results& results)
-        : device_(device), options_(options), results_(results), shape_(kShapes.at(options.shape)),
+        : device_(device), options_(options), results_(results), shape_(kModelShapes.at(options.shape)),
           pool_(device, gpu::ScalarType::kF16, pool_gib(common, device)) {
         make_inputs();
         make_layers();
@@ -80,10 +74,7 @@ class LayersBench {
     };
 
     static constexpr uint32_t kSplitsMax = 16;
-    static const std::map<std::string, Shape> kShapes;
 
-    uint64_t q_size() const { return uint64_t{shape_.q_heads} * shape_.head_dim; }
-    uint64_t kv_size() const { return uint64_t{shape_.kv_heads} * shape_.head_dim; }
     uint32_t n_blocks() const { return options_.context / gpu::kBlockTokens + 1; }
 
     Buffer make(uint64_t n_bytes, MemoryKind kind = MemoryKind::kDeviceLocal) { return must(device_.create_buffer(n_bytes, kind, "layers")); }
@@ -100,7 +91,7 @@ class LayersBench {
         x_host_ = make(row_bytes, MemoryKind::kHostReadback);
         norm_ = make(gpu::padded(shape_.hidden) * 4);
         rope_ = make(uint64_t{options_.context + 1} * shape_.head_dim * 4);
-        kv_ = make(uint64_t{n_blocks()} * 2 * kv_size() * gpu::kBlockTokens * 2);
+        kv_ = make(uint64_t{n_blocks()} * 2 * shape_.kv_size() * gpu::kBlockTokens * 2);
         channels_ = make(gpu::KernelSet::decode_channel_words(decode_shape(1), kSplitsMax) * 8);
         sync_ = make(sizeof(gpu::DecodeSync));
         given_up_ = make(sizeof(uint32_t), MemoryKind::kHostReadback);
@@ -114,7 +105,7 @@ class LayersBench {
         recorder.fill(channels_, 0, channels_.size(), 0);
         recorder.fill(sync_, 0, sync_.size(), 0);
         recorder.barrier();
-        submit(must(std::move(recorder).end()));
+        run_and_wait(device_, must(std::move(recorder).end()));
 
         const uint64_t table_at = sizeof(gpu::StepHeader) + sizeof(gpu::StepRow);
         step_ = make(table_at + n_blocks() * 4, MemoryKind::kHostUpload);
@@ -133,14 +124,14 @@ class LayersBench {
 
     void make_layers() {
         std::vector<gpu::DecodeLayer> layers(shape_.n_layers);
-        const auto matrix = [&](uint64_t n, uint64_t k) {
-            weight_bytes_ += n * k * 2;
-            return pool_.next(gpu::round_up(static_cast<uint32_t>(n), gpu::kWeightAlign) * uint64_t{gpu::padded(static_cast<uint32_t>(k))} * 2);
+        const auto matrix = [&](uint32_t n, uint32_t k) {
+            weight_bytes_ += uint64_t{n} * k * 2;
+            return pool_.next(uint64_t{gpu::padded(n)} * gpu::padded(k) * 2);
         };
         for (gpu::DecodeLayer& layer : layers) {
-            layer.qkv = matrix(q_size() + 2 * kv_size(), shape_.hidden);
-            layer.o = matrix(shape_.hidden, q_size());
-            layer.gate_up = matrix(2 * uint64_t{shape_.ffn}, shape_.hidden);
+            layer.qkv = matrix(shape_.q_size() + 2 * shape_.kv_size(), shape_.hidden);
+            layer.o = matrix(shape_.hidden, shape_.q_size());
+            layer.gate_up = matrix(2 * shape_.ffn, shape_.hidden);
             layer.down = matrix(shape_.hidden, shape_.ffn);
             layer.input_norm = layer.post_attention_norm = norm_.address();
             layer.kv = kv_.address();
@@ -148,11 +139,6 @@ class LayersBench {
         table_ = make(layers.size() * sizeof(gpu::DecodeLayer));
         stop_on_error(device_.uploader().upload(table_, 0, std::as_bytes(std::span(layers))));
         stop_on_error(device_.uploader().finish());
-    }
-
-    void submit(const gpu::CommandBuffer& recording) {
-        const gpu::CommandBuffer* const list[] = {&recording};
-        stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(list))));
     }
 
     gpu::CommandBuffer record(gpu::KernelSet& kernels, uint32_t splits) {
@@ -173,7 +159,7 @@ class LayersBench {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.copy(x_, 0, x_host_, 0, x_.size());
         recorder.barrier();
-        submit(must(std::move(recorder).end()));
+        run_and_wait(device_, must(std::move(recorder).end()));
         const auto* values = reinterpret_cast<const float*>(x_host_.mapped().data());
         if (want_.empty()) want_.assign(values, values + shape_.hidden);
         double largest = 0, most = 0;
@@ -201,7 +187,7 @@ class LayersBench {
     gpu::Device& device_;
     const Options& options_;
     Results& results_;
-    const Shape shape_;
+    const ModelShape& shape_;
     WeightPool pool_;
     std::vector<std::unique_ptr<gpu::KernelSet>> kernels_;
     Buffer x_first_, x_, x_host_, norm_, rope_, kv_, channels_, sync_, given_up_, step_, table_;
@@ -209,17 +195,12 @@ class LayersBench {
     std::vector<float> want_;
 };
 
-const std::map<std::string, Shape> LayersBench::kShapes = {{"7b", {28, 3584, 18944, 28, 4, 128}},
-                                                           {"1.5b", {28, 1536, 8960, 12, 2, 128}},
-                                                           {"0.5b", {24, 896, 4864, 14, 2, 64}},
-                                                           {"tiny", {4, 256, 704, 4, 2, 64}}};
-
 }  // namespace
 
 void add_layers_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
     CLI::App* command = app.add_subcommand("layers", "all layers of a one-row step in one dispatch, for a model's shape");
-    command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "7b", "1.5b", "0.5b"}));
+    command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--context", options->context, "tokens before the row")->check(CLI::Range(1u, 32768u));
     command->add_option("--splits", options->splits, "of the context")->delimiter(',')->check(CLI::Range(1u, 16u));
     command->add_option("--workgroups", options->workgroups, "all at work at once; 0: one for each multiprocessor")->delimiter(',');

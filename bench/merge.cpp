@@ -2,13 +2,12 @@
 // without its files. The floor is reading and writing the weights once at the bandwidth that a plain copy reaches in the same run.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/commands.h"
+#include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
 #include "gpu/kernels/kernels.h"
@@ -30,19 +29,14 @@ struct Options {
 };
 
 model::ModelConfig config_of(const std::string& shape) {
-    // layers, hidden, intermediate, heads, key and value heads, head width
-    const std::map<std::string, std::array<uint32_t, 6>> shapes = {{"7b", {28, 3584, 18944, 28, 4, 128}},
-                                                                   {"1.5b", {28, 1536, 8960, 12, 2, 128}},
-                                                                   {"0.5b", {24, 896, 4864, 14, 2, 64}},
-                                                                   {"tiny", {4, 256, 704, 4, 2, 64}}};
-    const auto& [layers, hidden, intermediate, heads, kv_heads, head] = shapes.at(shape);
+    const ModelShape& m = kModelShapes.at(shape);
     model::ModelConfig config;
-    config.n_layers = layers;
-    config.hidden_size = hidden;
-    config.intermediate_size = intermediate;
-    config.n_heads = heads;
-    config.n_kv_heads = kv_heads;
-    config.head_dim = head;
+    config.n_layers = m.n_layers;
+    config.hidden_size = m.hidden;
+    config.intermediate_size = m.ffn;
+    config.n_heads = m.q_heads;
+    config.n_kv_heads = m.kv_heads;
+    config.head_dim = m.head_dim;
     return config;
 }
 
@@ -165,7 +159,7 @@ class MergeBench {
 void add_merge_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
     CLI::App* command = app.add_subcommand("merge", "GPU time of merging adapters into the weights of a model's shape");
-    command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "7b", "1.5b", "0.5b"}));
+    command->add_option("--shape", options->shape)->check(CLI::IsMember(kModelShapes));
     command->add_option("--type", options->type)->check(CLI::IsMember({"bf16", "f16", "f32"}));
     command->add_option("--rank", options->ranks)->delimiter(',')->check(CLI::Range(1u, 512u));
     command->add_option("--adapters", options->adapters)->delimiter(',')->check(CLI::Range(1u, 8u));

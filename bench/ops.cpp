@@ -112,9 +112,7 @@ class OpsBench {
     void run_copy(const Buffer& from, const Buffer& to) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.copy(from, 0, to, 0, to.size());
-        const gpu::CommandBuffer recording = must(std::move(recorder).end());
-        const gpu::CommandBuffer* const list[] = {&recording};
-        stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(list))));
+        run_and_wait(device_, must(std::move(recorder).end()));
     }
 
     void report(Row&& row, const std::vector<double>& values, const std::string& name, double bytes) {

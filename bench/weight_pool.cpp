@@ -64,9 +64,13 @@ void WeightPool::copy_to(gpu::Device& device, const gpu::Buffer& to) const {
 
 float WeightPool::value(uint64_t element) const { return gpu::decode16(block_[element % block_.size()], type_); }
 
-double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
+void run_and_wait(gpu::Device& device, const gpu::CommandBuffer& recording) {
     const gpu::CommandBuffer* const list[] = {&recording};
     stop_on_error(device.compute_queue().wait(must(device.compute_queue().submit(list))));
+}
+
+double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
+    run_and_wait(device, recording);
     const auto times = must(gpu::read_dispatch_times(device, recording));
     CHECK(times.size() == 1);
     return times[0].us;

@@ -51,6 +51,8 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
 double measure_ceiling(const struct CommonOptions& common, Results& results);
 double pool_gib(const struct CommonOptions& common, const gpu::Device& device);
 
+// Runs a recording and waits for its end.
+void run_and_wait(gpu::Device& device, const gpu::CommandBuffer& recording);
 // Runs a recording made with span timestamps and waits: microseconds on the device's clock.
 double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording);
 

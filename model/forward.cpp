@@ -154,10 +154,8 @@ class Pass {
     }
     template <typename MatrixOrVector>
     DeviceAddress address_of(const MatrixOrVector& weights) const {
-        return shape_.weight_set != 0 ? context_.merged->address_of(weights) : pristine_address_of(weights);
+        return context_.address_of(weights, shape_.weight_set);
     }
-    static DeviceAddress pristine_address_of(const Matrix& matrix) { return matrix.buffer.address(); }
-    static DeviceAddress pristine_address_of(const Vector& vector) { return vector.address(); }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
     gpu::ConsumerShape consumer(const Product& product) const {
         return {.rows = rows_,

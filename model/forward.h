@@ -30,6 +30,14 @@ struct ForwardContext {
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
     const DecodeLayers* decode_layers;  // of shapes with one_dispatch
+
+    // Where steps of a weight set (StepShape) read a matrix, or a bias: 0 where there is none.
+    gpu::DeviceAddress address_of(const Matrix& matrix, uint8_t weight_set) const {
+        return weight_set != 0 ? merged->address_of(matrix) : matrix.buffer.address();
+    }
+    gpu::DeviceAddress address_of(const Vector& bias, uint8_t weight_set) const {
+        return weight_set != 0 ? merged->address_of(bias) : bias.address();
+    }
 };
 
 // Records one step of this shape. The step state must be in place before it runs; results are in scratch.results after it.

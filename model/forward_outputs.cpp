@@ -30,7 +30,6 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const ModelConfig& config = context_.config;
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
-    const gpu::DeviceAddress head_address = shape_.weight_set != 0 ? context_.merged->address_of(head) : head.buffer.address();
     kernels_.rms_norm(recorder_,
                       {.n_rows = n_rows,
                        .x = x,
@@ -46,7 +45,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                       kernels_.act_type(head.type), shape_.output_bucket);
     recorder_.barrier();
     const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1);
-    kernels_.matmul(recorder_, matmul_params(head, head_address, scratch_.output_xn.address(), scratch_.logits, plan, n_rows), plan);
+    kernels_.matmul(recorder_, matmul_params(head, context_.address_of(head, shape_.weight_set), scratch_.output_xn.address(), scratch_.logits, plan, n_rows), plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
     kernels_.sample_argmax(recorder_,

@@ -30,20 +30,24 @@ constexpr uint32_t kPoolVectorsWanted = 384;
 constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
 constexpr uint32_t kRegistersHeadDimMax = 128;
 
-// Its constants: subgroups, 16-row matrices of each, those of a query that are held in registers, tokens of a step.
+// Its constants for tiles of `rows`: 16-row matrices of a subgroup, and those of a query that are held in registers.
 struct RegistersTile {
-    uint32_t subgroups = 4, row_matrices = 1, held = 0, step_tokens = 32;
+    static constexpr uint32_t kSubgroups = 4, kStepTokens = 32;
 
-    RegistersTile(uint32_t head_dim, uint32_t tile_rows, uint32_t shared_memory_bytes) : row_matrices(tile_rows / (16 * subgroups)) {
-        const uint32_t matrices = head_dim / 16;
+    uint32_t head_dim, rows, row_matrices, held = 0;
+
+    RegistersTile(uint32_t head_dim_, uint32_t rows_, uint32_t shared_memory_bytes)
+        : head_dim(head_dim_), rows(rows_), row_matrices(rows_ / (16 * kSubgroups)) {
         // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may not hold all of them.
-        held = row_matrices == 1 || head_dim <= 64 ? matrices : 0;
-        while (held < matrices && shared_words(head_dim, tile_rows) * 16 > shared_memory_bytes) held++;
+        if (row_matrices == 1 || head_dim <= 64) held = matrices();
+        while (held < matrices() && !fits(shared_memory_bytes)) held++;
     }
-    // See attention_registers.comp.
-    uint32_t shared_words(uint32_t head_dim, uint32_t tile_rows) const {
-        const uint32_t matrices = head_dim / 16, again = held < matrices ? tile_rows * ((matrices - held) * 2 + 1) : 0;
-        return again + std::max(2 * step_tokens * (head_dim / 8 + 1), held > 0 ? tile_rows * (held * 2 + 1) : 0);
+    uint32_t matrices() const { return head_dim / 16; }
+    // As attention_registers.comp lays out its shared memory, 16-byte words.
+    bool fits(uint32_t shared_memory_bytes) const {
+        const uint32_t again = held < matrices() ? rows * ((matrices() - held) * 2 + 1) : 0;
+        const uint32_t words = again + std::max(2 * kStepTokens * (head_dim / 8 + 1), held > 0 ? rows * (held * 2 + 1) : 0);
+        return words * 16 <= shared_memory_bytes;
     }
 };
 
@@ -142,7 +146,7 @@ TileAttention KernelSet::tile_attention(uint32_t head_dim) const {
         if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options_.kv_type == KvType::kF16;
         if (kind == TileAttention::kRegisters) {
             const uint32_t shared_bytes = device_.capabilities().shared_memory_bytes;
-            const auto fits = [&](uint32_t rows) { return RegistersTile(head_dim, rows, shared_bytes).shared_words(head_dim, rows) * 16 <= shared_bytes; };
+            const auto fits = [&](uint32_t rows) { return RegistersTile(head_dim, rows, shared_bytes).fits(shared_bytes); };
             return head_dim <= kRegistersHeadDimMax && options_.kv_type == KvType::kF16 && fits(kAttentionTileRows) && fits(kWideTileRows);
         }
         // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
@@ -176,8 +180,8 @@ void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& param
                                        shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
     if (kind == TileAttention::kRegisters) {
         const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows), device_.capabilities().shared_memory_bytes);
-        constants[0] = tile.subgroups * kMatrixSubgroup;
-        constants.insert(constants.end(), {tile.subgroups, tile.row_matrices, tile.held, tile.step_tokens, params.window != 0 ? 1u : 0u,
+        constants[0] = tile.kSubgroups * kMatrixSubgroup;
+        constants.insert(constants.end(), {tile.kSubgroups, tile.row_matrices, tile.held, tile.kStepTokens, params.window != 0 ? 1u : 0u,
                                            params.softcap != 0 ? 1u : 0u});
     }
     const Kernel* k = kernel(module, constants, kMatrixSubgroup);

@@ -29,17 +29,17 @@ struct AttentionTest {
     static constexpr uint32_t kSplits = 2, kManyRows = 2048;
 
     uint32_t head_dim = 0, stride = 0;
-    bool is_f16 = false;  // the cache
+    std::vector<float> scales;  // of scores
+    std::vector<std::vector<float>> want;  // for each of them
     Buffer step, tables, tiles, q, kv, partials, y;
-
-    // Results with scores of both kinds; with an 8-bit cache the first only, as what rounding its values to f16 does to steep scores is no fault.
-    using Results = std::vector<std::vector<float>>;
 
     static Result<AttentionTest> create(Device& device, KvType kv_type, uint32_t head_dim) {
         AttentionTest test;
         test.head_dim = head_dim;
         test.stride = kHeads * head_dim;
-        test.is_f16 = kv_type == KvType::kF16;
+        test.scales = {kFlat};
+        // What rounding the values of an 8-bit cache to f16 does to steep scores is no fault.
+        if (kv_type == KvType::kF16) test.scales.push_back(kSteep);
         TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
         TRY(make(device, test.tables, kBlocks * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile), MemoryKind::kHostUpload));
@@ -124,21 +124,20 @@ struct AttentionTest {
         return std::vector<float>(values, values + size_t{kRows} * stride);
     }
 
-    Result<Results> references(Device& device, KernelSet& kernels) {
-        Results all;
-        for (const float scale : {kFlat, kSteep}) {
-            if (scale == kSteep && !is_f16) continue;
+    // What all is compared with: row by row and, as long as the ladder has no groups, head by head.
+    Status refer_to_rows(Device& device, KernelSet& kernels) {
+        for (const float scale : scales) {
             TRY_ASSIGN(std::vector<float> result, run(device, kernels, scale, false, 1, kRows));
-            all.push_back(std::move(result));
+            want.push_back(std::move(result));
         }
-        return all;
+        return ok_status();
     }
 
     // As a step of few rows would be computed, and one of many, without and with splits.
-    Deviation deviation(Device& device, KernelSet& kernels, bool by_tile, const Results& want) {
+    Deviation deviation(Device& device, KernelSet& kernels, bool by_tile) {
         Deviation sum;
-        for (size_t i = 0; i < want.size(); i++) {
-            const float scale = i == 0 ? kFlat : kSteep;
+        for (size_t i = 0; i < scales.size(); i++) {
+            const float scale = scales[i];
             sum.add(run(device, kernels, scale, by_tile, 1, kRows), want[i]);
             if (by_tile) sum.add(run(device, kernels, scale, by_tile, 1, kManyRows), want[i]);
             sum.add(run(device, kernels, scale, by_tile, kSplits, kManyRows), want[i]);
@@ -149,22 +148,31 @@ struct AttentionTest {
 
 }  // namespace
 
-// By tiles against row by row, the best kind first; a kind that is wrong with one size of heads is not used for any.
-Status KernelSet::test_attention_tile() {
+// A kernel that is wrong with one size of heads is not used for any.
+Status KernelSet::test_attention() {
+    const bool offered = std::exchange(ladder_.attention_group, false) && ladder_.has(ScalarType::kF16);
     if (!ladder_.has(ScalarType::kF16)) ladder_.attention_tile = {};
-    for (size_t i = 0; i < options_.head_dims.size();) {
-        const uint32_t head_dim = options_.head_dims[i];
-        if (!attends_by_tile(head_dim)) {
-            i++;
-            continue;
-        }
-        const TileAttention kind = tile_attention(head_dim);
+    std::vector<AttentionTest> tests;
+    for (const uint32_t head_dim : options_.head_dims) {
+        if (head_dim % 8 != 0 || !(offered || attends_by_tile(head_dim))) continue;
         TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
-        const bool groups = std::exchange(ladder_.attention_group, false);
-        const Result<AttentionTest::Results> want = test.references(device_, *this);
-        ladder_.attention_group = groups;
-        if (!want.ok()) return want.error();
-        const Deviation deviation = test.deviation(device_, *this, true, want.value());
+        TRY(test.refer_to_rows(device_, *this));
+        tests.push_back(std::move(test));
+    }
+
+    ladder_.attention_group = offered;
+    for (size_t i = 0; i < tests.size() && ladder_.attention_group; i++) {
+        const Deviation deviation = tests[i].deviation(device_, *this, false);
+        if (deviation.error <= kAttentionTolerance) continue;
+        forget_error();
+        ladder_.attention_group = false;
+        tell_left_out("attention_group", device_, deviation);
+    }
+
+    // The best kind of tiles first; once one is left out, the next best is tried with all sizes.
+    for (size_t i = 0; i < tests.size();) {
+        const TileAttention kind = tile_attention(tests[i].head_dim);
+        const Deviation deviation = kind == TileAttention::kAuto ? Deviation{} : tests[i].deviation(device_, *this, true);
         if (deviation.error <= kAttentionTolerance) {
             i++;
             continue;
@@ -172,33 +180,13 @@ Status KernelSet::test_attention_tile() {
         forget_error();
         ladder_.attention_tile[static_cast<uint32_t>(kind)] = false;
         i = 0;
+        const char* module = tile_attention_module(kind, options_.kv_type);
         // Where matrices have their elements is every driver's own affair; NVIDIA's alone are known.
         if (kind == TileAttention::kRegisters && !device_.capabilities().matrix_functions) {
-            log_debug("kernels: {} does not suit {} ({})", tile_attention_module(kind, options_.kv_type), device_.capabilities().name, deviation.text());
+            log_debug("kernels: {} does not suit {} ({})", module, device_.capabilities().name, deviation.text());
         } else {
-            tell_left_out(tile_attention_module(kind, options_.kv_type), device_, deviation);
+            tell_left_out(module, device_, deviation);
         }
-    }
-    return ok_status();
-}
-
-// By groups of heads against head by head.
-Status KernelSet::test_attention_group() {
-    const bool offered = ladder_.attention_group && ladder_.has(ScalarType::kF16);
-    ladder_.attention_group = false;
-    if (!offered) return ok_status();
-    for (const uint32_t head_dim : options_.head_dims) {
-        if (head_dim % 8 != 0) continue;
-        ladder_.attention_group = false;
-        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
-        TRY_ASSIGN(const AttentionTest::Results want, test.references(device_, *this));
-        ladder_.attention_group = true;
-        const Deviation deviation = test.deviation(device_, *this, false, want);
-        if (deviation.error <= kAttentionTolerance) continue;
-        forget_error();
-        ladder_.attention_group = false;
-        tell_left_out("attention_group", device_, deviation);
-        break;
     }
     return ok_status();
 }

@@ -86,6 +86,7 @@ struct TestProduct {
         for (size_t i = 0; i < act.size(); i++) act[i] = decode16(values[i], plan.act_type);
         return act;
     }
+
   private:
     // n: columns of the result.
     MatmulParams params_of(uint32_t n) const {
@@ -270,8 +271,7 @@ Status KernelSet::climb_ladder() {
         }
         TRY(test_shrink(type));
     }
-    TRY(test_attention_group());
-    TRY(test_attention_tile());
+    TRY(test_attention());
     options_.path = ladder_.path();
     if (wanted != KernelPath::kAuto && options_.path != wanted) {
         return make_error(ErrorCode::kInvalidConfig,

@@ -259,8 +259,7 @@ class KernelSet {
 
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);
-    Status test_attention_tile();
-    Status test_attention_group();
+    Status test_attention();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);

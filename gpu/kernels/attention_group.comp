@@ -71,7 +71,7 @@ void main() {
     for (uint i = gl_LocalInvocationIndex; i < 16 * kKvWords; i += kThreads) {
         const uint g = i / kKvWords;
         Eight e = load8(p.q + (uint64_t(t) * p.q_stride + (first_head + min(g, kGroup - 1)) * kHeadDim) * 4, i % kKvWords, 0);
-        const uvec4 words = uvec4(packHalf2x16(e.lo.xy), packHalf2x16(e.lo.zw), packHalf2x16(e.hi.xy), packHalf2x16(e.hi.zw));
+        const uvec4 words = pack8(e, 1);
         stage[g * kKvStride + i % kKvWords] = g < kGroup ? words : uvec4(0);
     }
     barrier();

@@ -103,7 +103,7 @@ void put_queries(AttentionTile tile, uint head, uint first, uint n, uint to, uin
     for (uint i = gl_LocalInvocationIndex; i < kSubgroups * kRowMats * 16 * n; i += kThreads) {
         const uint row = i / n, word = first + i % n;
         const Eight e = load8(p.q + (uint64_t(tile.row_begin + min(row, tile.n_rows - 1)) * p.q_stride + head * kHeadDim) * 4, word, 0);
-        stage[to + row * stride + i % n] = uvec4(packHalf2x16(e.lo.xy), packHalf2x16(e.lo.zw), packHalf2x16(e.hi.xy), packHalf2x16(e.hi.zw));
+        stage[to + row * stride + i % n] = pack8(e, 1);
     }
 }
 

@@ -127,7 +127,7 @@ void main() {
         uint t = tile.row_begin + min(gl_SubgroupID * 16 + i / kKvWords, tile.n_rows - 1);
         Eight e = load8(p.q + (uint64_t(t) * p.q_stride + head * kHeadDim) * 4, i % kKvWords, 0);
         own[mine + i / kKvWords * kQueryStride + i % kKvWords] =
-            uvec4(packHalf2x16(e.lo.xy), packHalf2x16(e.lo.zw), packHalf2x16(e.hi.xy), packHalf2x16(e.hi.zw));
+            pack8(e, 1);
     }
     subgroup_sync();
     [[unroll]] for (uint m = 0; m < kMats; m++) {

@@ -89,6 +89,10 @@ struct Eight {
     vec4 lo, hi;
 };
 
+uvec4 pack8(Eight e, uint type) {
+    return uvec4(pack_pair(e.lo.xy, type), pack_pair(e.lo.zw, type), pack_pair(e.hi.xy, type), pack_pair(e.hi.zw, type));
+}
+
 Eight unpack8(uvec4 words, uint type) {
     return Eight(vec4(unpack_pair(words.x, type), unpack_pair(words.y, type)),
                  vec4(unpack_pair(words.z, type), unpack_pair(words.w, type)));

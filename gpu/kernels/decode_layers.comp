@@ -16,6 +16,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/activation.glsl"
 #include "gpu/kernels/decode_layers.params.h"
 
 layout(constant_id = 1) const uint kType = 1;  // 1 f16, 2 bf16
@@ -230,7 +231,7 @@ void add_to_x(uint64_t bias, uint first, uint rows, const uint k, const uint til
 float gated(uint64_t bias, uint first, uint i, uint half_count, uint per) {
     float gate = row_sum(i, kHiddenStride, kRowsApart, per) + bias_of(bias, first + i);
     float up = row_sum(half_count + i, kHiddenStride, kRowsApart, per) + bias_of(bias, kFfn + first + i);
-    return gate / (1.0 + exp(-gate)) * up;
+    return activate(gate, kSilu) * up;
 }
 
 void keep_act(uint64_t bias, uint first, uint half_count, uint per, uint epoch) {

@@ -65,10 +65,6 @@ Eight unpacked(uvec4 lo, uvec4 hi, const uint type) {
     return type == 0 ? Eight(uintBitsToFloat(lo), uintBitsToFloat(hi)) : unpack8(lo, type);
 }
 
-uvec4 packed(Eight e) {
-    return uvec4(pack_pair(e.lo.xy, kType), pack_pair(e.lo.zw, kType), pack_pair(e.hi.xy, kType), pack_pair(e.hi.zw, kType));
-}
-
 // What f16 can hold; bf16 holds all.
 vec4 bounded(vec4 v) { return kType == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
 
@@ -94,8 +90,8 @@ void multiply(const uint type) {
                 Eight whole = unpacked(held_a[i], held_a_hi[i], type);
                 whole = Eight(bounded(whole.lo), bounded(whole.hi));
                 Eight first = Eight(leading(whole.lo, kType), leading(whole.hi, kType));
-                words = packed(first);
-                rest[i] = packed(Eight((whole.lo - first.lo) * kRestScale, (whole.hi - first.hi) * kRestScale));
+                words = pack8(first, kType);
+                rest[i] = pack8(Eight((whole.lo - first.lo) * kRestScale, (whole.hi - first.hi) * kRestScale), kType);
             }
             stage[at + (kRows + i * kLoadRows) * kPitch] = words;
         }

@@ -9,11 +9,6 @@ const uint kPartRanks = kPartWords * 8;
 shared uint slot_of_row[ROWS];
 shared uint slots_differ;
 
-uvec4 packed8(Eight e) {
-    return uvec4(pack_pair(e.lo.xy, kTypeOfElement), pack_pair(e.lo.zw, kTypeOfElement), pack_pair(e.hi.xy, kTypeOfElement),
-                 pack_pair(e.hi.zw, kTypeOfElement));
-}
-
 Eight leading8(Eight e) { return Eight(leading(e.lo, kTypeOfElement), leading(e.hi, kTypeOfElement)); }
 
 // One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of the module. All threads.
@@ -29,8 +24,8 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
             if (row >= from && row < to && r < rank8) {
                 const Eight e = load8(m.b + uint64_t(first + row - from) * b_row_bytes, r / 8, m.type);
                 const Eight lead = n_parts == 3 ? leading8(e) : e;
-                main_part = packed8(lead);
-                rest = packed8(Eight(e.lo - lead.lo, e.hi - lead.hi));
+                main_part = pack8(lead, kTypeOfElement);
+                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
             }
             stage[row * kStride + word] = main_part;
             stage[row * kStride + kPartWords + word] = main_part;
@@ -43,8 +38,8 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
                 Eight e = load8(p.low + uint64_t((row0 + row) * p.n_modules + m_idx) * (kMaxRank * 4), r / 8, 0);
                 e = Eight(e.lo * m.scale, e.hi * m.scale);
                 const Eight lead = leading8(e);
-                main_part = packed8(lead);
-                rest = packed8(Eight(e.lo - lead.lo, e.hi - lead.hi));
+                main_part = pack8(lead, kTypeOfElement);
+                rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
             }
             const uint at = (N_TILE + row) * kStride;
             stage[at + word] = main_part;

@@ -144,12 +144,11 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
         }
     }
     barrier();
-    const uint type = kTypeOfElement, n_rows = min(Count(params.n_rows).value - row0, ROWS);
+    const uint n_rows = min(Count(params.n_rows).value - row0, ROWS);
     for (uint i = gl_LocalInvocationIndex; i < n_rows * (kColumns / 8); i += THREADS) {
         const uint row = i / (kColumns / 8), word = i % (kColumns / 8), at = row * row_words + word * 2;
-        const vec4 lo = uintBitsToFloat(stage[at]), hi = uintBitsToFloat(stage[at + 1]);
-        Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v =
-            uvec4(pack_pair(lo.xy, type), pack_pair(lo.zw, type), pack_pair(hi.xy, type), pack_pair(hi.zw, type));
+        const Eight e = Eight(uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1]));
+        Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = pack8(e, kTypeOfElement);
     }
 }
 #endif

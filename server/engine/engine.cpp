@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "model/step_shape.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
@@ -19,7 +20,7 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       queue_(options.n_waiting_max, options.n_waiting_tokens_max),
       blocks_(options.n_kv_blocks),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
-      step_times_(kChunkGranule, options.limits.n_rows_max, kStepStretch, kAloneStepSeconds),
+      step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
       chooser_(options.n_sampling_threads) {}
 
 Clock::time_point Engine::time_now() const {
@@ -273,6 +274,11 @@ Status Engine::submit_step() {
         publish_blocks(sequence);
         bool is_decode = planned.n_rows == 1 && sequence.n_computed == sequence.n_known();
         if (!is_decode) {
+            const uint32_t begin = sequence.n_computed - planned.n_rows;
+            StepTimes::Prompts& prompts = flight.prompts;
+            prompts.least_context = prompts.n_rows == 0 ? begin : std::min(prompts.least_context, begin);
+            prompts.most_context = std::max(prompts.most_context, begin);
+            prompts.n_rows += planned.n_rows;
             flight.prompt_context = std::max(flight.prompt_context, sequence.n_computed);
             fair_share_.computed(sequence.ticket, planned.n_rows);
         }

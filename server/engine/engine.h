@@ -52,7 +52,7 @@ inline constexpr double kAloneStepSeconds = 0.1;
 inline constexpr uint32_t kPromptOutputsMax = 32;
 // Of an engine without work, which beats, and sees a device that others lost.
 inline constexpr std::chrono::milliseconds kIdleTurn{250};
-inline constexpr uint32_t kChunkGranule = 16;  // rows of prompts come in multiples of it
+inline constexpr uint32_t kBesideRowsMin = 16;  // rows of prompts beside decodes, about as many however long their step takes
 
 struct EngineOptions {
     SchedulerLimits limits;
@@ -153,6 +153,7 @@ class Engine {
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
         bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
+        StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
         double n_prompt_rows = 0;     // that cost what its rows of prompts do, if all saw so much
         Metrics::Step metrics;
@@ -235,6 +236,7 @@ class Engine {
     std::chrono::steady_clock::time_point last_finish_;
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
+    uint32_t n_decodes_ = 0;  // of running_views_
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_
     std::vector<FairShare::Prompt> prompts_;   // that may have rows in the step
     std::vector<PromptTurn> turns_;

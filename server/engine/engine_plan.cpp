@@ -122,6 +122,7 @@ void Engine::make_views() {
 // How the rows that a step has for prompts are shared.
 void Engine::deal_prompts() {
     prompts_.clear();
+    n_decodes_ = uint32_t(std::ranges::count_if(running_views_, &SequenceView::is_decode));
     for (uint32_t i = 0; i < running_views_.size(); ++i) {
         SequenceView& view = running_views_[i];
         if (view.n_known > view.n_computed + 1) add_prompt(*running_[i], i, view);
@@ -135,7 +136,9 @@ void Engine::deal_prompts() {
 }
 
 void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view) {
-    view.n_rows_beside = options_.n_prefill_rows_max > 0 ? options_.n_prefill_rows_max : step_times_.n_prefill_rows(view.n_computed);
+    view.n_rows_beside = options_.n_prefill_rows_max > 0
+                             ? options_.n_prefill_rows_max
+                             : step_times_.n_rows_beside(n_decodes_, view.n_computed);
     view.n_rows_alone = step_times_.n_rows_alone(view.n_computed);
     if (prompts_.empty()) metrics_.set_prefill_chunk(view.n_rows_beside);
     prompts_.push_back({.index = index,

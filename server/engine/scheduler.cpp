@@ -27,7 +27,7 @@ class Planner {
     }
 
     bool is_decode(uint32_t index) const {
-        return index < running_.size() && running_[index].n_known - running_[index].n_computed == 1;
+        return index < running_.size() && running_[index].is_decode();
     }
 
     void plan_decode(uint32_t index) {

@@ -47,6 +47,7 @@ struct SequenceView {
     uint32_t n_idle_blocks = 0;  // of those of a waiting one, held by nobody: they count as free
     // Which ones, where the sequence runs and others may hold them as well; may be empty if not.
     std::span<const BlockId> blocks = {};
+    bool is_decode() const { return n_known - n_computed == 1; }
     bool may_yield = false;    // running: it has had a fair time, and got on in it
     bool is_starving = false;  // waiting: it has to come in
     // Of its prompt in a step with decodes, and in one without. A step that gives half of them to one

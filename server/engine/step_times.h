@@ -1,6 +1,6 @@
 // How many rows of prompts a step may have: beside decodes so that those do not wait, without any so
-// that whoever comes meanwhile does not. From what steps have taken. A row costs more the longer the
-// context that it sees, so what rows add is known by classes of context, each twice as long as the one
+// that whoever comes meanwhile does not. From what steps have taken: beside decodes by the size of the step (row_sizes.h), without them
+// by the row. A row costs more the longer the context that it sees, so both are known by classes of context, each twice as long as the one
 // before. Pure; engine thread only.
 #pragma once
 
@@ -9,59 +9,92 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "server/engine/row_sizes.h"
 
 namespace lorad::server {
 
 class StepTimes {
   public:
     // A step with prompts and decodes should take at most `stretch` times as long as one without prompts, a step of prompts alone `alone_s`.
-    StepTimes(uint32_t n_rows_min, uint32_t n_rows_max, double stretch, double alone_s = 0.1)
-        : n_rows_min_(n_rows_min), n_rows_max_(n_rows_max), stretch_(stretch), alone_s_(alone_s) {}
+    // n_beside_min: about as many rows of prompts there are beside decodes, whatever they take.
+    StepTimes(RowSizes sizes, uint32_t n_beside_min, double stretch, double alone_s = 0.1)
+        : sizes_(std::move(sizes)), n_beside_min_(n_beside_min), stretch_(stretch), alone_s_(alone_s), sized_(sizes_.n()) {}
 
-    // A step that had decodes; context: the longest that a row of a prompt saw; n_prefill_rows: as many such rows as cost what its rows of prompts do
-    // (n_equivalent). Steps with a first recording of their shape, or whose pipelines are compiled first, are slow once, up to a hundred
-    // times over: hence medians.
-    void observe(double n_prefill_rows, uint32_t context, double seconds) {
+    // The prompts of a step beside decodes: how many rows they have, and behind how many tokens the first rows of the prompts come.
+    struct Prompts {
+        uint32_t n_rows = 0, least_context = 0, most_context = 0;
+    };
+
+    // A step of n_rows that had decodes. Steps with a first recording of their shape, or whose pipelines are compiled first, are slow once, up to
+    // a hundred times over: hence medians.
+    void observe(uint32_t n_rows, const Prompts& prompts, double seconds) {
         ++n_since_quiet_;
-        if (n_prefill_rows == 0) {
+        if (prompts.n_rows == 0) {
             quiet_.add(seconds);
             n_since_quiet_ = 0;
-        } else if (quiet_.known()) {
-            rows_[class_of(context)].add(std::max(seconds - quiet_.value(), 0.0) / n_prefill_rows);
+            return;
         }
+        ++n_mixed_;
+        const size_t i = sizes_.index_of(n_rows);
+        if (i == sizes_.n()) return;
+        // That a size takes too long is shown by any step of it; that it does not, by a full one whose prompts are all of one class.
+        const uint32_t context_class = class_of(prompts.most_context);
+        Timed& timed = sized_[i][context_class];
+        const bool is_slow = seconds > longest(), did_fit = timed.known() && fits(timed);
+        const bool is_whole = sizes_[i] == n_rows && class_of(prompts.least_context) == context_class;
+        if (!is_slow && !did_fit) {
+            if (!is_whole) return;
+            timed.seconds = {};  // where it was too slow before, that is over
+        }
+        timed.seconds.add(seconds);
+        timed.last = n_mixed_;
     }
 
-    // A step of prompts alone. What a small one takes says little about a large one.
+    // A step of prompts alone; n_rows: as many rows behind `context` as cost what its rows do (n_equivalent). What a small one takes says little
+    // about a large one.
     void observe_alone(double n_rows, uint32_t context, double seconds) {
         if (n_rows >= n_rows_alone(context) / 2.0) alone_rows_[class_of(context)].add(seconds / n_rows);
     }
 
     // Rows behind `at_context` that cost what n_rows behind `context` do.
     double n_equivalent(uint32_t n_rows, uint32_t context, uint32_t at_context) const {
-        const Recent *row = nearest(rows_, class_of(context)), *at = nearest(rows_, class_of(at_context));
+        const Recent *row = nearest(alone_rows_, class_of(context)), *at = nearest(alone_rows_, class_of(at_context));
         if (!row || !at || at->value() <= 0) return n_rows;
         return n_rows * std::min(row->value() / at->value(), 1.0);
     }
 
-    // For rows that come behind `context` tokens, in a step without decodes. As n_prefill_rows, but at least kAloneRowsMin where a step may have as many.
+    // For rows that come behind `context` tokens, in a step without decodes: a full step, at least kAloneRowsMin where a step may have as many.
     uint32_t n_rows_alone(uint32_t context) const {
         const Recent* row = nearest(alone_rows_, class_of(context));
-        double n = row ? alone_s_ / std::max(row->value(), 1e-12) : double(kAloneRowsFirst);
-        return n >= n_rows_max_ ? n_rows_max_ : std::min(std::max(whole(n), kAloneRowsMin), n_rows_max_);
+        const double n = row ? alone_s_ / std::max(row->value(), 1e-12) : double(kAloneRowsFirst);
+        const uint32_t n_rows = sizes_.rounded_down(uint32_t(std::min(n, double(sizes_.largest()))));
+        return std::min(std::max(n_rows, kAloneRowsMin), sizes_.largest());
     }
 
-    // For rows that come behind `context` tokens. Whole multiples of n_rows_min, so that steps have
-    // few different shapes. 0 now and then where prompts never end: what a step takes without them
-    // has to be known.
-    uint32_t n_prefill_rows(uint32_t context) const {
-        if (n_since_quiet_ >= (quiet_.known() ? 256u : 8u)) return 0;
-        const Recent* row = nearest(rows_, class_of(context));
-        if (!quiet_.known() || !row) return n_rows_min_;
-        return std::max(whole((stretch_ - 1) * quiet_.value() / std::max(row->value(), 1e-12)), n_rows_min_);
+    // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to take too long, or the next
+    // larger one where that is not known, or was last seen kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min / 2
+    // rows, or n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step takes without
+    // them has to be known.
+    uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
+        const uint32_t n_between = quiet_.known() ? 256 : 8;
+        if (n_since_quiet_ % n_between == n_between - 1) return 0;
+        const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ / 2);
+        const size_t first = sizes_.index_of(smallest);
+        if (!quiet_.known() || first == sizes_.n()) return smallest - n_decodes;
+        size_t next = sizes_.n();  // above the largest one that fits
+        while (next > first && !is_known_to_fit(next - 1, context_class)) --next;
+        if (next == sizes_.n() || (next > first && is_too_slow(next, context_class))) return sizes_[next - 1] - n_decodes;
+        if (next == first && is_too_slow(first, context_class)) return std::min(n_beside_min_, smallest - n_decodes);
+        return sizes_[next] - n_decodes;
     }
 
     static constexpr uint32_t kAloneRowsMin = 64;     // fewer cost the prompt more than they help others: the weights are read for them all the same
     static constexpr uint32_t kAloneRowsFirst = 256;  // before anything is known
+    static constexpr uint32_t kTrialEvery = 1024;     // steps with prompts and decodes
 
   private:
     // The median of the last few values.
@@ -76,6 +109,7 @@ class StepTimes {
             median_ = *middle;
         }
         bool known() const { return n_added_ > 0; }
+        size_t n_added() const { return n_added_; }
         double value() const { return median_; }
 
       private:
@@ -84,30 +118,57 @@ class StepTimes {
         size_t n_added_ = 0;
         double median_ = 0;
     };
+    // Steps of one size and class of contexts.
+    struct Timed {
+        Recent seconds;
+        uint64_t last = 0;  // n_mixed_ then
+        bool known() const { return seconds.known(); }
+    };
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
+    static constexpr size_t kTrials = 3;                          // that show that a size is too slow: one may be the first of its shape
 
     static uint32_t class_of(uint32_t context) {
         return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1);
     }
-    using ByClass = std::array<Recent, kClasses>;
-    // Of the class, or of the next shorter context that is known, or else the next longer one.
-    static const Recent* nearest(const ByClass& rows, uint32_t wanted) {
+    template <typename T>
+    using ByClass = std::array<T, kClasses>;
+    // Of the class, or of the next shorter context that is known.
+    template <typename T>
+    static const T* shorter(const ByClass<T>& by_class, uint32_t wanted) {
         for (uint32_t i = wanted + 1; i-- > 0;) {
-            if (rows[i].known()) return &rows[i];
-        }
-        for (uint32_t i = wanted + 1; i < kClasses; ++i) {
-            if (rows[i].known()) return &rows[i];
+            if (by_class[i].known()) return &by_class[i];
         }
         return nullptr;
     }
-    uint32_t whole(double n_rows) const { return uint32_t(std::min(n_rows, double(n_rows_max_))) / n_rows_min_ * n_rows_min_; }
+    // Else of the next longer one.
+    static const Recent* nearest(const ByClass<Recent>& by_class, uint32_t wanted) {
+        if (const Recent* known = shorter(by_class, wanted)) return known;
+        for (uint32_t i = wanted + 1; i < kClasses; ++i) {
+            if (by_class[i].known()) return &by_class[i];
+        }
+        return nullptr;
+    }
+    double longest() const { return quiet_.known() ? stretch_ * quiet_.value() : std::numeric_limits<double>::infinity(); }
+    bool fits(const Timed& timed) const { return timed.seconds.value() <= longest(); }
+    // What fits a longer context fits a shorter one; what is not known of a class is taken from the next shorter.
+    bool is_known_to_fit(size_t size, uint32_t context_class) const {
+        const ByClass<Timed>& by_class = sized_[size];
+        if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed);
+        return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed); });
+    }
+    bool is_too_slow(size_t size, uint32_t context_class) const {
+        const Timed* timed = shorter(sized_[size], context_class);
+        return timed != nullptr && timed->seconds.n_added() >= kTrials && !fits(*timed) && n_mixed_ - timed->last < kTrialEvery;
+    }
 
-    const uint32_t n_rows_min_, n_rows_max_;
+    const RowSizes sizes_;
+    const uint32_t n_beside_min_;
     const double stretch_, alone_s_;
-    Recent quiet_;        // seconds of a step without prompts
-    ByClass rows_;        // seconds that a row of a prompt adds
-    ByClass alone_rows_;  // seconds of a step of prompts alone, by their rows
+    Recent quiet_;                        // seconds of a step without prompts
+    std::vector<ByClass<Timed>> sized_;   // steps with prompts and decodes, by size
+    ByClass<Recent> alone_rows_;          // seconds of a step of prompts alone, by their rows
+    uint64_t n_mixed_ = 0;                // steps with prompts and decodes
     uint32_t n_since_quiet_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/step_shape.h"
 #include "tests/server/engine_fixture.h"
 
 namespace lorad::server {
@@ -438,6 +439,22 @@ TEST(EngineSimulation, ThreadsThatSubmitAndCancelGetExactlyOneEndingEach) {
     for (std::thread& client : clients) client.join();
     EXPECT_EQ(n_right.load(), 8u * 25u);
     EXPECT_EQ(f.runner.n_broken(), 0u);
+}
+
+TEST(Engine, FillsStepsWithPromptsBesideDecodes) {
+    Fixture f(256, {256, 8, model::kBlockTokens});
+    for (uint32_t i = 0; i < 3; i++) f.submit(prompt_of(5, i), 500);
+    for (uint32_t i = 0; i < 4; i++) f.engine.step();
+    f.submit(prompt_of(2000, 9), 1);
+    uint32_t n_full = 0;
+    for (uint64_t before = f.runner.n_rows(); f.engine.step(); before = f.runner.n_rows()) {
+        const uint32_t n_rows = uint32_t(f.runner.n_rows() - before);
+        if (n_rows <= 3) continue;  // decodes alone
+        if (model::bucket_for(n_rows) != n_rows) break;  // the prompt's end
+        EXPECT_GE(n_rows, 12u);
+        ++n_full;
+    }
+    EXPECT_GE(n_full, 8u);
 }
 
 }  // namespace

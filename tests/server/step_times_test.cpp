@@ -2,105 +2,231 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "model/step_shape.h"
+
 namespace lorad::server {
 namespace {
 
 constexpr double kQuiet = 0.010, kRow = 0.0001;
+constexpr uint32_t kDecodes = 8, kBesideMin = 16;
+
+StepTimes times_of(double stretch, uint32_t n_rows_max = 2048) {
+    return StepTimes(RowSizes(model::buckets_up_to(n_rows_max), n_rows_max), kBesideMin, stretch);
+}
 
 // Steps of a device that takes kQuiet and kRow for each row of a prompt; n_prompt of them to come.
-double longest_step(StepTimes& times, uint32_t n_steps, double quiet = kQuiet, double row = kRow) {
+double longest_step(StepTimes& times, uint32_t n_steps, double quiet = kQuiet, double row = kRow, uint32_t context = 0) {
     double longest = 0;
     for (uint32_t i = 0; i < n_steps; ++i) {
-        uint32_t n = times.n_prefill_rows(0);
-        double seconds = quiet + n * row;
+        const uint32_t n = times.n_rows_beside(kDecodes, context);
+        const double seconds = quiet + n * row;
         longest = std::max(longest, seconds);
-        times.observe(n, 0, seconds);
+        times.observe(kDecodes + n, {n, context, context}, seconds);
     }
     return longest;
 }
 
-TEST(StepTimes, FindsAChunkThatKeepsStepsWithinTheStretchAndUsesIt) {
-    StepTimes times(16, 2048, 1.7);
+TEST(StepTimes, FindsTheLargestFullStepWithinTheStretchAndUsesIt) {
+    StepTimes times = times_of(1.7);
     longest_step(times, 200);
-    // 0.7 * 10 ms / 0.1 ms are 70 rows, 64 of them in whole sixteens.
-    EXPECT_EQ(times.n_prefill_rows(0), 64u);
-    EXPECT_LE(longest_step(times, 1000), 1.7 * kQuiet * 1.0001);
+    // 0.7 * 10 ms / 0.1 ms are 70 rows: 56 fill a step of 64, 88 one of 96.
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
+    EXPECT_LE(longest_step(times, StepTimes::kTrialEvery / 2), 1.7 * kQuiet * 1.0001);
+}
+
+TEST(StepTimes, TriesTheNextLargerSizeOnceInAWhileAndFindsAFasterDevice) {
+    StepTimes times = times_of(1.7);
+    longest_step(times, 200);
+    uint32_t n_longer = 0;
+    for (uint32_t i = 0; i < 4 * StepTimes::kTrialEvery; ++i) n_longer += longest_step(times, 1) > 1.7 * kQuiet * 1.0001;
+    EXPECT_GE(n_longer, 3u);
+    EXPECT_LE(n_longer, 5u);
+    // One trial of each size shows that what was too slow is not any more.
+    longest_step(times, 3 * StepTimes::kTrialEvery, kQuiet, kRow / 2);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 120u);
 }
 
 TEST(StepTimes, LearnsThoughPromptsNeverEnd) {
-    StepTimes times(64, 2048, 2.0);
+    StepTimes times = times_of(2.0);
     uint32_t n_without = 0;
     for (int i = 0; i < 100; ++i) {
-        n_without += times.n_prefill_rows(0) == 0;
-        times.observe(times.n_prefill_rows(0), 0, kQuiet + times.n_prefill_rows(0) * kRow);
+        const uint32_t n = times.n_rows_beside(kDecodes, 0);
+        n_without += n == 0;
+        times.observe(kDecodes + n, {n, 0, 0}, kQuiet + n * kRow);
     }
     EXPECT_GE(n_without, 1u);
     EXPECT_LE(n_without, 2u);
-    EXPECT_EQ(times.n_prefill_rows(0), 64u);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 88u);
 }
 
 TEST(StepTimes, FollowsADeviceThatBecomesSlower) {
-    StepTimes times(8, 4096, 2.0);
+    StepTimes times = times_of(2.0);
     longest_step(times, 300);
-    EXPECT_EQ(times.n_prefill_rows(0), 96u);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 88u);
     longest_step(times, 600, kQuiet, kRow * 4);
-    EXPECT_EQ(times.n_prefill_rows(0), 24u);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 24u);
 }
 
 TEST(StepTimes, ASlowFirstStepOfAShapeDoesNotShrinkTheChunk) {
-    StepTimes times(16, 2048, 1.7);
+    StepTimes times = times_of(1.7);
     longest_step(times, 200);
-    ASSERT_EQ(times.n_prefill_rows(0), 64u);
+    ASSERT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
     for (int i = 0; i < 200; ++i) {
         // Every fourth step is the first of its kind, and a pipeline is compiled for it.
-        uint32_t n = times.n_prefill_rows(0);
-        times.observe(n, 0, kQuiet + n * kRow + (i % 4 == 0 ? 0.3 : 0.0));
-        n = times.n_prefill_rows(0);
-        ASSERT_TRUE(n == 64 || n == 0) << i;
+        const uint32_t n = times.n_rows_beside(kDecodes, 0);
+        times.observe(kDecodes + n, {n, 0, 0}, kQuiet + n * kRow + (i % 4 == 0 ? 0.3 : 0.0));
+        const uint32_t next = times.n_rows_beside(kDecodes, 0);
+        ASSERT_TRUE(next == 56 || next == 0) << i;
     }
+}
+
+TEST(StepTimes, ASlowFirstStepOfASizeDoesNotRuleItOut) {
+    StepTimes times = times_of(1.7);
+    times.observe(kDecodes, {0, 0, 0}, kQuiet);
+    std::map<uint32_t, uint32_t> n_seen;
+    for (int i = 0; i < 100; ++i) {
+        const uint32_t n = times.n_rows_beside(kDecodes, 0);
+        times.observe(kDecodes + n, {n, 0, 0}, kQuiet + n * kRow + (n_seen[n]++ == 0 ? 0.3 : 0.0));
+    }
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
 }
 
 TEST(StepTimes, RowsBehindALongContextAreFewer) {
-    StepTimes times(1, 2048, 1.7);
-    times.observe(0, 0, kQuiet);
+    StepTimes times(RowSizes(model::buckets_up_to(2048), 2048), 8, 1.7);
+    times.observe(kDecodes, {0, 0, 0}, kQuiet);
     // Prompts of 16k tokens, one after the other, chunk by chunk.
-    uint32_t n_longer = 0;
-    for (int prompt = 0; prompt < 3; ++prompt) {
+    uint32_t n_steps = 0, n_longer = 0;
+    for (int prompt = 0; prompt < 4; ++prompt) {
         for (uint32_t context = 0; context < 16384;) {
-            const uint32_t n = std::max(times.n_prefill_rows(context), 1u);
+            const uint32_t n = times.n_rows_beside(kDecodes, context), begin = context;
+            if (n == 0) {
+                times.observe(kDecodes, {0, 0, 0}, kQuiet);
+                continue;
+            }
             context += n;
             const double seconds = kQuiet + n * kRow * (1 + context / 4096.0);
-            times.observe(n, context, seconds);
-            if (prompt > 0 && seconds > 1.7 * kQuiet * 1.05) ++n_longer;
+            times.observe(kDecodes + n, {n, begin, begin}, seconds);
+            if (prompt > 1) ++n_steps, n_longer += seconds > 1.7 * kQuiet * 1.05;
         }
-        times.observe(0, 0, kQuiet);
+        times.observe(kDecodes, {0, 0, 0}, kQuiet);
     }
-    // 7 ms over 0.1 ms times 1.2, 3 and 5: what the last rows of each class cost.
-    EXPECT_NEAR(times.n_prefill_rows(0), 60, 5);
-    EXPECT_NEAR(times.n_prefill_rows(5000), 23, 1);
-    EXPECT_NEAR(times.n_prefill_rows(16000), 14, 1);
-    EXPECT_EQ(n_longer, 0u);
+    // 7 ms over 0.1 ms times what a row of each class costs, 1 to 1.2, 2 to 3 and 3 to 5 of it: at most 70, 35 and 23 rows, at least 58, 23 and 14.
+    longest_step(times, 8);  // among them what is tried again
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
+    EXPECT_LE(times.n_rows_beside(kDecodes, 5000), 24u);
+    EXPECT_GE(times.n_rows_beside(kDecodes, 5000), 16u);
+    EXPECT_LE(times.n_rows_beside(kDecodes, 16000), 16u);
+    EXPECT_LT(n_longer, n_steps / 100);
 }
 
 TEST(StepTimes, AContextNeverSeenIsTakenForTheNextShorterOne) {
-    StepTimes times(16, 2048, 1.7);
+    StepTimes times = times_of(1.7);
     longest_step(times, 200);
-    EXPECT_EQ(times.n_prefill_rows(100000), 64u);
-    for (int i = 0; i < 20; ++i) times.observe(16, 100000, kQuiet + 16 * kRow * 100);
-    EXPECT_EQ(times.n_prefill_rows(100000), 16u);
-    EXPECT_EQ(times.n_prefill_rows(3000), 64u);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 100000), 56u);
+    longest_step(times, 40, kQuiet, kRow * 100, 100000);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 100000), 8u) << "what fills the smallest step";
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 3000), 56u);
 }
 
-TEST(StepTimes, NeverLessThanABlockAndNeverMoreThanAStep) {
-    StepTimes slow(64, 2048, 1.7);
+TEST(StepTimes, NeverLessThanTheLeastAndNeverMoreThanAStep) {
+    StepTimes slow = times_of(1.7);
     longest_step(slow, 300, 0.001, 0.01);
-    EXPECT_EQ(slow.n_prefill_rows(0), 64u);
-    StepTimes fast(64, 512, 1.7);
+    EXPECT_EQ(slow.n_rows_beside(kDecodes, 0), 8u);
+    EXPECT_EQ(slow.n_rows_beside(90, 0), 38u) << "what fills the smallest step with half as many or more";
+    EXPECT_EQ(slow.n_rows_beside(241, 0), 15u);
+    StepTimes fast = times_of(1.7, 512);
     longest_step(fast, 300, 0.01, 1e-9);
-    EXPECT_EQ(fast.n_prefill_rows(0), 512u);
-    // A step smaller than a block.
-    StepTimes small(64, 16, 1.7);
-    EXPECT_EQ(small.n_prefill_rows(0), 64u);
+    EXPECT_EQ(fast.n_rows_beside(kDecodes, 0), 504u);
+}
+
+// Seconds of a step on a device that computes only full ones (an H200, a 7B model and eight adapters).
+double seconds_of(uint32_t n_rows) {
+    static const std::map<uint32_t, double> kSeconds = {{48, 7.0e-3}, {64, 7.5e-3}, {96, 9.0e-3}, {128, 10.1e-3}, {192, 13.7e-3}, {256, 15.0e-3}};
+    return kSeconds.lower_bound(n_rows)->second;
+}
+
+// By the row, a small step costs more than a large one: 55 us in 64 rows, 42 in 128. Whoever takes the one for the other stays with small ones.
+TEST(StepTimes, WhatASmallStepCostsByTheRowDoesNotKeepItFromGrowing) {
+    StepTimes times = times_of(1.8, 256);
+    const auto settle = [&](uint32_t n_decodes, double quiet, int n_steps) {
+        for (int i = 0; i < 20; ++i) times.observe(n_decodes, {0, 0, 0}, quiet);
+        uint32_t n_full = 0;
+        for (int i = 0; i < n_steps; ++i) {
+            const uint32_t n = times.n_rows_beside(n_decodes, 0);
+            // Every eighth step the prompts end before the step is full.
+            const uint32_t n_taken = i % 8 == 0 ? n / 2 : n, total = n_decodes + n_taken;
+            times.observe(total, {n_taken, 0, 0}, n_taken == 0 ? quiet : seconds_of(total));
+            if (n + n_decodes == 128) ++n_full;
+        }
+        return n_full;
+    };
+    settle(20, 5.3e-3, 40);
+    EXPECT_EQ(times.n_rows_beside(20, 0), 76u) << "9.0 of 9.5 ms";
+    EXPECT_GT(settle(30, 6.2e-3, 2 * StepTimes::kTrialEvery), StepTimes::kTrialEvery / 2);
+    EXPECT_EQ(times.n_rows_beside(30, 0), 98u) << "10.1 of 11.2 ms";
+}
+
+// Prompts that end before the step is full say that it takes too long, too.
+TEST(StepTimes, StepsThatAreNeverFullAreLearnedFrom) {
+    StepTimes times = times_of(1.8);
+    times.observe(kDecodes, {}, 5e-3);
+    uint32_t n_slow = 0;
+    for (int i = 0; i < 5000; ++i) {
+        const uint32_t n = std::min(times.n_rows_beside(kDecodes, 0), 50u), total = kDecodes + n;
+        const double seconds = n == 0 ? 5e-3 : total <= 48 ? 6e-3 : 20e-3;
+        times.observe(total, {n, 0, 0}, seconds);
+        n_slow += seconds > 9e-3;
+    }
+    EXPECT_LT(n_slow, 5000 * 8 / StepTimes::kTrialEvery);
+}
+
+TEST(StepTimes, AVerdictOnShorterContextsIsTriedAgainByLongerOnes) {
+    StepTimes times = times_of(1.7);
+    longest_step(times, 30000, kQuiet, kRow * 4);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 3000), 16u);
+    longest_step(times, 2 * StepTimes::kTrialEvery, kQuiet, kRow, 3000);
+    EXPECT_GE(times.n_rows_beside(kDecodes, 3000), 40u);
+}
+
+TEST(StepTimes, WhatFitsIsNotFoundAgainSizeBySizeWhenDecodesBecomeFewer) {
+    StepTimes times = times_of(1.8, 256);
+    for (int i = 0; i < 100; ++i) {
+        const uint32_t n = times.n_rows_beside(120, 0);
+        times.observe(120 + n, {n, 0, 0}, n == 0 ? 10e-3 : 15e-3);
+    }
+    ASSERT_EQ(times.n_rows_beside(120, 0), 136u);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 248u);
+}
+
+TEST(StepTimes, WhatFitsALongContextFitsAShortOne) {
+    StepTimes times = times_of(1.7);
+    longest_step(times, 200, kQuiet, kRow, 5000);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 5000), 56u);
+    EXPECT_GE(times.n_rows_beside(kDecodes, 0), 56u);
+}
+
+TEST(StepTimes, AStepMayHaveAllItsRows) {
+    StepTimes times = times_of(1.7, 1000);
+    longest_step(times, 300, kQuiet, 1e-9);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 992u);
+    StepTimes one = times_of(1.7, 1);
+    longest_step(one, 100);
+    EXPECT_EQ(one.n_rows_alone(0), 1u);
+}
+
+// Prompts that never give a step without any (with log-probabilities of each token they have a row in each step) hold up no other prompt.
+TEST(StepTimes, StepsWithoutPromptsAreAskedForNowAndThenOnly) {
+    StepTimes times = times_of(1.7);
+    longest_step(times, 200);
+    uint32_t n_none = 0;
+    for (int i = 0; i < 2000; ++i) {
+        n_none += times.n_rows_beside(kDecodes, 0) == 0;
+        times.observe(kDecodes + 1, {1, 0, 0}, kQuiet);
+    }
+    EXPECT_GE(n_none, 5u);
+    EXPECT_LE(n_none, 9u);
 }
 
 // Prompts that never end, of a device that takes `fixed` and `row` for each row; returns the rows of the last step.
@@ -112,41 +238,44 @@ uint32_t alone_after(StepTimes& times, uint32_t n_steps, double fixed, double ro
     return times.n_rows_alone(0);
 }
 
+StepTimes alone_times(uint32_t n_rows_max, double alone_s) {
+    return StepTimes(RowSizes(model::buckets_up_to(n_rows_max), n_rows_max), kBesideMin, 1.7, alone_s);
+}
+
 TEST(StepTimes, AStepOfPromptsAloneTakesItsTimeAndNoLonger) {
-    StepTimes slow(16, 2048, 1.7, 0.1);
+    StepTimes slow = alone_times(2048, 0.1);
     EXPECT_EQ(alone_after(slow, 50, 0.002, 0.001), 96u);
-    // 17,000 rows/s: a step of 2,048 rows takes 120 ms.
-    StepTimes fast(16, 8192, 1.7, 0.12);
-    EXPECT_NEAR(alone_after(fast, 50, 0.0, 1.0 / 17000), 2040, 16);
-    StepTimes limited(16, 1000, 1.7, 0.1);
+    // 17,500 rows/s: a step of 2,048 rows takes 117 ms.
+    StepTimes fast = alone_times(8192, 0.12);
+    EXPECT_EQ(alone_after(fast, 50, 0.0, 1.0 / 17500), 2048u);
+    StepTimes limited = alone_times(1000, 0.1);
     EXPECT_EQ(alone_after(limited, 50, 0.0, 1e-6), 1000u);
-    StepTimes very_slow(16, 2048, 1.7, 0.1);
+    StepTimes very_slow = alone_times(2048, 0.1);
     EXPECT_EQ(alone_after(very_slow, 50, 0.0, 1.0), StepTimes::kAloneRowsMin);
 }
 
 TEST(StepTimes, ShortPromptsAloneDoNotSayWhatLongOnesTake) {
-    StepTimes times(16, 2048, 1.7, 0.1);
+    StepTimes times = alone_times(2048, 0.1);
     uint32_t n = alone_after(times, 50, 0.008, 0.00005);
-    ASSERT_GE(n, 1800u);
+    ASSERT_GE(n, 1500u);
     for (int i = 0; i < 100; ++i) times.observe_alone(20, 0, 0.008 + 20 * 0.00005);
     EXPECT_EQ(times.n_rows_alone(0), n);
 }
 
 TEST(StepTimes, AloneItRecoversFromASlowFirstStepOfAShape) {
-    StepTimes times(16, 2048, 1.7, 0.1);
+    StepTimes times = alone_times(2048, 0.1);
     times.observe_alone(times.n_rows_alone(0), 0, 3.0);
     EXPECT_EQ(times.n_rows_alone(0), StepTimes::kAloneRowsMin);
-    EXPECT_GE(alone_after(times, 10, 0.008, 0.00005), 900u);
-    EXPECT_GE(alone_after(times, 30, 0.008, 0.00005), 1800u);
+    EXPECT_GE(alone_after(times, 10, 0.008, 0.00005), 768u);
+    EXPECT_GE(alone_after(times, 30, 0.008, 0.00005), 1536u);
 }
 
 TEST(StepTimes, RowsOfSeveralContextsAreCountedByWhatTheyCost) {
-    StepTimes times(16, 2048, 1.7);
+    StepTimes times = alone_times(2048, 0.1);
     EXPECT_EQ(times.n_equivalent(64, 0, 16000), 64.0) << "nothing is known yet";
-    times.observe(0, 0, kQuiet);
     for (int i = 0; i < 20; ++i) {
-        times.observe(32, 500, kQuiet + 32 * kRow);
-        times.observe(32, 16000, kQuiet + 32 * kRow * 4);
+        times.observe_alone(1024, 500, 1024 * kRow);
+        times.observe_alone(1024, 16000, 1024 * kRow * 4);
     }
     EXPECT_NEAR(times.n_equivalent(64, 500, 16000), 16.0, 0.01);
     EXPECT_NEAR(times.n_equivalent(64, 16000, 16000), 64.0, 0.01);

@@ -12,6 +12,7 @@ constexpr uint32_t kLargestRows = 128;   // of a tile that weights are read once
 constexpr uint32_t kSmallestRows = 16;
 constexpr uint32_t kInvariantRows = 32;  // whose cut of k all numbers of rows take with batch_invariant
 constexpr uint32_t kUnitsFallback = 64;
+constexpr double kFillSteps = 1.2;
 
 uint32_t staged_words(const CoopmatTile& tile) { return (tile.columns + tile.rows) * (tile.k / 8 + 1); }
 
@@ -21,7 +22,7 @@ struct Split {
 };
 
 // Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the measured
-// grids are bound by this, not by the sum of bytes), a step and a half for filling and emptying each, and the traffic of
+// grids are bound by this, not by the sum of bytes), kFillSteps for filling and emptying each, and the traffic of
 // partial results. `k_per_split` 0 tries all.
 Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
     const uint32_t steps = wish.stride / tile.k;
@@ -39,7 +40,7 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
         const uint32_t most = ceil_div(tiles * n_splits, units);
         const double busiest = std::max<double>(tile.pairs ? round_up(most, 2) : most, saturating);
         const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / units;
-        const double cost = tile.factor * busiest * (split_steps + 1.5) * step_bytes + partials;
+        const double cost = tile.factor * busiest * (split_steps + kFillSteps) * step_bytes + partials;
         if (cost < best.cost * 0.995) best = {cost, n_splits, split_steps * tile.k};
     }
     return best;
@@ -51,6 +52,9 @@ uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute
 
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
     const uint32_t slots_of_rows = tile.rows + 1;  // of matmul_adapters.glsl, 4 bytes each
+    // All threads together fetch whole rows of w with each load.
+    const uint32_t threads = tile.subgroups * caps.subgroup_size, words = tile.k / 8;
+    if (threads % words != 0 || tile.columns % (threads / words) != 0) return false;
     return stride % tile.k == 0 && padded(n) >= tile.columns && staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes &&
            tile.subgroups * caps.subgroup_size <= caps.max_workgroup_invocations;
 }

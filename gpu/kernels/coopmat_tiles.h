@@ -19,13 +19,15 @@ struct CoopmatTile {
     bool whole_k = false;  // never split: for wide matrices, whose tiles fill the device anyway
     bool pairs = false;    // two fill a multiprocessor, and one alone takes it as long as both
 };
-// The first one fits every matrix. Factors fitted to 40 products of 16 to 2,048 rows on an H200: what is chosen takes 1.02 of the
-// best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates).
+// The first one fits every matrix. Factors fitted to 43 products of 16 to 256 rows on an H200, those of tiles for more rows to 40 others: what is
+// chosen takes 1.02 of the best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates). Tiles of 96 and 144 columns
+// are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for each of 132 multiprocessors, but 2.24 of 128.
 constexpr std::array kCoopmatTiles = {
-    CoopmatTile{16, 64, 64, 4, 4, 1.23},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 1.00},
-    CoopmatTile{16, 128, 64, 8, 8, 1.28},  CoopmatTile{32, 64, 64, 4, 4, 0.98},              CoopmatTile{32, 128, 64, 8, 8, 0.94},
-    CoopmatTile{32, 64, 128, 4, 4, 0.81},  CoopmatTile{32, 128, 128, 4, 4, 0.88},            CoopmatTile{64, 192, 64, 8, 4, 1.11},
-    CoopmatTile{64, 128, 64, 4, 2, 0.97},  CoopmatTile{96, 192, 64, 8, 4, 1.03},             CoopmatTile{96, 128, 64, 4, 2, 0.89, true},
+    CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.81, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
+    CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{32, 64, 64, 4, 4, 1.23},
+    CoopmatTile{32, 128, 64, 8, 8, 0.93},  CoopmatTile{32, 64, 128, 4, 4, 0.84},             CoopmatTile{32, 128, 128, 4, 4, 0.87},
+    CoopmatTile{32, 144, 128, 6, 3, 1.04}, CoopmatTile{64, 192, 64, 8, 4, 1.44},             CoopmatTile{64, 128, 64, 4, 2, 0.99},
+    CoopmatTile{64, 96, 64, 4, 2, 0.97},   CoopmatTile{96, 192, 64, 8, 4, 1.11},             CoopmatTile{96, 128, 64, 4, 2, 0.88, true, false, true},
     CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
 

@@ -72,7 +72,6 @@ const uint kLoadRows = THREADS / kWords;           // rows that all threads toge
 const uint kSubRows = THREADS / SUBGROUP / SUB_N;  // subgroups along the rows of x
 const uint kMatsN = N_TILE / SUB_N / 16;
 const uint kMatsRows = ROWS / kSubRows / 16;
-const bool kXExact = ROWS * kWords % THREADS == 0;
 
 shared uvec4 stage[(N_TILE + ROWS) * kStride];
 
@@ -80,16 +79,20 @@ uvec4 held[kLoads];  // the next step
 uint64_t w_at, x_at;  // where this thread's first word of the next step lies
 uint64_t part_bytes;  // from the first part's rows of w to the second's
 
-bool has_x(uint i) { return kXExact || i * THREADS + gl_LocalInvocationIndex < ROWS * kWords; }
+// Where there are more loads than rows of x, the last load is of a row that this thread had before, with the same bits: a branch around a load
+// costs far more than the load.
+uint first_x_row() { return gl_LocalInvocationIndex / kWords % ROWS; }
+uint x_row_offset(const uint i) {
+    const uint rows = i * kLoadRows;
+    return i > 0 && rows + kLoadRows > ROWS && first_x_row() + rows >= ROWS ? rows - kLoadRows : rows;
+}
 
 void fetch() {
     [[unroll]] for (uint part = 0; part < kParts; ++part) {
         Words w = Words(w_at + part * part_bytes);
         [[unroll]] for (uint i = 0; i < kWLoads / kParts; ++i) held[part * (kWLoads / kParts) + i] = w.data[i * kLoadRows * (STRIDE / 8)];
     }
-    [[unroll]] for (uint i = 0; i < kXLoads; ++i) {
-        if (has_x(i)) held[kWLoads + i] = Words(x_at).data[i * kLoadRows * (STRIDE / 8)];
-    }
+    [[unroll]] for (uint i = 0; i < kXLoads; ++i) held[kWLoads + i] = Words(x_at).data[x_row_offset(i) * (STRIDE / 8)];
 }
 
 void advance(uint bytes) {
@@ -100,9 +103,8 @@ void advance(uint bytes) {
 void put() {
     const uint at = gl_LocalInvocationIndex / kWords * kStride + gl_LocalInvocationIndex % kWords;
     [[unroll]] for (uint i = 0; i < kWLoads; ++i) stage[at + i * kLoadRows * kStride] = held[i];
-    [[unroll]] for (uint i = 0; i < kXLoads; ++i) {
-        if (has_x(i)) stage[at + (N_TILE + i * kLoadRows) * kStride] = held[kWLoads + i];
-    }
+    const uint x_stage = (N_TILE + first_x_row()) * kStride + gl_LocalInvocationIndex % kWords;
+    [[unroll]] for (uint i = 0; i < kXLoads; ++i) stage[x_stage + x_row_offset(i) * kStride] = held[kWLoads + i];
 }
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
@@ -164,7 +166,7 @@ void main() {
     const uint first_row = gl_LocalInvocationIndex / kWords;
     const uint first_k = begin + gl_LocalInvocationIndex % kWords * 8;
     w_at = params.w + 2 * (uint64_t(n0 + first_row) * STRIDE + first_k);
-    x_at = params.x + 2 * (uint64_t(row0 + first_row) * STRIDE + first_k);
+    x_at = params.x + 2 * (uint64_t(row0 + first_x_row()) * STRIDE + first_k);
 
     part_bytes = 2 * uint64_t(params.n) * STRIDE;
 

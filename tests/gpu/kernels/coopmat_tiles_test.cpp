@@ -52,6 +52,24 @@ TEST(CoopmatTiles, EveryProductHasOneThatFits) {
     });
 }
 
+TEST(CoopmatTiles, NeedThreadsThatFetchWholeRows) {
+    DeviceCapabilities caps;
+    caps.n_compute_units_hint = 132;
+    caps.shared_memory_bytes = 48 * 1024;
+    caps.max_workgroup_invocations = 1024;
+    const auto fits_at = [&](const CoopmatTile& tile, uint32_t subgroup_size) {
+        caps.subgroup_size = subgroup_size;
+        return fits(tile, 37888, 3584, caps);
+    };
+    // 3 subgroups of 8 are 24 threads, 16 words a row.
+    EXPECT_FALSE(fits_at({16, 96, 128, 3, 3, 1.0}, 8));
+    for (const uint32_t size : {16u, 32u, 64u}) EXPECT_TRUE(fits_at({16, 96, 128, 3, 3, 1.0}, size)) << size;
+    // 512 threads fetch 64 rows of 64 elements, which do not divide 96.
+    EXPECT_FALSE(fits_at({64, 96, 64, 4, 2, 1.0}, 128));
+    EXPECT_TRUE(fits_at({64, 96, 64, 4, 2, 1.0}, 32));
+    for (const CoopmatTile& tile : kCoopmatTiles) EXPECT_TRUE(fits_at(tile, 32)) << tile.rows << "x" << tile.columns << "x" << tile.k;
+}
+
 // A row's bits must not depend on how many rows there are.
 TEST(CoopmatTiles, BatchInvariantCutsOfKAreTheSameForEveryNumberOfRows) {
     for_each_device([](const DeviceCapabilities& caps) {

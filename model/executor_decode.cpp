@@ -31,6 +31,7 @@ Status Executor::Impl::redo_in_flight() {
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
         step.shape.one_dispatch = false;
+        step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape));
         TRY(replay(step, *recording));
         if (step.n_masks > 0 && step.is_drawn) TRY(replay_draw(step));

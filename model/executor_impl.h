@@ -101,6 +101,10 @@ struct Executor::Impl {
     uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
         return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
     }
+    // Of a step of one row in one dispatch.
+    uint32_t decode_splits_for(uint32_t n_context) const {
+        return std::min(kernels->plan_decode_splits(decode_layers_shape(config, weights, 1), n_context), kDecodeSplitsMax);
+    }
     // Of a step with tiles, for the rows outside of them as well: they share the place of the partial results.
     uint32_t tile_splits_for(uint32_t n_tiles, uint32_t n_single_rows, uint32_t row_bucket, uint32_t n_context) const {
         const uint32_t tiles = kernels->plan_tile_splits(n_tiles, config.n_heads, n_context);

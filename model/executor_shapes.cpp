@@ -49,7 +49,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
     shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0 &&
                          (n_context <= kOneDispatchContextMax || options.decode == gpu::PersistentDecode::kOn);
-    if (shape.one_dispatch) shape.attention_splits = std::min(shape.attention_splits, kDecodeSplitsMax);
+    if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     return shape;
 }
@@ -83,9 +83,9 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             }
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
-                    const uint32_t splits = splits_for(1, std::min(n_context, kOneDispatchContextMax));
-                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = std::min(splits, kDecodeSplitsMax),
-                                   .rules = rules, .one_dispatch = true});
+                    for (uint32_t splits = decode_splits_for(std::min(n_context, kOneDispatchContextMax)); splits > 0; splits /= 2) {
+                        shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .rules = rules, .one_dispatch = true});
+                    }
                 }
             }
         }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -9,6 +10,8 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
+// Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
+constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
 
@@ -55,6 +58,11 @@ bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
     const DecodeLaunch launch = launch_of(caps, options_, shape);
     return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim / 8 <= launch.threads && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 4 == 0 &&
            launch.shared_bytes <= caps.shared_memory_bytes;
+}
+
+uint32_t KernelSet::plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const {
+    const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
+    return std::bit_floor(std::clamp(n_context / kTokensPerSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {

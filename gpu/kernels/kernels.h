@@ -205,6 +205,8 @@ class KernelSet {
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
     void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
     bool can_decode_layers(const DecodeLayersShape& shape) const;
+    // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once. shape.n_splits does not matter.
+    uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
 
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);

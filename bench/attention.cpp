@@ -62,7 +62,7 @@ class AttentionBench {
     }
 
     void prompts() {
-        wait_for_clock(device_, *portable_);
+        wait_for_clock(device_);
         for (const uint32_t context : options_.context) {
             for (const uint32_t rows : options_.rows) {
                 if (rows > context) continue;
@@ -84,7 +84,7 @@ class AttentionBench {
     }
 
     void decodes() {
-        wait_for_clock(device_, *portable_);
+        wait_for_clock(device_);
         for (const uint32_t context : options_.context) {
             for (const uint32_t rows : options_.decodes) {
                 const std::vector<float> want = once(*portable_, step_of(*portable_, rows, context, false), 1, false);

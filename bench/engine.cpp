@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/adapter_folders.h"
 #include "bench/adapter_mix.h"
 #include "bench/commands.h"
 #include "bench/results.h"
@@ -287,24 +288,10 @@ class EngineBench {
 
 uint32_t largest(const std::vector<uint32_t>& values) { return values.empty() ? 0 : *std::ranges::max_element(values); }
 
-// The folders named, or as many as are needed of a pattern DIR{}: DIR1, DIR2, ...
-std::vector<std::string> folders_of(const Options& options, uint32_t n) {
-    std::vector<std::string> folders;
-    for (const std::string& name : options.adapter_folders) {
-        const size_t at = name.find("{}");
-        if (at == std::string::npos) folders.push_back(name);
-        for (uint32_t i = 1; at != std::string::npos && i <= n; ++i) folders.push_back(name.substr(0, at) + std::to_string(i) + name.substr(at + 2));
-    }
-    return folders;
-}
-
 void run_engine(const CommonOptions& common, Options options) {
     if (options.label.empty()) options.label = std::filesystem::path(options.model).filename().string();
     const uint32_t n_adapters = largest(options.adapters);
-    const auto folders = folders_of(options, n_adapters);
-    if (folders.size() < n_adapters) {
-        stop_on_error(make_error(ErrorCode::kInvalidConfig, lorad::format("--adapters {}: only {} adapter folders are named", n_adapters, folders.size())));
-    }
+    const auto folders = adapter_folders(options.adapter_folders, n_adapters);
     server::LoadArguments arguments;
     arguments.device.device = common.device;
     arguments.folder = options.model;
@@ -330,17 +317,9 @@ void run_engine(const CommonOptions& common, Options options) {
     auto loaded = must(server::LoadedModel::load(arguments));
     Results::say(lorad::format("{} on {}, ready in {:.2f} s", options.label, loaded.device->capabilities().name,
                                std::chrono::duration<double>(Clock::now() - start).count()));
-    std::vector<adapters::MixLease> leases;
-    std::vector<uint32_t> slots;
-    std::vector<uint64_t> bytes;
-    for (uint32_t i = 0; i < n_adapters; ++i) {
-        const std::string name = lorad::format("a{}", i);
-        must(loaded.registry->load(name, folders[i]));
-        leases.push_back(must(loaded.registry->acquire(name)));
-        slots.push_back(leases.back().slot());
-        bytes.push_back(std::filesystem::file_size(std::filesystem::path(folders[i]) / "adapter_model.safetensors"));
-    }
-    EngineBench(*loaded.executor, options, slots, bytes, ceiling, *results).run();
+    const LoadedAdapters loaded_adapters = load_adapters(loaded, folders);
+    wait_for_clock(*loaded.device);
+    EngineBench(*loaded.executor, options, loaded_adapters.slots, loaded_adapters.bytes, ceiling, *results).run();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/adapter_folders.h"
 #include "bench/commands.h"
 #include "bench/model_shapes.h"
 #include "bench/results.h"
@@ -56,6 +57,8 @@ struct Options {
     std::vector<uint32_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     std::vector<uint32_t> context = {200};
     bool prompt = false;
+    uint32_t chunk = 0, adapters = 0;
+    std::vector<std::string> adapter_folders;
     uint32_t repeats = 10;
     bool sweep = false;
 };
@@ -285,30 +288,35 @@ void profile_model(const CommonOptions& common, const Options& options) {
     arguments.base_name = "base";
     arguments.kernel_path = common.kernel_path;
     const uint32_t rows_max = *std::ranges::max_element(options.rows), context_max = *std::ranges::max_element(options.context);
-    arguments.executor.n_positions_max = std::max(context_max, rows_max) + 64;
-    arguments.executor.n_rows_max = std::max(2048u, rows_max);
-    arguments.executor.n_sequences_max = std::max(64u, options.prompt ? 1 : rows_max);
+    arguments.executor.n_positions_max = std::max({context_max, rows_max, options.chunk}) + 64;
+    arguments.executor.n_rows_max = std::max(2048u, rows_max + options.chunk);
+    arguments.n_adapters_max = std::max(options.adapters, 1u);
+    arguments.executor.n_sequences_max = std::max(64u, options.prompt ? 1 : rows_max + 1);
     std::unique_ptr<Results> results;
     {
         const auto device = open_device(common);
         results = std::make_unique<Results>(common.json, device->capabilities());
     }
     const double ceiling = measure_ceiling(common, *results);
+    const auto folders = adapter_folders(options.adapter_folders, options.adapters);
     auto loaded = must(server::LoadedModel::load(arguments));
+    const LoadedAdapters loaded_adapters = load_adapters(loaded, folders);
+    wait_for_clock(*loaded.device);
     const std::string name = std::filesystem::path(options.model).filename().string();
     for (const uint32_t rows : options.rows) {
         for (const uint32_t context : options.context) {
-            const auto kernels = must(loaded.executor->profile({rows, context, options.prompt}, {}, options.repeats));
+            const auto kernels = must(loaded.executor->profile({.n_rows = rows, .n_context = context, .is_prompt = options.prompt, .n_chunk = options.chunk},
+                                                                loaded_adapters.slots, options.repeats));
             double total_us = 0;
             for (const gpu::KernelProfile& kernel : kernels) total_us += kernel.us / options.repeats;
-            results->say(lorad::format("{}, {} {}, context {}: {:.1f} us in kernels", name, rows, options.prompt ? "rows of a prompt" : "rows",
-                                       context, total_us));
+            results->say(lorad::format("{}, {} {}, context {}, {} rows of a prompt beside them, {} adapters: {:.1f} us in kernels", name, rows,
+                                       options.prompt ? "rows of a prompt" : "rows", context, options.chunk, options.adapters, total_us));
             for (const gpu::KernelProfile& kernel : kernels) {
                 const double calls = static_cast<double>(kernel.n_calls) / options.repeats, us = kernel.us / options.repeats;
                 const double gb_s = us > 0 ? static_cast<double>(kernel.bytes) / options.repeats / us * 1e-3 : 0;
                 Row row("model_kernel");
                 row.field("model", name).field("kernel", kernel.name).field("rows", rows).field("context", context);
-                row.field("prompt", options.prompt).field("calls", calls).field("us", us).field("share", us / total_us);
+                row.field("prompt", options.prompt).field("chunk", options.chunk).field("adapters", options.adapters).field("calls", calls).field("us", us).field("share", us / total_us);
                 row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats).field("gb_s", gb_s).field("of_ceiling", gb_s / ceiling);
                 row.field("samples", options.repeats);
                 results->add(std::move(row), lorad::format("  {:<36} {:6.0f} calls {:10.1f} us {:5.1f} %  {:8.2f} us each  {:8.1f} GB/s {:3.0f} % of the ceiling",
@@ -346,6 +354,9 @@ void add_kernels_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--model", options->model, "model folder: time each kernel of its step");
     command->add_option("--context", options->context, "with --model: positions that each row sees")->delimiter(',');
     command->add_flag("--prompt", options->prompt, "with --model: the rows are one prompt's");
+    command->add_option("--chunk", options->chunk, "with --model: rows of one prompt beside the decodes")->check(CLI::Range(0u, 65536u))->excludes("--prompt");
+    command->add_option("--adapter", options->adapter_folders, "with --model: adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");
+    command->add_option("--adapters", options->adapters, "with --model: how many of them the decodes have in turns; the prompt has the first");
     command->add_option("--repeats", options->repeats, "with --model")->check(CLI::Range(1u, 1000u));
     command->callback([options, &common] { run_kernels(common, *options); });
 }

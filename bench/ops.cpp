@@ -260,7 +260,7 @@ void add_ops_command(CLI::App& app, CommonOptions& common) {
         const auto device = open_device(common);
         Results results(common.json, device->capabilities());
         const auto kernels = must(gpu::KernelSet::create(*device, {.path = gpu::KernelPath::kPortable}));
-        wait_for_clock(*device, *kernels);
+        wait_for_clock(*device);
         OpsBench(*device, *kernels, *options, results).run();
     });
 }

@@ -175,11 +175,12 @@ double pool_gib(const CommonOptions& common, const gpu::Device& device) {
     return device.capabilities().is_cpu ? 1.0 / 16 : 6.0;
 }
 
-void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels) {
+void wait_for_clock(gpu::Device& device) {
     constexpr double kGib = 1.0;
     if (device.capabilities().is_cpu) return;
+    const auto kernels = must(gpu::KernelSet::create(device, {.path = gpu::KernelPath::kPortable}));
     WeightPool pool(device, gpu::ScalarType::kF16, kGib);
-    wait_for_clock(device, kernels, pool);
+    wait_for_clock(device, *kernels, pool);
 }
 
 double measure_ceiling(const CommonOptions& common, Results& results) {

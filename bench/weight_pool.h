@@ -42,7 +42,7 @@ class WeightPool {
 // A GPU that had nothing to do comes back to its clock over seconds of work (an H200 from 345 MHz: about five). Reads until that
 // gets no faster; what is measured right after is measured at full clock.
 void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool);
-void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels);
+void wait_for_clock(gpu::Device& device);
 
 // GB/s at which some kernel reads all of a slab at a time: the best of kernels that only read, and of a matrix times one row.
 // Adds its samples as a row "ceiling".

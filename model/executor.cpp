@@ -320,19 +320,22 @@ Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& wha
     CHECK(it.in_flight.empty());
     const uint32_t n_rows = what.n_rows, n_context = what.is_prompt ? what.n_rows : what.n_context;
     const uint32_t n_rows_max = what.is_prompt ? it.options.n_rows_max : it.options.n_sequences_max;
-    if (n_rows == 0 || n_rows > n_rows_max || n_context == 0 || n_context > it.options.n_positions_max) {
+    const uint64_t n_sequences = (what.is_prompt ? 0 : uint64_t{n_rows}) + (what.n_chunk > 0 ? 1 : 0);
+    if (n_rows == 0 || n_rows > n_rows_max || n_sequences > it.options.n_sequences_max || (what.is_prompt && what.n_chunk > 0) ||
+        uint64_t{n_rows} + what.n_chunk > it.options.n_rows_max || n_context == 0 || std::max(n_context, what.n_chunk) > it.options.n_positions_max) {
         return make_error(ErrorCode::kInvalidConfig,
-                          format("cannot profile {} rows with {} tokens of context: the limits are {} and {}", n_rows, n_context,
-                                 n_rows_max, it.options.n_positions_max));
+                          format("cannot profile {} rows with {} tokens of context and {} rows of a prompt: the limits are {} and {}, {} rows in all", n_rows,
+                                 n_context, what.n_chunk, n_rows_max, it.options.n_positions_max, it.options.n_rows_max));
     }
     StepBatch batch;
-    std::vector<BlockId> blocks(blocks_for_tokens(n_context));
-    if (what.is_prompt) {
+    std::vector<BlockId> blocks(blocks_for_tokens(std::max(n_context, what.n_chunk)));
+    const uint32_t n_prompt_rows = what.is_prompt ? n_rows : what.n_chunk;
+    if (n_prompt_rows > 0) {
         for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % it.plan.n_kv_blocks);
-        std::vector<TokenId> tokens(n_rows);
-        for (uint32_t i = 0; i < n_rows; ++i) tokens[i] = static_cast<TokenId>(i % it.config.vocab_size);
+        std::vector<TokenId> tokens(n_prompt_rows);
+        for (uint32_t i = 0; i < n_prompt_rows; ++i) tokens[i] = static_cast<TokenId>(i % it.config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[0];
-        batch.add_output(batch.add_rows(tokens, 0, blocks, slot) + n_rows - 1, false);
+        batch.add_output(batch.add_rows(tokens, 0, blocks, slot) + n_prompt_rows - 1, false);
     }
     for (uint32_t row = 0; row < n_rows && !what.is_prompt; ++row) {
         for (uint32_t i = 0; i < blocks.size(); ++i) {

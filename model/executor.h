@@ -108,10 +108,11 @@ class Executor {
     uint64_t n_recordings() const;  // made so far: replays make none
     bool decodes_in_one_dispatch() const;  // a step of one row without adapters: it passed its trial and nobody has given up since
 
-    // Decode rows that each see n_context positions, or the rows of one prompt.
+    // Decode rows that each see n_context positions, or the rows of one prompt, or decode rows and n_chunk rows of a prompt before them.
     struct ProfileStep {
         uint32_t n_rows = 1, n_context = 1;
         bool is_prompt = false;
+        uint32_t n_chunk = 0;
         proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
     };
     // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With adapter slots

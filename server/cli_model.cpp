@@ -217,9 +217,11 @@ Status run_profile(const ProfileArguments& arguments) {
     std::vector<uint32_t> slots;
     for (const LoraUse& use : lease.uses()) slots.push_back(use.slot);
     TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
-               loaded.executor->profile({arguments.n_rows, arguments.n_context, arguments.prompt,
-                                          arguments.sampling}, slots,
-                                        arguments.n_repeats));
+               loaded.executor->profile({.n_rows = arguments.n_rows,
+                                          .n_context = arguments.n_context,
+                                          .is_prompt = arguments.prompt,
+                                          .sampling = arguments.sampling},
+                                         slots, arguments.n_repeats));
     double total_us = 0;
     for (gpu::KernelProfile& kernel : kernels) {
         // Sums over all repeats become those of one step.

@@ -311,8 +311,12 @@ Status Engine::submit_step() {
         std::lock_guard lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
+    const uint64_t n_recordings = runner_.n_recordings();
     TRY(runner_.submit(batch_));
     in_flight_.push_back(std::move(flight));
+    if (runner_.n_recordings() != n_recordings) {
+        for (Flight& disturbed : in_flight_) disturbed.is_disturbed = true;
+    }
     ++n_submitted_;
     return ok_status();
 }

@@ -153,6 +153,7 @@ class Engine {
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
         bool is_prepared = false;  // its grammars' masks are made, and its draw is submitted
+        bool is_disturbed = false;  // something was recorded while it was submitted or in flight: its time says nothing
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
         double n_prompt_rows = 0;     // that cost what its rows of prompts do, if all saw so much

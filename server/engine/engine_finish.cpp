@@ -46,7 +46,9 @@ Status Engine::finish_step() {
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
-    if (flight.metrics.n_rows > flight.metrics.n_prefill_rows) {
+    if (flight.is_disturbed) {
+        // Nothing is learned from it.
+    } else if (flight.metrics.n_rows > flight.metrics.n_prefill_rows) {
         step_times_.observe(flight.metrics.n_rows, flight.prompts, flight.metrics.seconds);
     } else {
         step_times_.observe_alone(flight.n_prompt_rows, flight.prompt_context, flight.metrics.seconds);

@@ -29,6 +29,7 @@ class ExecutorRunner final : public StepRunner {
 
     std::span<uint32_t> masks() override { return executor_.masks(); }
     Result<bool> submit_draw() override { return executor_.submit_draw(); }
+    uint64_t n_recordings() const override { return executor_.n_recordings(); }
     Status health() const override { return queue_ == nullptr ? ok_status() : queue_->health(); }
 
     void use_merged(std::shared_ptr<const model::MergedWeights> merged) override {

@@ -39,6 +39,8 @@ class StepRunner {
     // had nothing left to do meanwhile.
     virtual std::span<uint32_t> masks() = 0;
     virtual Result<bool> submit_draw() = 0;
+    // Recordings made so far. A submit() that makes one takes its time on the engine's thread, so what is in flight seems to take longer, too.
+    virtual uint64_t n_recordings() const { return 0; }
     // An error once the device is lost, also where that was found by others than this class. Any thread.
     virtual Status health() const { return ok_status(); }
     // What batches with set_merged() run on from the next submit on; null: there will be none.

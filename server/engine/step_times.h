@@ -94,7 +94,7 @@ class StepTimes {
 
     static constexpr uint32_t kAloneRowsMin = 64;     // fewer cost the prompt more than they help others: the weights are read for them all the same
     static constexpr uint32_t kAloneRowsFirst = 256;  // before anything is known
-    static constexpr uint32_t kTrialEvery = 1024;     // steps with prompts and decodes
+    static constexpr uint32_t kTrialEvery = 512;      // steps with prompts and decodes
 
   private:
     // The median of the last few values.

@@ -457,5 +457,54 @@ TEST(Engine, FillsStepsWithPromptsBesideDecodes) {
     EXPECT_GE(n_full, 8u);
 }
 
+// A device whose steps take a millisecond on a clock of its own; the first large ones are recorded first, which takes twenty.
+class RecordingRunner final : public StepRunner {
+  public:
+    Status submit(const model::StepBatch& batch) override {
+        if (batch.n_rows() > 64 && n_recordings_ < kRecordings) {
+            ++n_recordings_;
+            now_ += std::chrono::milliseconds(20);
+        }
+        return inner_.submit(batch);
+    }
+    Result<StepResult> finish() override {
+        now_ += std::chrono::milliseconds(1);
+        return inner_.finish();
+    }
+    std::span<uint32_t> masks() override { return inner_.masks(); }
+    Result<bool> submit_draw() override { return inner_.submit_draw(); }
+    uint64_t n_recordings() const override { return n_recordings_; }
+    void use_merged(std::shared_ptr<const model::MergedWeights> merged) override { inner_.use_merged(std::move(merged)); }
+
+    static constexpr uint64_t kRecordings = 12;
+    FakeRunner inner_{256};
+    uint64_t n_recordings_ = 0;
+    std::chrono::steady_clock::time_point now_;
+};
+
+TEST(Engine, LearnsNothingFromStepsThatWaitedForARecording) {
+    RecordingRunner runner;
+    Metrics metrics({"base", model::kBlockTokens, 256, 4, "fake", "none", true});
+    EngineOptions options;
+    options.limits = {256, 8, model::kBlockTokens};
+    options.n_kv_blocks = 256;
+    options.clock = [&] { return runner.now_; };
+    Engine engine(runner, metrics, options);
+    const auto submit = [&](uint32_t n_prompt, uint32_t n_tokens) {
+        Request request;
+        request.prompt = prompt_of(n_prompt, n_prompt);
+        request.n_tokens_max = n_tokens;
+        request.sampling.temperature = 0.0f;
+        request.stream = std::make_shared<TokenStream>(n_tokens);
+        ASSERT_TRUE(engine.submit(std::move(request)).ok());
+    };
+    for (uint32_t i = 0; i < 3; i++) submit(5 + i, 500);
+    for (uint32_t i = 0; i < 4; i++) engine.step();
+    submit(9000, 1);
+    for (uint32_t i = 0; i < 40; i++) engine.step();
+    EXPECT_EQ(runner.n_recordings_, RecordingRunner::kRecordings);
+    EXPECT_EQ(runner.inner_.n_rows_max(), 256u) << "no step without a recording was slow";
+}
+
 }  // namespace
 }  // namespace lorad::server

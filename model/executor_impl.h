@@ -130,7 +130,11 @@ struct Executor::Impl {
     Status redo_in_flight();
     Status trial_step(uint32_t position, bool one_dispatch);
     Result<std::vector<float>> trial_logits(bool one_dispatch);
+    struct TrialTimes {
+        double separate_ms = 0, one_ms = 0;
+    };
     Result<double> trial_ms(bool one_dispatch);
+    Result<TrialTimes> trial_times();
     Status try_decode_layers();
     void free_retired() {
         std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <pthread.h>
 
@@ -311,12 +312,9 @@ Status Engine::submit_step() {
         std::lock_guard lock(watch_mutex_);
         if (watcher_) watcher_(common, batch_.n_rows());
     }
-    const uint64_t n_recordings = runner_.n_recordings();
     TRY(runner_.submit(batch_));
     in_flight_.push_back(std::move(flight));
-    if (runner_.n_recordings() != n_recordings) {
-        for (Flight& disturbed : in_flight_) disturbed.is_disturbed = true;
-    }
+    note_recordings();
     ++n_submitted_;
     return ok_status();
 }
@@ -336,7 +334,15 @@ Status Engine::prepare_draw() {
     chooser_.prepare(choices_, flight.n_masks, runner_.masks());
     flight.metrics.mask_seconds = std::chrono::duration<double>(time_now() - begin).count();
     TRY_ASSIGN(flight.metrics.has_waited, runner_.submit_draw());
+    note_recordings();
     return ok_status();
+}
+
+// After what may have made a recording.
+void Engine::note_recordings() {
+    const uint64_t before = std::exchange(n_recordings_, runner_.n_recordings());
+    if (before == n_recordings_) return;
+    for (Flight& disturbed : in_flight_) disturbed.is_disturbed = true;
 }
 
 // The output that chooses the token at `position`, or gives the hidden state before it.

@@ -189,6 +189,7 @@ class Engine {
     void publish_blocks(Sequence& sequence);
     Status submit_step();
     double n_prompt_rows(const Flight& flight) const;
+    void note_recordings();
     Status prepare_draw();
     void publish();
     Status finish_step();
@@ -233,7 +234,7 @@ class Engine {
     std::vector<Planned> planned_;  // of the step that is being made
     std::deque<Flight> in_flight_;  // oldest first, at most two
     std::vector<Retired> retired_;
-    uint64_t n_submitted_ = 0, n_finished_ = 0;
+    uint64_t n_submitted_ = 0, n_finished_ = 0, n_recordings_ = 0;
     std::chrono::steady_clock::time_point last_finish_;
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -35,6 +36,7 @@ class StepTimes {
         ++n_since_quiet_;
         if (prompts.n_rows == 0) {
             quiet_.add(seconds);
+            last_quiet_ = seconds;
             n_since_quiet_ = 0;
             return;
         }
@@ -47,11 +49,18 @@ class StepTimes {
         const bool is_slow = seconds > longest(), did_fit = timed.known() && fits(timed);
         const bool is_whole = sizes_[i] == n_rows && class_of(prompts.least_context) == context_class;
         if (!is_slow && !did_fit) {
-            if (!is_whole) return;
+            if (!is_whole) {
+                // Not more than a word against a few slow ones.
+                if (timed.known() && ptrdiff_t(timed.seconds.n_added()) < Recent::kKept) timed.seconds.add(seconds);
+                return;
+            }
             timed.seconds = {};  // where it was too slow before, that is over
         }
+        const bool was_too_slow = is_slow_for_now(timed);
         timed.seconds.add(seconds);
+        if (was_too_slow) return;  // nobody tried it: no reason to wait longer for the next trial
         timed.last = n_mixed_;
+        if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed)) next_trial_ = n_mixed_ + kTrialEvery / 2;
     }
 
     // A step of prompts alone; n_rows: as many rows behind `context` as cost what its rows do (n_equivalent). What a small one takes says little
@@ -76,11 +85,12 @@ class StepTimes {
     }
 
     // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to take too long, or the next
-    // larger one where that is not known, or was last seen kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min / 2
+    // larger one where that is not known, or was last tried kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min / 2
     // rows, or n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step takes without
     // them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
-        const uint32_t n_between = quiet_.known() ? 256 : 8;
+        const bool is_quiet_known = quiet_.known() && std::abs(last_quiet_ - quiet_.value()) <= kQuietChange * quiet_.value();
+        const uint32_t n_between = is_quiet_known ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
         const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ / 2);
         const size_t first = sizes_.index_of(smallest);
@@ -112,8 +122,9 @@ class StepTimes {
         size_t n_added() const { return n_added_; }
         double value() const { return median_; }
 
-      private:
         static constexpr ptrdiff_t kKept = 15;
+
+      private:
         std::array<double, kKept> values_{};
         size_t n_added_ = 0;
         double median_ = 0;
@@ -127,6 +138,7 @@ class StepTimes {
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
     static constexpr size_t kTrials = 3;                          // that show that a size is too slow: one may be the first of its shape
+    static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
 
     static uint32_t class_of(uint32_t context) {
         return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1);
@@ -157,9 +169,14 @@ class StepTimes {
         if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed);
         return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed); });
     }
+    bool is_slow_for_now(const Timed& timed) const {
+        return timed.seconds.n_added() >= kTrials && !fits(timed) && n_mixed_ - timed.last < kTrialEvery;
+    }
+    // Or a trial of another class or size has just been slow.
     bool is_too_slow(size_t size, uint32_t context_class) const {
         const Timed* timed = shorter(sized_[size], context_class);
-        return timed != nullptr && timed->seconds.n_added() >= kTrials && !fits(*timed) && n_mixed_ - timed->last < kTrialEvery;
+        if (timed == nullptr) return false;
+        return is_slow_for_now(*timed) || (timed->seconds.n_added() >= kTrials && !fits(*timed) && n_mixed_ < next_trial_);
     }
 
     const RowSizes sizes_;
@@ -168,7 +185,9 @@ class StepTimes {
     Recent quiet_;                        // seconds of a step without prompts
     std::vector<ByClass<Timed>> sized_;   // steps with prompts and decodes, by size
     ByClass<Recent> alone_rows_;          // seconds of a step of prompts alone, by their rows
+    double last_quiet_ = 0;
     uint64_t n_mixed_ = 0;                // steps with prompts and decodes
+    uint64_t next_trial_ = 0;             // n_mixed_ before which no size that was too slow is tried again
     uint32_t n_since_quiet_ = 0;
 };
 

@@ -182,6 +182,67 @@ TEST(StepTimes, StepsThatAreNeverFullAreLearnedFrom) {
     EXPECT_LT(n_slow, 5000 * 8 / StepTimes::kTrialEvery);
 }
 
+// One step in twenty takes three times as long, for no reason. Prompts that end early neither rule a size out by such steps nor keep it from
+// being tried again.
+TEST(StepTimes, NoiseDoesNotRuleOutWhatIsNeverFull) {
+    StepTimes times = times_of(1.8);
+    times.observe(kDecodes, {}, 5e-3);
+    uint64_t n_rows = 0;
+    for (int i = 0; i < 5000; ++i) {
+        const uint32_t n = std::min(times.n_rows_beside(kDecodes, 0), 30u);
+        n_rows += n;
+        times.observe(kDecodes + n, {n, 0, 0}, (n == 0 ? 5e-3 : 6e-3) * (i % 20 == 7 ? 3 : 1));
+    }
+    EXPECT_GT(n_rows, 5000 * 29u);
+}
+
+TEST(StepTimes, NoiseDoesNotKeepASizeFromBeingTriedAgain) {
+    StepTimes times = times_of(1.8, 128);
+    const auto run = [&](int n_steps, double seconds_of_128) {
+        for (int i = 0; i < n_steps; ++i) {
+            const uint32_t n = times.n_rows_beside(90, 0);
+            times.observe(90 + n, {n, 0, 0}, (n == 0 ? 5e-3 : seconds_of_128) * (i % 20 == 7 ? 3 : 1));
+        }
+    };
+    run(2000, 12e-3);
+    EXPECT_EQ(times.n_rows_beside(90, 0), kBesideMin);
+    run(2 * StepTimes::kTrialEvery, 8e-3);
+    EXPECT_EQ(times.n_rows_beside(90, 0), 38u);
+}
+
+TEST(StepTimes, FollowsWhatStepsTakeWithoutPromptsThoughPromptsNeverEnd) {
+    StepTimes times = times_of(1.8);
+    const auto n_slow_of = [&](int n_steps, double quiet) {
+        uint32_t n_slow = 0;
+        for (int i = 0; i < n_steps; ++i) {
+            const uint32_t n = times.n_rows_beside(20, 0);
+            const double seconds = n == 0 ? quiet : seconds_of(20 + n);
+            times.observe(20 + n, {n, 0, 0}, seconds);
+            n_slow += n > 0 && seconds > 1.8 * quiet;
+        }
+        return n_slow;
+    };
+    n_slow_of(3000, 7e-3);
+    EXPECT_EQ(times.n_rows_beside(20, 0), 108u) << "10.1 of 12.6 ms";
+    // 256 until the first step without prompts, then 8 of them, and none in 15 quicker ones.
+    EXPECT_LT(n_slow_of(3000, 5.3e-3), 256u + 8 * 16);
+    EXPECT_EQ(times.n_rows_beside(20, 0), 76u) << "9.0 of 9.5 ms";
+}
+
+TEST(StepTimes, ManyClassesOfContextsAreNotTriedAgainAtOnce) {
+    StepTimes times = times_of(1.8);
+    uint32_t n_slow = 0;
+    constexpr uint32_t kContexts[] = {0, 1500, 3000, 6000, 12000}, kSteps = 20000;
+    for (uint32_t i = 0; i < kSteps; ++i) {
+        const uint32_t context = kContexts[i % 5], n = times.n_rows_beside(kDecodes, context);
+        const double seconds = n == 0 ? 5e-3 : kDecodes + n <= 96 ? 8e-3 : 12e-3;
+        times.observe(kDecodes + n, {n, context, context}, seconds);
+        n_slow += i > 500 && seconds > 9e-3;
+    }
+    EXPECT_GT(n_slow, kSteps / StepTimes::kTrialEvery);
+    EXPECT_LT(n_slow, kSteps * 5 / 2 / StepTimes::kTrialEvery);
+}
+
 TEST(StepTimes, AVerdictOnShorterContextsIsTriedAgainByLongerOnes) {
     StepTimes times = times_of(1.7);
     longest_step(times, 30000, kQuiet, kRow * 4);

@@ -99,7 +99,7 @@ class MatmulGated : public KernelTest {
 TEST_F(MatmulGated, EqualsTheProductAndTheActivation) {
     uint32_t turn = 0;
     for (const Type type : {Type::kF16, Type::kBf16}) {
-        for (const uint32_t n_rows : {40u, 64u, 90u, 128u, 200u, 500u}) {
+        for (const uint32_t n_rows : {3u, 8u, 16u, 40u, 64u, 90u, 128u, 200u, 500u}) {
             const uint32_t bucket = n_rows < 128 ? n_rows + 3 : n_rows;
             check({.type = type, .ffn = 64 * (1 + ++turn % 5), .k = 64 * (1 + turn % 7), .n_rows = n_rows, .bucket = bucket,
                    .activation = turn % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh});

@@ -85,14 +85,14 @@ class StepTimes {
     }
 
     // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to take too long, or the next
-    // larger one where that is not known, or was last tried kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min / 2
-    // rows, or n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step takes without
+    // larger one where that is not known, or was last tried kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min
+    // rows, or an eighth less, and n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step takes without
     // them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         const bool is_quiet_known = quiet_.known() && std::abs(last_quiet_ - quiet_.value()) <= kQuietChange * quiet_.value();
         const uint32_t n_between = is_quiet_known ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
-        const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ / 2);
+        const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
         const size_t first = sizes_.index_of(smallest);
         if (!quiet_.known() || first == sizes_.n()) return smallest - n_decodes;
         size_t next = sizes_.n();  // above the largest one that fits

@@ -248,7 +248,6 @@ Status Engine::submit_step() {
     if (merged_ && !common.empty() && std::ranges::equal(common, merged_->uses)) batch_.set_merged();
     Flight flight;
     std::set<uint32_t> adapters;  // slots
-    uint32_t n_decode_rows = 0;
     const uint64_t time_ms = now_ms();
     for (Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
@@ -285,7 +284,6 @@ Status Engine::submit_step() {
         }
         sequence.served_ms = time_ms;
         if (sequence.n_computed < sequence.n_known()) continue;
-        if (is_decode) ++n_decode_rows;
         planned.position = sequence.n_known();
         uint32_t n_masks = batch_.n_masks();
         planned.output = add_output(sequence, first_row + planned.n_rows - 1, planned.position);
@@ -302,10 +300,10 @@ Status Engine::submit_step() {
     flight.n_outputs = batch_.n_outputs();
     flight.n_masks = batch_.n_masks();
     flight.metrics = {batch_.n_rows(), uint32_t(planned_.size()), uint32_t(adapters.size()),
-                      batch_.n_rows() - n_decode_rows, 0.0, batch_.is_merged()};
+                      flight.prompts.n_rows, 0.0, batch_.is_merged()};
     flight.metrics.is_masked = flight.n_masks > 0;
     flight.metrics.is_ahead = !in_flight_.empty();
-    flight.n_prompt_rows = n_prompt_rows(flight);
+    if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
     flight.planned = planned_;
     flight.submitted = time_now();
     {

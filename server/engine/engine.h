@@ -156,7 +156,7 @@ class Engine {
         bool is_disturbed = false;  // something was recorded while it was submitted or in flight: its time says nothing
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
-        double n_prompt_rows = 0;     // that cost what its rows of prompts do, if all saw so much
+        double n_prompt_rows = 0;     // without decodes: that cost what its rows do, if all saw so much
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
     };
@@ -181,7 +181,7 @@ class Engine {
     void apply(const StepPlan& plan);
     bool plan_and_apply();
     void deal_prompts();
-    void add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view);
+    void add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view, uint32_t n_decodes);
     void promote_starving_prompts();
     void admit(uint32_t n_admitted);
     void preempt(Sequence& sequence, bool has_yielded);
@@ -238,7 +238,6 @@ class Engine {
     std::chrono::steady_clock::time_point last_finish_;
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
-    uint32_t n_decodes_ = 0;  // of running_views_
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_
     std::vector<FairShare::Prompt> prompts_;   // that may have rows in the step
     std::vector<PromptTurn> turns_;

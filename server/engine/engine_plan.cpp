@@ -122,23 +122,23 @@ void Engine::make_views() {
 // How the rows that a step has for prompts are shared.
 void Engine::deal_prompts() {
     prompts_.clear();
-    n_decodes_ = uint32_t(std::ranges::count_if(running_views_, &SequenceView::is_decode));
+    const uint32_t n_decodes = uint32_t(std::ranges::count_if(running_views_, &SequenceView::is_decode));
     for (uint32_t i = 0; i < running_views_.size(); ++i) {
         SequenceView& view = running_views_[i];
-        if (view.n_known > view.n_computed + 1) add_prompt(*running_[i], i, view);
+        if (view.n_known > view.n_computed + 1) add_prompt(*running_[i], i, view, n_decodes);
     }
     for (uint32_t i = 0; i < waiting_views_.size(); ++i) {
-        add_prompt(*waiting_[order_[i].index], uint32_t(running_.size()) + i, waiting_views_[i]);
+        add_prompt(*waiting_[order_[i].index], uint32_t(running_.size()) + i, waiting_views_[i], n_decodes);
         prompts_.back().is_waiting = true;
         prompts_.back().is_starving = order_[i].is_starving;
     }
     turns_ = fair_share_.deal(prompts_, options_.limits.n_rows_max);
 }
 
-void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view) {
+void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& view, uint32_t n_decodes) {
     view.n_rows_beside = options_.n_prefill_rows_max > 0
                              ? options_.n_prefill_rows_max
-                             : step_times_.n_rows_beside(n_decodes_, view.n_computed);
+                             : step_times_.n_rows_beside(n_decodes, view.n_computed);
     view.n_rows_alone = step_times_.n_rows_alone(view.n_computed);
     if (prompts_.empty()) metrics_.set_prefill_chunk(view.n_rows_beside);
     prompts_.push_back({.index = index,
@@ -149,13 +149,12 @@ void Engine::add_prompt(const Sequence& sequence, uint32_t index, SequenceView& 
                         .is_starving = sequence.ticket.promoted()});
 }
 
-// Of the step that is being made.
+// Of the step that is being made, which has no decodes.
 double Engine::n_prompt_rows(const Flight& flight) const {
     double n = 0;
     for (const Planned& planned : planned_) {
         const Sequence& sequence = *planned.sequence;
-        bool is_decode = planned.n_rows == 1 && planned.output >= 0;
-        if (!is_decode) n += step_times_.n_equivalent(planned.n_rows, sequence.n_computed, flight.prompt_context);
+        n += step_times_.n_equivalent(planned.n_rows, sequence.n_computed, flight.prompt_context);
     }
     return n;
 }

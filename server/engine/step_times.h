@@ -30,8 +30,7 @@ class StepTimes {
         uint32_t n_rows = 0, least_context = 0, most_context = 0;
     };
 
-    // A step of n_rows that had decodes. Steps with a first recording of their shape, or whose pipelines are compiled first, are slow once, up to
-    // a hundred times over: hence medians.
+    // A step of n_rows that had decodes. Some steps are slow for no reason of their own: hence medians.
     void observe(uint32_t n_rows, const Prompts& prompts, double seconds) {
         ++n_since_quiet_;
         if (prompts.n_rows == 0) {
@@ -56,7 +55,7 @@ class StepTimes {
             }
             timed.seconds = {};  // where it was too slow before, that is over
         }
-        const bool was_too_slow = is_slow_for_now(timed);
+        const bool was_too_slow = was_found_slow(timed) && is_recent(timed);
         timed.seconds.add(seconds);
         if (was_too_slow) return;  // nobody tried it: no reason to wait longer for the next trial
         timed.last = n_mixed_;
@@ -137,7 +136,7 @@ class StepTimes {
     };
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
-    static constexpr size_t kTrials = 3;                          // that show that a size is too slow: one may be the first of its shape
+    static constexpr size_t kTrials = 3;                          // that show that a size is too slow
     static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
 
     static uint32_t class_of(uint32_t context) {
@@ -169,14 +168,12 @@ class StepTimes {
         if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed);
         return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed); });
     }
-    bool is_slow_for_now(const Timed& timed) const {
-        return timed.seconds.n_added() >= kTrials && !fits(timed) && n_mixed_ - timed.last < kTrialEvery;
-    }
-    // Or a trial of another class or size has just been slow.
+    bool was_found_slow(const Timed& timed) const { return timed.seconds.n_added() >= kTrials && !fits(timed); }
+    bool is_recent(const Timed& timed) const { return n_mixed_ - timed.last < kTrialEvery; }
+    // For now: its own last trial, or one of another class or size, was not long ago.
     bool is_too_slow(size_t size, uint32_t context_class) const {
         const Timed* timed = shorter(sized_[size], context_class);
-        if (timed == nullptr) return false;
-        return is_slow_for_now(*timed) || (timed->seconds.n_added() >= kTrials && !fits(*timed) && n_mixed_ < next_trial_);
+        return timed != nullptr && was_found_slow(*timed) && (is_recent(*timed) || n_mixed_ < next_trial_);
     }
 
     const RowSizes sizes_;

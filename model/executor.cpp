@@ -101,7 +101,8 @@ Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64
     if (known != slot.preludes.end()) return &known->second;
     // No barrier: the recordings before end with one, so the step before has read its state.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    recorder.copy(slot.state, 0, scratch.step_state, 0, size_class);
+    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), size_class);
+    TRY(kernels->status());
     TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
     return &slot.preludes.emplace(size_class, std::move(made)).first->second;
 }
@@ -121,7 +122,8 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
     std::optional<gpu::CommandBuffer>& known = slot.epilogues[logprobs ? 1 : 0];
     if (!known) {
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-        recorder.copy(scratch.results, 0, slot.results, 0, scratch.results.size());
+        kernels->copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
+        TRY(kernels->status());
         if (logprobs) recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
         TRY_ASSIGN(known, std::move(recorder).end());
     }

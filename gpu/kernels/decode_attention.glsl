@@ -85,7 +85,7 @@ float workgroup_max(float value) {
     value = subgroupMax(value);
     if (subgroupElect()) reduce_slots[gl_SubgroupID] = value;
     barrier();
-    for (uint i = 0; i < gl_NumSubgroups; i++) value = max(value, reduce_slots[i]);
+    for (uint i = 0; i < kSubgroups; i++) value = max(value, reduce_slots[i]);
     return value;
 }
 
@@ -151,7 +151,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
         [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
             uint chunk = c * 4 + quad_lane;
             if (kTeamLanes % 4 != 0 && chunk >= kTeamLanes) continue;
-            for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
+            [[unroll]] for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
         }
         score += subgroupShuffleXor(score, 1);
         score += subgroupShuffleXor(score, 2);
@@ -218,9 +218,9 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     }
     barrier();
     if (gl_SubgroupID == 0) {
-        uint n_sums = joins_teams() ? gl_NumSubgroups : kTeams;
+        uint n_sums = joins_teams() ? kSubgroups : kTeams;
         float sum_weights = 0.0;
-        for (uint i = 0; i < gl_NumSubgroups; i++) sum_weights += reduce_slots[i];
+        for (uint i = 0; i < kSubgroups; i++) sum_weights += reduce_slots[i];
         for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
             vec4 sum = vec4(0.0);
             for (uint m = 0; m < n_sums; m++) sum += uintBitsToFloat(staged[m * kTeamLanes * 2 + i]);

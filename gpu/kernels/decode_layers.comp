@@ -31,6 +31,8 @@ layout(constant_id = 9) const uint kLanes = 32;   // of a subgroup
 layout(constant_id = 10) const uint kStaged = 64;    // words of shared memory: the longest input of a product, or the sums of attention
 layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and subgroups
 layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
+layout(constant_id = 13) const uint kWorkgroups = 1;
+layout(constant_id = 14) const uint kSpeakers = 32;  // threads; one subgroup where a workgroup's subgroups run one after the other between barriers
 layout(push_constant, scalar) uniform Push { DecodeLayersParams p; };
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 v; };
@@ -39,6 +41,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Syn
 layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ChannelRef { uint64_t v; };
 
 const uint kThreads = gl_WorkGroupSize.x;
+const uint kSubgroups = kThreads / kLanes;
 const uint kQ = kQHeads * kHeadDim;
 // Rows of matrices are as long as their input rounded up to 64, the rest of them zero.
 const uint kHiddenStride = (kHidden + 63) / 64 * 64;
@@ -137,7 +140,7 @@ bool leaves_early() {
 void leave(uint epochs) {
     if (gl_LocalInvocationIndex != 0) return;
     SyncRef sync = SyncRef(p.sync);
-    if (atomicAdd(sync.v.left, 1u) != gl_NumWorkGroups.x - 1) return;
+    if (atomicAdd(sync.v.left, 1u) != kWorkgroups - 1) return;
     sync.v.epoch += epochs;
     sync.v.left = 0;
 }
@@ -208,37 +211,37 @@ void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
 
 #include "gpu/kernels/decode_attention.glsl"
 
-// ---- What becomes of a product's rows; the first subgroup, after a barrier ----
+// ---- What becomes of a product's rows, after a barrier ----
 
 float bias_of(uint64_t bias, uint row) { return bias == 0 ? 0.0 : FloatRef(bias + row * 4).v; }
 
-void keep_qkv(uint64_t bias, uint first, uint rows, uint per, uint epoch) {
-    for (uint i = gl_SubgroupInvocationID; i < rows; i += kLanes) {
-        say(kQkvChannel + first + i, floatBitsToUint(row_sum(i, kHiddenStride, kQkvTile, per) + bias_of(bias, first + i)), epoch);
+void keep_qkv(uint64_t bias, uint first, uint rows, uint epoch) {
+    for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
+        say(kQkvChannel + first + i, floatBitsToUint(row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile) + bias_of(bias, first + i)), epoch);
     }
 }
 
 // This workgroup's rows of the residual stream are the same for o and down.
 shared float own_x[kOwnRows];
 
-void add_to_x(uint64_t bias, uint first, uint rows, const uint k, const uint tile_rows, uint per, uint epoch) {
-    for (uint i = gl_SubgroupInvocationID; i < rows; i += kLanes) {
-        own_x[i] += row_sum(i, k, tile_rows, per) + bias_of(bias, first + i);
+void add_to_x(uint64_t bias, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
+    for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
+        own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(bias, first + i);
         say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
     }
 }
 
-float gated(uint64_t bias, uint first, uint i, uint half_count, uint per) {
-    float gate = row_sum(i, kHiddenStride, kRowsApart, per) + bias_of(bias, first + i);
-    float up = row_sum(half_count + i, kHiddenStride, kRowsApart, per) + bias_of(bias, kFfn + first + i);
+float gated(uint64_t bias, uint first, uint i, uint half_count) {
+    float gate = row_sum(i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, first + i);
+    float up = row_sum(half_count + i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, kFfn + first + i);
     return activate(gate, kSilu) * up;
 }
 
-void keep_act(uint64_t bias, uint first, uint half_count, uint per, uint epoch) {
-    for (uint i = gl_SubgroupInvocationID * 2; i < half_count; i += kLanes * 2) {
+void keep_act(uint64_t bias, uint first, uint half_count, uint epoch) {
+    for (uint i = gl_LocalInvocationIndex * 2; i < half_count; i += kSpeakers * 2) {
         vec2 pair = vec2(0.0);
-        if (first + i < kFfn) pair.x = gated(bias, first, i, half_count, per);
-        if (first + i + 1 < kFfn) pair.y = gated(bias, first, i + 1, half_count, per);
+        if (first + i < kFfn) pair.x = gated(bias, first, i, half_count);
+        if (first + i + 1 < kFfn) pair.y = gated(bias, first, i + 1, half_count);
         say(kActChannel + (first + i) / 2, pack_pair(pair, kType), epoch);
     }
 }
@@ -246,7 +249,7 @@ void keep_act(uint64_t bias, uint first, uint half_count, uint per, uint epoch) 
 void main() {
     StepRow row = step_row(p.step, 0).v;
     uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
-    bool speaks = gl_SubgroupID == 0;
+    bool speaks = gl_LocalInvocationIndex < kSpeakers;
     uint epoch = UintRef(p.sync).v;
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
@@ -254,11 +257,11 @@ void main() {
     barrier();
     uint first_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
     uint end_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart;
-    for (uint i = gl_SubgroupInvocationID; first_x + i < end_x && speaks; i += kLanes) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
+    for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
     fetch_gamma(layer_words[0][kInputNorm]);
     for (uint l = 0; l < p.n_layers; l++) {
-        uint first, rows, per;
+        uint first, rows;
         uint now = l % 2;
 
         stage_norm(l == 0, epoch);
@@ -266,48 +269,48 @@ void main() {
         epoch++;
         fetch_layer(l + 1);
         multiply(kHiddenStride, kQkvTile);
-        first = row0, rows = n_rows, per = per_subgroup;
+        first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, gl_WorkGroupID.x);
         barrier();
-        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, per, epoch);
+        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, epoch);
 
-        for (uint unit = gl_WorkGroupID.x; unit < kQHeads * kSplits; unit += gl_NumWorkGroups.x) {
+        for (uint unit = gl_WorkGroupID.x; unit < kQHeads * kSplits; unit += kWorkgroups) {
             if (unit != gl_WorkGroupID.x) tile = fetch_first_tile(l, row, table, unit);
             attend(l, row, table, unit % kQHeads, unit / kQHeads, tile, epoch);
         }
         if (kSplits > 1) {
-            for (uint head = gl_WorkGroupID.x; head < kQHeads && speaks; head += gl_NumWorkGroups.x) combine(head, epoch);
+            for (uint head = gl_WorkGroupID.x; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
         }
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         if (leaves_early()) return;
         multiply(kQStride, kOTile);
-        first = row0, rows = n_rows, per = per_subgroup;
+        first = row0, rows = n_rows;
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
         barrier();
-        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, per, epoch);
+        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
 
         stage_norm(false, epoch);
         if (leaves_early()) return;
         multiply(kHiddenStride, kRowsApart);
-        first = row0, rows = half_rows, per = per_subgroup;
+        first = row0, rows = half_rows;
         begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
         barrier();
-        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, per, epoch);
+        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         if (leaves_early()) return;
         multiply(kFfnStride, kRowsApart);
-        first = row0, rows = n_rows, per = per_subgroup;
+        first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
         begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
         fetch_gamma(layer_words[next][kInputNorm]);
         barrier();
         epoch++;
-        if (speaks) add_to_x(layer_words[now][kDownBias], first, rows, kFfnStride, kRowsApart, per, epoch);
+        if (speaks) add_to_x(layer_words[now][kDownBias], first, rows, kFfnStride, kRowsApart, epoch);
     }
-    for (uint i = gl_SubgroupInvocationID; first_x + i < end_x && speaks; i += kLanes) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
+    for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
     leave(2 * p.n_layers);
 }

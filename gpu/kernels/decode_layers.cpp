@@ -72,7 +72,8 @@ void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, con
     const Kernel* k = kernel("decode_layers", {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads,
                                                shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.ffn, shape.n_splits,
                                                caps.subgroup_size, launch.staged_words, launch.partials,
-                                               ceil_div(shape.hidden, launch.workgroups) + kRowsApart}, caps.subgroup_size);
+                                               ceil_div(shape.hidden, launch.workgroups) + kRowsApart, launch.workgroups,
+                                               caps.is_cpu ? caps.subgroup_size : launch.threads}, caps.subgroup_size);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1, {"decode_layers", layer_bytes(shape) * params.n_layers, 0});

@@ -12,8 +12,7 @@ uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 uint64_t matrix;
 uint row0, n_rows;         // of this workgroup; of gate and up: as many rows of each half
 uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump` further (gate and up)
-uint rows_max;             // where the last tile may begin
-uint per_subgroup;         // steps
+uint rows_end;             // where the last tile may begin
 uint tile_now, step_now, steps_left;  // to use next
 uint load_tile, load_step, loads_left;  // to load next
 uint64_t load_at;
@@ -22,7 +21,7 @@ uvec4 ring[kStepsAhead][kRowsApart];  // words of the next steps
 uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     uint row = tile * tile_rows;
     row += row0 + (row >= half_rows ? jump : 0);
-    if (kFfn % 64 != 0) row = min(row, rows_max);
+    if (kFfn % 64 != 0) row = min(row, rows_end);
     return matrix + uint64_t(row) * (k * 2) + gl_SubgroupInvocationID * 16;
 }
 
@@ -40,14 +39,19 @@ void next_load(const uint k, const uint tile_rows) {
 }
 
 // Neighbouring units for each workgroup, as equal as they come.
-uint share_begin(uint n_units, uint workgroup) { return n_units * workgroup / gl_NumWorkGroups.x; }
+uint share_begin(uint n_units, uint workgroup) { return n_units * workgroup / kWorkgroups; }
+uint share_max(uint n_units) { return (n_units + kWorkgroups - 1) / kWorkgroups; }
 
-void begin_loads(uint64_t w, const uint k, const uint tile_rows) {
+// Rows of the workgroup that has most. Shares of subgroups go by them in every workgroup, so that all divisors are constants.
+uint most_rows(const uint n) { return share_max(n / kRowsApart) * kRowsApart; }
+uint most_gate_up_rows() { return most_rows(kFfnStride) * 2; }
+uint steps_of_subgroup(const uint most, const uint k, const uint tile_rows) { return (most / tile_rows * steps_of(k) + kSubgroups - 1) / kSubgroups; }
+
+void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows) {
     matrix = w;
     uint all = n_rows / tile_rows * steps_of(k);
-    per_subgroup = max((all + gl_NumSubgroups - 1) / gl_NumSubgroups, 1);
-    uint first = min(gl_SubgroupID * per_subgroup, all);
-    steps_left = min(first + per_subgroup, all) - first;
+    uint first = min(gl_SubgroupID * steps_of_subgroup(most, k, tile_rows), all);
+    steps_left = min(steps_of_subgroup(most, k, tile_rows), all - first);
     tile_now = first / steps_of(k);
     step_now = first % steps_of(k);
     load_tile = tile_now;
@@ -68,8 +72,8 @@ void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows)
     row0 = share_begin(n / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
     n_rows = half_rows = share_begin(n / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
     jump = 0;
-    rows_max = n;
-    begin_loads(w, k, tile_rows);
+    rows_end = n;
+    begin_loads(w, most_rows(n), k, tile_rows);
 }
 
 // Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
@@ -79,8 +83,8 @@ void begin_gate_up(uint64_t w) {
     half_rows = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
     n_rows = half_rows * 2;
     jump = kFfn - half_rows;
-    rows_max = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
-    begin_loads(w, kHiddenStride, kRowsApart);
+    rows_end = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
+    begin_loads(w, most_gate_up_rows(), kHiddenStride, kRowsApart);
 }
 
 // A subgroup has at most one tile in common with the one before, so tile + subgroup is a place of its own for each part of a tile.
@@ -116,7 +120,8 @@ void multiply(const uint k, const uint tile_rows) {
 }
 
 // After a barrier behind multiply().
-float row_sum(uint row, const uint k, const uint tile_rows, uint per) {
+float row_sum(uint row, const uint most, const uint k, const uint tile_rows) {
+    const uint per = steps_of_subgroup(most, k, tile_rows);
     uint tile = row / tile_rows;
     uint first = tile * steps_of(k) / per;
     uint last = ((tile + 1) * steps_of(k) - 1) / per;

@@ -22,6 +22,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/attention.params.h"
+#include "gpu/kernels/copy_words.params.h"
 #include "gpu/kernels/decode_layers.params.h"
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/extras.params.h"
@@ -210,6 +211,9 @@ class KernelSet {
 
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
+
+    // to = from, a multiple of 16 bytes; either may lie in host memory.
+    void copy_words(Recorder& recorder, DeviceAddress from, DeviceAddress to, uint64_t n_bytes);
 
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.

@@ -1,29 +1,43 @@
 // Part of decode_layers.comp: q, k and v of the row, attention over the cache, and where the context is cut the joining of its parts.
 // ---- Attention: one workgroup for each query head and split of the context ----
 
-const uint kQuads = kThreads / 4;
-const uint kTeamLanes = kHeadDim / 8;
-const uint kTeams = kThreads / kTeamLanes;            // tokens whose values are added at once
-const uint kPerTeam = (kQuads + kTeams - 1) / kTeams;  // of a tile of kQuads tokens
-const uint kChunksPerLane = (kTeamLanes + 3) / 4;
+// Each subgroup attends to tokens of its own: four lanes for a token's score, and teams of lanes that have all elements of a head for its value.
+// Subgroups meet only when all tokens are done.
+const uint kSubTokens = kLanes / 4;               // of a tile, for each subgroup
+const uint kTileTokens = kSubgroups * kSubTokens;
+const uint kHeadChunks = kHeadDim / 8;            // words of 16 bytes
+const uint kTeamLanes = kHeadChunks < kLanes ? kHeadChunks : kLanes;
+const uint kTeams = kLanes / kTeamLanes;          // of a subgroup
+const uint kKeyChunks = (kHeadChunks + 3) / 4;    // of a token, for each lane of its four
+const uint kValueChunks = (kHeadChunks + kTeamLanes - 1) / kTeamLanes;
+const uint kValueTokens = (kSubTokens + kTeams - 1) / kTeams;  // of a tile, for each team
 const bool kTileAhead = kHeadDim <= 128;  // two tiles of larger heads would take all registers
 shared vec4 head_q[kHeadDim / 4];  // turned and scaled
 shared float head_kv[2][kHeadDim];  // the row's own, rounded as the cache rounds
 shared float head_raw[3][kHeadDim];
+shared float head_inverse[2];  // of q and k, where they are normed
+shared float tops[kSubgroups], totals[kSubgroups];
 const uint kPreparing = (3 * kHeadDim + kThreads - 1) / kThreads;
 vec2 turns[kPreparing];  // cos, sin of this thread's elements of q and k; the same for all layers
-shared float weights[kQuads];
 
 uint64_t token_address(uint64_t kv, uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
     return kv + (uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token % kBlockTokens) * (kHeadDim * 2);
 }
 
+// Subgroup 0 for q, the last one for k; the same subgroup where there is only one.
+void norm_heads(uint64_t q_gamma, uint64_t k_gamma) {
+    for (uint which = 0; which < 2; which++) {
+        if (gl_SubgroupID != (which == 0 ? 0 : kSubgroups - 1) || (which == 0 ? q_gamma : k_gamma) == 0) continue;
+        float squares = 0.0;
+        for (uint i = gl_SubgroupInvocationID; i < kHeadDim; i += kLanes) squares = fma(head_raw[which][i], head_raw[which][i], squares);
+        squares = subgroupAdd(squares);
+        if (subgroupElect()) head_inverse[which] = inversesqrt(squares / float(kHeadDim) + p.eps);
+    }
+}
+
 float normed(uint which, uint d, uint64_t gamma) {
-    if (gamma == 0) return head_raw[which][d];
-    float squares = 0.0;
-    for (uint i = 0; i < kHeadDim; i++) squares = fma(head_raw[which][i], head_raw[which][i], squares);
-    return head_raw[which][d] * inversesqrt(squares / float(kHeadDim) + p.eps) * FloatRef(gamma + d * 4).v;
+    return gamma == 0 ? head_raw[which][d] : head_raw[which][d] * head_inverse[which] * FloatRef(gamma + d * 4).v;
 }
 
 void fetch_turns(uint position) {
@@ -63,11 +77,16 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
         head_raw[which][i % kHeadDim] = uintBitsToFloat(hear(look(place), place, epoch));
     }
     barrier();
+    uint64_t q_gamma = layer_words[l % 2][kQNorm], k_gamma = layer_words[l % 2][kKNorm];
+    if ((q_gamma | k_gamma) != 0) {
+        norm_heads(q_gamma, k_gamma);
+        barrier();
+    }
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint i = gl_LocalInvocationIndex + j * kThreads;
         uint which = i / kHeadDim, d = i % kHeadDim;
-        if (which == 0) head_q[d / 4][d % 4] = turned(0, d, layer_words[l % 2][kQNorm], turns[j]) * p.scale;
-        if (which == 1) head_kv[0][d] = rounded_f16(turned(1, d, layer_words[l % 2][kKNorm], turns[j]));
+        if (which == 0) head_q[d / 4][d % 4] = turned(0, d, q_gamma, turns[j]) * p.scale;
+        if (which == 1) head_kv[0][d] = rounded_f16(turned(1, d, k_gamma, turns[j]));
         if (which == 2) head_kv[1][d] = rounded_f16(head_raw[2][d]);
     }
     barrier();
@@ -78,15 +97,6 @@ void prepare_head(uint l, StepRow row, uint head, bool writes, uint epoch) {
         uint64_t line = uint64_t((row.kv_slot / kBlockTokens * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + row.kv_slot % kBlockTokens;
         UintRef(kv + line * (kHeadDim * 2) + d * 2).v = packHalf2x16(vec2(head_kv[plane][d], head_kv[plane][d + 1]));
     }
-}
-
-// The largest value of a workgroup, the same in every thread; a barrier lies between two calls.
-float workgroup_max(float value) {
-    value = subgroupMax(value);
-    if (subgroupElect()) reduce_slots[gl_SubgroupID] = value;
-    barrier();
-    for (uint i = 0; i < kSubgroups; i++) value = max(value, reduce_slots[i]);
-    return value;
 }
 
 struct Span {
@@ -102,26 +112,28 @@ Span span_of(uint l, StepRow row, uint split) {
     return Span(begin, min(begin + share, end));
 }
 
-// What a thread needs of one tile, kQuads tokens.
+// What a lane needs of its subgroup's tokens of one tile.
 struct Tile {
-    uvec4 keys[8];  // of its quad's token; kChunksPerLane of them
-    uvec4 values[9];  // kPerTeam
+    uvec4 keys[8];    // kKeyChunks, of its four's token
+    uvec4 values[8];  // kValueTokens * kValueChunks
 };
 
 Tile fetch_tile(uint64_t kv, uint64_t table, uint tile, uint end, uint kv_head) {
     Tile fetched;
-    [[unroll]] for (uint c = 0; c < 8; c++) fetched.keys[c] = uvec4(0);
-    [[unroll]] for (uint i = 0; i < 9; i++) fetched.values[i] = uvec4(0);
-    if (tile >= end) return fetched;
-    uint thread = gl_LocalInvocationIndex;
-    uint64_t key = token_address(kv, table, min(tile + thread / 4, end - 1), 0, kv_head);
-    [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
-        uint chunk = c * 4 + thread % 4;
-        if (kTeamLanes % 4 == 0 || chunk < kTeamLanes) fetched.keys[c] = Words(key + chunk * 16).v;
+    [[unroll]] for (uint c = 0; c < 8; c++) fetched.keys[c] = fetched.values[c] = uvec4(0);
+    uint first = tile + gl_SubgroupID * kSubTokens, lane = gl_SubgroupInvocationID;
+    if (first >= end) return fetched;
+    uint64_t key = token_address(kv, table, min(first + lane / 4, end - 1), 0, kv_head);
+    [[unroll]] for (uint c = 0; c < kKeyChunks; c++) {
+        uint chunk = c * 4 + lane % 4;
+        if (kHeadChunks % 4 == 0 || chunk < kHeadChunks) fetched.keys[c] = Words(key + chunk * 16).v;
     }
-    [[unroll]] for (uint i = 0; i < kPerTeam; i++) {
-        uint token = min(tile + thread / kTeamLanes + i * kTeams, end - 1);
-        fetched.values[i] = Words(token_address(kv, table, token, 1, kv_head) + thread % kTeamLanes * 16).v;
+    [[unroll]] for (uint i = 0; i < kValueTokens; i++) {
+        uint64_t value = token_address(kv, table, min(first + lane / kTeamLanes + i * kTeams, end - 1), 1, kv_head);
+        [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
+            uint chunk = c * kTeamLanes + lane % kTeamLanes;
+            if (kHeadChunks % kTeamLanes == 0 || chunk < kHeadChunks) fetched.values[i * kValueChunks + c] = Words(value + chunk * 16).v;
+        }
     }
     return fetched;
 }
@@ -133,109 +145,141 @@ Tile fetch_first_tile(uint l, StepRow row, uint64_t table, uint unit) {
     return fetch_tile(layer_words[l % 2][kKv], table, span.begin, span.end, unit % kQHeads / (kQHeads / kKvHeads));
 }
 
-// Teams of one subgroup add up by shuffles where lanes of the same elements are a power of two apart.
-bool joins_teams() { return kTeamLanes < kLanes && (kTeamLanes & (kTeamLanes - 1)) == 0; }
+// A lane's part of what its subgroup has attended to.
+struct Attended {
+    float top, total;          // the same top in all lanes; parts of the total
+    vec4 lo[4], hi[4];  // kValueChunks; parts of the sums, by teams
+};
+
+float score_sum(float part) {
+    part += subgroupShuffleXor(part, 1);
+    return part + subgroupShuffleXor(part, 2);
+}
+
+// The row's own token, which only one subgroup counts.
+void attend_to_self(inout Attended a) {
+    uint lane = gl_SubgroupInvocationID;
+    float score = 0.0;
+    [[unroll]] for (uint c = 0; c < kKeyChunks; c++) {
+        uint chunk = c * 4 + lane % 4;
+        if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
+        [[unroll]] for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
+    }
+    a.top = score_sum(score);
+    a.total = lane == 0 ? 1.0 : 0.0;
+    if (lane >= kTeamLanes) return;
+    [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
+        uint chunk = c * kTeamLanes + lane;
+        if (kHeadChunks % kTeamLanes != 0 && chunk >= kHeadChunks) continue;
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            a.lo[c][e] = head_kv[1][chunk * 8 + e];
+            a.hi[c][e] = head_kv[1][chunk * 8 + 4 + e];
+        }
+    }
+}
+
+// The subgroup has at least one token in this tile.
+void attend_to_tile(inout Attended a, Tile fetched, uint n_tokens) {
+    uint lane = gl_SubgroupInvocationID;
+    float score = 0.0;
+    [[unroll]] for (uint c = 0; c < kKeyChunks; c++) {
+        uint chunk = c * 4 + lane % 4;
+        if (kHeadChunks % 4 != 0 && chunk >= kHeadChunks) continue;
+        score = dot8(unpack8(fetched.keys[c], 1), Eight(head_q[chunk * 2], head_q[chunk * 2 + 1]), score);
+    }
+    score = score_sum(score);
+    if (lane / 4 >= n_tokens) score = kMinusInf;
+    float new_top = max(a.top, subgroupMax(score));
+    float weight = exp(score - new_top), fade = exp(a.top - new_top);
+    a.top = new_top;
+    a.total = fma(a.total, fade, lane % 4 == 0 ? weight : 0.0);
+    [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
+        a.lo[c] *= fade;
+        a.hi[c] *= fade;
+    }
+    [[unroll]] for (uint i = 0; i < kValueTokens; i++) {
+        uint token = lane / kTeamLanes + i * kTeams;
+        float share = subgroupShuffle(weight, min(token, kSubTokens - 1) * 4);
+        if (token >= kSubTokens) share = 0.0;
+        [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
+            Eight value = unpack8(fetched.values[i * kValueChunks + c], 1);
+            a.lo[c] = fma(value.lo, vec4(share), a.lo[c]);
+            a.hi[c] = fma(value.hi, vec4(share), a.hi[c]);
+        }
+    }
+}
+
+// Adds up what teams have, in the lanes of the first one, and leaves it in `staged` for all subgroups to be joined.
+void keep_attended(Attended a) {
+    uint lane = gl_SubgroupInvocationID;
+    a.total = subgroupAdd(a.total);
+    if (subgroupElect()) {
+        tops[gl_SubgroupID] = a.top;
+        totals[gl_SubgroupID] = a.total;
+    }
+    [[unroll]] for (uint c = 0; c < kValueChunks; c++) {
+        vec4 lo = a.lo[c], hi = a.hi[c];
+        [[unroll]] for (uint team = 1; team < kTeams; team++) {
+            uint from = min(lane + team * kTeamLanes, kLanes - 1);
+            lo += subgroupShuffle(a.lo[c], from);
+            hi += subgroupShuffle(a.hi[c], from);
+        }
+        uint chunk = c * kTeamLanes + lane;
+        if (lane < kTeamLanes && chunk < kHeadChunks) {
+            staged[(gl_SubgroupID * kHeadChunks + chunk) * 2] = floatBitsToUint(lo);
+            staged[(gl_SubgroupID * kHeadChunks + chunk) * 2 + 1] = floatBitsToUint(hi);
+        }
+    }
+}
+
+// The first subgroup, after a barrier: all subgroups' sums, which are said to others.
+void join_subgroups(uint head, uint split, uint epoch) {
+    float top = kMinusInf, total = 0.0;
+    [[unroll]] for (uint s = 0; s < kSubgroups; s++) top = max(top, tops[s]);
+    float shift = top == kMinusInf ? 0.0 : top;  // a part of the context without tokens
+    [[unroll]] for (uint s = 0; s < kSubgroups; s++) total = fma(totals[s], exp(tops[s] - shift), total);
+    for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint s = 0; s < kSubgroups; s++) {
+            sum = fma(uintBitsToFloat(staged[s * kHeadChunks * 2 + i]), vec4(exp(tops[s] - shift)), sum);
+        }
+        if (kSplits == 1) {
+            keep_attention(head, i, sum / total, epoch);
+            continue;
+        }
+        uint place = kPartialsChannel + (head * kSplits + split) * (kHeadDim + 2);
+        if (i == 0) {
+            say(place, floatBitsToUint(top), epoch);
+            say(place + 1, floatBitsToUint(total), epoch);
+        }
+        for (uint c = 0; c < 4; c++) say(place + 2 + i * 4 + c, floatBitsToUint(sum[c]), epoch);
+    }
+}
 
 void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fetched, uint epoch) {
     uint kv_head = head / (kQHeads / kKvHeads);
     uint64_t kv = layer_words[l % 2][kKv];
-    prepare_head(l, row, head, split == 0 && head % (kQHeads / kKvHeads) == 0, epoch);
-    uint thread = gl_LocalInvocationIndex;
     Span span = span_of(l, row, split);
-    uint quad = thread / 4, quad_lane = thread % 4;
-    uint team = thread / kTeamLanes, team_lane = thread % kTeamLanes;
-    float top = kMinusInf, total = 0.0;
-    vec4 lo = vec4(0.0), hi = vec4(0.0);
-    if (split == kSplits - 1) {
-        float score = 0.0;
-        [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
-            uint chunk = c * 4 + quad_lane;
-            if (kTeamLanes % 4 != 0 && chunk >= kTeamLanes) continue;
-            [[unroll]] for (uint e = 0; e < 8; e++) score = fma(head_q[chunk * 2 + e / 4][e % 4], head_kv[0][chunk * 8 + e], score);
-        }
-        score += subgroupShuffleXor(score, 1);
-        score += subgroupShuffleXor(score, 2);
-        top = score;
-        if (thread == 0) total = 1.0;
-        if (team == 0) {
-            for (uint c = 0; c < 4; c++) {
-                lo[c] = head_kv[1][team_lane * 8 + c];
-                hi[c] = head_kv[1][team_lane * 8 + 4 + c];
-            }
-        }
-    }
-    for (uint tile = span.begin; tile < span.end; tile += kQuads) {
-        uint n_tokens = min(kQuads, span.end - tile);
-        Tile next;
-        if (kTileAhead) next = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);  // on its way while this one is used
-        float score = 0.0;
-        [[unroll]] for (uint c = 0; c < kChunksPerLane; c++) {
-            uint chunk = c * 4 + quad_lane;
-            if (kTeamLanes % 4 != 0 && chunk >= kTeamLanes) continue;
-            score = dot8(unpack8(fetched.keys[c], 1), Eight(head_q[chunk * 2], head_q[chunk * 2 + 1]), score);
-        }
-        score += subgroupShuffleXor(score, 1);
-        score += subgroupShuffleXor(score, 2);
-        if (quad >= n_tokens) score = kMinusInf;
-        float new_top = max(top, workgroup_max(score));
-        float weight = exp(score - new_top);
-        float fade = exp(top - new_top);
-        top = new_top;
-        total *= fade;
-        lo *= fade;
-        hi *= fade;
-        if (quad_lane == 0) {
-            weights[quad] = weight;
-            total += weight;
-        }
-        barrier();
-        if (team < kTeams) {
-            [[unroll]] for (uint i = 0; i < kPerTeam; i++) {
-                uint token = team + i * kTeams;
-                if (token >= n_tokens) continue;
-                Eight value = unpack8(fetched.values[i], 1);
-                lo = fma(value.lo, vec4(weights[token]), lo);
-                hi = fma(value.hi, vec4(weights[token]), hi);
-            }
-        }
+    Tile next;
+    if (kTileAhead) next = fetch_tile(kv, table, span.begin + kTileTokens, span.end, kv_head);
+    prepare_head(l, row, head, split == 0 && head % (kQHeads / kKvHeads) == 0, epoch);
+    Attended a;
+    a.top = kMinusInf;
+    a.total = 0.0;
+    [[unroll]] for (uint c = 0; c < kValueChunks; c++) a.lo[c] = a.hi[c] = vec4(0.0);
+    if (split == kSplits - 1 && gl_SubgroupID == 0) attend_to_self(a);
+    for (uint tile = span.begin; tile + gl_SubgroupID * kSubTokens < span.end; tile += kTileTokens) {
+        attend_to_tile(a, fetched, span.end - tile - gl_SubgroupID * kSubTokens);
+        // Two tiles are on their way while one is used.
         if (kTileAhead) fetched = next;
-        else fetched = fetch_tile(kv, table, tile + kQuads, span.end, kv_head);
+        uint after = kTileAhead ? 2 * kTileTokens : kTileTokens;
+        Tile later = fetch_tile(kv, table, tile + after, span.end, kv_head);
+        if (kTileAhead) next = later;
+        else fetched = later;
     }
+    keep_attended(a);
     barrier();
-    total = subgroupAdd(total);
-    if (subgroupElect()) reduce_slots[gl_SubgroupID] = total;
-    uint place = team;
-    if (joins_teams()) {
-        [[unroll]] for (uint m = kTeamLanes; m < kLanes; m *= 2) {
-            lo += subgroupShuffleXor(lo, m);
-            hi += subgroupShuffleXor(hi, m);
-        }
-        place = gl_SubgroupID;
-    }
-    if (joins_teams() ? gl_SubgroupInvocationID < kTeamLanes : team < kTeams) {
-        staged[(place * kTeamLanes + team_lane) * 2] = floatBitsToUint(lo);
-        staged[(place * kTeamLanes + team_lane) * 2 + 1] = floatBitsToUint(hi);
-    }
-    barrier();
-    if (gl_SubgroupID == 0) {
-        uint n_sums = joins_teams() ? kSubgroups : kTeams;
-        float sum_weights = 0.0;
-        for (uint i = 0; i < kSubgroups; i++) sum_weights += reduce_slots[i];
-        for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {
-            vec4 sum = vec4(0.0);
-            for (uint m = 0; m < n_sums; m++) sum += uintBitsToFloat(staged[m * kTeamLanes * 2 + i]);
-            if (kSplits == 1) {
-                keep_attention(head, i, sum / sum_weights, epoch);
-            } else {
-                uint place = kPartialsChannel + (head * kSplits + split) * (kHeadDim + 2);
-                if (i == 0) {
-                    say(place, floatBitsToUint(top), epoch);
-                    say(place + 1, floatBitsToUint(sum_weights), epoch);
-                }
-                for (uint c = 0; c < 4; c++) say(place + 2 + i * 4 + c, floatBitsToUint(sum[c]), epoch);
-            }
-        }
-    }
+    if (gl_SubgroupID == 0) join_subgroups(head, split, epoch);
     barrier();
 }
 

@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
+constexpr uint32_t kHeadDimMax = 256;  // what a lane fetches of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
 constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
@@ -34,11 +35,12 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     if (launch.workgroups == 0 || caps.subgroup_size == 0) return launch;
     const uint32_t q_size = shape.n_q_heads * shape.head_dim, n_qkv = q_size + 2 * shape.n_kv_heads * shape.head_dim;
     const uint32_t longest = std::max({padded(shape.hidden), padded(q_size), padded(shape.ffn)});
-    // Attention keeps two words for each thread there.
-    launch.staged_words = std::max(round_up(longest / 8, caps.subgroup_size), launch.threads * 2);
+    const uint32_t n_subgroups = ceil_div(launch.threads, caps.subgroup_size);
+    // Attention keeps a head there for each subgroup.
+    launch.staged_words = std::max(round_up(longest / 8, caps.subgroup_size), n_subgroups * shape.head_dim / 4);
     const uint32_t most_rows = ceil_div(std::max({n_qkv, shape.hidden, padded(shape.ffn) * 2}), launch.workgroups) + 2 * kRowsApart;
-    launch.partials = most_rows + ceil_div(launch.threads, caps.subgroup_size) * kRowsApart;
-    const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + launch.threads;
+    launch.partials = most_rows + n_subgroups * kRowsApart;
+    const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
     launch.shared_bytes = launch.staged_words * uint64_t{16} + launch.partials * 4 + attention_bytes + 1024 + 64;
     return launch;
 }
@@ -56,7 +58,7 @@ bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
     // Without being asked only where 16-bit activations are the rule, and where the driver tells how many multiprocessors there are.
     if (options_.decode == PersistentDecode::kAuto && (caps.is_cpu || !ladder_.has(shape.type))) return false;
     const DecodeLaunch launch = launch_of(caps, options_, shape);
-    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim / 8 <= launch.threads && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 4 == 0 &&
+    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim <= kHeadDimMax && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 4 == 0 &&
            launch.shared_bytes <= caps.shared_memory_bytes;
 }
 

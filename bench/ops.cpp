@@ -31,7 +31,8 @@ using gpu::ScalarType;
 struct Options {
     std::vector<uint32_t> sizes = {512, 1024, 2048}, ranks = {4, 8, 16, 32, 64};
     uint32_t base_rank = 8, chain = 200, samples = 30, weight_sets = 1;
-    std::string sharing = "auto";
+    std::vector<std::string> sharing = {"auto"};
+    std::vector<uint32_t> threads = {0}, group_rows = {0}, slices = {0}, at_once = {0}, row_threads = {0};
 };
 
 uint16_t half_of(float value) {
@@ -51,11 +52,15 @@ class OpsBench {
     void run() {
         dispatch_alone();
         for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
-            for (const uint32_t n : options_.sizes) lora(type, n, options_.base_rank, true);
+            for (const uint32_t n : options_.sizes) {
+                if (options_.base_rank != 0) lora(type, n, options_.base_rank, true);
+            }
         }
         for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
             for (const uint32_t n : options_.sizes) {
-                for (const uint32_t rank : options_.ranks) lora(type, n, rank, false);
+                for (const uint32_t rank : options_.ranks) {
+                    if (rank != 0) lora(type, n, rank, false);
+                }
             }
         }
         for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
@@ -201,21 +206,58 @@ class OpsBench {
         const Buffer low = must(device_.create_buffer(gpu::kLoraVectorScratchBytes, gpu::MemoryKind::kDeviceLocal, "low"));
         stop_on_error(device_.uploader().fill_zero(low, 0, gpu::kLoraVectorScratchBytes));
         stop_on_error(device_.uploader().finish());
-        const gpu::LowSharing sharing = options_.sharing == "always"  ? gpu::LowSharing::kAlways
-                                        : options_.sharing == "never" ? gpu::LowSharing::kNever
-                                                                      : gpu::LowSharing::kAuto;
-        const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
-            const Set& set = sets[i % sets.size()];
-            kernels_.lora_vector(recorder, {x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
-                                            x[(i + 1) % 2].address(), low.address(), n, n, rank, scale}, type, type, sharing);
-        });
-        const std::string name = lorad::format("{} {} rank {} {}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type));
-        expect_alive(x[options_.chain % 2], n, type, name);
-        Row row("op");
-        row.field("op", with_base ? "base_lora" : "lora").field("n", n).field("rank", rank).field("type", gpu_type(type));
-        row.field("weight_sets", options_.weight_sets);
         const double elements = static_cast<double>(rank) * 2 * n + (with_base ? static_cast<double>(n) * n : 0);
-        report(std::move(row), us, name, elements * gpu::bytes_of(type));
+        for_lora_options([&](const gpu::LoraVectorOptions& how, const std::string& said, Row&& row) {
+            const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
+                const Set& set = sets[i % sets.size()];
+                kernels_.lora_vector(recorder, {x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
+                                                x[(i + 1) % 2].address(), low.address(), n, n, rank, scale}, type, type, how);
+            });
+            const std::string name = lorad::format("{} {} rank {} {}{}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type), said);
+            expect_alive(x[options_.chain % 2], n, type, name);
+            row.field("op", with_base ? "base_lora" : "lora").field("n", n).field("rank", rank).field("type", gpu_type(type));
+            row.field("weight_sets", options_.weight_sets);
+            report(std::move(row), us, name, elements * gpu::bytes_of(type));
+        });
+    }
+
+    using LoraMeasurement = std::function<void(const gpu::LoraVectorOptions& how, const std::string& said, Row&& row)>;
+
+    // Every combination of what LoRA's options list.
+    void for_lora_options(const LoraMeasurement& measure) {
+        for (const std::string& sharing : options_.sharing) {
+            for (const uint32_t threads : options_.threads) {
+                for (const uint32_t group_rows : options_.group_rows) {
+                    for (const uint32_t slices : options_.slices) {
+                        for (const uint32_t at_once : options_.at_once) {
+                            with_lora_options(sharing, {gpu::LowSharing::kAuto, threads, group_rows, slices, at_once}, measure);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    // What is automatic is neither said nor a field.
+    static void with_lora_options(const std::string& sharing, gpu::LoraVectorOptions how, const LoraMeasurement& measure) {
+        std::string said;
+        Row row("op");
+        if (sharing != "auto") {
+            how.sharing = sharing == "always" ? gpu::LowSharing::kAlways : gpu::LowSharing::kNever;
+            said += " sharing " + sharing;
+            row.field("sharing", sharing);
+        }
+        say(how.threads, "threads", said, row);
+        say(how.group_rows, "group_rows", said, row);
+        say(how.slices, "slices", said, row);
+        say(how.at_once, "at_once", said, row);
+        measure(how, said, std::move(row));
+    }
+
+    static void say(uint32_t value, const char* name, std::string& said, Row& row) {
+        if (value == 0) return;
+        said += lorad::format(" {} {}", name, value);
+        row.field(name, value);
     }
 
     void normalize(ScalarType type, gpu::RowOperation operation, const std::string& name) {
@@ -223,14 +265,18 @@ class OpsBench {
         // Near 1, because a chain takes its 200th power.
         const Buffer gamma = upload(random_values(kColumns, 1e-3, 1), ScalarType::kF32), beta = upload(random_values(kColumns, 1e-3), ScalarType::kF32);
         const float value = operation == gpu::RowOperation::kSoftmax ? 1.0f : 1e-5f;
-        const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
-            kernels_.row_normalize(recorder, operation, {x[i % 2].address(), x[(i + 1) % 2].address(), gamma.address(), beta.address(),
-                                                         kColumns, kColumns, kColumns, value}, type, kRows);
-        });
-        expect_alive(x[options_.chain % 2], kRows * kColumns, type, name);
-        Row row("op");
-        row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
-        report(std::move(row), us, lorad::format("{} [{}][{}] {}", name, kRows, kColumns, gpu_type(type)), 2.0 * kRows * kColumns * gpu::bytes_of(type));
+        for (const uint32_t threads : options_.row_threads) {
+            const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
+                kernels_.row_normalize(recorder, operation, {x[i % 2].address(), x[(i + 1) % 2].address(), gamma.address(), beta.address(),
+                                                             kColumns, kColumns, kColumns, value}, type, kRows, threads);
+            });
+            expect_alive(x[options_.chain % 2], kRows * kColumns, type, name);
+            Row row("op");
+            row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
+            std::string said;
+            say(threads, "row_threads", said, row);
+            report(std::move(row), us, lorad::format("{} [{}][{}] {}{}", name, kRows, kColumns, gpu_type(type), said), 2.0 * kRows * kColumns * gpu::bytes_of(type));
+        }
     }
 
     static const char* gpu_type(ScalarType type) { return type == ScalarType::kF32 ? "f32" : "f16"; }
@@ -249,13 +295,23 @@ void add_ops_command(CLI::App& app, CommonOptions& common) {
     auto options = std::make_shared<Options>();
     CLI::App* command = app.add_subcommand("ops", "single operations in dependent chains");
     command->add_option("--sizes", options->sizes)->delimiter(',')->check(CLI::Range(8u, 16384u));
-    command->add_option("--ranks", options->ranks, "of LoRA alone")->delimiter(',')->check(CLI::Range(1u, 512u));
-    command->add_option("--base-rank", options->base_rank, "of LoRA with its base")->check(CLI::Range(1u, 512u));
+    command->add_option("--ranks", options->ranks, "of LoRA alone; 0: none")->delimiter(',')->check(CLI::Range(0u, 512u));
+    command->add_option("--base-rank", options->base_rank, "of LoRA with its base; 0: none")->check(CLI::Range(0u, 512u));
     command->add_option("--chain", options->chain)->check(CLI::Range(1u, 100000u));
     command->add_option("--samples", options->samples)->check(CLI::Range(1u, 100000u));
     command->add_option("--weight-sets", options->weight_sets)->check(CLI::Range(1u, 64u));
     command->add_option("--sharing", options->sharing, "who computes A x: workgroups together, each by itself, or what is faster")
-        ->check(CLI::IsMember({"auto", "always", "never"}));
+        ->delimiter(',')->check(CLI::IsMember({"auto", "always", "never"}));
+    // Lists, a line for each value; 0: what is best for the size.
+    const auto power_of_two = CLI::Validator([](const std::string& text) {
+        uint32_t value = 0;
+        return CLI::detail::lexical_cast(text, value) && value <= 1024 && (value & (value - 1)) == 0 ? std::string() : text + " is not 0 or a power of two up to 1024";
+    }, "POWER_OF_TWO");
+    command->add_option("--threads", options->threads, "of a workgroup of LoRA, with or without its base")->delimiter(',')->check(power_of_two);
+    command->add_option("--group-rows", options->group_rows, "elements that such a workgroup computes")->delimiter(',')->check(power_of_two);
+    command->add_option("--slices", options->slices, "of k, joined through shared memory")->delimiter(',')->check(power_of_two);
+    command->add_option("--at-once", options->at_once, "chunks of rows that a subgroup asks for before it uses them")->delimiter(',')->check(power_of_two);
+    command->add_option("--row-threads", options->row_threads, "of a row of softmax and the norms")->delimiter(',')->check(power_of_two);
     command->callback([options, &common] {
         const auto device = open_device(common);
         Results results(common.json, device->capabilities());

@@ -60,6 +60,15 @@ enum class RowOperation : uint32_t { kSoftmax = 0, kLayerNorm = 1, kRmsNorm = 2 
 // Who computes A x in lora_vector: the workgroups together, each one all of it, or what is faster.
 enum class LowSharing : uint32_t { kAuto, kAlways, kNever };
 
+// To compare; 0: what is best for the size.
+struct LoraVectorOptions {
+    LowSharing sharing = LowSharing::kAuto;  // kAlways: where the device has 64-bit atomics
+    uint32_t threads = 0;     // of a workgroup, a power of two; halved until the device takes it
+    uint32_t group_rows = 0;  // of a workgroup, a power of two from 2 on and no more than threads
+    uint32_t slices = 0;      // of k, a power of two and no more than subgroups, joined through shared memory
+    uint32_t at_once = 0;     // units (one chunk of 8 weights for each lane) that a subgroup asks for before it uses them
+};
+
 // Whether a step of one row without adapters runs its layers in one dispatch: kAuto where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
@@ -243,9 +252,11 @@ class KernelSet {
 
     // y = W x + scale * B (A x) for one row of one adapter, in one dispatch. Moves W, A and B once.
     void lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
-                     LowSharing sharing = LowSharing::kAuto);
-    // Softmax, layer norm or RMS norm of each row, one type in and out. Moves the rows in and out.
-    void row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type, uint32_t rows);
+                     const LoraVectorOptions& options = {});
+    // Softmax, layer norm or RMS norm of each row, one type in and out. Moves the rows in and out. row_threads, to compare: a power of
+    // two of threads for a row; 0: what is best for the size.
+    void row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type, uint32_t rows,
+                       uint32_t row_threads = 0);
     // Reads memory and keeps nothing: the ceiling that benchmarks divide by. loads: 16-byte words of a thread in flight.
     void read_stream(Recorder& recorder, const ReadStreamParams& params, uint32_t loads);
 

@@ -1,13 +1,18 @@
 // lora_vector: y = W x + scale B (A x) for one row, in one dispatch
 //   W [n][k], A [rank][k], B [n][rank8]  WEIGHT_TYPE;  x [k], y [n]  ACT_TYPE
-// grid (ceil(n / kGroupRows), with kPolls > 0 rounded up to a power of two). Each workgroup computes kGroupRows elements of y. It needs all of A x:
-//   kPolls == 0  every workgroup computes it, reading all of A
-//   kPolls > 0   each subgroup of the grid computes some elements and publishes them; the workgroup goes on with its part of W x
-//                and then looks, at most kPolls times, whether all have arrived. If not, it computes A x itself, to the same
-//                bits: nothing ever depends on another workgroup's progress.
-// Moves W, B and, with kPolls > 0 and when nobody is late, A once.
+// grid (ceil(n / kGroupRows), with SHARED rounded up to a power of two). Each workgroup computes kGroupRows elements of y. It needs all of A x:
+//   without SHARED  every workgroup computes it beside its rows of W, reading all of A
+//   with SHARED     the workgroups compute a part of it each and tell it the others, a value and the number of the dispatch in one 64-bit word.
+//                   After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing, it computes A x itself,
+//                   to the same bits: nothing ever depends on another workgroup's progress.
+// A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory.
+// Moves W, B and, with SHARED and when nobody is late, A once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#ifdef SHARED
+#extension GL_EXT_shader_atomic_int64 : require
+#extension GL_KHR_memory_scope_semantics : require
+#endif
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/lora_vector.params.h"
 
@@ -18,124 +23,211 @@ layout(constant_id = 4) const uint kRank = 8;
 layout(constant_id = 5) const uint kGroupRows = 4;
 layout(constant_id = 6) const uint kParts = 1;  // threads that share one row of B; kGroupRows * kParts <= workgroup size
 layout(constant_id = 7) const uint kWithBase = 0;
-layout(constant_id = 8) const uint kPolls = 0;
+layout(constant_id = 8) const uint kSlices = 1;  // of k
+layout(constant_id = 9) const uint kRows = 1;    // of A and W whose words a subgroup asks for at once
+layout(constant_id = 10) const uint kSteps = 1;  // and how many words of each row a lane
+layout(constant_id = 11) const uint kPolls = 1;
 layout(push_constant, scalar) uniform Push { LoraVectorParams p; };
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SharedFloatRef { float v; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer SharedUintRef { uint v; };
-
+const uint kThreads = gl_WorkGroupSize.x;
 const uint kChunks = kK / 8;
+const uint kAllRows = kRank + (kWithBase != 0 ? kGroupRows : 0);  // A's rows, then this workgroup's of W
 const uint kRankChunks = (kRank + 7) / 8;
 const uint kPerPart = (kRankChunks + kParts - 1) / kParts;
-const uint kUnroll = 4;
+shared float sums[kSlices * kAllRows];
 shared float low[kRankChunks * 8];
 shared float base[kGroupRows];
 shared float parts[kGroupRows * kParts];
-shared uint all_arrived;
 
-uint64_t row_of(uint64_t matrix, uint row, uint stride) { return matrix + uint64_t(row) * stride * bytes_of(kWeightType); }
+uint first_row() { return gl_WorkGroupID.x * kGroupRows; }
+// The end of this workgroup's rows of A and W.
+uint rows_end() { return kWithBase == 0 ? kRank : kRank + min(kGroupRows, max(p.n, first_row()) - first_row()); }
 
-// Two rows of k weights times x, by one subgroup; the same bits for a row whichever its neighbour is.
-vec2 dot_rows(uint64_t first, uint64_t second) {
-    vec2 acc = vec2(0.0);
-    uint chunk = gl_SubgroupInvocationID;
-    for (; chunk + (kUnroll - 1) * gl_SubgroupSize < kChunks; chunk += kUnroll * gl_SubgroupSize) {
-        Eight a[kUnroll], b[kUnroll], v[kUnroll];
-        [[unroll]] for (uint u = 0; u < kUnroll; u++) {
-            a[u] = load8(first, chunk + u * gl_SubgroupSize, kWeightType);
-            b[u] = load8(second, chunk + u * gl_SubgroupSize, kWeightType);
-            v[u] = load8(p.x, chunk + u * gl_SubgroupSize, kActType);
-        }
-        [[unroll]] for (uint u = 0; u < kUnroll; u++) acc = vec2(dot8(a[u], v[u], acc.x), dot8(b[u], v[u], acc.y));
-    }
-    for (; chunk < kChunks; chunk += gl_SubgroupSize) {
-        Eight v = load8(p.x, chunk, kActType);
-        acc = vec2(dot8(load8(first, chunk, kWeightType), v, acc.x), dot8(load8(second, chunk, kWeightType), v, acc.y));
-    }
-    return subgroupAdd(acc);
+// Eight elements as they lie in memory, so that they need few registers on their way.
+struct Words {
+    uvec4 lo, hi;
+};
+
+Words load_words(uint64_t at, uint chunk, const uint type) {
+    at += uint64_t(chunk) * (type == 0 ? 32 : 16);
+    return Words(Uvec4Ref(at).v, type == 0 ? Uvec4Ref(at + 16).v : uvec4(0));
 }
 
-// Elements r and r + 1 of A x; beyond the rank the last row again, which is not used.
-vec2 low_pair(uint r) { return dot_rows(row_of(p.a, r, kK), row_of(p.a, min(r + 1, kRank - 1), kK)); }
+// This lane's eight elements of the chunks that begin there, one for each lane; zeros behind k. Where all is f32 they are two fours that lie
+// a four of every lane apart, so that neighbours load neighbouring 16 bytes.
+Words load_own(uint64_t at, uint begin, const uint type, bool whole) {
+    Words w = Words(uvec4(0), uvec4(0));
+    if (kWeightType == 0 && kActType == 0) {
+        uint four = begin * 2 + gl_SubgroupInvocationID;
+        if (whole || four < kChunks * 2) w.lo = Uvec4Ref(at + uint64_t(four) * 16).v;
+        four += gl_SubgroupSize;
+        if (whole || four < kChunks * 2) w.hi = Uvec4Ref(at + uint64_t(four) * 16).v;
+    } else if (whole || begin + gl_SubgroupInvocationID < kChunks) {
+        w = load_words(at, begin + gl_SubgroupInvocationID, type);
+    }
+    return w;
+}
 
-void compute_low() {
-    for (uint r = gl_SubgroupID * 2; r < kRank; r += gl_NumSubgroups * 2) {
-        vec2 pair = low_pair(r);
-        if (subgroupElect()) {
-            low[r] = pair.x;
-            if (r + 1 < kRank) low[r + 1] = pair.y;
+Eight eight_of(Words w, const uint type) { return type == 0 ? Eight(uintBitsToFloat(w.lo), uintBitsToFloat(w.hi)) : unpack8(w.lo, type); }
+
+uint64_t weights_of(uint row) {
+    uint64_t matrix = row < kRank ? p.a : p.w;
+    return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
+}
+
+// What one slice of k adds to kRows rows, first, first + stride, ... before end. All is asked for before anything is used; a row's
+// bits are the same whichever the others are.
+void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRows]) {
+    uint64_t weights[kRows];
+    [[unroll]] for (uint u = 0; u < kRows; u++) {
+        weights[u] = weights_of(min(first + u * stride, end - 1));
+        result[u] = 0.0;
+    }
+    uint apart = gl_SubgroupSize * kSlices;
+    bool whole = kChunks % (apart * kSteps) == 0;
+    for (uint begin = slice * gl_SubgroupSize; begin < kChunks; begin += apart * kSteps) {
+        Words v[kSteps], w[kSteps * kRows];
+        [[unroll]] for (uint s = 0; s < kSteps; s++) {
+            v[s] = load_own(p.x, begin + s * apart, kActType, whole);
+            [[unroll]] for (uint u = 0; u < kRows; u++) {
+                w[s * kRows + u] = Words(uvec4(0), uvec4(0));
+                if (u == 0 || first + u * stride < end) w[s * kRows + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
+            }
+        }
+        [[unroll]] for (uint s = 0; s < kSteps; s++) {
+            Eight x = eight_of(v[s], kActType);
+            [[unroll]] for (uint u = 0; u < kRows; u++) result[u] = dot8(eight_of(w[s * kRows + u], kWeightType), x, result[u]);
+        }
+    }
+    [[unroll]] for (uint u = 0; u < kRows; u++) result[u] = subgroupAdd(result[u]);
+}
+
+// Rows first, first + stride, ... before end: this subgroup's slices of them. A team is kSlices subgroups, or all where they are fewer.
+uint n_teams() { return max(gl_NumSubgroups / kSlices, 1); }
+uint my_team() { return gl_SubgroupID / kSlices; }
+
+void compute_rows(uint first, uint stride, uint end) {
+    if (my_team() >= n_teams()) return;
+    for (uint slice = gl_SubgroupID % kSlices; slice < kSlices; slice += gl_NumSubgroups) {
+        for (uint row = first; row < end; row += stride * kRows) {
+            float result[kRows];
+            slice_sums(slice, row, stride, end, result);
+            if (!subgroupElect()) continue;
+            [[unroll]] for (uint u = 0; u < kRows; u++) {
+                if (row + u * stride < end) sums[slice * kAllRows + row + u * stride] = result[u];
+            }
         }
     }
 }
 
-// Workgroups that have come, in all dispatches of this grid, which is a power of two: each dispatch begins at a multiple of it,
-// also when the count wraps.
-SharedUintRef arrivals() { return SharedUintRef(p.low + (kMaxRank + findMSB(gl_NumWorkGroups.x)) * 4); }
+#ifdef SHARED
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer CountRef { uint v; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ChannelRef { uint64_t v; };
+shared uint dispatch_epoch;
+shared uint is_late;
 
-// This workgroup's elements, and that it has come. Returns the count that says that all have.
-uint publish_low() {
-    uint n_subgroups = gl_NumWorkGroups.x * gl_NumSubgroups;
-    for (uint r = (gl_SubgroupID * gl_NumWorkGroups.x + gl_WorkGroupID.x) * 2; r < kRank; r += n_subgroups * 2) {
-        vec2 pair = low_pair(r);
-        if (subgroupElect()) {
-            SharedFloatRef(p.low + r * 4).v = pair.x;
-            if (r + 1 < kRank) SharedFloatRef(p.low + (r + 1) * 4).v = pair.y;
-        }
+uint64_t channel(uint slice, uint row) { return p.low + kLoraVectorCountBytes + uint64_t(slice * kRank + row) * 8; }
+
+// Workgroups are counted for each size of grid by itself, a power of two, so each dispatch begins at a multiple of it, also when the count
+// wraps. The number of the dispatch has that size in it and is never 0, what the memory holds at first.
+uint arrive() {
+    uint log_size = findMSB(gl_NumWorkGroups.x);
+    return (atomicAdd(CountRef(p.low + log_size * 4).v, 1u) >> log_size) << 5 | (log_size + 1);
+}
+
+// This workgroup's part of A x. The number of the dispatch is on its way meanwhile, asked for by a subgroup that has no row of A first.
+void publish_low() {
+    const uint kAsks = kThreads - 1;
+    uint epoch = 0;
+    if (gl_LocalInvocationIndex == kAsks) epoch = arrive();
+    uint first = my_team() * gl_NumWorkGroups.x + gl_WorkGroupID.x, stride = n_teams() * gl_NumWorkGroups.x;
+    compute_rows(first, stride, kRank);
+    if (gl_LocalInvocationIndex == kAsks) {
+        dispatch_epoch = epoch;
+        is_late = 0;
     }
-    memoryBarrierBuffer();
     barrier();
-    if (gl_LocalInvocationIndex != 0) return 0;
-    memoryBarrierBuffer();
-    uint before = atomicAdd(arrivals().v, 1);
-    return (before & ~(gl_NumWorkGroups.x - 1)) + gl_NumWorkGroups.x;
+    if (my_team() >= n_teams()) return;
+    for (uint slice = gl_SubgroupID % kSlices; slice < kSlices; slice += gl_NumSubgroups) {
+        for (uint row = first + gl_SubgroupInvocationID * stride; row < kRank; row += gl_SubgroupSize * stride) {
+            uint64_t word = uint64_t(floatBitsToUint(sums[slice * kAllRows + row])) | (uint64_t(dispatch_epoch) << 32);
+            atomicStore(ChannelRef(channel(slice, row)).v, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+        }
+    }
 }
 
-void take_low(uint wanted) {
-    if (gl_LocalInvocationIndex == 0) {
-        uint arrived = 0;
-        for (uint i = 0; i < kPolls && arrived == 0; i++) {
-            if (int(atomicAdd(arrivals().v, 0) - wanted) >= 0) arrived = 1;
+void take_low() {
+    uint polls = 0;
+    for (uint i = gl_LocalInvocationIndex; i < kRank * kSlices; i += kThreads) {
+        uint slice = i / kRank, row = i % kRank;
+        uint64_t word = 0;
+        do {
+            word = atomicLoad(ChannelRef(channel(slice, row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+        } while (uint(word >> 32) != dispatch_epoch && ++polls < kPolls);
+        if (uint(word >> 32) != dispatch_epoch) {
+            is_late = 1;
+            break;
         }
-        all_arrived = arrived;
+        sums[slice * kAllRows + row] = uintBitsToFloat(uint(word));
     }
     barrier();
-    memoryBarrierBuffer();
-    if (all_arrived == 0) {
-        compute_low();
-    } else {
-        for (uint r = gl_LocalInvocationIndex; r < kRank; r += gl_WorkGroupSize.x) low[r] = SharedFloatRef(p.low + r * 4).v;
+    if (is_late != 0) compute_rows(my_team(), n_teams(), kRank);
+}
+#endif
+
+float joined(uint row) {
+    float sum = 0.0;
+    for (uint slice = 0; slice < kSlices; slice++) sum += sums[slice * kAllRows + row];
+    return sum;
+}
+
+void join_slices() {
+    for (uint r = gl_LocalInvocationIndex; r < kRankChunks * 8; r += kThreads) low[r] = r < kRank ? joined(r) : 0.0;
+    if (kWithBase == 0) return;
+    // By other threads than those that have the elements of A x, where there are enough.
+    for (uint i = kThreads - 1 - gl_LocalInvocationIndex; i < kGroupRows; i += kThreads) base[i] = joined(kRank + i);
+}
+
+void write_rows() {
+    // 16-bit elements are written in pairs.
+    for (uint i = gl_LocalInvocationIndex * 2, n0 = first_row(); i < kGroupRows && n0 + i < p.n; i += kThreads * 2) {
+        vec2 result = vec2(0.0);
+        for (uint j = 0; j < kParts; j++) result += vec2(parts[i * kParts + j], parts[(i + 1) * kParts + j]);
+        result *= p.scale;
+        if (kWithBase != 0) result += vec2(base[i], base[i + 1]);
+        if (n0 + i + 1 >= p.n) result.y = 0.0;
+        if (kActType == 0) {
+            Vec2Ref(p.y + uint64_t(n0 + i) * 4).v = result;
+        } else {
+            UintRef(p.y + uint64_t(n0 + i) * 2).v = pack_pair(result, kActType);
+        }
     }
 }
 
 void main() {
-    uint thread = gl_LocalInvocationIndex;
-    uint n0 = gl_WorkGroupID.x * kGroupRows;
-    for (uint r = kRank + thread; r < kRankChunks * 8; r += gl_WorkGroupSize.x) low[r] = 0.0;
-    uint wanted = 0;
-    if (kPolls == 0) {
-        compute_low();
-    } else {
-        wanted = publish_low();
-    }
-    if (kWithBase != 0) {
-        // From the last subgroup on: the first ones have the elements of A x.
-        for (uint i = (gl_NumSubgroups - 1 - gl_SubgroupID) * 2; i < kGroupRows; i += gl_NumSubgroups * 2) {
-            vec2 pair = dot_rows(row_of(p.w, min(n0 + i, p.n - 1), kK), row_of(p.w, min(n0 + i + 1, p.n - 1), kK));
-            if (subgroupElect()) {
-                base[i] = pair.x;
-                base[i + 1] = pair.y;
-            }
-        }
-    }
-    // B is on its way while others are waited for.
-    uint row = thread / kParts, part = thread % kParts;
-    Eight b[kPerPart];
+    // B is on its way from the beginning.
+    uint row = gl_LocalInvocationIndex / kParts, part = gl_LocalInvocationIndex % kParts;
+    Words b[kPerPart];
     for (uint c = 0; c < kPerPart; c++) {
         uint chunk = part + c * kParts;
-        b[c] = Eight(vec4(0.0), vec4(0.0));
-        if (row < kGroupRows && chunk < kRankChunks) b[c] = load8(row_of(p.b, min(n0 + row, p.n - 1), kRankChunks * 8), chunk, kWeightType);
+        b[c] = Words(uvec4(0), uvec4(0));
+        if (row < kGroupRows && first_row() + row < p.n && chunk < kRankChunks) {
+            b[c] = load_words(p.b, (first_row() + row) * kRankChunks + chunk, kWeightType);
+        }
     }
-    if (kPolls > 0) take_low(wanted);
+#ifdef SHARED
+    publish_low();
+    if (first_row() >= p.n) return;  // here to make the grid a power of two
+    if (kWithBase != 0) {
+        // From the last team on: the first ones have rows of A.
+        compute_rows(kRank + n_teams() - 1 - min(my_team(), n_teams() - 1), n_teams(), rows_end());
+    }
+    take_low();
+#else
+    compute_rows(my_team(), n_teams(), rows_end());
+#endif
+    barrier();
+    join_slices();
     barrier();
     if (row < kGroupRows) {
         float sum = 0.0;
@@ -144,22 +236,10 @@ void main() {
             if (chunk >= kRankChunks) break;
             Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
                             vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
-            sum = dot8(b[c], v, sum);
+            sum = dot8(eight_of(b[c], kWeightType), v, sum);
         }
         parts[row * kParts + part] = sum;
     }
     barrier();
-    // 16-bit elements are written in pairs.
-    for (uint i = thread * 2; i < kGroupRows && n0 + i < p.n; i += gl_WorkGroupSize.x * 2) {
-        vec2 sums = vec2(0.0);
-        for (uint j = 0; j < kParts; j++) sums += vec2(parts[i * kParts + j], parts[(i + 1) * kParts + j]);
-        sums *= p.scale;
-        if (kWithBase != 0) sums += vec2(base[i], base[i + 1]);
-        if (n0 + i + 1 >= p.n) sums.y = 0.0;
-        if (kActType == 0) {
-            Vec2Ref(p.y + uint64_t(n0 + i) * 4).v = sums;
-        } else {
-            UintRef(p.y + uint64_t(n0 + i) * 2).v = pack_pair(sums, kActType);
-        }
-    }
+    write_rows();
 }

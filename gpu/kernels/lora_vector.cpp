@@ -8,34 +8,80 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint64_t kOwnBytesMax = 96 << 10;  // of A: up to here reading all of it costs a workgroup less than waiting for others
+constexpr uint32_t kSharedSumsMax = 3072;    // 12 KiB of shared memory
+constexpr uint32_t kUnitsOfSubgroup = 4;     // more threads are wanted while a subgroup has more than that many to do
 
-static_assert(kLoraVectorScratchBytes >= kMaxRank * sizeof(float) + 32 * sizeof(uint32_t));
+static_assert(kLoraVectorWords >= kMaxRank);
+
+// How a workgroup goes through its rows of A and W. A unit is a row's one chunk for each lane.
+struct VectorPlan {
+    uint32_t slices = 1, rows = 1, steps = 1;
+};
+
+struct VectorShape {
+    uint32_t n_rows = 0, row_units = 0, n_subgroups = 0, most_slices = 0;
+};
+
+// The fewest slices of k that give the busiest subgroup the fewest units: each slice of a row is a sum over a subgroup. Or those wished for.
+VectorPlan plan_sums(const VectorShape& shape, uint32_t at_once, uint32_t wished_slices) {
+    const auto [n_rows, row_units, n_subgroups, most_slices] = shape;
+    VectorPlan plan;
+    const auto rows_of_team = [n = n_rows, subgroups = n_subgroups](uint32_t slices) { return ceil_div(n, subgroups / slices); };
+    const auto busiest = [&rows_of_team, units = row_units](uint32_t slices) { return rows_of_team(slices) * ceil_div(units, slices); };
+    for (uint32_t slices = 2; slices <= std::min(n_subgroups, most_slices); slices *= 2) {
+        if (wished_slices == 0 ? busiest(slices) < busiest(plan.slices) : slices <= wished_slices) plan.slices = slices;
+    }
+    const uint32_t rows = rows_of_team(plan.slices);
+    plan.rows = ceil_div(rows, ceil_div(rows, at_once));
+    plan.steps = std::bit_floor(std::clamp(at_once / plan.rows, 1u, ceil_div(row_units, plan.slices)));
+    return plan;
+}
+
+// As many as 64 registers hold, or 32 where more than 512 threads share what a multiprocessor has; in software few, as it compiles long
+// programs slowly.
+uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarType type) {
+    if (caps.is_cpu) return 4;
+    return (threads > 512 ? 16 : 32) / bytes_of(type);
+}
 
 }  // namespace
 
 void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
-                            LowSharing sharing) {
+                            const LoraVectorOptions& options) {
     CHECK(params.k % 8 == 0 && params.rank >= 1 && params.rank <= kMaxRank);
-    const bool is_cpu = device_.capabilities().is_cpu;
-    const uint32_t size = threads(256, 32);
+    const DeviceCapabilities& caps = device_.capabilities();
+    const bool with_base = params.w != 0;
+    const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
     const uint32_t chunks = ceil_div(params.rank, 8);
     const uint64_t a_bytes = uint64_t{params.rank} * params.k * bytes_of(weight_type);
-    const bool shares = sharing == LowSharing::kAlways || (sharing == LowSharing::kAuto && a_bytes > kOwnBytesMax);
+    const bool a_is_large = a_bytes > kOwnBytesMax && caps.int64_atomics;
+    const bool shares = caps.int64_atomics && (options.sharing == LowSharing::kAlways || (options.sharing == LowSharing::kAuto && a_is_large));
     // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are enough, so that
     // A is not read more often than it must be.
-    const uint32_t units = std::max(device_.capabilities().n_compute_units_hint, 4u);
-    const uint32_t most_rows = params.w == 0 ? std::max(2u, size / std::bit_floor(std::min(chunks, size / 2)))
-                                             : std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(units))));
-    const uint32_t group_rows = std::min(std::bit_floor(size), most_rows);
+    const uint32_t units = std::max(caps.n_compute_units_hint, 4u);
+    uint32_t group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(units))))
+                                    : std::max(2u, threads(256, 32) / std::bit_ceil(chunks));
+    if (options.group_rows != 0) group_rows = std::max(2u, std::bit_floor(options.group_rows));
+    // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
+    const uint32_t n_rows = (a_is_large ? ceil_div(params.rank, ceil_div(params.n, group_rows)) : params.rank) + (with_base ? group_rows : 0);
+    uint32_t size = 256;
+    while (size < 1024 && n_rows * row_units > size / lanes * kUnitsOfSubgroup) size *= 2;
+    if (options.threads == 0) size = threads(size, 32);
+    else size = std::min(std::bit_floor(options.threads), std::bit_floor(std::max(caps.max_workgroup_invocations, 128u)));
+    group_rows = std::min(group_rows, size);
     const uint32_t n_parts = std::min(size / group_rows, std::bit_ceil(chunks));
-    const uint32_t n_polls = shares ? (is_cpu ? 16u : 4096u) : 0;
-    const Kernel* k = kernel("lora_vector", {size, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k,
-                                             params.rank, group_rows, n_parts, params.w != 0, n_polls});
+    const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + group_rows), kLoraVectorWords / params.rank);
+    const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, size, weight_type);
+    const VectorPlan plan = plan_sums({n_rows, row_units, std::max(size / lanes, 1u), most_slices}, at_once, options.slices);
+    const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
+    const Kernel* k = kernel(shares ? "lora_vector_shared" : "lora_vector",
+                             {size, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, group_rows,
+                              n_parts, with_base, plan.slices, plan.rows, plan.steps, n_polls});
     if (k == nullptr) return;
-    const uint64_t products = uint64_t{params.rank} * (uint64_t{params.n} + params.k) + (params.w != 0 ? uint64_t{params.n} * params.k : 0);
+    const uint64_t products = uint64_t{params.rank} * (uint64_t{params.n} + params.k) + (with_base ? uint64_t{params.n} * params.k : 0);
     const uint32_t n_groups = ceil_div(params.n, group_rows);
     recorder.dispatch(*k, params, shares ? std::bit_ceil(n_groups) : n_groups, 1, 1,
-                      {params.w != 0 ? "base_lora_vector" : "lora_vector", products * bytes_of(weight_type), products * 2});
+                      {with_base ? "base_lora_vector" : "lora_vector", products * bytes_of(weight_type), products * 2});
 }
 
 }  // namespace lorad::gpu

@@ -5,8 +5,10 @@
 
 INTEROP_BEGIN
 
-// A x in f32, and counts of workgroups, one for each power of two.
-INTEROP_CONST kLoraVectorScratchBytes = 512 * 4 + 32 * 4;
+// Counts of workgroups, one for each power of two; then words of a value of A x and the number of its dispatch, one for each slice of k.
+INTEROP_CONST kLoraVectorCountBytes = 32 * 4;
+INTEROP_CONST kLoraVectorWords = 4096;
+INTEROP_CONST kLoraVectorScratchBytes = kLoraVectorCountBytes + kLoraVectorWords * 8;
 
 struct LoraVectorParams {
     uint64_t x;      // [k] of the activation type

@@ -3,7 +3,7 @@
 //   layer norm  y[t][i] = (x[t][i] - mean) / sqrt(variance + value) * gamma[i] + beta[i]
 //   RMS norm    y[t][i] = x[t][i] / sqrt(mean(x[t]^2) + value) * gamma[i]
 //   x, y  [T][stride]  TYPE; columns C.. of y up to the next multiple of 4 are zeroed
-// grid (T); one workgroup per row, which stays in registers; moves C elements in and out.
+// grid (T); one workgroup per row, which stays in registers; no barrier where it is one subgroup, else one. Moves C elements in and out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
@@ -17,59 +17,75 @@ layout(push_constant, scalar) uniform Push { RowNormalizeParams p; };
 const uint kSoftmax = 0;
 const uint kLayerNorm = 1;
 const uint kThreads = gl_WorkGroupSize.x;
-const uint kChunks = (kColumns + 3) / 4;
-const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
+// A quad is four columns, a word the quads that 16 bytes of x hold.
+const uint kQuads = (kColumns + 3) / 4;
+const uint kWordQuads = kType == 0 ? 1 : 2;
+const uint kWords = (kQuads + kWordQuads - 1) / kWordQuads;
+const uint kPerThread = (kWords + kThreads - 1) / kThreads;
+const uint kThreadQuads = kPerThread * kWordQuads;
+const bool kWhole = kColumns % (kThreads * kWordQuads * 4) == 0;  // every thread has kThreadQuads full quads
 const float kMinusInf = -1.0 / 0.0;
+const float kLog2E = 1.44269504089;
 const uint kMaxSubgroups = 256;
 shared float first_slots[kMaxSubgroups];
 shared float second_slots[kMaxSubgroups];
+shared float count_slots[kMaxSubgroups];
 
-uint chunk_of(uint i) { return i * kThreads + gl_LocalInvocationIndex; }
+uint word_of(uint i) { return i * kThreads + gl_LocalInvocationIndex; }
+uint quad_of(uint i) { return word_of(i / kWordQuads) * kWordQuads + i % kWordQuads; }
 
 // What lies behind the row's end takes part in no sum and no maximum.
-vec4 masked(vec4 v, uint chunk, float other) {
-    if (chunk * 4 + 4 <= kColumns) return v;
-    return mix(vec4(other), v, lessThan(chunk * 4 + uvec4(0, 1, 2, 3), uvec4(kColumns)));
+vec4 masked(vec4 v, uint quad, float other) {
+    if (kWhole || quad * 4 + 4 <= kColumns) return v;
+    return mix(vec4(other), v, lessThan(quad * 4 + uvec4(0, 1, 2, 3), uvec4(kColumns)));
 }
 
 float sum4(vec4 v) { return (v.x + v.y) + (v.z + v.w); }
 
-float first_sum(float value) {
-    value = subgroupAdd(value);
-    if (gl_NumSubgroups == 1) return value;
-    if (subgroupElect()) first_slots[gl_SubgroupID] = value;
-    barrier();
-    float total = 0.0;
-    for (uint i = 0; i < gl_NumSubgroups; i++) total += first_slots[i];
-    return total;
+void load_row(uint64_t x, out vec4 v[kThreadQuads]) {
+    uvec4 words[kPerThread];
+    [[unroll]] for (uint i = 0; i < kPerThread; i++) {
+        words[i] = uvec4(0);
+        if (kWhole || word_of(i) < kWords) words[i] = Uvec4Ref(x + uint64_t(word_of(i)) * 16).v;
+    }
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+        uvec4 word = words[i / kWordQuads];
+        uvec2 pair = i % kWordQuads == 0 ? word.xy : word.zw;
+        v[i] = kType == 0 ? uintBitsToFloat(word) : vec4(unpack_pair(pair.x, kType), unpack_pair(pair.y, kType));
+        v[i] = masked(v[i], quad_of(i), 0.0);
+    }
 }
 
-float second_sum(float value) {
-    value = subgroupAdd(value);
-    if (gl_NumSubgroups == 1) return value;
-    if (subgroupElect()) second_slots[gl_SubgroupID] = value;
-    barrier();
-    float total = 0.0;
-    for (uint i = 0; i < gl_NumSubgroups; i++) total += second_slots[i];
-    return total;
+void store_row(uint64_t y, vec4 v[kThreadQuads]) {
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i += kWordQuads) {
+        uint quad = quad_of(i);
+        if (!kWhole && quad >= kQuads) continue;
+        vec4 first = masked(v[i], quad, 0.0);
+        if (kWordQuads == 1 || (!kWhole && quad + 1 == kQuads)) {
+            store4(y, quad, first, kType);
+        } else {
+            vec4 second = masked(v[i + kWordQuads - 1], quad + 1, 0.0);
+            Uvec4Ref(y + uint64_t(quad) * 8).v = pack8(Eight(first, second), kType);
+        }
+    }
 }
 
 // Each subgroup takes its own largest value out, so that one barrier is enough. Subgroups are joined in order.
-void softmax(inout vec4 v[kPerThread]) {
-    float top = kMinusInf;
-    for (uint i = 0; i < kPerThread; i++) {
-        v[i] *= p.value;
-        v[i] = masked(v[i], chunk_of(i), kMinusInf);
-        top = max(top, max(max(v[i].x, v[i].y), max(v[i].z, v[i].w)));
+void softmax(inout vec4 v[kThreadQuads]) {
+    float factor = p.value * kLog2E;
+    vec4 tops = vec4(kMinusInf);
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+        v[i] = masked(v[i] * factor, quad_of(i), kMinusInf);
+        tops = max(tops, v[i]);
     }
-    top = subgroupMax(top);
+    float top = subgroupMax(max(max(tops.x, tops.y), max(tops.z, tops.w)));
     float shift = top == kMinusInf ? 0.0 : top;  // a subgroup beyond the row's end
-    float sum = 0.0;
-    for (uint i = 0; i < kPerThread; i++) {
-        v[i] = exp(v[i] - shift);
-        sum += sum4(v[i]);
+    vec4 some = vec4(0.0);
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+        v[i] = exp2(v[i] - shift);
+        some += v[i];
     }
-    sum = subgroupAdd(sum);
+    float sum = subgroupAdd(sum4(some)), own = 1.0;
     if (gl_NumSubgroups > 1) {
         if (subgroupElect()) {
             first_slots[gl_SubgroupID] = top;
@@ -79,47 +95,88 @@ void softmax(inout vec4 v[kPerThread]) {
         float row_top = kMinusInf;
         for (uint i = 0; i < gl_NumSubgroups; i++) row_top = max(row_top, first_slots[i]);
         sum = 0.0;
-        for (uint i = 0; i < gl_NumSubgroups; i++) sum += second_slots[i] * exp(first_slots[i] - row_top);
-        sum /= exp(shift - row_top);
+        for (uint i = 0; i < gl_NumSubgroups; i++) sum += second_slots[i] * exp2(first_slots[i] - row_top);
+        own = exp2(shift - row_top);
     }
-    for (uint i = 0; i < kPerThread; i++) v[i] /= sum;
+    float weight = own / sum;
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) v[i] *= weight;
 }
 
-void norm(inout vec4 v[kPerThread]) {
-    vec4 gamma[kPerThread], beta[kPerThread];  // loaded before the sums over the row are known
-    float sum = 0.0;
-    for (uint i = 0; i < kPerThread; i++) {
-        uint chunk = chunk_of(i);
-        gamma[i] = chunk < kChunks ? load4(p.gamma, chunk, 0) : vec4(0.0);
-        beta[i] = kOperation == kLayerNorm && chunk < kChunks ? load4(p.beta, chunk, 0) : vec4(0.0);
-        if (kOperation == kLayerNorm) sum += sum4(v[i]);
+// The row's sum of squares from those of its subgroups.
+float join_squares(float squares) {
+    if (gl_NumSubgroups == 1) return squares;
+    if (subgroupElect()) first_slots[gl_SubgroupID] = squares;
+    barrier();
+    float total = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) total += first_slots[i];
+    return total;
+}
+
+// Takes the mean out and returns the sum of squares of what is left. Each subgroup does so with its own columns first, so one barrier
+// is enough: squares about the row's mean are those about a subgroup's and, for each column, the square of the difference of means.
+float center(inout vec4 v[kThreadQuads]) {
+    vec4 some = vec4(0.0);
+    uint n_here = 0;
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+        some += v[i];
+        n_here += min(max(quad_of(i) * 4, kColumns) == kColumns ? kColumns - quad_of(i) * 4 : 0, 4);
     }
-    float mean = kOperation == kLayerNorm ? first_sum(sum) / float(kColumns) : 0.0;
+    float n = gl_NumSubgroups == 1 ? float(kColumns) : kWhole ? float(kThreadQuads * 4 * gl_SubgroupSize) : float(subgroupAdd(n_here));
+    float mean = subgroupAdd(sum4(some)) / max(n, 1.0);
     float squares = 0.0;
-    for (uint i = 0; i < kPerThread; i++) {
-        if (kOperation == kLayerNorm) v[i] = masked(v[i] - mean, chunk_of(i), 0.0);
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+        v[i] = masked(v[i] - mean, quad_of(i), 0.0);
         squares = sum_squares4(v[i], squares);
     }
-    float inverse = inversesqrt(second_sum(squares) / float(kColumns) + p.value);
-    for (uint i = 0; i < kPerThread; i++) v[i] = v[i] * inverse * gamma[i] + beta[i];
+    squares = subgroupAdd(squares);
+    if (gl_NumSubgroups == 1) return squares;
+    if (subgroupElect()) {
+        first_slots[gl_SubgroupID] = mean;
+        second_slots[gl_SubgroupID] = squares;
+        count_slots[gl_SubgroupID] = n;
+    }
+    barrier();
+    float row_mean = 0.0, total = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) row_mean = fma(first_slots[i], count_slots[i] / float(kColumns), row_mean);
+    for (uint i = 0; i < gl_NumSubgroups; i++) {
+        float off = first_slots[i] - row_mean;
+        total += fma(off * off, count_slots[i], second_slots[i]);
+    }
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) v[i] += mean - row_mean;
+    return total;
+}
+
+void norm(inout vec4 v[kThreadQuads], const vec4 gamma[kThreadQuads], const vec4 beta[kThreadQuads]) {
+    float squares = 0.0;
+    if (kOperation == kLayerNorm) {
+        squares = center(v);
+    } else {
+        vec4 some = vec4(0.0);
+        [[unroll]] for (uint i = 0; i < kThreadQuads; i++) some = fma(v[i], v[i], some);
+        squares = join_squares(subgroupAdd(sum4(some)));
+    }
+    float inverse = inversesqrt(squares / float(kColumns) + p.value);
+    [[unroll]] for (uint i = 0; i < kThreadQuads; i++) v[i] = fma(v[i] * inverse, gamma[i], beta[i]);
 }
 
 void main() {
     uint t = gl_WorkGroupID.x;
     uint64_t x = p.x + uint64_t(t) * p.x_stride * bytes_of(kType);
     uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kType);
-    vec4 v[kPerThread];
-    for (uint i = 0; i < kPerThread; i++) {
-        uint chunk = chunk_of(i);
-        v[i] = chunk < kChunks ? masked(load4(x, chunk, kType), chunk, 0.0) : vec4(0.0);
-    }
+    vec4 v[kThreadQuads];
     if (kOperation == kSoftmax) {
+        load_row(x, v);
         softmax(v);
     } else {
-        norm(v);
+        vec4 gamma[kThreadQuads], beta[kThreadQuads];  // on their way with the row
+        [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
+            bool there = kWhole || quad_of(i) < kQuads;
+            gamma[i] = beta[i] = vec4(0.0);
+            if (there) gamma[i] = load4(p.gamma, quad_of(i), 0);
+            if (there && kOperation == kLayerNorm) beta[i] = load4(p.beta, quad_of(i), 0);
+        }
+        load_row(x, v);
+        norm(v, gamma, beta);
     }
-    for (uint i = 0; i < kPerThread; i++) {
-        uint chunk = chunk_of(i);
-        if (chunk < kChunks) store4(y, chunk, masked(v[i], chunk, 0.0), kType);
-    }
+    store_row(y, v);
 }

@@ -1,11 +1,16 @@
+#include <algorithm>
+#include <bit>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
 namespace lorad::gpu {
 
 void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
-                              uint32_t rows) {
-    const uint32_t size = threads(threads_for(ceil_div(params.n_columns, 4), 32, 1024), 32);
+                              uint32_t rows, uint32_t row_threads) {
+    // Eight columns a thread: more subgroups have more to join.
+    uint32_t size = threads(threads_for(ceil_div(params.n_columns, 8), 32, 1024), 32);
+    if (row_threads != 0) size = std::min(std::bit_floor(row_threads), std::bit_floor(std::max(device_.capabilities().max_workgroup_invocations, 128u)));
     const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation)});
     if (k == nullptr) return;
     const char* const names[] = {"softmax", "layer_norm", "rms_norm_rows"};

@@ -19,6 +19,7 @@ struct LoraCase {
     Type weights, act;
     bool with_base;
     LowSharing sharing;
+    uint32_t threads = 0, group_rows = 0, slices = 0, at_once = 0;
 };
 
 class LoraVector : public KernelTest, public ::testing::WithParamInterface<LoraCase> {};
@@ -42,7 +43,7 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
     const LoraVectorParams params{x_buffer.address(), c.with_base ? w_buffer.address() : 0, a_buffer.address(), b_buffer.address(),
                                   y.address(), low.address(), c.n, c.k, c.rank, scale};
     auto recorder = must(Recorder::begin(device()));
-    kernels_->lora_vector(recorder, params, scalar(c.weights), scalar(c.act), c.sharing);
+    kernels_->lora_vector(recorder, params, scalar(c.weights), scalar(c.act), {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
     ASSERT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
     const CommandBuffer recording = must(std::move(recorder).end());
 
@@ -82,11 +83,26 @@ INSTANTIATE_TEST_SUITE_P(
                       LoraCase{250, 72, 17, Type::kF32, Type::kF16, false, LowSharing::kAlways},
                       LoraCase{1, 8, 1, Type::kF32, Type::kF32, true, LowSharing::kAlways},
                       LoraCase{320, 256, 512, Type::kF16, Type::kF32, true, LowSharing::kAlways},
-                      LoraCase{320, 256, 512, Type::kF16, Type::kF32, false, LowSharing::kNever}));
+                      LoraCase{320, 256, 512, Type::kF16, Type::kF32, false, LowSharing::kNever},
+                      // As many subgroups as on a GPU, so that k is cut: evenly, with a rest, into more slices than it has chunks for.
+                      LoraCase{256, 512, 8, Type::kF32, Type::kF32, true, LowSharing::kNever, 256},
+                      LoraCase{256, 512, 8, Type::kF16, Type::kF16, true, LowSharing::kAlways, 128, 2},
+                      LoraCase{97, 1000, 3, Type::kF32, Type::kF32, true, LowSharing::kNever, 256, 16},
+                      LoraCase{97, 1000, 3, Type::kF16, Type::kF16, true, LowSharing::kAlways, 256, 16},
+                      LoraCase{33, 8, 1, Type::kBf16, Type::kF32, true, LowSharing::kAlways, 64, 8, 8},
+                      LoraCase{97, 1000, 3, Type::kF32, Type::kF32, true, LowSharing::kAlways, 256, 16, 32},
+                      LoraCase{130, 1352, 19, Type::kF32, Type::kF16, false, LowSharing::kAlways, 256, 4},
+                      LoraCase{130, 1352, 19, Type::kF16, Type::kF32, false, LowSharing::kNever, 128, 64},
+                      LoraCase{512, 2048, 64, Type::kF16, Type::kF16, false, LowSharing::kAuto, 256, 32},
+                      LoraCase{130, 1352, 8, Type::kF32, Type::kF32, true, LowSharing::kNever, 64, 16, 2, 16},
+                      LoraCase{512, 2048, 8, Type::kF16, Type::kF16, true, LowSharing::kAlways, 128, 8, 1, 16},
+                      LoraCase{130, 1352, 11, Type::kF32, Type::kF32, false, LowSharing::kAlways, 64, 8, 4, 1},
+                      LoraCase{40, 4096, 512, Type::kF16, Type::kF32, false, LowSharing::kAlways, 512, 2}));
 
-class LoraVectorBits : public KernelTest {};
+class LoraVectorBits : public KernelTest, public ::testing::WithParamInterface<uint32_t> {};
 
-TEST_F(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
+TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
+    const uint32_t threads = GetParam();
     constexpr uint32_t kN = 512, kK = 1024, kRank = 24;
     const Buffer x = input(reference::encode(reference::random_values(kK, Type::kF32, random_), kK, kK, Type::kF32));
     const Buffer w = input(reference::encode(reference::random_values(kN * kK, Type::kF16, random_), kK, kK, Type::kF16));
@@ -95,7 +111,7 @@ TEST_F(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
     const Buffer low = input(std::vector<uint32_t>(kLoraVectorScratchBytes / 4, 0));
     std::vector<std::vector<float>> results;
     // The same scratch for grids of several sizes, and for counts that are about to wrap.
-    auto* counts = reinterpret_cast<uint32_t*>(low.mapped().data()) + kMaxRank;
+    auto* counts = reinterpret_cast<uint32_t*>(low.mapped().data());
     for (const bool wraps : {false, true}) {
         if (wraps) {
             for (uint32_t i = 0; i < 32; i++) counts[i] = 0u - (1u << i);
@@ -104,7 +120,7 @@ TEST_F(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
             for (const uint32_t n : {kN, kN / 4, kN}) {
                 const Buffer y = poisoned(kN * 4);
                 const LoraVectorParams params{x.address(), w.address(), a.address(), b.address(), y.address(), low.address(), n, kK, kRank, 2.0f};
-                execute([&](Recorder& recorder) { kernels_->lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32, sharing); });
+                execute([&](Recorder& recorder) { kernels_->lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32, {sharing, threads}); });
                 if (n == kN) results.push_back(content<float>(y, kN));
             }
         }
@@ -112,11 +128,14 @@ TEST_F(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
     for (const auto& result : results) EXPECT_EQ(result, results[0]);
 }
 
+INSTANTIATE_TEST_SUITE_P(Threads, LoraVectorBits, ::testing::Values(0u, 64u, 256u));
+
 struct NormalizeCase {
     RowOperation operation;
     uint32_t n_columns, rows;
     Type type;
     float bound;
+    uint32_t row_threads = 0;
 };
 
 class RowNormalize : public KernelTest, public ::testing::WithParamInterface<NormalizeCase> {};
@@ -165,7 +184,7 @@ TEST_P(RowNormalize, MatchesTheReferenceAndKeepsToItsRows) {
     const Buffer y = poisoned(uint64_t{c.rows + 1} * stride * 4);
     const RowNormalizeParams params{x_buffer.address(), y.address(), gamma_buffer.address(), beta_buffer.address(),
                                     c.n_columns, stride, stride, value};
-    execute([&](Recorder& recorder) { kernels_->row_normalize(recorder, c.operation, params, scalar(c.type), c.rows); });
+    execute([&](Recorder& recorder) { kernels_->row_normalize(recorder, c.operation, params, scalar(c.type), c.rows, c.row_threads); });
 
     const auto got = content(y, size_t{c.rows + 1} * stride, c.type);
     // f32 arithmetic over one row; layer norm takes a mean of 64 from values whose own error is 64 times the roundoff of f32.
@@ -187,7 +206,14 @@ INSTANTIATE_TEST_SUITE_P(
                       NormalizeCase{RowOperation::kSoftmax, 5, 2, Type::kF32, 200.0f}, NormalizeCase{RowOperation::kSoftmax, 4099, 2, Type::kBf16, 60.0f},
                       NormalizeCase{RowOperation::kLayerNorm, 1024, 64, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kLayerNorm, 1024, 3, Type::kF16, 2.0f},
                       NormalizeCase{RowOperation::kLayerNorm, 39, 4, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 1024, 64, Type::kF32, 2.0f},
-                      NormalizeCase{RowOperation::kRmsNorm, 1024, 3, Type::kF16, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 70, 5, Type::kBf16, 2.0f}));
+                      NormalizeCase{RowOperation::kRmsNorm, 1024, 3, Type::kF16, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 70, 5, Type::kBf16, 2.0f},
+                      // One subgroup of 8 and many; rows that end within a thread's first or second four columns, or subgroups before the last.
+                      NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF16, 4.0f, 8}, NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF32, 4.0f, 128},
+                      NormalizeCase{RowOperation::kSoftmax, 523, 3, Type::kF16, 8.0f, 256}, NormalizeCase{RowOperation::kSoftmax, 518, 3, Type::kBf16, 8.0f, 16},
+                      NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF16, 2.0f, 8},
+                      NormalizeCase{RowOperation::kLayerNorm, 523, 3, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 61, 3, Type::kF16, 2.0f, 64},
+                      NormalizeCase{RowOperation::kRmsNorm, 1024, 4, Type::kF16, 2.0f, 64}, NormalizeCase{RowOperation::kRmsNorm, 519, 3, Type::kF16, 2.0f, 128},
+                      NormalizeCase{RowOperation::kRmsNorm, 9, 3, Type::kF32, 2.0f, 8}));
 
 class ReadStream : public KernelTest {};
 

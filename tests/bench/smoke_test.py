@@ -72,6 +72,13 @@ class Smoke(unittest.TestCase):
         self.assertEqual(sorted(map(str, kinds[1:])), sorted(map(str, [(op, t, r) for t in ("f32", "f16") for op, r in
                          (("base_lora", 8), ("lora", 4), ("lora", 24), ("softmax", None), ("layer_norm", None), ("rms_norm", None))])))
 
+    def test_ways_to_do_an_operation_are_compared_line_by_line(self):
+        rows = self.bench("ops", "--sizes", "64", "--ranks", "0", "--chain", "2", "--samples", "1", "--sharing", "never,always", "--threads", "0,64", "--row-threads", "0,64")
+        found = [(row["sharing"], row.get("threads")) for row in rows if row["op"] == "base_lora" and row["type"] == "f16"]
+        self.assertEqual(found, [("never", None), ("never", 64), ("always", None), ("always", 64)])
+        self.assertEqual([row.get("row_threads") for row in rows if row["op"] == "softmax"], [None, 64] * 2)
+        self.assertFalse([row for row in rows if row["op"] == "lora"])
+
     def test_the_layers_of_a_row_are_timed_and_agree_for_all_splits(self):
         rows = self.bench("layers", "--shape", "tiny", "--splits", "1,2", "--rounds", "2", "--runs", "3")
         layers = [row for row in rows if row["case"] == "layers"]

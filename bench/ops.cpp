@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -49,6 +50,7 @@ class OpsBench {
     OpsBench(gpu::Device& device, gpu::KernelSet& kernels, const Options& options, Results& results)
         : device_(device), kernels_(kernels), options_(options), results_(results) {}
 
+    // All chains are recorded before any is measured: a device that waits for the host meanwhile loses its clock.
     void run() {
         dispatch_alone();
         for (const ScalarType type : {ScalarType::kF32, ScalarType::kF16}) {
@@ -68,6 +70,9 @@ class OpsBench {
             normalize(type, gpu::RowOperation::kLayerNorm, "layer_norm");
             normalize(type, gpu::RowOperation::kRmsNorm, "rms_norm");
         }
+        wait_for_clock(device_);
+        measure();
+        for (Chain& chain : chains_) report(chain);
     }
 
   private:
@@ -94,24 +99,55 @@ class OpsBench {
         return buffer;
     }
 
-    // Time of each link of a chain, in us; `record` records link i. Before each run x is what it was at first.
-    std::vector<double> time_chain(const Buffer& x, const std::function<void(gpu::Recorder&, uint32_t)>& record) {
-        const Buffer start = must(device_.create_buffer(x.size(), gpu::MemoryKind::kDeviceLocal, "start"));
-        run_copy(x, start);
+    // What the links of a chain read and write: x[0], x[1], x[0], ...; x[0] is `start` before each run.
+    struct Data {
+        struct Set {
+            Buffer w, a, b;
+        };
+        std::vector<Set> sets;
+        Buffer x[2], start, low, gamma, beta;
+    };
+
+    struct Chain {
+        std::string name;
+        Row row{"op"};
+        double bytes = 0;  // of a link
+        size_t n_elements = 0;
+        ScalarType type = ScalarType::kF32;
+        std::shared_ptr<const Data> data;
+        std::optional<gpu::CommandBuffer> recording;
+        std::vector<double> us;  // of a link, in each run
+    };
+
+    void make_rows(Data& data, size_t n_elements, ScalarType type) {
+        for (Buffer& x : data.x) x = upload(random_values(n_elements, 1), type);
+        data.start = must(device_.create_buffer(data.x[0].size(), gpu::MemoryKind::kDeviceLocal, "start"));
+        run_copy(data.x[0], data.start);
+    }
+
+    // `record` records link i.
+    void add(Chain&& chain, const std::function<void(gpu::Recorder&, uint32_t)>& record) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
         for (uint32_t i = 0; i < options_.chain; i++) {
             record(recorder, i);
             recorder.barrier();
         }
         stop_on_error(kernels_.status());
-        const gpu::CommandBuffer chain = must(std::move(recorder).end());
-        std::vector<double> us;
-        for (uint32_t i = 0; i < options_.samples + 3; i++) {
-            run_copy(start, x);
-            const double one = run_span_us(device_, chain) / options_.chain;
-            if (i >= 3) us.push_back(one);
+        chain.recording = must(std::move(recorder).end());
+        chains_.push_back(std::move(chain));
+    }
+
+    // In turns, so that all chains meet the same clock.
+    void measure() {
+        constexpr uint32_t kWarm = 3;
+        for (uint32_t i = 0; i < options_.samples + kWarm; i++) {
+            for (Chain& chain : chains_) {
+                run_copy(chain.data->start, chain.data->x[0]);
+                const double us = run_span_us(device_, *chain.recording) / options_.chain;
+                if (i >= kWarm) chain.us.push_back(us);
+                else if (i == 0) expect_alive(chain);
+            }
         }
-        return us;
     }
 
     void run_copy(const Buffer& from, const Buffer& to) {
@@ -120,34 +156,38 @@ class OpsBench {
         run_and_wait(device_, must(std::move(recorder).end()));
     }
 
-    void report(Row&& row, const std::vector<double>& values, const std::string& name, double bytes) {
-        row.field("chain", options_.chain).samples("us", values);
-        const Summary us = row.summary();
+    void report(Chain& chain) {
+        chain.row.field("chain", options_.chain).samples("us", chain.us);
+        const Summary us = chain.row.summary();
         if (alone_us_ == 0) alone_us_ = us.median;
-        row.field("bytes", bytes).field("dispatch_alone_us", alone_us_);
-        results_.add(std::move(row), lorad::format("{:<44} {:8.2f} us ({:.2f}..{:.2f})  {:6.2f} above a dispatch alone  {:8.1f} GB/s", name,
-                                                   us.median, us.p10, us.p90, us.median - alone_us_, bytes / us.median * 1e-3));
+        chain.row.field("bytes", chain.bytes).field("dispatch_alone_us", alone_us_);
+        results_.add(std::move(chain.row), lorad::format("{:<44} {:8.2f} us ({:.2f}..{:.2f})  {:6.2f} above a dispatch alone  {:8.1f} GB/s", chain.name,
+                                                         us.median, us.p10, us.p90, us.median - alone_us_, chain.bytes / us.median * 1e-3));
     }
 
     void dispatch_alone() {
-        const Buffer from = upload(random_values(16, 1), ScalarType::kF32);
-        Row row("op");
-        const auto us = time_chain(from, [&](gpu::Recorder& recorder, uint32_t) {
-            kernels_.read_stream(recorder, {from.address(), from.address() + 32, 1, 0xffffffffu}, 4);
+        const auto data = std::make_shared<Data>();
+        make_rows(*data, 16, ScalarType::kF32);
+        Chain chain{.name = "smallest dispatch and barrier", .bytes = 16, .n_elements = 16, .data = data};
+        chain.row.field("op", "dispatch_alone");
+        add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t) {
+            const uint64_t from = data->x[0].address();
+            kernels_.read_stream(recorder, {from, from + 32, 1, 0xffffffffu}, 4);
         });
-        row.field("op", "dispatch_alone");
-        report(std::move(row), us, "smallest dispatch and barrier", 16);
     }
 
     // A chain's values must neither vanish nor overflow: such data could be faster.
-    void expect_alive(const Buffer& buffer, size_t n, ScalarType type, const std::string& name) {
-        const uint64_t bytes = n * gpu::bytes_of(type);
+    void expect_alive(const Chain& chain) {
+        const Buffer& result = chain.data->x[options_.chain % 2];
+        const uint64_t bytes = chain.n_elements * gpu::bytes_of(chain.type);
         const Buffer host = must(device_.create_buffer(bytes, gpu::MemoryKind::kHostReadback, "result"));
-        run_copy(buffer, host);
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+        recorder.copy(result, 0, host, 0, bytes);
+        run_and_wait(device_, must(std::move(recorder).end()));
         size_t n_good = 0;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < chain.n_elements; i++) {
             float value;
-            if (type == ScalarType::kF32) {
+            if (chain.type == ScalarType::kF32) {
                 std::memcpy(&value, host.mapped().data() + i * 4, 4);
             } else {
                 uint16_t half;
@@ -156,7 +196,7 @@ class OpsBench {
             }
             n_good += std::isfinite(value) && value != 0;
         }
-        if (n_good * 10 < n * 9) stop_on_error(make_error(ErrorCode::kInternal, name + ": the chain's result has infinite or zero values"));
+        if (n_good * 10 < chain.n_elements * 9) stop_on_error(make_error(ErrorCode::kInternal, chain.name + ": the chain's result has infinite or zero values"));
     }
 
     struct Weights {
@@ -195,29 +235,25 @@ class OpsBench {
         }
         // After 200 links x is about as long as before, neither zero nor infinite.
         const auto factor = static_cast<float>(1 / growth(weights, random_values(n, 1), rank, rank8, scale));
-        struct Set {
-            Buffer w, a, b;
-        };
-        std::vector<Set> sets;
+        const auto data = std::make_shared<Data>();
         for (const Weights& s : weights) {
-            sets.push_back({with_base ? upload(s.w, type, factor) : Buffer(), upload(s.a, type), upload(s.b, type, factor)});
+            data->sets.push_back({with_base ? upload(s.w, type, factor) : Buffer(), upload(s.a, type), upload(s.b, type, factor)});
         }
-        const Buffer x[2] = {upload(random_values(n, 1), type), upload(random_values(n, 1), type)};
-        const Buffer low = must(device_.create_buffer(gpu::kLoraVectorScratchBytes, gpu::MemoryKind::kDeviceLocal, "low"));
-        stop_on_error(device_.uploader().fill_zero(low, 0, gpu::kLoraVectorScratchBytes));
+        make_rows(*data, n, type);
+        data->low = must(device_.create_buffer(gpu::kLoraVectorScratchBytes, gpu::MemoryKind::kDeviceLocal, "low"));
+        stop_on_error(device_.uploader().fill_zero(data->low, 0, gpu::kLoraVectorScratchBytes));
         stop_on_error(device_.uploader().finish());
         const double elements = static_cast<double>(rank) * 2 * n + (with_base ? static_cast<double>(n) * n : 0);
         for_lora_options([&](const gpu::LoraVectorOptions& how, const std::string& said, Row&& row) {
-            const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
-                const Set& set = sets[i % sets.size()];
-                kernels_.lora_vector(recorder, {x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
-                                                x[(i + 1) % 2].address(), low.address(), n, n, rank, scale}, type, type, how);
-            });
             const std::string name = lorad::format("{} {} rank {} {}{}", with_base ? "base and LoRA in one" : "LoRA alone", n, rank, gpu_type(type), said);
-            expect_alive(x[options_.chain % 2], n, type, name);
             row.field("op", with_base ? "base_lora" : "lora").field("n", n).field("rank", rank).field("type", gpu_type(type));
             row.field("weight_sets", options_.weight_sets);
-            report(std::move(row), us, name, elements * gpu::bytes_of(type));
+            Chain chain{.name = name, .row = std::move(row), .bytes = elements * gpu::bytes_of(type), .n_elements = n, .type = type, .data = data};
+            add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
+                const Data::Set& set = data->sets[i % data->sets.size()];
+                kernels_.lora_vector(recorder, {data->x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
+                                                data->x[(i + 1) % 2].address(), data->low.address(), n, n, rank, scale}, type, type, how);
+            });
         });
     }
 
@@ -261,21 +297,22 @@ class OpsBench {
     }
 
     void normalize(ScalarType type, gpu::RowOperation operation, const std::string& name) {
-        const Buffer x[2] = {upload(random_values(kRows * kColumns, 1), type), upload(random_values(kRows * kColumns, 1), type)};
+        const auto data = std::make_shared<Data>();
+        make_rows(*data, kRows * kColumns, type);
         // Near 1, because a chain takes its 200th power.
-        const Buffer gamma = upload(random_values(kColumns, 1e-3, 1), ScalarType::kF32), beta = upload(random_values(kColumns, 1e-3), ScalarType::kF32);
+        data->gamma = upload(random_values(kColumns, 1e-3, 1), ScalarType::kF32);
+        data->beta = upload(random_values(kColumns, 1e-3), ScalarType::kF32);
         const float value = operation == gpu::RowOperation::kSoftmax ? 1.0f : 1e-5f;
         for (const uint32_t threads : options_.row_threads) {
-            const auto us = time_chain(x[0], [&](gpu::Recorder& recorder, uint32_t i) {
-                kernels_.row_normalize(recorder, operation, {x[i % 2].address(), x[(i + 1) % 2].address(), gamma.address(), beta.address(),
-                                                             kColumns, kColumns, kColumns, value}, type, kRows, threads);
-            });
-            expect_alive(x[options_.chain % 2], kRows * kColumns, type, name);
-            Row row("op");
-            row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
+            Chain chain{.bytes = 2.0 * kRows * kColumns * gpu::bytes_of(type), .n_elements = kRows * kColumns, .type = type, .data = data};
+            chain.row.field("op", name).field("rows", kRows).field("n", kColumns).field("type", gpu_type(type));
             std::string said;
-            say(threads, "row_threads", said, row);
-            report(std::move(row), us, lorad::format("{} [{}][{}] {}{}", name, kRows, kColumns, gpu_type(type), said), 2.0 * kRows * kColumns * gpu::bytes_of(type));
+            say(threads, "row_threads", said, chain.row);
+            chain.name = lorad::format("{} [{}][{}] {}{}", name, kRows, kColumns, gpu_type(type), said);
+            add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
+                kernels_.row_normalize(recorder, operation, {data->x[i % 2].address(), data->x[(i + 1) % 2].address(), data->gamma.address(),
+                                                             data->beta.address(), kColumns, kColumns, kColumns, value}, type, kRows, threads);
+            });
         }
     }
 
@@ -286,6 +323,7 @@ class OpsBench {
     const Options& options_;
     Results& results_;
     std::mt19937 random_{5};
+    std::vector<Chain> chains_;
     double alone_us_ = 0;
 };
 
@@ -316,7 +354,6 @@ void add_ops_command(CLI::App& app, CommonOptions& common) {
         const auto device = open_device(common);
         Results results(common.json, device->capabilities());
         const auto kernels = must(gpu::KernelSet::create(*device, {.path = gpu::KernelPath::kPortable}));
-        wait_for_clock(*device);
         OpsBench(*device, *kernels, *options, results).run();
     });
 }

@@ -118,13 +118,17 @@ Result<const gpu::CommandBuffer*> Executor::Impl::mask_copy(RingSlot& slot, uint
     return &slot.mask_copies.emplace(bucket, std::move(made)).first->second;
 }
 
+void Executor::Impl::record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs) {
+    kernels->copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
+    if (logprobs) recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
+}
+
 Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool logprobs) {
     std::optional<gpu::CommandBuffer>& known = slot.epilogues[logprobs ? 1 : 0];
     if (!known) {
         TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-        kernels->copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
+        record_epilogue(recorder, slot, logprobs);
         TRY(kernels->status());
-        if (logprobs) recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
         TRY_ASSIGN(known, std::move(recorder).end());
     }
     return &*known;
@@ -134,8 +138,10 @@ Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool 
 Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order) {
     if (step.n_outputs == 0) return ok_status();
     RingSlot& slot = ring[step.slot];
-    TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot, step.shape.logprobs));
-    recordings_in_order.push_back(after);
+    if (!step.is_one_recording) {
+        TRY_ASSIGN(const gpu::CommandBuffer* after, epilogue(slot, step.shape.logprobs));
+        recordings_in_order.push_back(after);
+    }
     if (step.hidden_outputs.empty()) return ok_status();
     TRY_ASSIGN(const gpu::CommandBuffer* hidden, slot.hidden.copy());
     recordings_in_order.push_back(hidden);
@@ -150,8 +156,11 @@ void Executor::Impl::write_state(const StepBatch& batch, const InFlight& step) {
 
 // With the state that lies in the slot. Of a step in two parts the first.
 Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recording) {
-    TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(ring[step.slot], step.n_state_bytes));
-    std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, &recording};
+    std::vector<const gpu::CommandBuffer*> recordings_in_order = {&recording};
+    if (!step.is_one_recording) {
+        TRY_ASSIGN(const gpu::CommandBuffer* before, prelude(ring[step.slot], step.n_state_bytes));
+        recordings_in_order.insert(recordings_in_order.begin(), before);
+    }
     if (step.shape.part == StepPart::kWhole) TRY(add_epilogues(step, recordings_in_order));
     TRY_ASSIGN(step.value, device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value()));
     step.n_dispatches = recording.n_dispatches();
@@ -219,13 +228,14 @@ Status Executor::submit(const StepBatch& batch) {
     CHECK(batch.n_masks() <= it.options.n_sequences_max);
     CHECK(!batch.is_merged() || it.merged);
     const StepShape shape = it.shape_of(batch);
-    TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_of(shape));
     InFlight next{.slot = static_cast<uint32_t>(it.n_submitted % kRingSlots),
                   .shape = shape,
                   .n_state_bytes = step_state_bytes(batch, shape),
                   .n_outputs = batch.n_outputs(),
                   .n_masks = batch.n_masks(),
                   .is_drawn = batch.n_masks() == 0};
+    next.is_one_recording = next.can_be_one_recording();
+    TRY_ASSIGN(const gpu::CommandBuffer* step, next.is_one_recording ? it.whole_recording_of(it.ring[next.slot], shape) : it.recording_of(shape));
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         if (batch.outputs()[i].want_hidden) next.hidden_outputs.push_back(i);
     }

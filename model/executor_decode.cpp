@@ -31,7 +31,7 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = false;
+        step.shape.one_dispatch = step.is_one_recording = false;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape));
         TRY(replay(step, *recording));

@@ -34,6 +34,7 @@ struct RingSlot {
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::map<uint32_t, gpu::CommandBuffer> mask_copies;  // by number, a bucket: masks -> scratch.masks
     std::optional<gpu::CommandBuffer> epilogues[2];   // scratch.results -> results; the second logprobs as well
+    std::map<StepShape, gpu::CommandBuffer> whole_steps;  // prelude, step and epilogue in one
     HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
 };
 
@@ -54,6 +55,12 @@ struct InFlight {
     std::vector<uint32_t> hidden_outputs = {};  // whose hidden states were copied
     uint32_t n_masks = 0;
     bool is_drawn = true;  // else it waits for submit_draw()
+    bool is_one_recording = false;  // RingSlot::whole_steps
+
+    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only the shortest steps notice.
+    bool can_be_one_recording() const {
+        return shape.one_dispatch && shape.part == StepPart::kWhole && n_outputs > 0 && n_state_bytes <= kStepStateBytesMin;
+    }
 };
 
 struct Executor::Impl {
@@ -115,6 +122,7 @@ struct Executor::Impl {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }
     StepShape shape_of(const StepBatch& batch) const;
+    Status record_forward(gpu::Recorder& recorder, const StepShape& shape);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
@@ -122,7 +130,9 @@ struct Executor::Impl {
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);
     Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot, bool logprobs);
     Status add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order);
+    void record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
+    Result<const gpu::CommandBuffer*> whole_recording_of(RingSlot& slot, const StepShape& shape);
     void write_state(const StepBatch& batch, const InFlight& step);
     Status replay(InFlight& step, const gpu::CommandBuffer& recording);
     Status replay_draw(InFlight& step);

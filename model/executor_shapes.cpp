@@ -54,13 +54,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     return shape;
 }
 
+Status Executor::Impl::record_forward(gpu::Recorder& recorder, const StepShape& shape) {
+    const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
+                                 host_logits.address(), decode_layers.get()};
+    return model::record_forward(recorder, context, shape);
+}
+
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
     // Behind the first part of a step comes the copy of its masks.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
-    const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
-                                 host_logits.address(), decode_layers.get()};
-    TRY(record_forward(recorder, context, shape));
+    TRY(record_forward(recorder, shape));
     return std::move(recorder).end();
 }
 
@@ -69,6 +73,21 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& 
     TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
     ++n_recordings;
     return recordings.insert(shape, std::move(made));
+}
+
+Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
+    const auto known = slot.whole_steps.find(shape);
+    if (known != slot.whole_steps.end()) return &known->second;
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), kStepStateBytesMin);
+    recorder.barrier();
+    TRY(record_forward(recorder, shape));
+    recorder.barrier();
+    record_epilogue(recorder, slot, shape.logprobs);
+    TRY(kernels->status());
+    TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
+    ++n_recordings;
+    return &slot.whole_steps.emplace(shape, std::move(made)).first->second;
 }
 
 // Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.

@@ -44,6 +44,7 @@ struct Options {
     std::vector<std::string> adapter_folders;
     uint32_t steps = 64;
     uint32_t prefill_runs = 20;
+    uint32_t rows_max = 2048;
     bool vector_shrink = false;
     uint32_t expand_rows = 8;
     std::string kv_cache_dtype = "auto";
@@ -155,7 +156,7 @@ class EngineBench {
         }
         pool_.release(blocks);
         Row row("prefill");
-        row.field("model", options_.label).field("tokens", n_tokens).field("adapters", n_adapters).samples("ms", milliseconds);
+        row.field("model", options_.label).field("tokens", n_tokens).field("adapters", n_adapters).field("rows_max", executor_.options().n_rows_max).samples("ms", milliseconds);
         const Summary ms = row.summary();
         const double flops = 2.0 * static_cast<double>(layer_elements()) * n_tokens;
         row.field("tokens_per_s", 1e3 * n_tokens / ms.median).field("tflop_s", flops / ms.median * 1e-9);
@@ -300,7 +301,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.n_adapters_max = std::max(n_adapters, 1u);
     const uint32_t context = std::max({largest(options.context), largest(options.prefill), largest(options.chunk)});
     arguments.executor.n_positions_max = (context + 2 * options.steps + 16 + 63) / 64 * 64;
-    arguments.executor.n_rows_max = std::max(2048u, largest(options.chunk) + largest(options.batch));
+    arguments.executor.n_rows_max = std::max(options.rows_max, largest(options.chunk) + largest(options.batch));
     arguments.kv_cache_dtype = options.kv_cache_dtype;
     arguments.executor.matrix_shrink = !options.vector_shrink;
     arguments.executor.expand_rows = options.expand_rows;
@@ -338,6 +339,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--adapters", options->adapters, "numbers of adapters; 0: the base alone")->delimiter(',');
     command->add_option("--mix", options->mix, "which rows have which")->delimiter(',')->check(CLI::IsMember({"identical", "distinct", "uniform", "zipf"}));
     command->add_option("--steps", options->steps, "timed steps, after a quarter as many untimed ones")->check(CLI::Range(1u, 100000u));
+    command->add_option("--rows-max", options->rows_max, "of a step: what --max-num-batched-tokens is to the server")->check(CLI::Range(64u, 65536u));
     command->add_option("--prefill-runs", options->prefill_runs, "timed prompts")->check(CLI::Range(1u, 1000u));
     command->add_option("--temperature", options->sampling.temperature, "of drawn tokens; 0: the most probable one");
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");

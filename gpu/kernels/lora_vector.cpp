@@ -9,7 +9,6 @@ namespace {
 
 constexpr uint64_t kOwnBytesMax = 96 << 10;  // of A: up to here reading all of it costs a workgroup less than waiting for others
 constexpr uint32_t kSharedSumsMax = 3072;    // 12 KiB of shared memory
-constexpr uint32_t kUnitsOfSubgroup = 4;     // more threads are wanted while a subgroup has more than that many to do
 
 static_assert(kLoraVectorWords >= kMaxRank);
 
@@ -35,6 +34,17 @@ VectorPlan plan_sums(const VectorShape& shape, uint32_t at_once, uint32_t wished
     plan.rows = ceil_div(rows, ceil_div(rows, at_once));
     plan.steps = std::bit_floor(std::clamp(at_once / plan.rows, 1u, ceil_div(row_units, plan.slices)));
     return plan;
+}
+
+// Measured on an H200 (lorad-bench ops --threads): up to two units for each subgroup, of f32 without a base one. Where A x is shared few rows
+// are left and 512 threads or more find what others said sooner.
+uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base, bool a_is_large, ScalarType type) {
+    const bool is_wide = bytes_of(type) == 4;
+    if (a_is_large && !with_base) return is_wide ? 1024 : 512;
+    const uint32_t units_of_subgroup = is_wide && !with_base ? 1 : 2;
+    uint32_t size = 256;
+    while (size < 1024 && n_units > size / lanes * units_of_subgroup) size *= 2;
+    return size;
 }
 
 // As many as 64 registers hold, or 32 where more than 512 threads share what a multiprocessor has; in software few, as it compiles long
@@ -64,15 +74,15 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
     if (options.group_rows != 0) group_rows = std::max(2u, std::bit_floor(options.group_rows));
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
     const uint32_t n_rows = (a_is_large ? ceil_div(params.rank, ceil_div(params.n, group_rows)) : params.rank) + (with_base ? group_rows : 0);
-    uint32_t size = 256;
-    while (size < 1024 && n_rows * row_units > size / lanes * kUnitsOfSubgroup) size *= 2;
-    if (options.threads == 0) size = threads(size, 32);
-    else size = std::min(std::bit_floor(options.threads), std::bit_floor(std::max(caps.max_workgroup_invocations, 128u)));
+    uint32_t size = threads(threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, weight_type), 32);
+    if (options.threads != 0) size = std::min(std::bit_floor(options.threads), std::bit_floor(std::max(caps.max_workgroup_invocations, 128u)));
     group_rows = std::min(group_rows, size);
     const uint32_t n_parts = std::min(size / group_rows, std::bit_ceil(chunks));
     const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + group_rows), kLoraVectorWords / params.rank);
     const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, size, weight_type);
-    const VectorPlan plan = plan_sums({n_rows, row_units, std::max(size / lanes, 1u), most_slices}, at_once, options.slices);
+    // Rows of a base are as many as subgroups: slices would only cost sums.
+    const uint32_t slices = options.slices != 0 ? options.slices : with_base ? 1 : 0;
+    const VectorPlan plan = plan_sums({n_rows, row_units, std::max(size / lanes, 1u), most_slices}, at_once, slices);
     const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
     const Kernel* k = kernel(shares ? "lora_vector_shared" : "lora_vector",
                              {size, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, group_rows,

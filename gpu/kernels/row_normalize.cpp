@@ -8,8 +8,9 @@ namespace lorad::gpu {
 
 void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
                               uint32_t rows, uint32_t row_threads) {
-    // Eight columns a thread: more subgroups have more to join.
-    uint32_t size = threads(threads_for(ceil_div(params.n_columns, 8), 32, 1024), 32);
+    // The norms in one subgroup, which has nobody to join, while that lasts; softmax is bound by the rate of exponentials.
+    const uint32_t columns = operation == RowOperation::kSoftmax ? 8 : 32;
+    uint32_t size = threads(threads_for(ceil_div(params.n_columns, columns), 32, 1024), 32);
     if (row_threads != 0) size = std::min(std::bit_floor(row_threads), std::bit_floor(std::max(device_.capabilities().max_workgroup_invocations, 128u)));
     const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation)});
     if (k == nullptr) return;

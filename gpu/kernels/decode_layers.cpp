@@ -17,7 +17,7 @@ constexpr uint32_t kTokensPerSplit = 320;
 constexpr uint32_t kPollsMax = 1u << 21;
 
 struct DecodeLaunch {
-    uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0;
+    uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
     uint64_t shared_bytes = 0;
 };
 
@@ -40,8 +40,10 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     launch.staged_words = std::max(round_up(longest / 8, caps.subgroup_size), n_subgroups * shape.head_dim / 4);
     const uint32_t most_rows = ceil_div(std::max({n_qkv, shape.hidden, padded(shape.ffn) * 2}), launch.workgroups) + 2 * kRowsApart;
     launch.partials = most_rows + n_subgroups * kRowsApart;
+    launch.own_rows = ceil_div(shape.hidden, launch.workgroups) + kRowsApart;
     const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
-    launch.shared_bytes = launch.staged_words * uint64_t{16} + launch.partials * 4 + attention_bytes + 1024 + 64;
+    // And the addresses of two layers, and slots of sums.
+    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + 1024 + 64;
     return launch;
 }
 
@@ -74,7 +76,7 @@ void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, con
     const Kernel* k = kernel("decode_layers", {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads,
                                                shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.ffn, shape.n_splits,
                                                caps.subgroup_size, launch.staged_words, launch.partials,
-                                               ceil_div(shape.hidden, launch.workgroups) + kRowsApart, launch.workgroups,
+                                               launch.own_rows, launch.workgroups,
                                                caps.is_cpu ? caps.subgroup_size : launch.threads}, caps.subgroup_size);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;

@@ -5,6 +5,7 @@
 // --weight-sets 1 (the default, and how other implementations of these measurements do it) a chain uses the same ones throughout,
 // so that they may lie in a cache; more sets take turns.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -106,6 +107,7 @@ class OpsBench {
         };
         std::vector<Set> sets;
         Buffer x[2], start, low, gamma, beta;
+        std::optional<gpu::CommandBuffer> restart;  // start -> x[0]
     };
 
     struct Chain {
@@ -122,7 +124,8 @@ class OpsBench {
     void make_rows(Data& data, size_t n_elements, ScalarType type) {
         for (Buffer& x : data.x) x = upload(random_values(n_elements, 1), type);
         data.start = must(device_.create_buffer(data.x[0].size(), gpu::MemoryKind::kDeviceLocal, "start"));
-        run_copy(data.x[0], data.start);
+        run_and_wait(device_, copy(data.x[0], data.start));
+        data.restart = copy(data.start, data.x[0]);
     }
 
     // `record` records link i.
@@ -142,7 +145,7 @@ class OpsBench {
         constexpr uint32_t kWarm = 3;
         for (uint32_t i = 0; i < options_.samples + kWarm; i++) {
             for (Chain& chain : chains_) {
-                run_copy(chain.data->start, chain.data->x[0]);
+                run_and_wait(device_, *chain.data->restart);
                 const double us = run_span_us(device_, *chain.recording) / options_.chain;
                 if (i >= kWarm) chain.us.push_back(us);
                 else if (i == 0) expect_alive(chain);
@@ -150,10 +153,10 @@ class OpsBench {
         }
     }
 
-    void run_copy(const Buffer& from, const Buffer& to) {
+    gpu::CommandBuffer copy(const Buffer& from, const Buffer& to) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.copy(from, 0, to, 0, to.size());
-        run_and_wait(device_, must(std::move(recorder).end()));
+        return must(std::move(recorder).end());
     }
 
     void report(Chain& chain) {
@@ -181,9 +184,7 @@ class OpsBench {
         const Buffer& result = chain.data->x[options_.chain % 2];
         const uint64_t bytes = chain.n_elements * gpu::bytes_of(chain.type);
         const Buffer host = must(device_.create_buffer(bytes, gpu::MemoryKind::kHostReadback, "result"));
-        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
-        recorder.copy(result, 0, host, 0, bytes);
-        run_and_wait(device_, must(std::move(recorder).end()));
+        run_and_wait(device_, copy(result, host));
         size_t n_good = 0;
         for (size_t i = 0; i < chain.n_elements; i++) {
             float value;
@@ -343,7 +344,9 @@ void add_ops_command(CLI::App& app, CommonOptions& common) {
     // Lists, a line for each value; 0: what is best for the size.
     const auto power_of_two = CLI::Validator([](const std::string& text) {
         uint32_t value = 0;
-        return CLI::detail::lexical_cast(text, value) && value <= 1024 && (value & (value - 1)) == 0 ? std::string() : text + " is not 0 or a power of two up to 1024";
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool is_one = error == std::errc() && end == text.data() + text.size() && value <= 1024 && (value & (value - 1)) == 0;
+        return is_one ? std::string() : text + " is not 0 or a power of two up to 1024";
     }, "POWER_OF_TWO");
     command->add_option("--threads", options->threads, "of a workgroup of LoRA, with or without its base")->delimiter(',')->check(power_of_two);
     command->add_option("--group-rows", options->group_rows, "elements that such a workgroup computes")->delimiter(',')->check(power_of_two);

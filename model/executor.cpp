@@ -95,13 +95,17 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     return device.uploader().finish();
 }
 
+// At the beginning of a recording. No barrier: the recordings before end with one, so the step before has read its state.
+void Executor::Impl::record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes) {
+    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), n_bytes);
+}
+
 Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
     const uint64_t size_class = std::bit_ceil(std::max(n_bytes, kStepStateBytesMin));
     const auto known = slot.preludes.find(size_class);
     if (known != slot.preludes.end()) return &known->second;
-    // No barrier: the recordings before end with one, so the step before has read its state.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), size_class);
+    record_prelude(recorder, slot, size_class);
     TRY(kernels->status());
     TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
     return &slot.preludes.emplace(size_class, std::move(made)).first->second;
@@ -163,7 +167,7 @@ Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recordin
     }
     if (step.shape.part == StepPart::kWhole) TRY(add_epilogues(step, recordings_in_order));
     TRY_ASSIGN(step.value, device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value()));
-    step.n_dispatches = recording.n_dispatches();
+    step.n_dispatches = recording.n_dispatches() - (step.is_one_recording ? kAroundDispatches : 0);
     return ok_status();
 }
 
@@ -178,11 +182,14 @@ Status Executor::Impl::replay_draw(InFlight& step) {
     return ok_status();
 }
 
-// A step by itself, while nothing is in flight.
-Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& recording) {
+// A step by itself, while nothing is in flight; as this recording of it, or as it is submitted otherwise.
+Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording) {
     InFlight step{.shape = shape, .n_state_bytes = step_state_bytes(batch, shape), .n_outputs = batch.n_outputs()};
+    if (recording == nullptr) {
+        TRY_ASSIGN(recording, recording_for(step));
+    }
     write_state(batch, step);
-    TRY(replay(step, recording));
+    TRY(replay(step, *recording));
     return step.value;
 }
 
@@ -234,8 +241,7 @@ Status Executor::submit(const StepBatch& batch) {
                   .n_outputs = batch.n_outputs(),
                   .n_masks = batch.n_masks(),
                   .is_drawn = batch.n_masks() == 0};
-    next.is_one_recording = next.can_be_one_recording();
-    TRY_ASSIGN(const gpu::CommandBuffer* step, next.is_one_recording ? it.whole_recording_of(it.ring[next.slot], shape) : it.recording_of(shape));
+    TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_for(next));
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         if (batch.outputs()[i].want_hidden) next.hidden_outputs.push_back(i);
     }
@@ -363,7 +369,7 @@ Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& wha
     TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true));
     std::vector<gpu::DispatchTime> times;
     for (uint32_t repeat = 0; repeat <= n_repeats; ++repeat) {
-        TRY_ASSIGN(const uint64_t value, it.run(batch, shape, step));
+        TRY_ASSIGN(const uint64_t value, it.run(batch, shape, &step));
         TRY(it.device.compute_queue().wait(value));
         if (repeat == 0) continue;  // clocks and caches are warm from here on
         TRY_ASSIGN(const auto once, gpu::read_dispatch_times(it.device, step));

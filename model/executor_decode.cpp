@@ -49,8 +49,7 @@ Status Executor::Impl::trial_step(uint32_t position, bool one_dispatch) {
     batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, kNoAdapterSlot), true);
     StepShape shape = shape_of(batch);
     shape.one_dispatch = one_dispatch;
-    TRY_ASSIGN(const gpu::CommandBuffer* step, recording_of(shape));
-    TRY_ASSIGN(const uint64_t value, run(batch, shape, *step));
+    TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }
 

@@ -24,6 +24,7 @@ namespace lorad::model {
 constexpr uint32_t kInFlightMax = 2;
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
 constexpr uint32_t kRingSlots = kInFlightMax + 1;
+constexpr uint32_t kAroundDispatches = 2;  // a step's prelude and its epilogue
 
 // Host memory of one step in flight.
 struct RingSlot {
@@ -34,7 +35,7 @@ struct RingSlot {
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::map<uint32_t, gpu::CommandBuffer> mask_copies;  // by number, a bucket: masks -> scratch.masks
     std::optional<gpu::CommandBuffer> epilogues[2];   // scratch.results -> results; the second logprobs as well
-    std::map<StepShape, gpu::CommandBuffer> whole_steps;  // prelude, step and epilogue in one
+    std::map<StepShape, gpu::CommandBuffer> whole_steps;  // prelude, step and epilogue in one; some tens at most, as one row has few shapes
     HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
 };
 
@@ -58,9 +59,7 @@ struct InFlight {
     bool is_one_recording = false;  // RingSlot::whole_steps
 
     // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only the shortest steps notice.
-    bool can_be_one_recording() const {
-        return shape.one_dispatch && shape.part == StepPart::kWhole && n_outputs > 0 && n_state_bytes <= kStepStateBytesMin;
-    }
+    static bool can_be_one_recording(const StepShape& shape) { return shape.one_dispatch && shape.part == StepPart::kWhole && shape.output_bucket > 0; }
 };
 
 struct Executor::Impl {
@@ -122,7 +121,7 @@ struct Executor::Impl {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }
     StepShape shape_of(const StepBatch& batch) const;
-    Status record_forward(gpu::Recorder& recorder, const StepShape& shape);
+    Status record_pass(gpu::Recorder& recorder, const StepShape& shape);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
@@ -130,13 +129,15 @@ struct Executor::Impl {
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);
     Result<const gpu::CommandBuffer*> epilogue(RingSlot& slot, bool logprobs);
     Status add_epilogues(const InFlight& step, std::vector<const gpu::CommandBuffer*>& recordings_in_order);
+    void record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes);
     void record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs);
     Result<const gpu::CommandBuffer*> recording_of(const StepShape& shape);
     Result<const gpu::CommandBuffer*> whole_recording_of(RingSlot& slot, const StepShape& shape);
+    Result<const gpu::CommandBuffer*> recording_for(InFlight& step);
     void write_state(const StepBatch& batch, const InFlight& step);
     Status replay(InFlight& step, const gpu::CommandBuffer& recording);
     Status replay_draw(InFlight& step);
-    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer& recording);
+    Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
     Status trial_step(uint32_t position, bool one_dispatch);
     Result<std::vector<float>> trial_logits(bool one_dispatch);

@@ -54,17 +54,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     return shape;
 }
 
-Status Executor::Impl::record_forward(gpu::Recorder& recorder, const StepShape& shape) {
+Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape) {
     const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
                                  host_logits.address(), decode_layers.get()};
-    return model::record_forward(recorder, context, shape);
+    return record_forward(recorder, context, shape);
 }
 
 // Thread-safe, as recording is.
 Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
     // Behind the first part of a step comes the copy of its masks.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
-    TRY(record_forward(recorder, shape));
+    TRY(record_pass(recorder, shape));
     return std::move(recorder).end();
 }
 
@@ -78,16 +78,23 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& 
 Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
     const auto known = slot.whole_steps.find(shape);
     if (known != slot.whole_steps.end()) return &known->second;
+    CHECK(shape.lora == gpu::LoraLevel::kNone && !shape.tiles);  // nothing in it reads its grid from the state: see Recorder::barrier()
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), kStepStateBytesMin);
+    record_prelude(recorder, slot, kStepStateBytesMin);
     recorder.barrier();
-    TRY(record_forward(recorder, shape));
+    TRY(record_pass(recorder, shape));
     recorder.barrier();
     record_epilogue(recorder, slot, shape.logprobs);
     TRY(kernels->status());
     TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
     ++n_recordings;
     return &slot.whole_steps.emplace(shape, std::move(made)).first->second;
+}
+
+// What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
+Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
+    step.is_one_recording = InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= kStepStateBytesMin;
+    return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
 }
 
 // Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
@@ -149,7 +156,7 @@ Status Executor::Impl::warm_up() {
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
     const auto work = [&] {
-        for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));
+        for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));  // of whole steps too: it compiles
     };
     std::vector<std::thread> threads;
     for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
@@ -162,6 +169,10 @@ Status Executor::Impl::warm_up() {
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
+        if (InFlight::can_be_one_recording(shapes[i])) {
+            for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));
+            continue;
+        }
         ++n_recordings;
         recordings.insert(shapes[i], std::move(recording));
     }

@@ -148,7 +148,7 @@ Tile fetch_first_tile(uint l, StepRow row, uint64_t table, uint unit) {
 // A lane's part of what its subgroup has attended to.
 struct Attended {
     float top, total;          // the same top in all lanes; parts of the total
-    vec4 lo[4], hi[4];  // kValueChunks; parts of the sums, by teams
+    vec4 lo[4], hi[4];         // kValueChunks; parts of the sums, by teams
 };
 
 float score_sum(float part) {

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
-constexpr uint32_t kHeadDimMax = 256;  // what a lane fetches of a tile is counted for it
+constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a lane has of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
 constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
@@ -60,7 +60,7 @@ bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
     // Without being asked only where 16-bit activations are the rule, and where the driver tells how many multiprocessors there are.
     if (options_.decode == PersistentDecode::kAuto && (caps.is_cpu || !ladder_.has(shape.type))) return false;
     const DecodeLaunch launch = launch_of(caps, options_, shape);
-    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim <= kHeadDimMax && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 4 == 0 &&
+    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim <= kHeadDimMax && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 8 == 0 &&
            launch.shared_bytes <= caps.shared_memory_bytes;
 }
 

@@ -12,7 +12,7 @@ uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 uint64_t matrix;
 uint row0, n_rows;         // of this workgroup; of gate and up: as many rows of each half
 uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump` further (gate and up)
-uint rows_end;             // where the last tile may begin
+uint last_row;             // no tile begins behind it
 uint tile_now, step_now, steps_left;  // to use next
 uint load_tile, load_step, loads_left;  // to load next
 uint64_t load_at;
@@ -21,7 +21,7 @@ uvec4 ring[kStepsAhead][kRowsApart];  // words of the next steps
 uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     uint row = tile * tile_rows;
     row += row0 + (row >= half_rows ? jump : 0);
-    if (kFfn % 64 != 0) row = min(row, rows_end);
+    if (kFfn % 64 != 0) row = min(row, last_row);
     return matrix + uint64_t(row) * (k * 2) + gl_SubgroupInvocationID * 16;
 }
 
@@ -72,7 +72,7 @@ void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows)
     row0 = share_begin(n / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
     n_rows = half_rows = share_begin(n / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
     jump = 0;
-    rows_end = n;
+    last_row = n;
     begin_loads(w, most_rows(n), k, tile_rows);
 }
 
@@ -83,7 +83,7 @@ void begin_gate_up(uint64_t w) {
     half_rows = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
     n_rows = half_rows * 2;
     jump = kFfn - half_rows;
-    rows_end = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
+    last_row = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
     begin_loads(w, most_gate_up_rows(), kHiddenStride, kRowsApart);
 }
 

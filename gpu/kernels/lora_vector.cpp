@@ -75,7 +75,8 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
     const uint32_t n_rows = (a_is_large ? ceil_div(params.rank, ceil_div(params.n, group_rows)) : params.rank) + (with_base ? group_rows : 0);
     uint32_t size = threads(threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, weight_type), 32);
-    if (options.threads != 0) size = std::min(std::bit_floor(options.threads), std::bit_floor(std::max(caps.max_workgroup_invocations, 128u)));
+    // Less than a subgroup would leave parts of k out.
+    if (options.threads != 0) size = std::max({std::bit_floor(std::min(options.threads, std::max(caps.max_workgroup_invocations, 128u))), lanes, 2u});
     group_rows = std::min(group_rows, size);
     const uint32_t n_parts = std::min(size / group_rows, std::bit_ceil(chunks));
     const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + group_rows), kLoraVectorWords / params.rank);

@@ -79,7 +79,7 @@ void softmax(inout vec4 v[kThreadQuads]) {
         tops = max(tops, v[i]);
     }
     float top = subgroupMax(max(max(tops.x, tops.y), max(tops.z, tops.w)));
-    float shift = top == kMinusInf ? 0.0 : top;  // a subgroup beyond the row's end
+    float shift = top == kMinusInf ? 0.0 : top;  // a subgroup whose columns are all masked, or beyond the row's end
     vec4 some = vec4(0.0);
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) {
         v[i] = exp2(v[i] - shift);
@@ -96,7 +96,7 @@ void softmax(inout vec4 v[kThreadQuads]) {
         for (uint i = 0; i < gl_NumSubgroups; i++) row_top = max(row_top, first_slots[i]);
         sum = 0.0;
         for (uint i = 0; i < gl_NumSubgroups; i++) sum += second_slots[i] * exp2(first_slots[i] - row_top);
-        own = exp2(shift - row_top);
+        own = top == kMinusInf ? 0.0 : exp2(top - row_top);
     }
     float weight = own / sum;
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) v[i] *= weight;

@@ -1,3 +1,6 @@
+#include <cmath>
+#include <ostream>
+
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -16,6 +19,219 @@ TEST_F(KernelTest, PartsOfTheContextInOneDispatchAreFewAndAttendedToAtOnce) {
     EXPECT_EQ(splits(132, 12, 1u << 20), 8u);
     EXPECT_EQ(splits(20, 28, 1u << 20), 1u) << "fewer workgroups than heads";
 }
+
+using reference::Type;
+using reference::Vector;
+
+struct LayersCase {
+    uint32_t head_dim = 64, rotary_dim = 64, position = 0, window = 0, n_splits = 1;
+    bool has_head_norms = false;
+    uint32_t hidden = 100, n_q_heads = 3, n_kv_heads = 1, ffn = 130;
+};
+
+void PrintTo(const LayersCase& c, std::ostream* out) {
+    *out << "head_dim " << c.head_dim << " rotary_dim " << c.rotary_dim << " position " << c.position << " window " << c.window << " splits " << c.n_splits
+         << " hidden " << c.hidden;
+}
+
+// Weights of one layer, dense, and what lies in its cache before the step.
+struct LayerValues {
+    std::vector<float> qkv, o, gate_up, down, qkv_bias, o_bias, gate_up_bias, down_bias;
+    std::vector<float> input_norm, post_norm, q_norm, k_norm;
+    std::vector<float> keys, values;  // [position][n_kv_heads][head_dim]
+};
+
+// All layers in one dispatch against the same in double precision. On a software device by one workgroup.
+class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<LayersCase> {
+  protected:
+    static constexpr uint32_t kLayers = 2, kCacheBlocks = 64;
+    static constexpr float kEps = 1e-5f;
+
+    uint32_t q_size() const { return c_.n_q_heads * c_.head_dim; }
+    uint32_t kv_size() const { return c_.n_kv_heads * c_.head_dim; }
+    uint32_t n_qkv() const { return q_size() + 2 * kv_size(); }
+    uint32_t block_of(uint32_t token) const { return (token / kBlockTokens * 7 + 3) % kCacheBlocks; }
+
+    std::vector<float> random(size_t n, double bound, float middle = 0) {
+        auto values = reference::random_values(n, Type::kF16, random_, static_cast<float>(bound));
+        for (float& value : values) value += middle;
+        return values;
+    }
+
+    LayerValues make_values() {
+        const uint32_t h = c_.hidden, f = c_.ffn;
+        const double by_hidden = 1.7 / std::sqrt(h);
+        return {.qkv = random(size_t{n_qkv()} * h, by_hidden), .o = random(size_t{h} * q_size(), 1.7 / std::sqrt(q_size())),
+                .gate_up = random(size_t{2} * f * h, by_hidden), .down = random(size_t{h} * f, 1.7 / std::sqrt(f)),
+                .qkv_bias = random(n_qkv(), 0.5), .o_bias = random(h, 0.5), .gate_up_bias = random(size_t{2} * f, 0.5), .down_bias = random(h, 0.5),
+                .input_norm = random(h, 1, 1.5f), .post_norm = random(h, 1, 1.5f), .q_norm = random(c_.head_dim, 0.5, 1), .k_norm = random(c_.head_dim, 0.5, 1),
+                .keys = random(size_t{c_.position} * kv_size(), 1), .values = random(size_t{c_.position} * kv_size(), 1)};
+    }
+
+    uint64_t matrix(const std::vector<float>& w, uint32_t n, uint32_t k) {
+        auto bytes = reference::encode(w, k, padded(k), Type::kF16);
+        bytes.resize(size_t{padded(n)} * padded(k) * 2);
+        return buffers_.emplace_back(input(bytes)).address();
+    }
+
+    uint64_t vector(std::vector<float> values) {
+        values.resize(padded(static_cast<uint32_t>(values.size())));
+        return buffers_.emplace_back(input(values)).address();
+    }
+
+    // Blocks in no order; what is not written is not a number.
+    uint64_t cache(const LayerValues& layer) {
+        constexpr uint16_t kNaN = 0x7e00;
+        std::vector<uint16_t> kv(size_t{kCacheBlocks} * 2 * kv_size() * kBlockTokens, kNaN);
+        for (uint32_t token = 0; token < c_.position; token++) {
+            for (uint32_t i = 0; i < kv_size(); i++) {
+                for (const uint32_t plane : {0u, 1u}) {
+                    const size_t line = (size_t{block_of(token)} * 2 + plane) * c_.n_kv_heads + i / c_.head_dim;
+                    const float value = (plane == 0 ? layer.keys : layer.values)[size_t{token} * kv_size() + i];
+                    kv[(line * kBlockTokens + token % kBlockTokens) * c_.head_dim + i % c_.head_dim] = reference::to_f16(value);
+                }
+            }
+        }
+        return buffers_.emplace_back(input(kv)).address();
+    }
+
+    DecodeLayer entry(const LayerValues& layer) {
+        const uint32_t h = c_.hidden, f = c_.ffn;
+        return {.qkv = matrix(layer.qkv, n_qkv(), h), .qkv_bias = vector(layer.qkv_bias), .o = matrix(layer.o, h, q_size()), .o_bias = vector(layer.o_bias),
+                .gate_up = matrix(layer.gate_up, 2 * f, h), .gate_up_bias = vector(layer.gate_up_bias), .down = matrix(layer.down, h, f),
+                .down_bias = vector(layer.down_bias), .input_norm = vector(layer.input_norm), .post_attention_norm = vector(layer.post_norm),
+                .q_norm = c_.has_head_norms ? vector(layer.q_norm) : 0, .k_norm = c_.has_head_norms ? vector(layer.k_norm) : 0, .kv = cache(layer),
+                .window = c_.window, .pad = 0};
+    }
+
+    std::vector<float> rope_table() const {
+        const uint32_t half = c_.rotary_dim / 2;
+        std::vector<float> table;
+        for (uint32_t t = 0; t <= c_.position; t++) {
+            for (uint32_t i = 0; i < half; i++) {
+                const double angle = t * std::pow(10000.0, -static_cast<double>(i) / half);
+                table.push_back(static_cast<float>(std::cos(angle)));
+                table.push_back(static_cast<float>(std::sin(angle)));
+            }
+        }
+        return table;
+    }
+
+    uint64_t step_state() {
+        StepHeader header{};
+        header.n_rows = 1;
+        StepRow row{};
+        row.position = c_.position;
+        row.kv_slot = block_of(c_.position) * kBlockTokens + c_.position % kBlockTokens;
+        std::vector<std::byte> bytes(sizeof(header) + sizeof(row));
+        std::memcpy(bytes.data(), &header, sizeof(header));
+        std::memcpy(bytes.data() + sizeof(header), &row, sizeof(row));
+        return buffers_.emplace_back(input(bytes)).address();
+    }
+
+    // As inputs of products are rounded on the device.
+    static Vector rounded(Vector values) {
+        for (double& value : values) value = reference::rounded(static_cast<float>(value), Type::kF16);
+        return values;
+    }
+
+    static Vector product(const std::vector<float>& w, const Vector& x, const std::vector<float>& bias) {
+        Vector sums = reference::multiply(w, rounded(x));
+        for (size_t i = 0; i < sums.size(); i++) sums[i] += bias[i];
+        return sums;
+    }
+
+    Vector head(const Vector& qkv, uint32_t begin, const std::vector<float>& gamma, std::span<const float> rope) const {
+        Vector own(qkv.begin() + begin, qkv.begin() + begin + c_.head_dim);
+        if (c_.has_head_norms) own = reference::rms_norm(own, gamma, kEps);
+        reference::rope(own, c_.rotary_dim, rope);
+        return own;
+    }
+
+    // Of one KV head: the cache, then the row's own as the cache rounds it.
+    std::vector<float> column(const std::vector<float>& cached, uint32_t kv_head, const Vector& own) const {
+        std::vector<float> tokens;
+        for (uint32_t t = 0; t < c_.position; t++) {
+            const auto begin = cached.begin() + static_cast<ptrdiff_t>(size_t{t} * kv_size() + kv_head * c_.head_dim);
+            tokens.insert(tokens.end(), begin, begin + c_.head_dim);
+        }
+        for (const double value : rounded(own)) tokens.push_back(static_cast<float>(value));
+        return tokens;
+    }
+
+    Vector attended(const LayerValues& layer, const Vector& qkv, const std::vector<float>& rope) const {
+        const std::span<const float> turn = std::span(rope).last(c_.rotary_dim);
+        Vector result;
+        for (uint32_t q = 0; q < c_.n_q_heads; q++) {
+            const uint32_t kv_head = q / (c_.n_q_heads / c_.n_kv_heads), k_begin = q_size() + kv_head * c_.head_dim, v_begin = k_begin + kv_size();
+            const Vector query = head(qkv, q * c_.head_dim, layer.q_norm, turn), key = head(qkv, k_begin, layer.k_norm, turn);
+            const Vector value(qkv.begin() + v_begin, qkv.begin() + v_begin + c_.head_dim);
+            const Vector sums = reference::attention(std::vector<float>(query.begin(), query.end()), column(layer.keys, kv_head, key),
+                                                     column(layer.values, kv_head, value), {.scale = 1 / std::sqrt(c_.head_dim), .window = c_.window});
+            result.insert(result.end(), sums.begin(), sums.end());
+        }
+        return result;
+    }
+
+    static void add(Vector& x, const Vector& more) {
+        for (size_t i = 0; i < x.size(); i++) x[i] += more[i];
+    }
+
+    Vector expected(Vector x, const std::vector<LayerValues>& layers, const std::vector<float>& rope) const {
+        for (const LayerValues& layer : layers) {
+            const Vector qkv = product(layer.qkv, reference::rms_norm(x, layer.input_norm, kEps), layer.qkv_bias);
+            add(x, product(layer.o, attended(layer, qkv, rope), layer.o_bias));
+            const Vector gate_up = product(layer.gate_up, reference::rms_norm(x, layer.post_norm, kEps), layer.gate_up_bias);
+            Vector act(c_.ffn);
+            for (uint32_t i = 0; i < c_.ffn; i++) act[i] = reference::silu(gate_up[i]) * gate_up[c_.ffn + i];
+            add(x, product(layer.down, act, layer.down_bias));
+        }
+        return x;
+    }
+
+    LayersCase c_ = GetParam();
+    std::vector<Buffer> buffers_;
+};
+
+TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
+    // Workgroups of a software device do not run side by side.
+    const uint32_t n_workgroups = device().capabilities().is_cpu ? 1 : 0;
+    const auto kernels = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
+    const DecodeLayersShape shape{.type = ScalarType::kF16, .hidden = c_.hidden, .n_q_heads = c_.n_q_heads, .n_kv_heads = c_.n_kv_heads,
+                                  .head_dim = c_.head_dim, .rotary_dim = c_.rotary_dim, .ffn = c_.ffn, .n_splits = c_.n_splits};
+    if (!kernels->can_decode_layers(shape)) GTEST_SKIP() << "not possible on " << device().capabilities().name;
+    std::vector<LayerValues> layers;
+    std::vector<DecodeLayer> table;
+    for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers.emplace_back(make_values())));
+    const std::vector<float> rope = rope_table(), x_first = random(c_.hidden, 1);
+    std::vector<uint32_t> blocks;
+    for (uint32_t token = 0; token <= c_.position; token += kBlockTokens) blocks.push_back(block_of(token));
+    const Buffer layers_buffer = input(table), rope_buffer = input(rope), block_table = input(blocks), x = input(x_first);
+    const Buffer channels = input(std::vector<uint64_t>(KernelSet::decode_channel_words(shape, c_.n_splits), 0));
+    const Buffer sync = input(std::vector<uint32_t>{0, 0}), given_up = input(std::vector<uint32_t>{0});
+    const DecodeLayersParams params{.step = step_state(), .layers = layers_buffer.address(), .block_tables = block_table.address(), .rope = rope_buffer.address(),
+                                    .x = x.address(), .channels = channels.address(), .sync = sync.address(), .given_up = given_up.address(),
+                                    .n_layers = kLayers, .max_polls = 0, .eps = kEps, .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
+    const Vector want = expected(reference::to_doubles(x_first), layers, rope);
+    double largest = 0;
+    for (const double value : want) largest = std::max(largest, std::fabs(value));
+    // The second step finds what the first one said in the channels.
+    for (const char* const step : {"first step", "second step"}) {
+        std::memcpy(x.mapped().data(), x_first.data(), x_first.size() * 4);
+        execute([&](Recorder& recorder) { kernels->decode_layers(recorder, params, shape); });
+        ASSERT_TRUE(kernels->status().ok()) << kernels->status().error().message;
+        ASSERT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
+        expect_near(want, content<float>(x, c_.hidden).data(), 3e-3, largest, step);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeLayers,
+    ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1}, LayersCase{64, 64, 130, 0, 2, true}, LayersCase{64, 64, 5, 0, 4},  // more parts than tokens for them
+                      LayersCase{8, 8, 33, 20}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{80, 80, 130, 0, 1, true}, LayersCase{96, 48, 33, 20, 2},
+                      LayersCase{128, 128, 300, 0, 4}, LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true}, LayersCase{192, 96, 33, 20},
+                      LayersCase{256, 256, 0}, LayersCase{256, 128, 130, 0, 2, true},
+                      LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
 
 }  // namespace
 }  // namespace lorad::gpu::testing

@@ -97,7 +97,10 @@ INSTANTIATE_TEST_SUITE_P(
                       LoraCase{130, 1352, 8, Type::kF32, Type::kF32, true, LowSharing::kNever, 64, 16, 2, 16},
                       LoraCase{512, 2048, 8, Type::kF16, Type::kF16, true, LowSharing::kAlways, 128, 8, 1, 16},
                       LoraCase{130, 1352, 11, Type::kF32, Type::kF32, false, LowSharing::kAlways, 64, 8, 4, 1},
-                      LoraCase{40, 4096, 512, Type::kF16, Type::kF32, false, LowSharing::kAlways, 512, 2}));
+                      LoraCase{40, 4096, 512, Type::kF16, Type::kF32, false, LowSharing::kAlways, 512, 2},
+                      // Fewer threads than a subgroup are not to be had.
+                      LoraCase{7, 64, 3, Type::kF32, Type::kF32, false, LowSharing::kNever, 1},
+                      LoraCase{7, 64, 3, Type::kF32, Type::kF32, true, LowSharing::kNever, 4}));
 
 class LoraVectorBits : public KernelTest, public ::testing::WithParamInterface<uint32_t> {};
 
@@ -167,6 +170,22 @@ std::vector<double> normalized(const NormalizeCase& c, const float* x, const std
         if (c.operation == RowOperation::kLayerNorm) y[i] += beta[i];
     }
     return y;
+}
+
+// All columns of a subgroup but the first are masked, and the others are low.
+TEST_F(KernelTest, SoftmaxOfAMaskedRowIsThatOfItsRest) {
+    constexpr uint32_t kColumns = 1024, kLeft = 16;
+    std::vector<float> x(kColumns, -INFINITY);
+    std::fill_n(x.begin(), kLeft, -100.0f);
+    const Buffer from = input(x);
+    for (const uint32_t threads : {8u, 32u, 128u}) {
+        const Buffer to = poisoned(kColumns * 4);
+        execute([&](Recorder& recorder) {
+            kernels_->row_normalize(recorder, RowOperation::kSoftmax, {from.address(), to.address(), 0, 0, kColumns, kColumns, kColumns, 1.0f}, ScalarType::kF32, 1, threads);
+        });
+        const auto got = content<float>(to, kColumns);
+        for (uint32_t i = 0; i < kColumns; i++) ASSERT_FLOAT_EQ(got[i], i < kLeft ? 1.0f / kLeft : 0.0f) << "column " << i << ", " << threads << " threads";
+    }
 }
 
 TEST_P(RowNormalize, MatchesTheReferenceAndKeepsToItsRows) {

@@ -124,7 +124,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::mask_copy(RingSlot& slot, uint
 
 void Executor::Impl::record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs) {
     kernels->copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
-    if (logprobs) recorder.copy(scratch.logprobs, 0, slot.logprobs, 0, scratch.logprobs.size());
+    if (logprobs) kernels->copy_words(recorder, scratch.logprobs.address(), slot.logprobs.address(), scratch.logprobs.size());
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool logprobs) {
@@ -167,7 +167,7 @@ Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recordin
     }
     if (step.shape.part == StepPart::kWhole) TRY(add_epilogues(step, recordings_in_order));
     TRY_ASSIGN(step.value, device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value()));
-    step.n_dispatches = recording.n_dispatches() - (step.is_one_recording ? kAroundDispatches : 0);
+    step.n_dispatches = recording.n_dispatches() - (step.is_one_recording ? kAroundDispatches + (step.shape.logprobs ? 1 : 0) : 0);
     return ok_status();
 }
 

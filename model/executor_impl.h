@@ -24,7 +24,7 @@ namespace lorad::model {
 constexpr uint32_t kInFlightMax = 2;
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
 constexpr uint32_t kRingSlots = kInFlightMax + 1;
-constexpr uint32_t kAroundDispatches = 2;  // a step's prelude and its epilogue
+constexpr uint32_t kAroundDispatches = 2;  // a step's prelude and its epilogue, which has one more with log-probabilities
 
 // Host memory of one step in flight.
 struct RingSlot {

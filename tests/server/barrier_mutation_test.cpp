@@ -195,9 +195,10 @@ class Scenes {
         finish();
         finish();
         const auto add_output = [](model::StepBatch& batch, uint32_t row, uint32_t) { batch.add_output(row, true); };
+        // By turns: where all of a slot's steps embed as the step before did, a state that comes too late would not show.
         submit(decode(false, add_output));
-        for (int i = 0; i < 3; ++i) {
-            submit(decode(true, add_output));
+        for (const bool fed_back : {true, false, true}) {
+            submit(decode(fed_back, add_output));
             finish();
         }
         finish();
@@ -240,7 +241,8 @@ class Scenes {
         submit(decode(true, chosen_by(kChanges | kLogprobs)));
         finish();
         finish();
-        for (const uint32_t what : {kLogprobs, kChanges, kChanges | kLogprobs}) run_alone(decode(true, chosen_by(what)));
+        run_alone(decode(false, chosen_by(kLogprobs)));
+        for (const uint32_t what : {kChanges, kChanges | kLogprobs}) run_alone(decode(true, chosen_by(what)));
     }
 
     void run_masked() {

@@ -227,7 +227,8 @@ TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeLayers,
-    ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1}, LayersCase{64, 64, 130, 0, 2, true}, LayersCase{64, 64, 5, 0, 4},  // more parts than tokens for them
+    ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1, 0, 4},  // parts without a token
+                      LayersCase{64, 64, 130, 0, 2, true}, LayersCase{64, 64, 5, 0, 4},
                       LayersCase{8, 8, 33, 20}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{80, 80, 130, 0, 1, true}, LayersCase{96, 48, 33, 20, 2},
                       LayersCase{128, 128, 300, 0, 4}, LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true}, LayersCase{192, 96, 33, 20},
                       LayersCase{256, 256, 0}, LayersCase{256, 128, 130, 0, 2, true},

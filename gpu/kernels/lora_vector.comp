@@ -24,8 +24,8 @@ layout(constant_id = 5) const uint kGroupRows = 4;
 layout(constant_id = 6) const uint kParts = 1;  // threads that share one row of B; kGroupRows * kParts <= workgroup size
 layout(constant_id = 7) const uint kWithBase = 0;
 layout(constant_id = 8) const uint kSlices = 1;  // of k
-layout(constant_id = 9) const uint kRows = 1;    // of A and W whose words a subgroup asks for at once
-layout(constant_id = 10) const uint kSteps = 1;  // and how many words of each row a lane
+layout(constant_id = 9) const uint kRowsAtOnce = 1;    // of A and W whose words a subgroup asks for at once
+layout(constant_id = 10) const uint kStepsAtOnce = 1;  // and how many words of each row a lane
 layout(constant_id = 11) const uint kPolls = 1;
 layout(push_constant, scalar) uniform Push { LoraVectorParams p; };
 
@@ -75,31 +75,31 @@ uint64_t weights_of(uint row) {
     return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
 }
 
-// What one slice of k adds to kRows rows, first, first + stride, ... before end. All is asked for before anything is used; a row's
+// What one slice of k adds to kRowsAtOnce rows, first, first + stride, ... before end. All is asked for before anything is used; a row's
 // bits are the same whichever the others are.
-void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRows]) {
-    uint64_t weights[kRows];
-    [[unroll]] for (uint u = 0; u < kRows; u++) {
+void slice_sums(uint slice, uint first, uint stride, uint end, out float result[kRowsAtOnce]) {
+    uint64_t weights[kRowsAtOnce];
+    [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
         weights[u] = weights_of(min(first + u * stride, end - 1));
         result[u] = 0.0;
     }
     uint apart = gl_SubgroupSize * kSlices;
-    bool whole = kChunks % (apart * kSteps) == 0;
-    for (uint begin = slice * gl_SubgroupSize; begin < kChunks; begin += apart * kSteps) {
-        Words v[kSteps], w[kSteps * kRows];
-        [[unroll]] for (uint s = 0; s < kSteps; s++) {
+    bool whole = kChunks % (apart * kStepsAtOnce) == 0;
+    for (uint begin = slice * gl_SubgroupSize; begin < kChunks; begin += apart * kStepsAtOnce) {
+        Words v[kStepsAtOnce], w[kStepsAtOnce * kRowsAtOnce];
+        [[unroll]] for (uint s = 0; s < kStepsAtOnce; s++) {
             v[s] = load_own(p.x, begin + s * apart, kActType, whole);
-            [[unroll]] for (uint u = 0; u < kRows; u++) {
-                w[s * kRows + u] = Words(uvec4(0), uvec4(0));
-                if (u == 0 || first + u * stride < end) w[s * kRows + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
+            [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
+                w[s * kRowsAtOnce + u] = Words(uvec4(0), uvec4(0));
+                if (u == 0 || first + u * stride < end) w[s * kRowsAtOnce + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
             }
         }
-        [[unroll]] for (uint s = 0; s < kSteps; s++) {
+        [[unroll]] for (uint s = 0; s < kStepsAtOnce; s++) {
             Eight x = eight_of(v[s], kActType);
-            [[unroll]] for (uint u = 0; u < kRows; u++) result[u] = dot8(eight_of(w[s * kRows + u], kWeightType), x, result[u]);
+            [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] = dot8(eight_of(w[s * kRowsAtOnce + u], kWeightType), x, result[u]);
         }
     }
-    [[unroll]] for (uint u = 0; u < kRows; u++) result[u] = subgroupAdd(result[u]);
+    [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] = subgroupAdd(result[u]);
 }
 
 // Rows first, first + stride, ... before end: this subgroup's slices of them. A team is kSlices subgroups, or all where they are fewer.
@@ -109,11 +109,11 @@ uint my_team() { return gl_SubgroupID / kSlices; }
 void compute_rows(uint first, uint stride, uint end) {
     if (my_team() >= n_teams()) return;
     for (uint slice = gl_SubgroupID % kSlices; slice < kSlices; slice += gl_NumSubgroups) {
-        for (uint row = first; row < end; row += stride * kRows) {
-            float result[kRows];
+        for (uint row = first; row < end; row += stride * kRowsAtOnce) {
+            float result[kRowsAtOnce];
             slice_sums(slice, row, stride, end, result);
             if (!subgroupElect()) continue;
-            [[unroll]] for (uint u = 0; u < kRows; u++) {
+            [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) {
                 if (row + u * stride < end) sums[slice * kAllRows + row + u * stride] = result[u];
             }
         }

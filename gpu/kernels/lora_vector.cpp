@@ -13,26 +13,26 @@ constexpr uint32_t kSharedSumsMax = 3072;    // 12 KiB of shared memory
 static_assert(kLoraVectorWords >= kMaxRank);
 
 // How a workgroup goes through its rows of A and W. A unit is a row's one chunk for each lane.
-struct VectorPlan {
-    uint32_t slices = 1, rows = 1, steps = 1;
+struct SumsPlan {
+    uint32_t slices = 1, rows_at_once = 1, steps_at_once = 1;
 };
 
-struct VectorShape {
+struct SumsShape {
     uint32_t n_rows = 0, row_units = 0, n_subgroups = 0, most_slices = 0;
 };
 
 // The fewest slices of k that give the busiest subgroup the fewest units: each slice of a row is a sum over a subgroup. Or those wished for.
-VectorPlan plan_sums(const VectorShape& shape, uint32_t at_once, uint32_t wished_slices) {
+SumsPlan plan_sums(const SumsShape& shape, uint32_t units_at_once, uint32_t wished_slices) {
     const auto [n_rows, row_units, n_subgroups, most_slices] = shape;
-    VectorPlan plan;
+    SumsPlan plan;
     const auto rows_of_team = [n = n_rows, subgroups = n_subgroups](uint32_t slices) { return ceil_div(n, subgroups / slices); };
     const auto busiest = [&rows_of_team, units = row_units](uint32_t slices) { return rows_of_team(slices) * ceil_div(units, slices); };
     for (uint32_t slices = 2; slices <= std::min(n_subgroups, most_slices); slices *= 2) {
         if (wished_slices == 0 ? busiest(slices) < busiest(plan.slices) : slices <= wished_slices) plan.slices = slices;
     }
     const uint32_t rows = rows_of_team(plan.slices);
-    plan.rows = ceil_div(rows, ceil_div(rows, at_once));
-    plan.steps = std::bit_floor(std::clamp(at_once / plan.rows, 1u, ceil_div(row_units, plan.slices)));
+    plan.rows_at_once = ceil_div(rows, ceil_div(rows, units_at_once));
+    plan.steps_at_once = std::bit_floor(std::clamp(units_at_once / plan.rows_at_once, 1u, ceil_div(row_units, plan.slices)));
     return plan;
 }
 
@@ -54,6 +54,45 @@ uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarT
     return (threads > 512 ? 16 : 32) / bytes_of(type);
 }
 
+struct LoraVectorPlan {
+    uint32_t threads = 0, group_rows = 0;  // of a workgroup; of the result, for each of them
+    uint32_t n_parts = 0;                  // threads that share one row of B
+    bool shares = false;                   // A x
+    SumsPlan sums;
+};
+
+// `threads` says how many a workgroup has where so many are wanted.
+template <typename Threads>
+LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVectorParams& params, ScalarType type, const LoraVectorOptions& options,
+                                const Threads& threads) {
+    LoraVectorPlan plan;
+    const bool with_base = params.w != 0;
+    const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
+    const uint32_t chunks = ceil_div(params.rank, 8);
+    const bool a_is_large = uint64_t{params.rank} * params.k * bytes_of(type) > kOwnBytesMax && caps.int64_atomics;
+    plan.shares = caps.int64_atomics && (options.sharing == LowSharing::kAlways || (options.sharing == LowSharing::kAuto && a_is_large));
+    // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are enough, so that
+    // A is not read more often than it must be.
+    const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
+    plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
+                                : std::max(2u, threads(256) / std::bit_ceil(chunks));
+    if (options.group_rows != 0) plan.group_rows = std::max(2u, std::bit_floor(options.group_rows));
+    // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
+    const uint32_t rows_of_a = a_is_large ? ceil_div(params.rank, ceil_div(params.n, plan.group_rows)) : params.rank;
+    const uint32_t n_rows = rows_of_a + (with_base ? plan.group_rows : 0);
+    plan.threads = threads(threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, type));
+    // Less than a subgroup would leave parts of k out.
+    if (options.threads != 0) plan.threads = std::max({std::bit_floor(std::min(options.threads, std::max(caps.max_workgroup_invocations, 128u))), lanes, 2u});
+    plan.group_rows = std::min(plan.group_rows, plan.threads);
+    plan.n_parts = std::min(plan.threads / plan.group_rows, std::bit_ceil(chunks));
+    const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + plan.group_rows), kLoraVectorWords / params.rank);
+    const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, plan.threads, type);
+    // Rows of a base are as many as subgroups: slices would only cost sums.
+    const uint32_t slices = options.slices != 0 ? options.slices : with_base ? 1 : 0;
+    plan.sums = plan_sums({n_rows, row_units, std::max(plan.threads / lanes, 1u), most_slices}, at_once, slices);
+    return plan;
+}
+
 }  // namespace
 
 void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
@@ -61,37 +100,15 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
     CHECK(params.k % 8 == 0 && params.rank >= 1 && params.rank <= kMaxRank);
     const DeviceCapabilities& caps = device_.capabilities();
     const bool with_base = params.w != 0;
-    const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
-    const uint32_t chunks = ceil_div(params.rank, 8);
-    const uint64_t a_bytes = uint64_t{params.rank} * params.k * bytes_of(weight_type);
-    const bool a_is_large = a_bytes > kOwnBytesMax && caps.int64_atomics;
-    const bool shares = caps.int64_atomics && (options.sharing == LowSharing::kAlways || (options.sharing == LowSharing::kAuto && a_is_large));
-    // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are enough, so that
-    // A is not read more often than it must be.
-    const uint32_t units = std::max(caps.n_compute_units_hint, 4u);
-    uint32_t group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(units))))
-                                    : std::max(2u, threads(256, 32) / std::bit_ceil(chunks));
-    if (options.group_rows != 0) group_rows = std::max(2u, std::bit_floor(options.group_rows));
-    // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
-    const uint32_t n_rows = (a_is_large ? ceil_div(params.rank, ceil_div(params.n, group_rows)) : params.rank) + (with_base ? group_rows : 0);
-    uint32_t size = threads(threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, weight_type), 32);
-    // Less than a subgroup would leave parts of k out.
-    if (options.threads != 0) size = std::max({std::bit_floor(std::min(options.threads, std::max(caps.max_workgroup_invocations, 128u))), lanes, 2u});
-    group_rows = std::min(group_rows, size);
-    const uint32_t n_parts = std::min(size / group_rows, std::bit_ceil(chunks));
-    const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + group_rows), kLoraVectorWords / params.rank);
-    const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, size, weight_type);
-    // Rows of a base are as many as subgroups: slices would only cost sums.
-    const uint32_t slices = options.slices != 0 ? options.slices : with_base ? 1 : 0;
-    const VectorPlan plan = plan_sums({n_rows, row_units, std::max(size / lanes, 1u), most_slices}, at_once, slices);
+    const LoraVectorPlan plan = plan_lora_vector(caps, params, weight_type, options, [this](uint32_t wanted) { return threads(wanted, 32); });
     const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
-    const Kernel* k = kernel(shares ? "lora_vector_shared" : "lora_vector",
-                             {size, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, group_rows,
-                              n_parts, with_base, plan.slices, plan.rows, plan.steps, n_polls});
+    const Kernel* k = kernel(plan.shares ? "lora_vector_shared" : "lora_vector",
+                             {plan.threads, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, plan.group_rows,
+                              plan.n_parts, with_base, plan.sums.slices, plan.sums.rows_at_once, plan.sums.steps_at_once, n_polls});
     if (k == nullptr) return;
     const uint64_t products = uint64_t{params.rank} * (uint64_t{params.n} + params.k) + (with_base ? uint64_t{params.n} * params.k : 0);
-    const uint32_t n_groups = ceil_div(params.n, group_rows);
-    recorder.dispatch(*k, params, shares ? std::bit_ceil(n_groups) : n_groups, 1, 1,
+    const uint32_t n_groups = ceil_div(params.n, plan.group_rows);
+    recorder.dispatch(*k, params, plan.shares ? std::bit_ceil(n_groups) : n_groups, 1, 1,
                       {with_base ? "base_lora_vector" : "lora_vector", products * bytes_of(weight_type), products * 2});
 }
 

@@ -71,12 +71,6 @@ const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>&
     return entry->kernel ? &*entry->kernel : nullptr;
 }
 
-uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t on_cpu) const {
-    const DeviceCapabilities& caps = device_.capabilities();
-    if (caps.is_cpu) return on_cpu;
-    uint32_t limit = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
-    while (on_gpu > limit) on_gpu /= 2;
-    return on_gpu;
-}
+uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t on_cpu) const { return workgroup_size(device_.capabilities(), on_gpu, on_cpu); }
 
 }  // namespace lorad::gpu

@@ -21,6 +21,17 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
 }
 
+// So many threads of a workgroup, halved until the device takes them.
+inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
+    const uint32_t limit = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
+    while (threads > limit) threads /= 2;
+    return threads;
+}
+
+inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, uint32_t on_cpu) {
+    return caps.is_cpu ? on_cpu : within_limit(caps, on_gpu);
+}
+
 // What a product moves and does, for the profiler: the weights once.
 inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
     return {name, uint64_t{params.n} * params.k * bytes_of(plan.weight_type), uint64_t{params.n} * params.k * 2 * plan.rows};

@@ -61,10 +61,8 @@ struct LoraVectorPlan {
     SumsPlan sums;
 };
 
-// `threads` says how many a workgroup has where so many are wanted.
-template <typename Threads>
-LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVectorParams& params, ScalarType type, const LoraVectorOptions& options,
-                                const Threads& threads) {
+LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVectorParams& params, ScalarType type, const LoraVectorOptions& options) {
+    constexpr uint32_t kThreadsOnCpu = 32;
     LoraVectorPlan plan;
     const bool with_base = params.w != 0;
     const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
@@ -75,14 +73,14 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
     // A is not read more often than it must be.
     const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
     plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
-                                : std::max(2u, threads(256) / std::bit_ceil(chunks));
+                                : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));
     if (options.group_rows != 0) plan.group_rows = std::max(2u, std::bit_floor(options.group_rows));
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
     const uint32_t rows_of_a = a_is_large ? ceil_div(params.rank, ceil_div(params.n, plan.group_rows)) : params.rank;
     const uint32_t n_rows = rows_of_a + (with_base ? plan.group_rows : 0);
-    plan.threads = threads(threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, type));
+    plan.threads = workgroup_size(caps, threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, type), kThreadsOnCpu);
     // Less than a subgroup would leave parts of k out.
-    if (options.threads != 0) plan.threads = std::max({std::bit_floor(std::min(options.threads, std::max(caps.max_workgroup_invocations, 128u))), lanes, 2u});
+    if (options.threads != 0) plan.threads = std::max({within_limit(caps, std::bit_floor(options.threads)), lanes, 2u});
     plan.group_rows = std::min(plan.group_rows, plan.threads);
     plan.n_parts = std::min(plan.threads / plan.group_rows, std::bit_ceil(chunks));
     const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + plan.group_rows), kLoraVectorWords / params.rank);
@@ -100,7 +98,7 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
     CHECK(params.k % 8 == 0 && params.rank >= 1 && params.rank <= kMaxRank);
     const DeviceCapabilities& caps = device_.capabilities();
     const bool with_base = params.w != 0;
-    const LoraVectorPlan plan = plan_lora_vector(caps, params, weight_type, options, [this](uint32_t wanted) { return threads(wanted, 32); });
+    const LoraVectorPlan plan = plan_lora_vector(caps, params, weight_type, options);
     const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
     const Kernel* k = kernel(plan.shares ? "lora_vector_shared" : "lora_vector",
                              {plan.threads, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, plan.group_rows,

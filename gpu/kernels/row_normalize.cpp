@@ -11,7 +11,7 @@ void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const 
     // The norms in one subgroup, which has nobody to join, while that lasts; softmax is bound by the rate of exponentials.
     const uint32_t columns = operation == RowOperation::kSoftmax ? 8 : 32;
     uint32_t size = threads(threads_for(ceil_div(params.n_columns, columns), 32, 1024), 32);
-    if (row_threads != 0) size = std::min(std::bit_floor(row_threads), std::bit_floor(std::max(device_.capabilities().max_workgroup_invocations, 128u)));
+    if (row_threads != 0) size = within_limit(device_.capabilities(), std::bit_floor(row_threads));
     const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation)});
     if (k == nullptr) return;
     const char* const names[] = {"softmax", "layer_norm", "rms_norm_rows"};

@@ -23,6 +23,7 @@ FeatureChain::FeatureChain(const std::vector<std::string>& present) {
     link(core, v12);
     link(core, v13);
     link_if_present(VK_KHR_WORKGROUP_MEMORY_EXPLICIT_LAYOUT_EXTENSION_NAME, workgroup_layout);
+    link_if_present(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME, sm_builtins);
 #ifdef VK_KHR_cooperative_matrix
     link_if_present(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, coopmat);
 #endif

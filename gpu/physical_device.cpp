@@ -133,6 +133,7 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     const std::string missing = features.missing_required();
     if (device.rejection.empty() && !missing.empty()) device.rejection = "lacks " + missing;
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
+    caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins;
     caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;
 
     VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};

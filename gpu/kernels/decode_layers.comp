@@ -14,6 +14,10 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_shader_atomic_int64 : require
 #extension GL_KHR_memory_scope_semantics : require
+#ifdef HOMES
+#extension GL_NV_shader_sm_builtins : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#endif
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
 #include "gpu/kernels/activation.glsl"
@@ -145,6 +149,27 @@ void leave(uint epochs) {
     sync.v.left = 0;
 }
 
+// ---- Parts of the products ----
+
+#ifdef HOMES
+uint own_part;
+shared uint taken_part;
+
+// By one thread. Which multiprocessor gets which workgroup changes from dispatch to dispatch; the part that a multiprocessor has of all matrices stays,
+// because what translates addresses for its neighbours and it remembers an eighth of 14 GB, but not all of it (docs/PERFORMANCE.md). Whatever homes
+// say, no part is taken twice.
+void take_part(uint epoch) {
+    SyncRef sync = SyncRef(p.sync);
+    uint home = gl_SMIDNV < kDecodeHomes ? sync.v.home[gl_SMIDNV] : 0;
+    uint wanted = home != 0 && home <= kWorkgroups ? home - 1 : gl_WorkGroupID.x;
+    while (atomicExchange(sync.v.taken[wanted], epoch + 1) == epoch + 1) wanted = wanted + 1 == kWorkgroups ? 0 : wanted + 1;
+    if (home == 0 && gl_SMIDNV < kDecodeHomes) sync.v.home[gl_SMIDNV] = wanted + 1;
+    taken_part = wanted;
+}
+#else
+#define own_part gl_WorkGroupID.x
+#endif
+
 #include "gpu/kernels/decode_products.glsl"
 
 // ---- Inputs of products ----
@@ -254,9 +279,15 @@ void main() {
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
     fetch_turns(row.position);
+#ifdef HOMES
+    if (gl_LocalInvocationIndex == 0) take_part(epoch);
     barrier();
-    uint first_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
-    uint end_x = share_begin(kHidden / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart;
+    own_part = subgroupBroadcastFirst(taken_part);
+#else
+    barrier();
+#endif
+    uint first_x = share_begin(kHidden / kRowsApart, own_part) * kRowsApart;
+    uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
     fetch_gamma(layer_words[0][kInputNorm]);
@@ -270,34 +301,35 @@ void main() {
         fetch_layer(l + 1);
         multiply(kHiddenStride, kQkvTile);
         first = row0, rows = n_rows;
-        Tile tile = fetch_first_tile(l, row, table, gl_WorkGroupID.x);
+        Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
         if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, epoch);
 
-        for (uint unit = gl_WorkGroupID.x; unit < kQHeads * kSplits; unit += kWorkgroups) {
-            if (unit != gl_WorkGroupID.x) tile = fetch_first_tile(l, row, table, unit);
+        for (uint unit = own_part; unit < kQHeads * kSplits; unit += kWorkgroups) {
+            if (unit != own_part) tile = fetch_first_tile(l, row, table, unit);
             attend(l, row, table, unit % kQHeads, unit / kQHeads, tile, epoch);
         }
         if (kSplits > 1) {
-            for (uint head = gl_WorkGroupID.x; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
+            for (uint head = own_part; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
         }
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         if (leaves_early()) return;
         multiply(kQStride, kOTile);
         first = row0, rows = n_rows;
+        barrier();
+        // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
+        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
-        barrier();
-        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
 
         stage_norm(false, epoch);
         if (leaves_early()) return;
         multiply(kHiddenStride, kRowsApart);
         first = row0, rows = half_rows;
-        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
         barrier();
         if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
+        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         if (leaves_early()) return;

@@ -73,11 +73,12 @@ void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, con
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = device_.capabilities();
     const DecodeLaunch launch = launch_of(caps, options_, shape);
-    const Kernel* k = kernel("decode_layers", {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads,
-                                               shape.n_kv_heads, shape.head_dim, shape.rotary_dim, shape.ffn, shape.n_splits,
-                                               caps.subgroup_size, launch.staged_words, launch.partials,
-                                               launch.own_rows, launch.workgroups,
-                                               caps.is_cpu ? caps.subgroup_size : launch.threads}, caps.subgroup_size);
+    const bool homes = caps.multiprocessor_ids && launch.workgroups <= kDecodeHomes;
+    const Kernel* k = kernel(homes ? "decode_layers_homes" : "decode_layers",
+                             {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads, shape.n_kv_heads, shape.head_dim,
+                              shape.rotary_dim, shape.ffn, shape.n_splits, caps.subgroup_size, launch.staged_words, launch.partials, launch.own_rows,
+                              launch.workgroups, caps.is_cpu ? caps.subgroup_size : launch.threads},
+                             caps.subgroup_size);
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1, {"decode_layers", layer_bytes(shape) * params.n_layers, 0});

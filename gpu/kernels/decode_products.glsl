@@ -69,8 +69,8 @@ void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows
 
 // Starts the first loads of a product with n rows; may be called while `staged` is still in use.
 void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows) {
-    row0 = share_begin(n / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
-    n_rows = half_rows = share_begin(n / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
+    row0 = share_begin(n / kRowsApart, own_part) * kRowsApart;
+    n_rows = half_rows = share_begin(n / kRowsApart, own_part + 1) * kRowsApart - row0;
     jump = 0;
     last_row = n;
     begin_loads(w, most_rows(n), k, tile_rows);
@@ -79,8 +79,8 @@ void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows)
 // Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
 // not used.
 void begin_gate_up(uint64_t w) {
-    row0 = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x) * kRowsApart;
-    half_rows = share_begin(kFfnStride / kRowsApart, gl_WorkGroupID.x + 1) * kRowsApart - row0;
+    row0 = share_begin(kFfnStride / kRowsApart, own_part) * kRowsApart;
+    half_rows = share_begin(kFfnStride / kRowsApart, own_part + 1) * kRowsApart - row0;
     n_rows = half_rows * 2;
     jump = kFfn - half_rows;
     last_row = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used

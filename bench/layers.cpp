@@ -49,7 +49,9 @@ class LayersBench {
                     results_.say(lorad::format("workgroups {}: not possible here", workgroups));
                     continue;
                 }
-                cases.push_back({workgroups, splits, record(*kernels_.back(), splits), {}, 0});
+                Talk talk = make_talk();
+                gpu::CommandBuffer recording = record(*kernels_.back(), splits, talk);
+                cases.push_back({workgroups, splits, std::move(talk), std::move(recording), {}, 0});
             }
         }
         wait_for_clock(device_, *reader, pool_);
@@ -66,8 +68,14 @@ class LayersBench {
     }
 
   private:
+    // What workgroups tell each other by. Each case has its own, because a part of the matrices stays with its multiprocessor.
+    struct Talk {
+        Buffer channels, sync;
+    };
+
     struct Case {
         uint32_t workgroups, splits;
+        Talk talk;
         gpu::CommandBuffer recording;
         std::vector<double> us;
         double difference;  // largest, over the largest value of the first case
@@ -92,8 +100,6 @@ class LayersBench {
         norm_ = make(gpu::padded(shape_.hidden) * 4);
         rope_ = make(uint64_t{options_.context + 1} * shape_.head_dim * 4);
         kv_ = make(uint64_t{n_blocks()} * 2 * shape_.kv_size() * gpu::kBlockTokens * 2);
-        channels_ = make(gpu::KernelSet::decode_channel_words(decode_shape(1), kSplitsMax) * 8);
-        sync_ = make(sizeof(gpu::DecodeSync));
         given_up_ = make(sizeof(uint32_t), MemoryKind::kHostReadback);
         std::memset(given_up_.mapped().data(), 0, sizeof(uint32_t));
         for (Buffer* to : {&x_first_, &kv_}) pool_.copy_to(device_, *to);
@@ -102,8 +108,6 @@ class LayersBench {
         constexpr uint32_t kOne = 0x3f800000, kRootOfHalf = 0x3f3504f3;  // as f32; turns by 45 degrees
         recorder.fill(norm_, 0, norm_.size(), kOne);
         recorder.fill(rope_, 0, rope_.size(), kRootOfHalf);
-        recorder.fill(channels_, 0, channels_.size(), 0);
-        recorder.fill(sync_, 0, sync_.size(), 0);
         recorder.barrier();
         run_and_wait(device_, must(std::move(recorder).end()));
 
@@ -120,6 +124,16 @@ class LayersBench {
         std::memcpy(bytes + sizeof(header), &row, sizeof(row));
         std::memcpy(bytes + table_at, table.data(), table.size() * 4);
         block_table_ = step_.address() + table_at;
+    }
+
+    Talk make_talk() {
+        Talk talk{make(gpu::KernelSet::decode_channel_words(decode_shape(1), kSplitsMax) * 8), make(sizeof(gpu::DecodeSync))};
+        gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+        recorder.fill(talk.channels, 0, talk.channels.size(), 0);
+        recorder.fill(talk.sync, 0, talk.sync.size(), 0);
+        recorder.barrier();
+        run_and_wait(device_, must(std::move(recorder).end()));
+        return talk;
     }
 
     void make_layers() {
@@ -141,13 +155,13 @@ class LayersBench {
         stop_on_error(device_.uploader().finish());
     }
 
-    gpu::CommandBuffer record(gpu::KernelSet& kernels, uint32_t splits) {
+    gpu::CommandBuffer record(gpu::KernelSet& kernels, uint32_t splits, const Talk& talk) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
         recorder.copy(x_first_, 0, x_, 0, x_.size());
         recorder.barrier();
         kernels.decode_layers(recorder,
                               {.step = step_.address(), .layers = table_.address(), .block_tables = block_table_, .rope = rope_.address(), .x = x_.address(),
-                               .channels = channels_.address(), .sync = sync_.address(), .given_up = given_up_.address(), .n_layers = shape_.n_layers,
+                               .channels = talk.channels.address(), .sync = talk.sync.address(), .given_up = given_up_.address(), .n_layers = shape_.n_layers,
                                .max_polls = 0, .eps = 1e-6f, .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim))},
                               decode_shape(splits));
         recorder.barrier();
@@ -190,7 +204,7 @@ class LayersBench {
     const ModelShape& shape_;
     WeightPool pool_;
     std::vector<std::unique_ptr<gpu::KernelSet>> kernels_;
-    Buffer x_first_, x_, x_host_, norm_, rope_, kv_, channels_, sync_, given_up_, step_, table_;
+    Buffer x_first_, x_, x_host_, norm_, rope_, kv_, given_up_, step_, table_;
     uint64_t block_table_ = 0, weight_bytes_ = 0;
     std::vector<float> want_;
 };

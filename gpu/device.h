@@ -29,8 +29,9 @@ struct DeviceCapabilities {
     uint32_t max_push_constant_bytes = 0;
     uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
     bool has_transfer_queue = false;
-    bool multiprocessor_ids = false;    // a shader can tell which one it runs on: VK_NV_shader_sm_builtins
     bool subgroup_vote = false;
+    bool subgroup_ballot = false;
+    bool multiprocessor_ids = false;  // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
     bool int64_atomics = false;    // shaderBufferInt64Atomics
     bool float16 = false;          // shaderFloat16 and 16-bit storage
     bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation

@@ -86,6 +86,7 @@ void read_properties(PhysicalDevice& device) {
     if (has_sm) caps.n_compute_units_hint = sm.shaderSMCount;
     if (has_amd) caps.n_compute_units_hint = amd.activeComputeUnitCount;
 
+    caps.subgroup_ballot = (v11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_BALLOT_BIT) != 0;
     caps.subgroup_vote = (v11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_VOTE_BIT) != 0;
     constexpr VkSubgroupFeatureFlags kSubgroup =
         VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
@@ -133,7 +134,7 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     const std::string missing = features.missing_required();
     if (device.rejection.empty() && !missing.empty()) device.rejection = "lacks " + missing;
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
-    caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins;
+    caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins && caps.subgroup_ballot;
     caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;
 
     VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};

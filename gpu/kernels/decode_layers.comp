@@ -8,6 +8,7 @@
 // so in given_up and leaves, and so do all that depend on it.
 // Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has heard all others.
 // The order of sums depends on the number of workgroups and subgroups, not on timing.
+// With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the workgroup's number.
 // grid (workgroups); moves every weight once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -153,18 +154,26 @@ void leave(uint epochs) {
 
 #ifdef HOMES
 uint own_part;
-shared uint taken_part;
+shared uint taken_part;  // own_part, from the thread that took it
 
-// By one thread. Which multiprocessor gets which workgroup changes from dispatch to dispatch; the part that a multiprocessor has of all matrices stays,
-// because what translates addresses for its neighbours and it remembers an eighth of 14 GB, but not all of it (docs/PERFORMANCE.md). Whatever homes
-// say, no part is taken twice.
+// Which multiprocessor runs which workgroup changes from dispatch to dispatch. A part stays with its multiprocessor, because neighbours share a cache of
+// address translations: it holds the pages of their parts, not those of all weights (docs/PERFORMANCE.md). Only speed depends on homes: `taken` sees to
+// it that nobody has a part twice.
 void take_part(uint epoch) {
     SyncRef sync = SyncRef(p.sync);
-    uint home = gl_SMIDNV < kDecodeHomes ? sync.v.home[gl_SMIDNV] : 0;
-    uint wanted = home != 0 && home <= kWorkgroups ? home - 1 : gl_WorkGroupID.x;
-    while (atomicExchange(sync.v.taken[wanted], epoch + 1) == epoch + 1) wanted = wanted + 1 == kWorkgroups ? 0 : wanted + 1;
-    if (home == 0 && gl_SMIDNV < kDecodeHomes) sync.v.home[gl_SMIDNV] = wanted + 1;
-    taken_part = wanted;
+    uint multiprocessor = min(gl_SMIDNV, kDecodeHomes - 1);
+    uint home = sync.v.home[multiprocessor];
+    uint part = home != 0 && home <= kWorkgroups ? home - 1 : gl_WorkGroupID.x;
+    for (uint tries = 0; atomicExchange(sync.v.taken[part], epoch + 1) == epoch + 1; tries++) {
+        // All are taken only if a dispatch gave up in this epoch, which then did not advance.
+        if (tries == kWorkgroups) {
+            given_up = 1;
+            break;
+        }
+        part = part + 1 == kWorkgroups ? 0 : part + 1;
+    }
+    if (home != part + 1) sync.v.home[multiprocessor] = part + 1;
+    taken_part = part;
 }
 #else
 #define own_part gl_WorkGroupID.x
@@ -292,7 +301,6 @@ void main() {
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
     fetch_gamma(layer_words[0][kInputNorm]);
     for (uint l = 0; l < p.n_layers; l++) {
-        uint first, rows;
         uint now = l % 2;
 
         stage_norm(l == 0, epoch);
@@ -300,10 +308,9 @@ void main() {
         epoch++;
         fetch_layer(l + 1);
         multiply(kHiddenStride, kQkvTile);
-        first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
-        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, epoch);
+        if (speaks) keep_qkv(layer_words[now][kQkvBias], row0, n_rows, epoch);
 
         for (uint unit = own_part; unit < kQHeads * kSplits; unit += kWorkgroups) {
             if (unit != own_part) tile = fetch_first_tile(l, row, table, unit);
@@ -316,25 +323,23 @@ void main() {
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         if (leaves_early()) return;
         multiply(kQStride, kOTile);
-        first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
-        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
+        if (speaks) add_to_x(layer_words[now][kOBias], row0, n_rows, kQStride, kOTile, epoch);
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
 
         stage_norm(false, epoch);
         if (leaves_early()) return;
         multiply(kHiddenStride, kRowsApart);
-        first = row0, rows = half_rows;
         barrier();
-        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
+        if (speaks) keep_act(layer_words[now][kGateUpBias], row0, half_rows, epoch);
         begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         if (leaves_early()) return;
         multiply(kFfnStride, kRowsApart);
-        first = row0, rows = n_rows;
+        const uint first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
         begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile);

@@ -19,13 +19,13 @@ struct DecodeLayer {
 };
 INTEROP_SIZE(DecodeLayer, 112);
 
-const uint32_t kDecodeHomes = 1024;  // multiprocessors and workgroups that can have a part for good
+INTEROP_CONST kDecodeHomes = 1024;  // multiprocessors and parts; where parts are more, they go by the workgroup's number
 
 // Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.
 struct DecodeSync {
     uint32_t epoch;
     uint32_t left;  // workgroups that are done; zero between dispatches
-    uint32_t home[kDecodeHomes];   // by number of multiprocessor: 1 + the part of all products that it had first; 0 where none ran yet
+    uint32_t home[kDecodeHomes];   // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
     uint32_t taken[kDecodeHomes];  // by part: 1 + the epoch of the dispatch that took it last
 };
 INTEROP_SIZE(DecodeSync, 8200);

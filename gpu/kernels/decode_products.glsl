@@ -10,7 +10,7 @@ const uint kStepsAhead = 2;           // whose words are on their way
 uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 
 uint64_t matrix;
-uint row0, n_rows;         // of this workgroup; of gate and up: as many rows of each half
+uint row0, n_rows;         // of this part; of gate and up: as many rows of each half
 uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump` further (gate and up)
 uint last_row;             // no tile begins behind it
 uint tile_now, step_now, steps_left;  // to use next
@@ -38,8 +38,8 @@ void next_load(const uint k, const uint tile_rows) {
     load_at = ends ? tile_address(load_tile, k, tile_rows) : load_at + kLanes * 16;
 }
 
-// Neighbouring units for each workgroup, as equal as they come.
-uint share_begin(uint n_units, uint workgroup) { return n_units * workgroup / kWorkgroups; }
+// Neighbouring units for each part, as equal as they come.
+uint share_begin(uint n_units, uint part) { return n_units * part / kWorkgroups; }
 uint share_max(uint n_units) { return (n_units + kWorkgroups - 1) / kWorkgroups; }
 
 // Rows of the workgroup that has most. Shares of subgroups go by them in every workgroup, so that all divisors are constants.

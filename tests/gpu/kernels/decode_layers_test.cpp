@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <set>
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
@@ -189,45 +191,100 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         return x;
     }
 
+    // Skips where the device lacks what the kernel needs.
+    void SetUp() override {
+        KernelTest::SetUp();
+        const DeviceCapabilities& caps = device().capabilities();
+        if (!caps.int64_atomics || caps.subgroup_size % 8 != 0) GTEST_SKIP() << "64-bit atomics or subgroups of eight lanes are missing: " << caps.name;
+        if (!caps.is_cpu && caps.n_compute_units_hint == 0) GTEST_SKIP() << "the number of multiprocessors is not known: " << caps.name;
+        // Workgroups of a software device do not run side by side.
+        const uint32_t n_workgroups = caps.is_cpu ? 1 : 0;
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
+        shape_ = {.type = ScalarType::kF16, .hidden = c_.hidden, .n_q_heads = c_.n_q_heads, .n_kv_heads = c_.n_kv_heads,
+                  .head_dim = c_.head_dim, .rotary_dim = c_.rotary_dim, .ffn = c_.ffn, .n_splits = c_.n_splits};
+        ASSERT_TRUE(kernels_->can_decode_layers(shape_));
+        std::vector<LayerValues> layers;
+        std::vector<DecodeLayer> table;
+        for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers.emplace_back(make_values())));
+        const std::vector<float> rope = rope_table();
+        x_first_ = random(c_.hidden, 1);
+        std::vector<uint32_t> blocks;
+        for (uint32_t token = 0; token <= c_.position; token += kBlockTokens) blocks.push_back(block_of(token));
+        x_ = input(x_first_);
+        sync_ = input(std::vector<DecodeSync>(1));
+        given_up_ = input(std::vector<uint32_t>{0});
+        params_ = {.step = step_state(), .layers = kept(table), .block_tables = kept(blocks), .rope = kept(rope), .x = x_.address(),
+                   .channels = kept(std::vector<uint64_t>(KernelSet::decode_channel_words(shape_, c_.n_splits), 0)), .sync = sync_.address(),
+                   .given_up = given_up_.address(), .n_layers = kLayers, .max_polls = 0, .eps = kEps,
+                   .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
+        want_ = expected(reference::to_doubles(x_first_), layers, rope);
+    }
+
+    template <typename T>
+    uint64_t kept(const std::vector<T>& values) { return buffers_.emplace_back(input(values)).address(); }
+
+    void step() {
+        std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
+        execute([&](Recorder& recorder) { kernels_->decode_layers(recorder, params_, shape_); });
+        ASSERT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
+    }
+
+    void expect_right_step(const char* name) {
+        ASSERT_NO_FATAL_FAILURE(step());
+        ASSERT_EQ(gave_up(), 0u) << name;
+        double largest = 0;
+        for (const double value : want_) largest = std::max(largest, std::fabs(value));
+        expect_near(want_, content<float>(x_, c_.hidden).data(), 3e-3, largest, name);
+    }
+
+    uint32_t gave_up() { return content<uint32_t>(given_up_, 1)[0]; }
+    DecodeSync& sync() { return *reinterpret_cast<DecodeSync*>(sync_.mapped().data()); }
+
     LayersCase c_ = GetParam();
     std::vector<Buffer> buffers_;
+    std::unique_ptr<KernelSet> kernels_;
+    DecodeLayersShape shape_;
+    DecodeLayersParams params_{};
+    std::vector<float> x_first_;
+    Buffer x_, sync_, given_up_;
+    Vector want_;
 };
 
+// The second step finds what the first one said in the channels.
 TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
-    const DeviceCapabilities& caps = device().capabilities();
-    if (!caps.int64_atomics || caps.subgroup_size % 8 != 0) GTEST_SKIP() << "64-bit atomics or subgroups of eight lanes are missing: " << caps.name;
-    if (!caps.is_cpu && caps.n_compute_units_hint == 0) GTEST_SKIP() << "the number of multiprocessors is not known: " << caps.name;
-    // Workgroups of a software device do not run side by side.
-    const uint32_t n_workgroups = caps.is_cpu ? 1 : 0;
-    const auto kernels = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
-    const DecodeLayersShape shape{.type = ScalarType::kF16, .hidden = c_.hidden, .n_q_heads = c_.n_q_heads, .n_kv_heads = c_.n_kv_heads,
-                                  .head_dim = c_.head_dim, .rotary_dim = c_.rotary_dim, .ffn = c_.ffn, .n_splits = c_.n_splits};
-    ASSERT_TRUE(kernels->can_decode_layers(shape));
-    std::vector<LayerValues> layers;
-    std::vector<DecodeLayer> table;
-    for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers.emplace_back(make_values())));
-    const std::vector<float> rope = rope_table(), x_first = random(c_.hidden, 1);
-    std::vector<uint32_t> blocks;
-    for (uint32_t token = 0; token <= c_.position; token += kBlockTokens) blocks.push_back(block_of(token));
-    const Buffer layers_buffer = input(table), rope_buffer = input(rope), block_table = input(blocks), x = input(x_first);
-    const Buffer channels = input(std::vector<uint64_t>(KernelSet::decode_channel_words(shape, c_.n_splits), 0));
-    const Buffer sync = input(std::vector<uint32_t>{0, 0}), given_up = input(std::vector<uint32_t>{0});
-    const DecodeLayersParams params{.step = step_state(), .layers = layers_buffer.address(), .block_tables = block_table.address(), .rope = rope_buffer.address(),
-                                    .x = x.address(), .channels = channels.address(), .sync = sync.address(), .given_up = given_up.address(),
-                                    .n_layers = kLayers, .max_polls = 0, .eps = kEps, .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
-    const Vector want = expected(reference::to_doubles(x_first), layers, rope);
-    double largest = 0;
-    for (const double value : want) largest = std::max(largest, std::fabs(value));
-    // The second step finds what the first one said in the channels.
-    for (const char* const step : {"first step", "second step"}) {
-        std::memcpy(x.mapped().data(), x_first.data(), x_first.size() * 4);
-        execute([&](Recorder& recorder) { kernels->decode_layers(recorder, params, shape); });
-        ASSERT_TRUE(kernels->status().ok()) << kernels->status().error().message;
-        ASSERT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
-        expect_near(want, content<float>(x, c_.hidden).data(), 3e-3, largest, step);
+    expect_right_step("first step");
+    expect_right_step("second step");
+}
+
+using DecodeParts = DecodeLayers;
+
+TEST_P(DecodeParts, AreEachTakenOnceWhateverHomesSay) {
+    if (!device().capabilities().multiprocessor_ids) GTEST_SKIP() << "shaders do not know their multiprocessor: " << device().capabilities().name;
+    expect_right_step("no homes yet");
+    const auto n_parts = static_cast<size_t>(std::ranges::count_if(sync().taken, [](uint32_t epoch) { return epoch != 0; }));
+    EXPECT_GT(n_parts, 1u);
+    for (const uint32_t home : {1u, kDecodeHomes, 0xffffffffu}) {
+        std::ranges::fill(sync().home, home);
+        const uint32_t epoch = sync().epoch;
+        expect_right_step("homes alike");
+        EXPECT_EQ(std::ranges::count(sync().taken, epoch + 1), static_cast<ptrdiff_t>(n_parts));
+        const std::set<uint32_t> homes(std::begin(sync().home), std::end(sync().home));
+        EXPECT_GT(homes.size(), n_parts / 2) << "they were not corrected";
     }
 }
 
+// The epoch of a dispatch that gave up does not advance.
+TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUp) {
+    if (!device().capabilities().multiprocessor_ids) GTEST_SKIP() << "shaders do not know their multiprocessor: " << device().capabilities().name;
+    expect_right_step("first step");
+    const uint32_t epoch = sync().epoch;
+    std::ranges::fill(sync().taken, epoch + 1);
+    ASSERT_NO_FATAL_FAILURE(step());
+    EXPECT_EQ(gave_up(), 1u);
+    EXPECT_EQ(sync().epoch, epoch);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeLayers,
     ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1, 0, 4},  // parts without a token

@@ -301,6 +301,7 @@ void main() {
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
     fetch_gamma(layer_words[0][kInputNorm]);
     for (uint l = 0; l < p.n_layers; l++) {
+        uint first, rows;  // of the product that was done last
         uint now = l % 2;
 
         stage_norm(l == 0, epoch);
@@ -308,9 +309,10 @@ void main() {
         epoch++;
         fetch_layer(l + 1);
         multiply(kHiddenStride, kQkvTile);
+        first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
-        if (speaks) keep_qkv(layer_words[now][kQkvBias], row0, n_rows, epoch);
+        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, epoch);
 
         for (uint unit = own_part; unit < kQHeads * kSplits; unit += kWorkgroups) {
             if (unit != own_part) tile = fetch_first_tile(l, row, table, unit);
@@ -323,23 +325,25 @@ void main() {
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         if (leaves_early()) return;
         multiply(kQStride, kOTile);
+        first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
-        if (speaks) add_to_x(layer_words[now][kOBias], row0, n_rows, kQStride, kOTile, epoch);
+        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
 
         stage_norm(false, epoch);
         if (leaves_early()) return;
         multiply(kHiddenStride, kRowsApart);
+        first = row0, rows = half_rows;
         barrier();
-        if (speaks) keep_act(layer_words[now][kGateUpBias], row0, half_rows, epoch);
+        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
         begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         if (leaves_early()) return;
         multiply(kFfnStride, kRowsApart);
-        const uint first = row0, rows = n_rows;
+        first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
         begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile);

@@ -28,7 +28,7 @@ uint64_t layer_bytes(const DecodeLayersShape& shape) {
 
 DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& options, const DecodeLayersShape& shape) {
     DecodeLaunch launch;
-    launch.threads = caps.is_cpu ? kThreadsOnCpu : std::min(kThreadsOnGpu, caps.max_workgroup_invocations);
+    launch.threads = workgroup_size(caps, kThreadsOnGpu, kThreadsOnCpu);
     launch.workgroups = options.decode_workgroups != 0 ? options.decode_workgroups : caps.n_compute_units_hint;
     // Each says something in every product: see decode_layers.comp.
     launch.workgroups = std::min(launch.workgroups, shape.hidden / kRowsApart);

@@ -31,6 +31,12 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
+uint32_t count_dispatches(std::span<const gpu::CommandBuffer* const> recordings) {
+    uint32_t n = 0;
+    for (const gpu::CommandBuffer* recording : recordings) n += recording->n_dispatches();
+    return n;
+}
+
 }  // namespace
 
 // Without a wish of the user, the context is shortened until the cache of one sequence fits.
@@ -167,7 +173,7 @@ Status Executor::Impl::replay(InFlight& step, const gpu::CommandBuffer& recordin
     }
     if (step.shape.part == StepPart::kWhole) TRY(add_epilogues(step, recordings_in_order));
     TRY_ASSIGN(step.value, device.compute_queue().submit_after_upload(recordings_in_order, lora_table->upload_value()));
-    step.n_dispatches = recording.n_dispatches() - (step.is_one_recording ? kAroundDispatches + (step.shape.logprobs ? 1 : 0) : 0);
+    step.n_dispatches = count_dispatches(recordings_in_order);
     return ok_status();
 }
 
@@ -178,7 +184,7 @@ Status Executor::Impl::replay_draw(InFlight& step) {
     std::vector<const gpu::CommandBuffer*> recordings_in_order = {before, recording};
     TRY(add_epilogues(step, recordings_in_order));
     TRY_ASSIGN(step.value, device.compute_queue().submit(recordings_in_order));
-    step.n_dispatches += recording->n_dispatches();
+    step.n_dispatches += count_dispatches(recordings_in_order);
     return ok_status();
 }
 

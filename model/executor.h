@@ -54,7 +54,7 @@ struct StepOutput {
     std::span<const gpu::ChoiceLogprobs> logprobs;  // [n_outputs]; only what a rule asked for holds anything
     std::span<const float> all_hidden;  // [n_outputs][hidden] after the final norm; only outputs with want_hidden hold anything
     uint32_t hidden_size = 0;
-    uint32_t n_dispatches = 0;  // of the step, without its prelude and its epilogue
+    uint32_t n_dispatches = 0;  // kernels that the step ran, those that bring its state and its answers among them
 
     // Of an output added with want_logits.
     std::span<const float> logits(uint32_t output) const {

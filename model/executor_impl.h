@@ -24,7 +24,6 @@ namespace lorad::model {
 constexpr uint32_t kInFlightMax = 2;
 // One more than can be in flight, so that the answers of a finished step stay readable while two others run.
 constexpr uint32_t kRingSlots = kInFlightMax + 1;
-constexpr uint32_t kAroundDispatches = 2;  // a step's prelude and its epilogue, which has one more with log-probabilities
 
 // Host memory of one step in flight.
 struct RingSlot {
@@ -123,6 +122,7 @@ struct Executor::Impl {
     StepShape shape_of(const StepBatch& batch) const;
     Status record_pass(gpu::Recorder& recorder, const StepShape& shape);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
+    Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);

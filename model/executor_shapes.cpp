@@ -68,6 +68,19 @@ Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, b
     return std::move(recorder).end();
 }
 
+// Likewise.
+Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, const StepShape& shape) {
+    CHECK(shape.lora == gpu::LoraLevel::kNone && !shape.tiles);  // nothing in it reads its grid from the state: see Recorder::barrier()
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    record_prelude(recorder, slot, kStepStateBytesMin);
+    recorder.barrier();
+    TRY(record_pass(recorder, shape));
+    recorder.barrier();
+    record_epilogue(recorder, slot, shape.logprobs);
+    TRY(kernels->status());
+    return std::move(recorder).end();
+}
+
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
     if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
     TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
@@ -78,15 +91,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& 
 Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
     const auto known = slot.whole_steps.find(shape);
     if (known != slot.whole_steps.end()) return &known->second;
-    CHECK(shape.lora == gpu::LoraLevel::kNone && !shape.tiles);  // nothing in it reads its grid from the state: see Recorder::barrier()
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    record_prelude(recorder, slot, kStepStateBytesMin);
-    recorder.barrier();
-    TRY(record_pass(recorder, shape));
-    recorder.barrier();
-    record_epilogue(recorder, slot, shape.logprobs);
-    TRY(kernels->status());
-    TRY_ASSIGN(gpu::CommandBuffer made, std::move(recorder).end());
+    TRY_ASSIGN(gpu::CommandBuffer made, record_whole_step(slot, shape));
     ++n_recordings;
     return &slot.whole_steps.emplace(shape, std::move(made)).first->second;
 }
@@ -156,7 +161,9 @@ Status Executor::Impl::warm_up() {
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
     const auto work = [&] {
-        for (size_t i = next++; i < shapes.size(); i = next++) made[i].emplace(record_step(shapes[i], false));  // of whole steps too: it compiles
+        for (size_t i = next++; i < shapes.size(); i = next++) {
+            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false));
+        }
     };
     std::vector<std::thread> threads;
     for (uint32_t i = 1; i < std::clamp(std::thread::hardware_concurrency(), 1u, kThreadsMax); ++i) {
@@ -169,12 +176,13 @@ Status Executor::Impl::warm_up() {
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
-        if (InFlight::can_be_one_recording(shapes[i])) {
-            for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));
+        ++n_recordings;
+        if (!InFlight::can_be_one_recording(shapes[i])) {
+            recordings.insert(shapes[i], std::move(recording));
             continue;
         }
-        ++n_recordings;
-        recordings.insert(shapes[i], std::move(recording));
+        ring[0].whole_steps.emplace(shapes[i], std::move(recording));
+        for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));  // of the others: compiled by now
     }
     return ok_status();
 }

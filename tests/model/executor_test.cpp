@@ -100,6 +100,22 @@ TEST_P(ExecutorRecordings, OfEachShapeAreMadeOnce) {
     EXPECT_EQ((*executor)->n_recordings(), n_recordings);
 }
 
+TEST_P(ExecutorRecordings, TellHowManyKernelsAStepRuns) {
+    auto executor = load_it(false);
+    ASSERT_TRUE(executor.ok()) << executor.error().message;
+    const TokenId token = 3;
+    const BlockId block = 0;
+    StepBatch batch;
+    batch.add_output(batch.add_rows({&token, 1}, 0, {&block, 1}, kNoAdapterSlot), false);
+    ASSERT_TRUE((*executor)->submit(batch).ok());
+    const auto output = (*executor)->finish();
+    ASSERT_TRUE(output.ok()) << output.error().message;
+    // Products, attention, residuals and norms of each layer, or one for all of them; then what is before and behind the layers.
+    const uint32_t n_layers = (*executor)->config().n_layers;
+    if (GetParam() == gpu::PersistentDecode::kOff) EXPECT_GE(output->n_dispatches, 7 * n_layers + 5);
+    else EXPECT_LE(output->n_dispatches, 1u + 8u);
+}
+
 TEST_P(ExecutorRecordings, OfUsualStepsAreMadeByWarmingUp) {
     auto executor = load_it(true);
     ASSERT_TRUE(executor.ok()) << executor.error().message;

@@ -13,11 +13,12 @@
 
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::server::access {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using Verdict = KeyStore::Verdict;
 
@@ -34,7 +35,7 @@ std::string entry_of(const std::string& id, std::string_view key, const std::str
     return "{\"id\":\"" + id + "\",\"sha256\":\"" + hex_digest(key) + "\",\"scopes\":[" + scopes + "]" + more + "}\n";
 }
 
-class KeyFileTest : public testing::Test {
+class KeyFileTest : public ::testing::Test {
   protected:
     KeyFileTest() : path_(std::filesystem::temp_directory_path() / ("lorad-keys-" + std::to_string(getpid()))) {}
     ~KeyFileTest() override { std::filesystem::remove(path_); }
@@ -85,7 +86,7 @@ TEST(KeyFile, SaysLineAndReasonOfWhatIsWrong) {
         EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidConfig);
         EXPECT_THAT(parsed.error().message, HasSubstr(expected)) << text;
         EXPECT_THAT(parsed.error().message, HasSubstr("f:")) << text;
-        EXPECT_THAT(parsed.error().message, testing::Not(HasSubstr("my-secret-key")));
+        EXPECT_THAT(parsed.error().message, ::testing::Not(HasSubstr("my-secret-key")));
     }
 }
 
@@ -197,7 +198,7 @@ TEST_F(KeyFileTest, AFullKeyStandsBesideTheFile) {
     for (const std::string& bad : {std::string("short"), std::string(600, 'x'), std::string("has a blank in it"), std::string("line\nbreak 0123456789")}) {
         auto refused = KeyStore::create({.full_key = bad});
         ASSERT_FALSE(refused.ok());
-        EXPECT_THAT(refused.error().message, testing::Not(HasSubstr(bad)));
+        EXPECT_THAT(refused.error().message, ::testing::Not(HasSubstr(bad)));
     }
 }
 
@@ -312,11 +313,11 @@ TEST(Exposure, WithoutKeysOnlyThisMachineIsServed) {
 }
 
 TEST(Exposure, TheAdminSocketIsWhereItIsSaid) {
-    for (const char* where : {"127.0.0.1:0", "unix:/tmp/lorad-admin-test.sock"}) {
+    const lorad::testing::TempDir folder;
+    for (const std::string& where : {std::string("127.0.0.1:0"), "unix:" + (folder.path() / "admin.sock").string()}) {
         auto socket = open_admin_socket(where);
         ASSERT_TRUE(socket.ok()) << socket.error().message;
         EXPECT_EQ(socket->role, ListenerRole::kAdmin);
-        if (!socket->unlink_path.empty()) std::filesystem::remove(socket->unlink_path);
     }
     for (const char* where : {"", "9000", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999", ":9000", "unix:"}) {
         auto socket = open_admin_socket(where);

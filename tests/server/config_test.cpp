@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/temp_dir.h"
+
 namespace lorad::server {
 namespace {
 
@@ -12,10 +14,11 @@ ConfigSource flag(const std::string& name, std::vector<std::string> texts) {
     return {{{name, std::move(texts), "--" + name}}};
 }
 
-std::string write_file(const std::string& text) {
-    std::string path = testing::TempDir() + "lorad_config_test.toml";
+Result<ConfigSource> from_file_of(const std::string& text) {
+    const lorad::testing::TempDir folder;
+    const std::string path = folder.path() / "lorad_config_test.toml";
     std::ofstream(path) << text;
-    return path;
+    return config_from_file(path);
 }
 
 TEST(Config, LaterSourcesWin) {
@@ -25,7 +28,7 @@ TEST(Config, LaterSourcesWin) {
 }
 
 TEST(Config, FileEnvironmentAndFlagsWinInThisOrder) {
-    auto file = config_from_file(write_file("port = 1\nhost = \"a\"\nmax_queue = 7\n"));
+    auto file = from_file_of("port = 1\nhost = \"a\"\nmax_queue = 7\n");
     ASSERT_TRUE(file.ok()) << file.error().message;
     setenv("LORAD_PORT", "2", 1);
     setenv("LORAD_HOST", "b", 1);
@@ -46,7 +49,7 @@ TEST(Config, ErrorsNameTheSourceTheRangeAndTheValue) {
     ASSERT_FALSE(by_flag.ok());
     EXPECT_EQ(by_flag.error().message,
               "--port: expected a whole number from 0 to 65535, found \"70000\"");
-    auto file = config_from_file(write_file("\nmax_num_seqs = \"many\"\n"));
+    auto file = from_file_of("\nmax_num_seqs = \"many\"\n");
     ASSERT_TRUE(file.ok());
     auto by_file = build_config({*file});
     ASSERT_FALSE(by_file.ok());
@@ -56,11 +59,11 @@ TEST(Config, ErrorsNameTheSourceTheRangeAndTheValue) {
 }
 
 TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
-    auto unknown = config_from_file(write_file("prot = 1\n"));
+    auto unknown = from_file_of("prot = 1\n");
     ASSERT_FALSE(unknown.ok());
     EXPECT_NE(unknown.error().message.find(":1: prot: no such setting"), std::string::npos)
         << unknown.error().message;
-    auto broken = config_from_file(write_file("port = = 1\n"));
+    auto broken = from_file_of("port = = 1\n");
     ASSERT_FALSE(broken.ok());
     EXPECT_NE(broken.error().message.find(":1:"), std::string::npos) << broken.error().message;
     EXPECT_FALSE(config_from_file("/nonexistent/lorad.toml").ok());
@@ -81,7 +84,7 @@ TEST(Config, AnEmptyHostIsNotEveryAddress) {
 }
 
 TEST(Config, ListsComeFromEverySource) {
-    auto file = config_from_file(write_file("lora = [\"a=x\", \"b=y\"]\n"));
+    auto file = from_file_of("lora = [\"a=x\", \"b=y\"]\n");
     ASSERT_TRUE(file.ok()) << file.error().message;
     auto config = build_config({*file});
     ASSERT_TRUE(config.ok());

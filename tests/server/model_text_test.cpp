@@ -7,6 +7,7 @@
 
 #include "proto/json.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::server {
 namespace {
@@ -103,9 +104,8 @@ TEST(ModelText, AStopStringEndsTheText) {
 }
 
 TEST(ModelText, AFolderWithoutTokenizerServesTokenIdsOnly) {
-    std::string folder = ::testing::TempDir() + "lorad_no_tokenizer";
-    std::filesystem::create_directories(folder);
-    auto text = ModelText::load(folder);
+    const lorad::testing::TempDir empty;
+    auto text = ModelText::load(empty.path());
     ASSERT_TRUE(text.ok());
     EXPECT_FALSE((*text)->has_tokenizer());
     EXPECT_EQ((*text)->encode("hello", true).error().code, ErrorCode::kInvalidRequest);

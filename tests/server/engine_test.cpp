@@ -6,6 +6,7 @@
 
 #include "model/step_shape.h"
 #include "tests/server/engine_fixture.h"
+#include "tests/support/soon.h"
 
 namespace lorad::server {
 namespace {
@@ -281,8 +282,7 @@ TEST(Engine, ALossThatOthersFindEndsAnIdleEngineToo) {
     f.engine.start();
     EXPECT_TRUE(f.engine.accepting());
     f.runner.lost_ = true;
-    for (int i = 0; i < 200 && !f.engine.failed(); ++i) std::this_thread::sleep_for(milliseconds(10));
-    EXPECT_TRUE(f.engine.failed());
+    EXPECT_TRUE(lorad::testing::soon([&] { return f.engine.failed(); }));
     EXPECT_FALSE(f.engine.accepting());
 }
 

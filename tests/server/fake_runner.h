@@ -215,7 +215,7 @@ class FakeRunner final : public StepRunner {
 
     Result<StepResult> finish() override {
         CHECK(!pending_.empty() && (pending_.size() > 1 || !needs_draw_));
-        if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);
+        if (step_time_.load().count() > 0) std::this_thread::sleep_for(step_time_.load());
         // The device reads the slots until the step is done.
         for (const auto& [slot, digest] : pending_.front().slots) {
             if (slot_digest_(slot) != digest) n_broken_.fetch_add(1);
@@ -248,12 +248,12 @@ class FakeRunner final : public StepRunner {
     uint64_t n_masked_steps() const { return n_masked_steps_; }
     uint64_t n_masked_ahead() const { return n_masked_ahead_; }
 
-    // Rows of steps on the merged weights, and of others. Engine's thread, or after it ended.
+    // Rows of steps on the merged weights, and of others.
     uint64_t n_merged_rows() const { return n_merged_rows_; }
     uint64_t n_unmerged_rows() const { return n_unmerged_rows_; }
 
     uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
-    std::chrono::microseconds step_time_{0};
+    std::atomic<std::chrono::microseconds> step_time_{};
     std::optional<uint64_t> fail_at_step_;
     std::function<bool(uint64_t step)> refuse_step_;  // whether there is no memory for it; steps count from 1
     std::atomic<bool> lost_{false};                   // somebody else has found the device lost
@@ -335,7 +335,8 @@ class FakeRunner final : public StepRunner {
     uint64_t n_masked_steps_ = 0, n_masked_ahead_ = 0;
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
     std::atomic<uint64_t> n_steps_{0};
-    uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0, n_merged_rows_ = 0, n_unmerged_rows_ = 0;
+    uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0;
+    std::atomic<uint64_t> n_merged_rows_{0}, n_unmerged_rows_{0};
     std::shared_ptr<const model::MergedWeights> merged_;
     uint32_t n_rows_max_ = 0;
     uint32_t n_in_flight_max_ = 0;

@@ -18,16 +18,19 @@
 #include "proto/base/log.h"
 #include "server/http/listener.h"
 #include "tests/server/raw_socket.h"
+#include "tests/support/soon.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using lorad::testing::soon;
 using std::chrono::milliseconds;
 
 constexpr const char* kGet = "GET /x HTTP/1.1\r\nHost: x\r\n\r\n";
 
-class GuardTest : public testing::Test {
+class GuardTest : public ::testing::Test {
   protected:
     GuardTest() {
         set_log_level(LogLevel::kError);
@@ -80,12 +83,6 @@ class GuardTest : public testing::Test {
         send_text(fd, kGet);
         return receive(fd, "peer=").find("200 OK") != std::string::npos;
     }
-    template <typename Holds>
-    static bool soon(Holds holds) {
-        for (auto end = Clock::now() + std::chrono::seconds(5); Clock::now() < end; std::this_thread::sleep_for(milliseconds(5)))
-            if (holds()) return true;
-        return holds();
-    }
     uint64_t ends(GuardEnd end) { return listener->counts().ends[size_t(end)]; }
 
     Router router;
@@ -112,7 +109,7 @@ TEST_F(GuardTest, HalfSentHeadsHoldNoWorkerAndAreEndedAtTheirDeadline) {
         EXPECT_TRUE(closed);
         EXPECT_EQ(answer.find("HTTP/1.1 408 ") == 0, i % 20 != 0) << answer;
     }
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(9)) << "without the option it would be 10";
     EXPECT_EQ(ends(GuardEnd::kHeadTimeout), 200u);
 }
 
@@ -120,8 +117,8 @@ TEST_F(GuardTest, KeptConnectionsAreEndedAfterTheirIdleTime) {
     options.guard.idle_time = milliseconds(300);
     start();
     OwnedFd fd = connect_tcp();
-    send_text(fd, kGet);
     const auto begin = Clock::now();
+    send_text(fd, kGet);
     EXPECT_NE(all(fd).find("peer=127.0.0.1"), std::string::npos);
     EXPECT_TRUE(closed);
     EXPECT_GE(Clock::now() - begin, milliseconds(290));
@@ -185,11 +182,13 @@ TEST_F(GuardTest, ListeningOutlivesTheLackOfDescriptors) {
     rlimit none = before;
     none.rlim_cur = 3;  // fewer than are open: every accept4 is EMFILE
     setrlimit(RLIMIT_NOFILE, &none);
+    const auto begin = Clock::now();
     for (const OwnedFd& client : clients) (void)connect_to(client, listener->port());
+    const bool lacked = soon([&] { return ends(GuardEnd::kNoDescriptors) >= 1; });
     std::this_thread::sleep_for(milliseconds(300));
     setrlimit(RLIMIT_NOFILE, &before);
-    EXPECT_GE(ends(GuardEnd::kNoDescriptors), 1u);
-    EXPECT_LE(ends(GuardEnd::kNoDescriptors), 20u) << "it pauses, it does not spin";
+    EXPECT_TRUE(lacked);
+    EXPECT_LE(int64_t(ends(GuardEnd::kNoDescriptors)), (Clock::now() - begin) / milliseconds(100) + 2) << "it pauses, it does not spin";
     EXPECT_TRUE(soon([&] { return answers(); }));
 }
 
@@ -203,7 +202,7 @@ TEST_F(GuardTest, AReaderThatStopsIsCut) {
     const auto begin = Clock::now();
     send_text(fd, "GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
     EXPECT_TRUE(soon([&] { return n_floods_ended == 1; }));
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+    EXPECT_LT(Clock::now() - begin, milliseconds(4500)) << "without the option it would be 5 s";
     EXPECT_LT(n_flooded.load(), size_t(256) << 10) << "all that is kept for it";
     EXPECT_TRUE(soon([&] { return ends(GuardEnd::kStalled) == 1; }));
 }
@@ -275,12 +274,10 @@ TEST_F(GuardTest, WhoAsksNothingDoesNotHoldUpTheEnd) {
 }
 
 TEST_F(GuardTest, UnixSocketsHaveTheirModeAndRoleAndReplaceOnlyWhatIsDead) {
-    const std::string folder = testing::TempDir() + "guard_unix";
-    std::filesystem::create_directories(folder);
-    const std::string path = folder + "/s";
-    std::filesystem::remove(path);
-    std::ofstream(folder + "/file") << "x";
-    EXPECT_FALSE(open_unix(folder + "/file", 0600).ok());
+    const lorad::testing::TempDir folder;
+    const std::string path = folder.path() / "s", file = folder.path() / "file";
+    std::ofstream(file) << "x";
+    EXPECT_FALSE(open_unix(file, 0600).ok());
     EXPECT_FALSE(open_unix(std::string(200, 'a'), 0600).ok());
     auto first = open_unix(path, 0600);
     ASSERT_TRUE(first.ok()) << first.error().message;
@@ -344,8 +341,8 @@ void write_certificate(const std::string& cert_path, const std::string& key_path
 class GuardTls : public GuardTest {
   protected:
     GuardTls() {
-        options.tls_cert = testing::TempDir() + "guard_cert.pem";
-        options.tls_key = testing::TempDir() + "guard_key.pem";
+        options.tls_cert = folder.path() / "cert.pem";
+        options.tls_key = folder.path() / "key.pem";
         write_certificate(options.tls_cert, options.tls_key, 1);
         options.sockets.push_back(*open_tcp("127.0.0.1", 0));
         options.sockets.back().tls = true;
@@ -376,6 +373,7 @@ class GuardTls : public GuardTest {
         return out;
     }
     static std::string closing_get() { return "GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"; }
+    lorad::testing::TempDir folder;
     std::string cert, key;
 };
 

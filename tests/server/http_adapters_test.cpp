@@ -114,13 +114,9 @@ TEST_F(HttpAdapters, AnUploadThatBreaksOffLeavesNothing) {
     std::string request = "PUT /v1/adapters/blobs/sha256:" + sha256_of(body) +
                           " HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body.substr(0, 100000);
     ASSERT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
-    while (context.n_uploads == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_TRUE(lorad::testing::soon([&] { return context.n_uploads > 0; }));
     fd.reset();
-    auto begin = std::chrono::steady_clock::now();
-    while (context.n_uploads > 0) {
-        ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    ASSERT_TRUE(lorad::testing::soon([&] { return context.n_uploads == 0; }));
     EXPECT_EQ(state(), before);
     EXPECT_EQ(head("/v1/adapters/blobs/sha256:" + sha256_of(body)), 404);
 }

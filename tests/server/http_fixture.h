@@ -19,6 +19,7 @@
 #include "tests/server/fake_runner.h"
 #include "tests/server/host_weight_store.h"
 #include "tests/server/raw_socket.h"
+#include "tests/support/soon.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::server {
@@ -93,16 +94,17 @@ inline std::string text_of(const std::vector<TokenId>& tokens) {
 }
 inline std::vector<TokenId> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// A request over a bare socket that closes without reading the answer.
-inline void send_and_close(uint32_t port, const std::string& body, int wait_ms) {
-    const OwnedFd fd = connect_raw(port);
-    std::string request =
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
-        "application/json\r\nContent-Length: " +
-        std::to_string(body.size()) + "\r\n\r\n" + body;
-    ASSERT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
-    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+// A request over a bare socket, for clients that leave without reading the answer.
+inline OwnedFd send_request(uint32_t port, const std::string& method_and_path, const std::string& body = {}) {
+    OwnedFd fd = connect_raw(port);
+    const std::string request = method_and_path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+                                std::to_string(body.size()) + "\r\n\r\n" + body;
+    EXPECT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
+    return fd;
 }
+
+// What is to be under way while a test looks takes 500 steps, half a minute; then the steps may take no time.
+inline constexpr std::chrono::milliseconds kSlowStep{60};
 
 class HttpTest : public ::testing::Test {
   protected:

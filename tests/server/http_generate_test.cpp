@@ -63,7 +63,7 @@ TEST_F(GenerateTest, StreamsOfSeveralChoicesInterleaveAndAddUp) {
     std::map<int64_t, std::string> reasons;
     runner.step_time_ = std::chrono::microseconds(2000);
     auto events = events_of("/v1/completions",
-                            R"({"ignore_eos":true,"prompt":[[1,2],[3]],"n":2,"max_tokens":20,"stream":true,
+                            R"({"ignore_eos":true,"prompt":[[1,2],[3]],"n":2,"max_tokens":300,"stream":true,
                             "stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
     std::vector<int64_t> order;
     for (const std::string& event : events) {
@@ -80,7 +80,7 @@ TEST_F(GenerateTest, StreamsOfSeveralChoicesInterleaveAndAddUp) {
     }
     ASSERT_EQ(texts.size(), 4u);
     for (auto& [index, text] : texts) {
-        EXPECT_EQ(text, expected(index < 2 ? std::vector<TokenId>{1, 2} : std::vector<TokenId>{3}, 20));
+        EXPECT_EQ(text, expected(index < 2 ? std::vector<TokenId>{1, 2} : std::vector<TokenId>{3}, 300));
         EXPECT_EQ(reasons[index], "length");
     }
     EXPECT_FALSE(std::is_sorted(order.begin(), order.end())) << "one after the other";

@@ -6,6 +6,7 @@
 namespace lorad::server {
 namespace {
 
+using lorad::testing::soon;
 using ::testing::HasSubstr;
 
 // A request whose answer is read as it comes, on a thread of its own.
@@ -45,12 +46,7 @@ class Stream {
         return text_;
     }
     bool wait_for(const std::string& part) const {
-        auto begin = std::chrono::steady_clock::now();
-        while (text().find(part) == std::string::npos) {
-            if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(5)) return false;
-            std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        }
-        return true;
+        return soon([&] { return text().find(part) != std::string::npos; });
     }
 
   private:
@@ -82,22 +78,14 @@ class HttpTraffic : public HttpTest {
         }
         return out;
     }
-    bool eventually(const std::function<bool()>& holds) {
-        auto begin = std::chrono::steady_clock::now();
-        while (!holds()) {
-            if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(5)) return false;
-            std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        }
-        return true;
-    }
 };
 
 TEST_F(HttpTraffic, ARunningRequestKeepsWhatItBeganWithWhenItsNameIsReplacedOrDrained) {
-    runner.step_time_ = std::chrono::milliseconds(2);
     for (const bool replace : {true, false}) {
+        runner.step_time_ = kSlowStep;
         const std::string first = register_demo("a", "pirate").generation;
-        const std::string expected = text_of(fake_continuation({5, 6}, slot_of("a"), 200));
-        auto running = generate("a", 200);
+        const std::string expected = text_of(fake_continuation({5, 6}, slot_of("a"), 500));
+        auto running = generate("a", 500);
         ASSERT_TRUE(running->wait_for("data: "));
         if (replace) {
             EXPECT_EQ(register_demo("a", "shout", R"(,"replace":true)").status, 201);
@@ -108,30 +96,32 @@ TEST_F(HttpTraffic, ARunningRequestKeepsWhatItBeganWithWhenItsNameIsReplacedOrDr
             EXPECT_EQ(post("/v1/completions", R"({"model":"a","prompt":[1]})").status, 404);
         }
         EXPECT_THAT(get("/v1/adapters").body, HasSubstr(R"("state":"draining")"));
+        runner.step_time_ = std::chrono::milliseconds(0);
         std::string events = running->wait_whole();
         EXPECT_EQ(text_in(events), expected);
         EXPECT_THAT(events, HasSubstr(R"("finish_reason":"length")"));
-        del("/v1/adapters/a?timeout_ms=5000");
-        EXPECT_TRUE(eventually([&] { return registry.list().empty() && registry.device_bytes() == 0; }));
+        del("/v1/adapters/a?timeout_ms=30000");
+        EXPECT_TRUE(soon([&] { return registry.list().empty() && registry.device_bytes() == 0; }));
     }
     EXPECT_EQ(runner.n_broken(), 0u);
 }
 
 TEST_F(HttpTraffic, ModeNowEndsRequestsWithTheirOwnReason) {
-    runner.step_time_ = std::chrono::milliseconds(2);
+    runner.step_time_ = kSlowStep;
     register_demo("a", "pirate");
     register_demo("b", "shout");
-    const std::string of_b = text_of(fake_continuation({5, 6}, slot_of("b"), 100));
-    auto ends = generate("a", 400), goes_on = generate("b", 100);
+    const std::string of_b = text_of(fake_continuation({5, 6}, slot_of("b"), 500));
+    auto ends = generate("a", 500), goes_on = generate("b", 500);
     std::thread whole([&] {
-        Answer answer = post("/v1/completions", R"({"model":"a","prompt":[5,6],"max_tokens":400,"ignore_eos":true})");
+        Answer answer = post("/v1/completions", R"({"model":"a","prompt":[5,6],"max_tokens":500,"ignore_eos":true})");
         EXPECT_EQ(answer.status, 200);
         EXPECT_THAT(answer.body, HasSubstr(R"("finish_reason":"adapter_removed")"));
     });
-    EXPECT_TRUE(eventually([&] { return registry.find("a")->n_leases == 2; }));
+    EXPECT_TRUE(soon([&] { return registry.find("a")->n_leases == 2; }));
     ASSERT_TRUE(ends->wait_for("data: ") && goes_on->wait_for("data: "));
-    Answer removed = del("/v1/adapters/a?mode=now&timeout_ms=5000");
+    Answer removed = del("/v1/adapters/a?mode=now&timeout_ms=30000");
     EXPECT_THAT(removed.body, HasSubstr(R"("in_flight":0)")) << "the call waited for them";
+    runner.step_time_ = std::chrono::milliseconds(0);
     whole.join();
     EXPECT_THAT(ends->wait_whole(), HasSubstr(R"("finish_reason":"adapter_removed")"));
     EXPECT_EQ(text_in(goes_on->wait_whole()), of_b);
@@ -140,19 +130,18 @@ TEST_F(HttpTraffic, ModeNowEndsRequestsWithTheirOwnReason) {
 
 TEST_F(HttpTraffic, RemovalsThatWaitForRequestsAreFewAndEndWithTheirClient) {
     context.uploads.n_drain_waits_max = 1;
-    runner.step_time_ = std::chrono::milliseconds(5);
+    runner.step_time_ = kSlowStep;
     register_demo("a", "pirate");
     register_demo("b", "shout");
     auto on_a = generate("a", 500), on_b = generate("b", 500);
     ASSERT_TRUE(on_a->wait_for("data: ") && on_b->wait_for("data: "));
-    httplib::Client leaves = client();
-    leaves.set_read_timeout(std::chrono::milliseconds(400));
-    std::thread waits([&] { EXPECT_FALSE(bool(leaves.Delete("/v1/adapters/a?timeout_ms=3600000"))) << "it waited"; });
-    EXPECT_TRUE(eventually([&] { return context.n_drain_waits == 1; }));
+    OwnedFd leaves = send_request(listener->port(), "DELETE /v1/adapters/a?timeout_ms=3600000");
+    EXPECT_TRUE(soon([&] { return context.n_drain_waits == 1; }));
     const Answer second = del("/v1/adapters/b?timeout_ms=3600000");
     EXPECT_THAT(second.body, HasSubstr(R"("deleted":true,"in_flight":1)")) << "gone, and nobody waits";
-    waits.join();
-    EXPECT_TRUE(eventually([&] { return context.n_drain_waits == 0; }));
+    EXPECT_EQ(context.n_drain_waits, 1u) << "the first still waits";
+    leaves.reset();
+    EXPECT_TRUE(soon([&] { return context.n_drain_waits == 0; }));
     EXPECT_EQ(registry.list().size(), 2u) << "both still run";
 }
 
@@ -163,31 +152,32 @@ class HttpTightTraffic : public HttpTraffic {
 };
 
 TEST_F(HttpTightTraffic, ARequestWaitsForAPlaceOnTheDevice) {
-    runner.step_time_ = std::chrono::milliseconds(2);
+    runner.step_time_ = kSlowStep;
     register_demo("a", "pirate");
     const std::string b = register_demo("b", "shout").generation;
-    auto holder = generate("a", 100);
+    auto holder = generate("a", 500);
     ASSERT_TRUE(holder->wait_for("data: "));
-    EXPECT_EQ(completed(R"("model":"b")").second, b);
-    EXPECT_GE(registry.stats().n_waits, 1u);
-    EXPECT_EQ(text_in(holder->wait_whole()), text_of(fake_continuation({5, 6}, 0, 100)));
+    std::thread second([&] { EXPECT_EQ(completed(R"("model":"b")").second, b); });
+    EXPECT_TRUE(soon([&] { return registry.stats().n_waiting == 1; }));
+    runner.step_time_ = std::chrono::milliseconds(0);
+    second.join();
+    EXPECT_EQ(text_in(holder->wait_whole()), text_of(fake_continuation({5, 6}, 0, 500)));
     EXPECT_EQ(runner.n_broken(), 0u);
 }
 
 TEST_F(HttpTightTraffic, AClientThatLeavesWhileItWaitsLeavesNothingBehind) {
-    runner.step_time_ = std::chrono::milliseconds(10);
+    runner.step_time_ = kSlowStep;
     register_demo("a", "pirate");
     register_demo("b", "shout");
-    auto holder = generate("a", 400);
+    auto holder = generate("a", 500);
     ASSERT_TRUE(holder->wait_for("data: "));
-    const std::string body = R"({"model":"b","prompt":[1],"max_tokens":4})";
-    std::thread leaving([&] { send_and_close(listener->port(), body, 300); });
-    EXPECT_TRUE(eventually([&] { return registry.stats().n_waiting == 1; }));
-    leaving.join();
-    EXPECT_TRUE(eventually([&] { return registry.stats().n_waiting == 0; }));
+    OwnedFd leaves = send_request(listener->port(), "POST /v1/completions", R"({"model":"b","prompt":[1],"max_tokens":4})");
+    EXPECT_TRUE(soon([&] { return registry.stats().n_waiting == 1; }));
+    leaves.reset();
+    EXPECT_TRUE(soon([&] { return registry.stats().n_waiting == 0; }));
     EXPECT_EQ(registry.find("a")->n_leases, 1u) << "the holder still runs: the waiting one has given up";
     holder->end();
-    EXPECT_TRUE(eventually([&] { return registry.stats().n_leases == 0; }));
+    EXPECT_TRUE(soon([&] { return registry.stats().n_leases == 0; }));
 }
 
 TEST_F(HttpTraffic, EventsAreToldAsTheyHappenAndAgainFromANumberOn) {
@@ -210,7 +200,7 @@ TEST_F(HttpTraffic, EventsAreToldAsTheyHappenAndAgainFromANumberOn) {
     EXPECT_EQ(get("/v1/adapters/events?after=x").status, 400);
     EXPECT_EQ(context.n_watchers, 2u);
     engine.drain(std::chrono::milliseconds(0));
-    EXPECT_TRUE(eventually([&] { return context.n_watchers == 0; })) << "a server that ends lets its readers go";
+    EXPECT_TRUE(soon([&] { return context.n_watchers == 0; })) << "a server that ends lets its readers go";
 }
 
 TEST_F(HttpTraffic, UploadsTellHowFarTheyAre) {
@@ -225,6 +215,7 @@ TEST_F(HttpTraffic, UploadsTellHowFarTheyAre) {
     for (size_t at = 0; (at = text.find(large, at)) != std::string::npos; at += large.size()) ++n_told;
     EXPECT_GE(n_told, 4u);
     EXPECT_LE(n_told, 6u) << "at every 8 MiB, and at the end";
+    engine.drain(std::chrono::milliseconds(0));  // lets the reader go before its next heartbeat
 }
 
 TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
@@ -241,7 +232,7 @@ TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
         for (auto& reader : readers) reader->end_soon();
         register_demo("b", "pirate");
     }
-    EXPECT_TRUE(eventually([&] { return context.n_watchers == 0; }));
+    EXPECT_TRUE(soon([&] { return context.n_watchers == 0; }));
 }
 
 }  // namespace

@@ -12,11 +12,13 @@
 #include "server/ops/reload.h"
 #include "server/ops/service_manager.h"
 #include "server/ops/vitals.h"
+#include "tests/support/soon.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::server::ops {
 namespace {
 
+using lorad::testing::soon;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -32,7 +34,7 @@ class Mailbox {
         if (to.sun_path[0] == '@') to.sun_path[0] = '\0';
         const auto size = socklen_t(offsetof(sockaddr_un, sun_path) + address.size() + (address[0] == '@' ? 0 : 1));
         EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&to), size), 0);
-        timeval patience{2, 0};
+        timeval patience{30, 0};
         setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     }
     ~Mailbox() { close(fd_); }
@@ -82,14 +84,16 @@ TEST(LongStart, AsksForTimeOnlyWhileThereIsProgress) {
     Mailbox mailbox(address);
     ServiceManager manager({address, {}, {}});
     std::atomic<bool> alive = true;
+    std::atomic<int> n_asked = 0;
     {
-        LongStart loading(manager, "loading", milliseconds(20), [&] { return alive.load(); });
+        LongStart loading(manager, "loading", milliseconds(20), [&] { return ++n_asked, alive.load(); });
+        const auto asked_again = [&](int n) { return soon([&, until = n_asked + n] { return n_asked >= until; }); };
         EXPECT_EQ(mailbox.next(), "EXTEND_TIMEOUT_USEC=60000\nSTATUS=loading");
         EXPECT_THAT(mailbox.next(), StartsWith("EXTEND_TIMEOUT_USEC=60000\nSTATUS=loading, "));
         alive = false;
-        std::this_thread::sleep_for(milliseconds(50));  // what was on its way
+        EXPECT_TRUE(asked_again(1));  // what was on its way is there
         while (!mailbox.empty()) mailbox.next();
-        std::this_thread::sleep_for(milliseconds(100));
+        EXPECT_TRUE(asked_again(5));
         EXPECT_TRUE(mailbox.empty());
         alive = true;
         EXPECT_THAT(mailbox.next(), StartsWith("EXTEND_TIMEOUT_USEC="));
@@ -155,21 +159,15 @@ TEST(Vitals, ALockThatIsKeptStarvesTheWatchdog) {
     // Well above the 250 ms between two looks, so that a busy machine does not count as a hang.
     const VitalLimits limits{milliseconds(700), milliseconds(1400)};
     Vitals vitals({[] { return beat(0); }, [&] { const std::lock_guard lock(registry); }}, limits);
-    std::this_thread::sleep_for(milliseconds(50));
-    EXPECT_EQ(vitals.state(), Vital::kWell);
-    EXPECT_TRUE(vitals.feeds(milliseconds(1000)));
+    EXPECT_TRUE(soon([&] { return vitals.state() == Vital::kWell && vitals.feeds(milliseconds(1000)); }));
     {
         const std::lock_guard lock(registry);
-        std::this_thread::sleep_for(milliseconds(1100));
-        EXPECT_NE(vitals.state(), Vital::kWell);
+        EXPECT_TRUE(soon([&] { return vitals.state() != Vital::kWell; }));
         EXPECT_EQ(vitals.slowest(), "registry");
         EXPECT_FALSE(vitals.feeds(milliseconds(1000)));
-        std::this_thread::sleep_for(milliseconds(600));
-        EXPECT_EQ(vitals.state(), Vital::kHung);
+        EXPECT_TRUE(soon([&] { return vitals.state() == Vital::kHung; }));
     }
-    const auto until = std::chrono::steady_clock::now() + milliseconds(2000);
-    while (vitals.state() != Vital::kWell && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(milliseconds(5));
-    EXPECT_EQ(vitals.state(), Vital::kWell);
+    EXPECT_TRUE(soon([&] { return vitals.state() == Vital::kWell; }));
 }
 
 TEST(Vitals, TheWatchdogTakesNoLongerThanAHangMay) {

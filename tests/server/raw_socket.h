@@ -23,11 +23,11 @@ inline bool connect_to(const OwnedFd& fd, uint32_t port) {
     return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-// Nothing where it is refused. Who waits for an answer gives up after 5 s.
+// Nothing where it is refused. Who waits for an answer gives up after 30 s.
 inline OwnedFd connect_raw(uint32_t port) {
     OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
     if (!connect_to(fd, port)) return {};
-    const timeval patience{5, 0};
+    const timeval patience{30, 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     return fd;
 }

@@ -26,7 +26,7 @@ using adapters::AdapterTerm;
 using adapters::MixLease;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kNames = 8, kRoom = 4, kStreams = 64, kVersions = 3;
+constexpr uint32_t kNames = 8, kRoom = 4, kStreams = 64, kVersions = 3, kCalls = 20;
 
 uint64_t number_from(const char* variable, uint64_t otherwise) {
     const char* text = std::getenv(variable);
@@ -43,7 +43,7 @@ struct QuietLog {
 
 class SwapRace : private QuietLog, public ::testing::Test {
   protected:
-    // One stream after the other until the device has made its steps.
+    // One stream after the other until it is done.
     void stream(uint32_t client) {
         std::mt19937 random(seed * 1000 + client);
         while (!done()) {
@@ -140,7 +140,11 @@ class SwapRace : private QuietLog, public ::testing::Test {
         }
     }
 
-    bool done() const { return runner.n_steps() >= n_steps || n_wrong.load() > 0; }
+    // However the machine shares its time among the threads: enough steps, calls and blocks that were found again.
+    bool done() const {
+        const uint64_t n = runner.n_steps();
+        return (n >= n_steps && n_calls >= kCalls && n_cached > 0) || n >= 20 * n_steps || n_wrong > 0;
+    }
 
     const uint64_t seed = number_from("LORAD_TEST_SEED", std::random_device{}());
     const uint64_t n_steps = number_from("LORAD_TEST_STEPS", 10000);
@@ -162,15 +166,15 @@ TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
     runner.slot_digest_ = [this](uint32_t slot) { return digest_of(store.slots[slot]); };
     engine.start();
     std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < kStreams; ++i) threads.emplace_back([this, i] { stream(i); });
     for (uint32_t i = 0; i < 3; ++i) threads.emplace_back([this, i] { churn(i); });
+    for (uint32_t i = 0; i < kStreams; ++i) threads.emplace_back([this, i] { stream(i); });
     for (std::thread& thread : threads) thread.join();
     engine.drain(milliseconds(10000));
 
     EXPECT_EQ(n_wrong.load(), 0u) << "seed " << seed;
     EXPECT_EQ(runner.n_broken(), 0u) << "seed " << seed;
     EXPECT_EQ(store.n_freed_while_pending.load(), 0u);
-    EXPECT_GT(n_calls.load(), 0u);
+    EXPECT_GE(n_calls.load(), kCalls);
     EXPECT_GT(n_cached.load(), 0u);
     EXPECT_GT(n_tokens.load(), n_steps / 2);
     // Names go; then nothing is left on the device.

@@ -19,6 +19,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
+#include "tests/support/soon.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/test_device.h"
 
@@ -450,7 +451,7 @@ TEST_F(QwenAdapters, DecodingGoesOnUnchangedWhileOthersLoadAndUnload) {
     });
     answer_together(served->executor(), busy, [&] {
         const uint32_t before = n_loads;
-        for (int wait = 0; n_loads == before && wait < 50; ++wait) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_TRUE(soon([&] { return n_loads > before; }));
     });
     stop = true;
     churn.join();

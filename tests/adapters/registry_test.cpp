@@ -12,6 +12,7 @@
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/support/soon.h"
 
 namespace lorad::adapters {
 namespace {
@@ -280,12 +281,11 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
         });
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    EXPECT_TRUE(soon([&] { return n_leases > 0 && n_loads > 0; }));
     stop = true;
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(n_wrong, 0u);
     EXPECT_EQ(n_unexpected, 0u);
-    EXPECT_GT(n_leases, 0u);
-    EXPECT_GT(n_loads, 0u);
     for (const AdapterInfo& info : busy.list()) EXPECT_TRUE(busy.remove(info.name).ok());
     EXPECT_EQ(small_store.allocated_bytes, 0u);
     EXPECT_EQ(small_store.n_freed_while_pending, 0u);

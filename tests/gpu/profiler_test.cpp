@@ -1,5 +1,7 @@
 #include "gpu/profiler.h"
 
+#include <limits>
+
 #include "gpu/kernels/self_test.params.h"
 #include "gpu/pipeline.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -52,18 +54,23 @@ TEST_F(ProfilerTest, AResubmittedRecordingCanBeReadAgain) {
 
 TEST_F(ProfilerTest, ASpanIsOneTimeAroundTheWholeRecording) {
     const CommandBuffer few = record(1, false, true), many = record(2000, false, true);
-    for (int i = 0; i < 2; ++i) {  // the second time nothing is compiled any more
+    double short_us = std::numeric_limits<double>::infinity();  // the least of some: what else the machine does makes single ones long
+    for (int i = 0; i < 5; ++i) {
         run(few);
+        const auto short_times = must(read_dispatch_times(device(), few));
+        ASSERT_EQ(short_times.size(), 1u);
+        short_us = std::min(short_us, short_times[0].us);
+    }
+    for (int i = 0; i < 2; ++i) {  // the second time nothing is compiled any more
         const auto begin = std::chrono::steady_clock::now();
         run(many);
         const std::chrono::duration<double, std::micro> wall = std::chrono::steady_clock::now() - begin;
-        const auto short_times = must(read_dispatch_times(device(), few)), long_times = must(read_dispatch_times(device(), many));
-        ASSERT_EQ(short_times.size(), 1u);
+        const auto long_times = must(read_dispatch_times(device(), many));
         ASSERT_EQ(long_times.size(), 1u);
         EXPECT_EQ(long_times[0].name, "recording");
         EXPECT_LE(long_times[0].us, wall.count());
         if (i == 1) {
-            EXPECT_GT(long_times[0].us, short_times[0].us);
+            EXPECT_GT(long_times[0].us, short_us);
         }
     }
 }

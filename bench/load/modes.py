@@ -130,23 +130,23 @@ def _plain(args, i):
 
 
 async def _saturation(args, endpoint, seconds):
-    """Completed tokens per second of as many clients as there are places."""
-    end, tokens, n = time.perf_counter() + seconds, 0, 0
+    """Completed tokens per second of as many clients as there are places. A slow machine takes longer: each place has its second request in it."""
+    begin, outcomes = time.perf_counter(), []
 
-    async def one():
-        nonlocal n, tokens
-        while time.perf_counter() < end:
-            n += 1
-            outcome = await endpoint.send("/v1/completions", _plain(args, n))
-            if outcome.status == 200 and outcome.ended < end:
-                tokens += args.output_tokens
+    async def one(number):
+        i = number
+        while time.perf_counter() < begin + seconds or i < 2 * args.places:
+            outcomes.append(await endpoint.send("/v1/completions", _plain(args, i)))
+            i += args.places
 
-    await asyncio.gather(*(one() for _ in range(args.places)))
-    return tokens / seconds
+    await asyncio.gather(*(one(i) for i in range(args.places)))
+    end = max(begin + seconds, outcomes[2 * args.places - 1].ended)  # in the order of their ends
+    return args.output_tokens * sum(o.status == 200 and o.ended <= end for o in outcomes) / (end - begin)
 
 
 async def _overloaded(args, endpoint, rate):
-    times = workload.poisson_arrivals(rate, args.seconds, "overload")
+    seconds = max(args.seconds, 2 * (args.places + args.queue) / rate)  # a slow machine takes longer: more come than there is room for
+    times = workload.poisson_arrivals(rate, seconds, "overload")
     begin = time.perf_counter()
 
     async def one(i, at):
@@ -159,7 +159,7 @@ async def _overloaded(args, endpoint, rate):
     other = [o.error for o in outcomes if o.status not in (200, 429, 503)]
     # The queue is full from its first moments on; what was begun before the end and completed after it counts as what was
     # completed before the queue had filled.
-    goodput = sum(args.output_tokens for o in done if o.ended - begin < args.seconds) / args.seconds
+    goodput = sum(args.output_tokens for o in done if o.ended - begin < seconds) / seconds
     return {"sent": len(times), "completed": len(done), "refused": len(refused), "other": len(other), "first_other": (other or [None])[0],
             "goodput_tokens_per_s": goodput, "refusal_ms": measure.spread([o.latency for o in refused]),
             "retry_after_missing": sum(o.retry_after is None for o in refused)}

@@ -29,7 +29,7 @@ import generate_checks
 import merge_checks
 import sampling_checks
 import swap_race
-from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error
+from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error, wait_until
 
 # A near-tie may be broken otherwise by other arithmetic; what follows it then says nothing.
 CLEAR_MARGIN = 0.05
@@ -224,13 +224,9 @@ def check_disconnect_cancels(server):
         body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": True, "stream": stream})
         connection = socket.create_connection((server.host, server.port))
         connection.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
-        time.sleep(0.5)
-        check_equal(server.metric("vllm:num_requests_running"), 1.0, "running requests")
+        wait_until(lambda: server.metric("vllm:num_requests_running") == 1, "a running request")
         connection.close()
-        deadline = time.monotonic() + 5
-        while server.metric("vllm:num_requests_running") > 0:
-            check(time.monotonic() < deadline, f"still running five seconds after the client left (stream: {stream})")
-            time.sleep(0.02)
+        wait_until(lambda: server.metric("vllm:num_requests_running") == 0, f"nothing runs for a client that left (stream: {stream})")
         after = server.metric('vllm:request_success_total{model_name="base",finished_reason="abort"}')
         check_equal(after - before, 1.0, "aborted requests")
         check_equal(server.metric("vllm:kv_cache_usage_perc"), 0.0, "KV cache in use")
@@ -290,17 +286,16 @@ def check_openai_client(server):
 # --- checks that start their own process -----------------------------------------------------------------------------
 
 def check_sigterm_drains(lorad):
-    with Server(lorad, adapters=("pirate",)) as server:
-        stream = server.events("/v1/completions", model="pirate", prompt=[1, 2, 3], max_tokens=150, ignore_eos=True,
+    with Server(lorad, "--drain-timeout-s", "600", adapters=("pirate",)) as server:
+        stream = server.events("/v1/completions", model="pirate", prompt=[1, 2, 3], max_tokens=600, ignore_eos=True,
                                return_token_ids=True)
         n_tokens = len(next(stream)["choices"][0]["token_ids"])
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        check_equal(server.request("GET", "/health/ready")[0], 503, "readiness while draining")
+        wait_until(lambda: server.request("GET", "/health/ready")[0] == 503, "not ready while draining")
         check_equal(server.request("GET", "/health/live")[0], 200, "liveness while draining")
         check_error(server.post("/v1/completions", prompt=[1]), 503, "service_unavailable")
         n_tokens += sum(len(chunk["choices"][0]["token_ids"]) for chunk in stream)
-        check_equal(n_tokens, 150, "tokens of the request that was running")
+        check_equal(n_tokens, 600, "tokens of the request that was running")
         check_equal(server.process.wait(30), 0, "exit status")
 
 
@@ -312,11 +307,7 @@ def check_sighup_reloads(lorad):
             def reload(text, expected):
                 file.write_text(text)
                 server.process.send_signal(signal.SIGHUP)
-                for _ in range(100):
-                    if expected in server.log_text():
-                        return
-                    time.sleep(0.05)
-                raise AssertionError(f"{expected!r} is not in the log: {server.log_text()[-600:]}")
+                wait_until(lambda: expected in server.log_text(), f"{expected!r} in the log")
             reload('log_level = "info"\ndrain_timeout_s = 7\n', "changed: drain-timeout-s")
             reload('log_level = "loud"\n', "configuration not taken, the old one stays")
             reload('log_level = "info"\nmax_num_seqs = 3\n', "a restart is needed for: max-num-seqs")
@@ -352,18 +343,18 @@ def check_closed_standard_streams(lorad):
 
 
 def check_second_signal_ends_at_once(lorad):
-    with Server(lorad, adapters=()) as server:
+    with Server(lorad, "--drain-timeout-s", "600", adapters=()) as server:
         stream = server.events("/v1/completions", prompt=[1, 2, 3], max_tokens=2000, ignore_eos=True)
         next(stream)
         server.process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        wait_until(lambda: server.request("GET", "/health/ready")[0] == 503, "the first is heard")
         server.process.send_signal(signal.SIGINT)
-        check_equal(server.process.wait(5), 130, "exit status")
+        check_equal(server.process.wait(60), 130, "exit status")
 
 
 def check_small_cache_preempts_and_still_answers(lorad):
     """Twelve KV blocks for eight sequences that want three or four each."""
-    with Server(lorad, "--num-kv-blocks", "12", "--max-model-len", "256", "--max-num-seqs", "8", adapters=("pirate",)) as server:
+    with Server(lorad, "--batch-invariant", "--num-kv-blocks", "12", "--max-model-len", "256", "--max-num-seqs", "8", adapters=("pirate",)) as server:
         def run(i):
             body = {"model": "pirate" if i % 2 else "base", "prompt": [5 + i] * 20, "max_tokens": 200, "ignore_eos": True,
                     "temperature": 0, "return_token_ids": True}
@@ -376,8 +367,7 @@ def check_small_cache_preempts_and_still_answers(lorad):
             together = list(pool.map(run, range(8)))
         check(server.metric("vllm:num_preemptions_total") > 0, "nothing was preempted")
         check_equal([len(ids) for ids in together], [200] * 8, "tokens")
-        same = sum(a[:50] == b[:50] for a, b in zip(alone, together))
-        check(same >= 7, f"only {same} of 8 answers begin as they did alone")
+        check_equal(together, alone, "answers in company")
 
 
 def check_batch_invariant_answers_are_equal_bit_for_bit(lorad):
@@ -480,9 +470,11 @@ def check_command_line(lorad):
 
 
 SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, check_completions_as_text_and_ids,
-          check_limits_and_stops, check_seeds, check_refusals, check_adapters_come_and_go, check_broken_adapter_is_refused,
+          check_limits_and_stops, check_refusals, check_broken_adapter_is_refused,
           check_disconnect_cancels, *adapter_checks.SHARED, *merge_checks.SHARED,
           *generate_checks.SHARED, *client_checks.SHARED, *sampling_checks.SHARED, *gateway_checks.SHARED, check_metrics, check_openai_client]
+# What an answer is compared with ran in other company: only these kernels promise that it is the same.
+INVARIANT = [check_seeds, check_adapters_come_and_go, *adapter_checks.INVARIANT, *generate_checks.INVARIANT]
 OWN = [check_sigterm_drains, check_sighup_reloads, check_closed_standard_streams, check_second_signal_ends_at_once,
        check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
@@ -508,15 +500,16 @@ def main():
             failed.append(test.__name__)
             print(f"FAIL {test.__name__}\n{traceback.format_exc()}", flush=True)
 
-    shared = [test for test in SHARED if wanted(test)]
-    if shared:
-        with Server(args.lorad, env={"LORAD_MAX_QUEUE": "200"}) as server:
-            for test in shared:
-                run(test, server)
-            if failed:
-                print("--- the server's log\n" + server.log_text()[-4000:])
-        if server.process.returncode != 0:
-            failed.append(f"exit status {server.process.returncode}")
+    for tests, flags in ((SHARED, ()), (INVARIANT, ("--batch-invariant",))):
+        shared = [test for test in tests if wanted(test)]
+        if shared:
+            with Server(args.lorad, *flags, env={"LORAD_MAX_QUEUE": "200"}) as server:
+                for test in shared:
+                    run(test, server)
+                if failed:
+                    print("--- the server's log\n" + server.log_text()[-4000:])
+            if server.process.returncode != 0:
+                failed.append(f"exit status {server.process.returncode}")
     for test in OWN:
         if wanted(test):
             run(test, args.lorad)

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "deploy/demo-model"
@@ -95,6 +96,13 @@ class Server:
 def check(condition, message):
     if not condition:
         raise AssertionError(message)
+
+
+def wait_until(condition, what, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        check(time.monotonic() < end, f"{what}: not within {seconds} s")
+        time.sleep(0.02)
 
 
 def check_equal(found, expected, what):

@@ -136,8 +136,10 @@ class Race:
 
     def caller(self, number):
         client, choose = Client(self.server), random.Random(self.seed * 77 + number)
-        for _ in range(self.n_calls // CALLERS):
-            if self.over.is_set():
+        n = self.n_calls // CALLERS
+        for i in range(20 * n):
+            # However the machine shares its time: until enough streams came to their end among the calls.
+            if self.over.is_set() or (i >= n and self.counts["whole streams"] >= STREAMS):
                 return
             what, (status, body) = self.change(client, choose)
             self.count(f"{what} {status}")

@@ -5,7 +5,6 @@ import concurrent.futures
 import json
 import re
 import shutil
-import socket
 import ssl
 import statistics
 import subprocess
@@ -105,15 +104,13 @@ def run(card):
     with card.part("half-open TLS handshakes"):
         check(shutil.which("openssl"), "the openssl command is not installed")
         cert, key = certificate(card.folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         log = open(card.folder / "tls.log", "w")
-        daemon = subprocess.Popen([card.lorad, "serve", "--model", str(ROOT / "deploy/demo-model/base"), "--port", str(port), "--state-dir", "none", "--tls-cert", cert,
+        daemon = subprocess.Popen([card.lorad, "serve", "--model", str(ROOT / "deploy/demo-model/base"), "--port", "0", "--state-dir", "none", "--tls-cert", cert,
                                    "--tls-key", key, "--max-connections", "8192"], stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            check("https://" in daemon.stdout.readline(), "the ready line names https")
-            address = ("127.0.0.1", port)
+            ready = re.search(r"https://127\.0\.0\.1:(\d+)", daemon.stdout.readline())
+            check(ready, "the ready line names https")
+            address = ("127.0.0.1", int(ready[1]))
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
@@ -126,7 +123,7 @@ def run(card):
                 return answer.decode()
 
             attacked(card, "TLS", address, over_tls(address), {"hello": n if card.quick else 1000}, seconds, metrics)
-            check(f"ready: https://127.0.0.1:{port}" in (card.folder / "tls.log").read_text(), "the log's ready line names https")
+            check(f"ready: {ready[0]}" in (card.folder / "tls.log").read_text(), "the log's ready line names https")
         finally:
             daemon.terminate()
             daemon.wait(60)

@@ -13,13 +13,14 @@ from streams import PROMPTS, answer, metrics, wait_for
 PLACES = 8  # --max-num-seqs
 WAYS = ("fin", "rst", "silent")
 MOMENTS = ("queued", "prefill", "streaming")
-DETECTED_S = {"commit": 2, "nightly": 0.25, "release": 0.25}  # a commit's machine builds and tests other things meanwhile
+DETECTED_S = {"commit": 10, "nightly": 0.25, "release": 0.25}  # a commit's machine builds and tests other things meanwhile
 # Submitted when the close is noticed: the step that runs, and the one behind it.
 STEPS_IN_FLIGHT = 2
 # Both reach the device's memory and the adapters' leases.
 HELD = ("vllm:kv_cache_usage_perc", "lorad_adapter_leases", "vllm:num_requests_running", "vllm:num_requests_waiting", "lorad_waiting_tokens",
         "lorad_adapter_waiting")
 TOKENS = "vllm:generation_tokens_total"
+ABORTED = 'vllm:request_success_total{model_name="base",finished_reason="abort"}'
 
 
 @dataclasses.dataclass
@@ -95,7 +96,7 @@ def group(card, server, start, moment, way, n, noticed):
     check(wait_for(lambda: n_arrived(server) >= n_others + n, 20, 0.02) is not None, f"{moment}: of {n} requests {n_arrived(server) - n_others} arrived")
     if moment == "streaming":
         time.sleep(choose.random() * 0.1)
-    began = time.monotonic()
+    began, n_aborted = time.monotonic(), server.metric(ABORTED)
     for client in clients + blockers:
         client.vanish(way)
     if way == "silent":
@@ -111,6 +112,7 @@ def group(card, server, start, moment, way, n, noticed):
             settle(server, start, 20)
             noticed.n_later_steps = max(noticed.n_later_steps, n_steps(server) - before)
         noticed.longest_s = max(noticed.longest_s, time.monotonic() - began)
+        check(server.metric(ABORTED) - n_aborted > len(blockers), f"{moment}, {way}: they came to their end")
     # What was in flight when all was given back may still end: steps whose rows nobody takes.
     before, n_before = metrics(server, (TOKENS,)), n_steps(server)
     time.sleep(0.05)

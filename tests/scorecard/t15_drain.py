@@ -13,7 +13,7 @@ import time
 from frame import ADAPTERS, MODEL, check, check_equal, main  # first: it finds the others
 
 from service import Crowd, Manager, ask, status_of
-from streams import wait_for
+from streams import is_ready, wait_for
 
 DRAIN_S = 30  # longer than what the crowd asks for takes
 # What was sent this shortly before the signal may not have been taken yet, and is refused like what comes after. A commit's machine may be slower than
@@ -98,7 +98,7 @@ def second_signal(card, n):
             crowd = Crowd(server.host, server.port, n_clients=4, n_tokens=(400, 400), seed=card.seed, only_streams=True)
             check(wait_for(lambda: server.metric("vllm:generation_tokens_total") > 40, 60) is not None, "nobody gets tokens")
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
+            check(wait_for(lambda: not is_ready(server), 30) is not None, "the first signal is not heard")
             check(server.process.poll() is None, "it ended before its streams")
             second = time.monotonic()
             server.process.send_signal(signal.SIGTERM)

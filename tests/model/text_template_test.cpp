@@ -131,6 +131,9 @@ TEST(ChatTemplate, MeansWhatJinjaAndPythonMean) {
              {"{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}/{{ loop.length }}{{ loop.last }} "
               "{% endfor %}",
               "1/2False 2/2True "},
+             {"{% for x in [1, 2] %}{% for y in [1, 2] if y != loop.index %}{{ x }}{{ y }} {% endfor "
+              "%}{% endfor %}",
+              "12 21 "},
              {"{% for x in [3, 4] recursive %}{{ x }}{% if x == 3 %}{{ loop([5]) }}{% endif %}{% "
               "endfor %}",
               "354"},

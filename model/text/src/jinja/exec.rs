@@ -208,12 +208,6 @@ impl<'t> Renderer<'t> {
             let mut kept = Vec::with_capacity(items.len());
             for item in items {
                 let inner = Scope::inside(scope);
-                inner.set(
-                    "loop",
-                    Value::Undefined(
-                        "the 'loop' variable cannot be used in the condition of a loop".into(),
-                    ),
-                );
                 self.assign(&node.target, item.clone(), &inner)?;
                 if self.eval(condition, &inner)?.truthy()? {
                     kept.push(item);

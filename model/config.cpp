@@ -131,8 +131,10 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
 // Values that pass one by one may still give angles that are no numbers.
 Status check_rope(const ModelConfig& config) {
     bool is_finite = std::isfinite(static_cast<float>(config.rope.attention_factor));
-    for (const double frequency : rope_frequencies(config.rope, config.max_positions)) {
-        is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+    for (const bool is_long : {false, true}) {
+        for (const double frequency : rope_frequencies(config.rope, is_long)) {
+            is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+        }
     }
     if (is_finite) return ok_status();
     return make_error(ErrorCode::kInvalidModel,

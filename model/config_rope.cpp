@@ -37,11 +37,11 @@ Result<std::vector<double>> factors_of(const JsonValue& object, std::string_view
     return factors;
 }
 
-// original_max_position_embeddings, inside the rope object or (Phi-3) beside it; 0: absent.
+// original_max_position_embeddings, beside the rope object (Phi-3), which counts first, or inside; 0: absent.
 Result<uint32_t> original_positions(const JsonValue& root, const JsonValue& rope) {
     constexpr std::string_view kKey = "original_max_position_embeddings";
-    auto value = rope.find(kKey);
-    if (!value) value = root.find(kKey);
+    auto value = root.find(kKey);
+    if (!value) value = rope.find(kKey);
     if (!value) return 0u;
     TRY_ASSIGN(const int64_t n, value->as_int(1, 1u << 26));
     return static_cast<uint32_t>(n);
@@ -92,12 +92,8 @@ Status read_yarn(const JsonValue& rope, uint32_t max_positions, RopeConfig& to) 
 Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& to) {
     TRY_ASSIGN(to.short_factors, factors_of(rope, "short_factor", to.rotary_dim / 2));
     TRY_ASSIGN(to.long_factors, factors_of(rope, "long_factor", to.rotary_dim / 2));
-    if (to.original_max_positions != 0) {
-        to.factor = static_cast<double>(max_positions) / to.original_max_positions;
-    } else {
-        TRY_ASSIGN(to.factor, positive_or(rope, "factor", 1.0));
-        to.original_max_positions = max_positions;
-    }
+    if (to.original_max_positions == 0) to.original_max_positions = max_positions;
+    TRY_ASSIGN(to.factor, positive_or(rope, "factor", static_cast<double>(max_positions) / to.original_max_positions));
     const double usual =
         to.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(to.factor) / std::log(static_cast<double>(to.original_max_positions)));
     TRY_ASSIGN(to.attention_factor, positive_or(rope, "attention_factor", usual));

@@ -16,6 +16,7 @@
 #include "model/hidden_rows.h"
 #include "model/kv_cache.h"
 #include "model/recording_cache.h"
+#include "model/rope.h"
 #include "model/scratch.h"
 #include "model/step_state.h"
 
@@ -96,7 +97,10 @@ struct Executor::Impl {
     ForwardLimits limits() const {
         return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
     }
-    uint64_t rope_table_bytes() const { return uint64_t{options.n_positions_max} * config.rope.rotary_dim * sizeof(float); }
+    uint64_t rope_table_bytes() const {
+        const uint64_t n_turns = uint64_t{options.n_positions_max} + short_text_tokens(config.rope, options.n_positions_max);
+        return n_turns * config.rope.rotary_dim * sizeof(float);
+    }
     uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
 
     Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);

@@ -41,7 +41,7 @@ void scale_yarn(const RopeConfig& rope, std::vector<double>& frequencies) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(const RopeConfig& rope, uint32_t n_positions_max) {
+std::vector<double> rope_frequencies(const RopeConfig& rope, bool is_long) {
     std::vector<double> frequencies(rope.rotary_dim / 2);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / rope.rotary_dim);
@@ -56,7 +56,7 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, uint32_t n_position
             break;
         case RopeType::kYarn: scale_yarn(rope, frequencies); break;
         case RopeType::kLongRope: {
-            const auto& factors = n_positions_max > rope.original_max_positions ? rope.long_factors : rope.short_factors;
+            const auto& factors = is_long ? rope.long_factors : rope.short_factors;
             for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= factors[i];
             break;
         }
@@ -64,18 +64,27 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, uint32_t n_position
     return frequencies;
 }
 
+uint32_t short_text_tokens(const RopeConfig& rope, uint32_t n_positions) {
+    return rope.type == RopeType::kLongRope && n_positions > rope.original_max_positions ? rope.original_max_positions : 0;
+}
+
 std::vector<float> rope_table(const RopeConfig& rope, uint32_t n_positions) {
-    const std::vector<double> frequencies = rope_frequencies(rope, n_positions);
     std::vector<float> table;
-    table.reserve(size_t{n_positions} * frequencies.size() * 2);
-    for (uint32_t position = 0; position < n_positions; ++position) {
-        for (const double frequency : frequencies) {
-            // The reference rounds the frequency and the angle to f32; at large angles that rounding is what the model saw.
-            const float angle = static_cast<float>(position) * static_cast<float>(frequency);
-            table.push_back(static_cast<float>(std::cos(static_cast<double>(angle)) * rope.attention_factor));
-            table.push_back(static_cast<float>(std::sin(static_cast<double>(angle)) * rope.attention_factor));
+    const uint32_t n_short = short_text_tokens(rope, n_positions);
+    table.reserve((size_t{n_short} + n_positions) * rope.rotary_dim);
+    const auto add = [&](uint32_t n, bool is_long) {
+        const std::vector<double> frequencies = rope_frequencies(rope, is_long);
+        for (uint32_t position = 0; position < n; ++position) {
+            for (const double frequency : frequencies) {
+                // The reference rounds the frequency and the angle to f32; at large angles that rounding is what the model saw.
+                const float angle = static_cast<float>(position) * static_cast<float>(frequency);
+                table.push_back(static_cast<float>(std::cos(static_cast<double>(angle)) * rope.attention_factor));
+                table.push_back(static_cast<float>(std::sin(static_cast<double>(angle)) * rope.attention_factor));
+            }
         }
-    }
+    };
+    add(n_short, false);
+    add(n_positions, n_short > 0);
     return table;
 }
 

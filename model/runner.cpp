@@ -1,7 +1,9 @@
 #include "model/runner.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "model/rope.h"
 #include "model/sampler.h"
 #include "proto/base/format.h"
 
@@ -9,6 +11,12 @@ namespace lorad::model {
 namespace {
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) { return std::ranges::find(ids, id) != ids.end(); }
+
+// RowAdapters::turn_begin for a text of n_tokens.
+uint32_t turn_begin(const Executor& executor, uint32_t n_tokens) {
+    const uint32_t n_short = short_text_tokens(executor.config().rope, executor.options().n_positions_max);
+    return n_tokens > n_short ? n_short : 0;
+}
 
 }  // namespace
 
@@ -57,6 +65,8 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
                                           uint32_t n_chunk_rows) {
     TRY(check_tokens(tokens, 0));
     const auto n_tokens = static_cast<uint32_t>(tokens.size());
+    RowAdapters rows = adapters;
+    rows.turn_begin = turn_begin(*executor_, n_tokens);
     const Blocks blocks(pool_, n_tokens);
     if (!blocks.is_enough()) return make_error(ErrorCode::kOutOfMemory, "the KV cache is too small for this text");
     uint32_t n_chunk = std::min(n_chunk_rows ? n_chunk_rows : UINT32_MAX, executor_->options().n_rows_max);
@@ -69,7 +79,7 @@ Result<std::vector<float>> Runner::logits(std::span<const TokenId> tokens, bool 
         const uint32_t n_rows = std::min(n_chunk, n_tokens - begin);
         batch.clear();
         if (merged_) batch.set_merged();
-        batch.add_rows(tokens.subspan(begin, n_rows), begin, blocks.view(), adapters);
+        batch.add_rows(tokens.subspan(begin, n_rows), begin, blocks.view(), rows);
         const bool is_last = begin + n_rows == n_tokens;
         if (all_positions) {
             for (uint32_t row = 0; row < n_rows; ++row) batch.add_output(row, true);
@@ -97,14 +107,17 @@ Result<Generated> Runner::generate(std::span<const TokenId> prompt, const Genera
     Generated generated;
     SamplerScratch scratch;
     StepBatch batch;
-    const RowAdapters adapters{options.uses, options.uses_from};
+    RowAdapters rows{options.uses, options.uses_from, turn_begin(*executor_, n_prompt)};
     std::vector<TokenId> known(prompt.begin(), prompt.end());
     uint32_t n_computed = 0;
     while (generated.ids.size() < options.n_tokens_max) {
-        const uint32_t n_rows = std::min(n_chunk, static_cast<uint32_t>(known.size()) - n_computed);
+        const auto n_known = static_cast<uint32_t>(known.size());
+        const uint32_t turns = turn_begin(*executor_, n_known);
+        if (std::exchange(rows.turn_begin, turns) != turns) n_computed = 0;
+        const uint32_t n_rows = std::min(n_chunk, n_known - n_computed);
         batch.clear();
         if (merged_) batch.set_merged();
-        batch.add_rows(std::span(known).subspan(n_computed, n_rows), n_computed, blocks.view(), adapters);
+        batch.add_rows(std::span(known).subspan(n_computed, n_rows), n_computed, blocks.view(), rows);
         n_computed += n_rows;
         const bool is_complete = n_computed == known.size();
         if (is_complete) batch.add_output(n_rows - 1, !is_greedy);

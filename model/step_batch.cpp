@@ -42,6 +42,7 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
     row.table_begin = static_cast<uint32_t>(block_tables_.size());
     row.n_blocks = static_cast<uint32_t>(blocks.size());
     row.position = first_position;
+    row.turn_begin = adapters.turn_begin;
     for (const TokenId token : tokens) {
         row.token = token;
         if (any_adapted && row.position >= adapters.from_position) {

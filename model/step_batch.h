@@ -29,12 +29,14 @@ struct BatchRow {
     uint32_t use_begin = 0;    // its adapters are lora_uses()[use_begin .. use_begin + n_uses)
     uint32_t n_uses = 0;       // 0: the base
     uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
+    uint32_t turn_begin = 0;                 // as in RowAdapters
 };
 
 // What the rows of one sequence run with; no uses: the base. At most kLoraUsesMax, no scale of 0.
 struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
+    uint32_t turn_begin = 0;     // short_text_tokens() (model/rope.h) for a text of more tokens than that
 };
 
 struct OutputRow {

@@ -33,6 +33,7 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     to.use_begin = row.use_begin;
     to.n_uses = row.n_uses;
     to.extras_slot = row.n_uses == 1 && slots(row.adapter_slot).has_extras ? row.adapter_slot : kNoAdapterSlot;
+    to.turn_begin = row.turn_begin;
     return to;
 }
 

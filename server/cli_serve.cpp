@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "model/kv_cache.h"
+#include "model/rope.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -209,6 +210,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     engine_options.limits = {config.max_num_batched_tokens, config.max_num_seqs,
                              model::kBlockTokens};
     engine_options.n_kv_blocks = loaded.executor->n_kv_blocks();
+    engine_options.n_short_text_tokens =
+        model::short_text_tokens(loaded.config.rope, loaded.executor->options().n_positions_max);
     engine_options.n_waiting_max = config.max_queue;
     engine_options.prefix_cache = !config.no_prefix_cache;
     engine_options.n_waiting_tokens_max =

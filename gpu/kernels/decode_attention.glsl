@@ -40,11 +40,11 @@ float normed(uint which, uint d, uint64_t gamma) {
     return gamma == 0 ? head_raw[which][d] : head_raw[which][d] * head_inverse[which] * FloatRef(gamma + d * 4).v;
 }
 
-void fetch_turns(uint position) {
+void fetch_turns(uint turn) {
     const uint kHalf = kRotaryDim / 2;
     [[unroll]] for (uint j = 0; j < kPreparing; j++) {
         uint d = (gl_LocalInvocationIndex + j * kThreads) % kHeadDim;
-        turns[j] = Vec2Ref(p.rope + (uint64_t(position) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
+        turns[j] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : min(d - kHalf, kHalf - 1))) * 8).v;
     }
 }
 

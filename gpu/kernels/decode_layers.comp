@@ -287,7 +287,7 @@ void main() {
     uint epoch = UintRef(p.sync).v;
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
-    fetch_turns(row.position);
+    fetch_turns(row.turn_begin + row.position);
 #ifdef HOMES
     if (gl_LocalInvocationIndex == 0) take_part(epoch);
     barrier();

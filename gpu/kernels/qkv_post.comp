@@ -1,6 +1,6 @@
 // qkv_post: v = sum_s y[s][t] + bias + LoRA; q and k heads: optional RMS norm over the head, then rope
 //   y     [S][T][y_stride]                       f32: Q query heads, K key heads, K value heads
-//   rope  [max_pos][rotary_dim / 2][2]           f32: cos, sin
+//   rope  [turn][rotary_dim / 2][2]              f32: cos, sin
 //   q     [T][q_stride]                          f32
 //   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV8 planes as in kv8.glsl
 // Rope turns element i < rotary_dim / 2 with element i + rotary_dim / 2.
@@ -59,7 +59,7 @@ void main() {
     const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
     if (leaves_at_once(kLora != 0 || kSlotNorms != 0, gl_NumWorkGroups.y, t, n_rows)) return;
     StepRow row = step_row(p.step, t).v;
-    const uint position = t < n_rows ? row.position : 0;  // what lies behind the last row may be anything
+    const uint turn = t < n_rows ? row.turn_begin + row.position : 0;  // what lies behind the last row may be anything
     uint thread = gl_LocalInvocationIndex;
     uint local_head = thread / kLanes;
     uint head = gl_WorkGroupID.x * kHeadsPerGroup + local_head;
@@ -82,7 +82,7 @@ void main() {
         if (!is_v) {
             [[unroll]] for (uint c = 0; c < 4; c++) {
                 uint d = d0 + c;
-                if (d < kRotaryDim) turns[c] = Vec2Ref(p.rope + (uint64_t(position) * kHalf + (d < kHalf ? d : d - kHalf)) * 8).v;
+                if (d < kRotaryDim) turns[c] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : d - kHalf)) * 8).v;
             }
         }
         acc = part[0];

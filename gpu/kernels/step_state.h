@@ -53,8 +53,10 @@ struct StepRow {
     uint32_t use_begin;     // its uses are StepUse[use_begin .. use_begin + n_uses)
     uint32_t n_uses;
     uint32_t extras_slot;   // of the only use if that adapter changes more than the linear modules, or kNoSlot
+    uint32_t turn_begin;    // where its sequence's positions begin in the table of cos and sin
+    uint32_t pad[3];        // kernels load the first four fields at once
 };
-INTEROP_SIZE(StepRow, 32);
+INTEROP_SIZE(StepRow, 48);
 
 // A row whose logits are wanted. logits row i of the step belongs to LogitRow i.
 struct LogitRow {

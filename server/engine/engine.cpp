@@ -254,14 +254,16 @@ Status Engine::submit_step() {
         const Request& request = sequence.request;
         std::span<const TokenId> tokens(sequence.tokens.data() + sequence.n_computed,
                                         planned.n_rows);
+        model::RowAdapters row_adapters = request.adapter.rows();
+        row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);
             first_row = batch_.add_fed_back_row(uint32_t(~tokens[0]), sequence.n_computed,
-                                                sequence.blocks, request.adapter.rows());
+                                                sequence.blocks, row_adapters);
         } else {
             first_row = batch_.add_rows(tokens, sequence.n_computed, sequence.blocks,
-                                        request.adapter.rows());
+                                        row_adapters);
         }
         for (const LoraUse& use : request.adapter.uses) adapters.insert(use.slot);
         if (batch_.is_merged()) {

@@ -73,6 +73,7 @@ struct EngineOptions {
     // Outputs of a step beyond one for each sequence: for the log-probabilities of prompts, which
     // advance by as many rows in a step. The runner takes n_sequences_max and these.
     uint32_t n_prompt_outputs_max = kPromptOutputsMax;
+    uint32_t n_short_text_tokens = 0;  // model::short_text_tokens()
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -185,6 +186,7 @@ class Engine {
     void promote_starving_prompts();
     void admit(uint32_t n_admitted);
     void preempt(Sequence& sequence, bool has_yielded);
+    void restart_long_texts();
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();

@@ -172,8 +172,28 @@ void Engine::promote_starving_prompts() {
     if (promoted) std::ranges::stable_sort(running_, comes_before);
 }
 
+// Texts that are no longer short, or never were: those that run have to be computed again.
+void Engine::restart_long_texts() {
+    if (options_.n_short_text_tokens == 0) return;
+    const auto has_grown = [&](const Sequence& sequence) {
+        return !sequence.is_long && sequence.n_known() > options_.n_short_text_tokens;
+    };
+    for (auto& sequence : running_) {
+        if (!has_grown(*sequence)) continue;
+        preempt(*sequence, false);
+        waiting_.push_back(std::move(sequence));
+    }
+    for (auto& sequence : waiting_) {
+        if (!has_grown(*sequence)) continue;
+        sequence->is_long = true;
+        sequence->request.prefix.lengthen();
+    }
+    std::erase(running_, nullptr);
+}
+
 bool Engine::plan_and_apply() {
     planned_.clear();
+    restart_long_texts();
     promote_starving_prompts();
     while (!running_.empty() || !waiting_.empty()) {
         make_views();

@@ -11,6 +11,11 @@ PrefixIdentity::PrefixIdentity(PrefixScope scope, uint32_t block_tokens)
     CHECK(block_tokens > 0);
 }
 
+void PrefixIdentity::lengthen() {
+    scope_.base_fingerprint += " long";
+    blocks_.clear();
+}
+
 void PrefixIdentity::extend(std::span<const TokenId> tokens) {
     if (!is_shared() || tokens.size() / block_tokens_ <= blocks_.size()) return;
     std::vector<adapters::CacheAdapter> adapters;

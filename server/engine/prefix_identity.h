@@ -33,6 +33,8 @@ class PrefixIdentity {
     // Identities of all full blocks of `tokens`, which begin with the tokens of the calls before.
     // About a microsecond for each new block.
     void extend(std::span<const TokenId> tokens);
+    // The text has become a long one (model/rope.h), whose keys are others: forgets the blocks.
+    void lengthen();
     // By block, from the first on.
     std::span<const BlockIdentity> blocks() const { return blocks_; }
 

@@ -41,6 +41,7 @@ struct Sequence {
     uint64_t served_ms = 0;       // when it last had rows, or was admitted
     uint32_t n_generated_before = 0;  // when it was admitted the last time
     bool lost_blocks = false;     // to one that comes before it, and waits to go on
+    bool is_long = false;         // a text of more than n_short_text_tokens, turned as such
     bool prompt_logprobs_sent = false;
     bool was_admitted = false;    // has left the queue's count
     bool ended = false;

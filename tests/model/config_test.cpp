@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -170,6 +171,23 @@ TEST(ModelConfig, ChecksScalingParameters) {
     EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones},
                                  {"original_max_position_embeddings", 1}})),
                 HasSubstr("not finite"));
+}
+
+// As transformers has it: the factor that is written counts before the ratio of the contexts, and the original context beside the
+// object before that inside.
+TEST(ModelConfig, LongRopeTakesItsFactorFromTheObjectOrTheContexts) {
+    const std::vector<double> ones(8, 1.0);
+    const auto rope_of = [&](const json& more, int beside) {
+        json rope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
+        rope.update(more);
+        json config = with(with(base_config("Phi3ForCausalLM"), "rope_scaling", rope), "max_position_embeddings", 1024);
+        if (beside > 0) config["original_max_position_embeddings"] = beside;
+        return parsed(config).rope;
+    };
+    const auto attention_factor = [](double factor, double original) { return std::sqrt(1.0 + std::log(factor) / std::log(original)); };
+    EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}}, 0).attention_factor, attention_factor(16, 64));
+    EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}, {"factor", 4}}, 0).attention_factor, attention_factor(4, 64));
+    EXPECT_EQ(rope_of({{"original_max_position_embeddings", 64}}, 128).original_max_positions, 128u);
 }
 
 TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {

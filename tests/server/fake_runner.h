@@ -43,6 +43,11 @@ inline uint64_t fake_delta(std::span<const LoraUse> uses, const SlotDigest& dige
     return hash;
 }
 
+// The same in a text whose positions begin elsewhere in the table of cos and sin.
+inline uint64_t fake_turned(uint64_t delta, uint32_t turn_begin) {
+    return turn_begin == 0 ? delta : fake_mix(delta + 1, turn_begin);
+}
+
 // The model: tokens, and what the adapters did at each of them.
 class FakeState {
   public:
@@ -137,8 +142,8 @@ class FakeRunner final : public StepRunner {
         for (const model::BatchRow& row : batch.rows()) {
             TokenId token = row.token < 0 ? last_argmax_.at(size_t(~row.token)) : row.token;
             auto uses = batch.lora_uses().subspan(row.use_begin, row.n_uses);
-            cache_[place(batch, row, row.position)] = {token, row.position,
-                                                       fake_delta(uses, digest)};
+            cache_[place(batch, row, row.position)] = {
+                token, row.position, fake_turned(fake_delta(uses, digest), row.turn_begin)};
         }
         StepResult result;
         std::vector<gpu::ChoiceLogprobs> logprobs_for_step;

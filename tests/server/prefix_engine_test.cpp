@@ -304,5 +304,40 @@ TEST_F(PrefixOfNames, BaseScalesOrdersAndSaltsKeepApart) {
     EXPECT_EQ(run({{"one", 1.0f}, {"two", 0.0f}}).n_cached, 192u);
 }
 
+// What a text is continued with where texts of more than n_short tokens are turned as long ones.
+std::vector<TokenId> growing_continuation(std::vector<TokenId> text, uint32_t n, uint32_t n_short) {
+    std::vector<TokenId> out;
+    while (out.size() < n) {
+        FakeState state;
+        for (TokenId token : text) state.add(token, fake_turned(0, text.size() > n_short ? n_short : 0));
+        out.push_back(state.next_token());
+        text.push_back(out.back());
+    }
+    return out;
+}
+
+TEST(LongTexts, AreComputedAgainFromTheirFirstTokenOn) {
+    constexpr uint32_t kShort = 100;
+    for (const uint32_t n_blocks : {64u, 9u}) {
+        Fixture f(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = n_blocks, .n_short_text_tokens = kShort});
+        auto all = prompt_of(300, 11);
+        // The second round finds what the first left in the prefix cache: keys of short and of long texts with the same tokens.
+        for (int round = 0; round < 2; ++round) {
+            std::vector<std::vector<TokenId>> prompts;
+            std::vector<std::shared_ptr<TokenStream>> streams;
+            for (const uint32_t n : {50u, 70u, 99u, 100u, 101u, 140u, 300u}) {
+                prompts.emplace_back(all.begin(), all.begin() + n);
+                streams.push_back(f.begin(prompts.back(), 80, {}, fake_prefix({}, prompts.back())));
+            }
+            f.run_until_idle();
+            for (size_t i = 0; i < prompts.size(); ++i)
+                EXPECT_EQ(f.answer_of(*streams[i]).tokens, growing_continuation(prompts[i], 80, kShort)) << prompts[i].size();
+        }
+        EXPECT_EQ(f.runner.n_broken(), 0u);
+        const uint32_t n_cached = f.run(std::vector<TokenId>(all.begin(), all.begin() + 90), 5).n_cached;
+        EXPECT_EQ(n_cached, n_blocks == 64 ? 64u : 0u);  // few blocks are soon somebody else's
+    }
+}
+
 }  // namespace
 }  // namespace lorad::server

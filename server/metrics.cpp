@@ -302,7 +302,7 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
     step_rows_.write(out, "vllm:iteration_tokens_total", model, "Rows (tokens) in a step.");
     step_rows_.write(out, "lorad_step_rows", model, "Rows (tokens) in a step.");
     step_sequences_.write(out, "lorad_step_sequences", model, "Sequences in a step.");
-    step_dispatches_.write(out, "lorad_step_dispatches", model, "Kernels that a step runs.");
+    step_dispatches_.write(out, "lorad_step_dispatches", model, "Kernels that a step runs, those that bring its state and its answers among them.");
     step_seconds_.write(out, "lorad_step_seconds", model, "Submission to result of a step.");
     write_metric_head(out, "lorad_http_responses_total", "counter",
                       "HTTP responses by class of status.");

@@ -187,6 +187,8 @@ class Engine {
     void admit(uint32_t n_admitted);
     void preempt(Sequence& sequence, bool has_yielded);
     void restart_long_texts();
+    PrefixCache::Match find_prefix(Sequence& sequence);
+    void take_prefix(Sequence& sequence, const PrefixCache::Match& match);
     void release_blocks(Sequence& sequence);
     void publish_blocks(Sequence& sequence);
     Status submit_step();

@@ -77,19 +77,29 @@ uint32_t Engine::prompt_rows_max() const {
     return 1 + (n == 0 ? 0 : options_.n_prompt_outputs_max / uint32_t(n));
 }
 
+// What the prefix cache has for it.
+PrefixCache::Match Engine::find_prefix(Sequence& sequence) {
+    Request& request = sequence.request;
+    if (!options_.prefix_cache || !request.may_skip_prefix) return {};
+    request.prefix.extend(sequence.known_tokens());
+    // At least one token is computed: its logits are what the request waits for.
+    size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
+    std::span<const BlockIdentity> prefix = request.prefix.blocks();
+    bool or_merged = merged_ && merged_->uses == request.adapter.uses;
+    return blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
+}
+
+void Engine::take_prefix(Sequence& sequence, const PrefixCache::Match& match) {
+    blocks_.take(match, sequence.request.prefix.blocks(), sequence.blocks);
+    sequence.n_published = match.n_blocks;
+    sequence.n_computed = match.n_blocks * options_.limits.block_tokens;
+    if (match.n_unmerged < match.n_blocks) sequence.first_merged_block = match.n_unmerged;
+}
+
 // With what the prefix cache has for it; matches_ gets the blocks.
 SequenceView Engine::waiting_view(Sequence& sequence, uint32_t n_prompt_rows_max) {
     SequenceView view = sequence.view(n_prompt_rows_max);
-    PrefixCache::Match match;
-    Request& request = sequence.request;
-    if (options_.prefix_cache && request.may_skip_prefix) {
-        request.prefix.extend(sequence.known_tokens());
-        // At least one token is computed: its logits are what the request waits for.
-        size_t n_usable = (sequence.n_known() - 1) / options_.limits.block_tokens;
-        std::span<const BlockIdentity> prefix = request.prefix.blocks();
-        bool or_merged = merged_ && merged_->uses == request.adapter.uses;
-        match = blocks_.find(prefix.first(std::min(prefix.size(), n_usable)), or_merged);
-    }
+    const PrefixCache::Match match = find_prefix(sequence);
     view.n_computed = match.n_blocks * options_.limits.block_tokens;
     view.n_blocks = match.n_blocks;
     view.n_idle_blocks = match.n_idle;
@@ -172,23 +182,25 @@ void Engine::promote_starving_prompts() {
     if (promoted) std::ranges::stable_sort(running_, comes_before);
 }
 
-// Texts that are no longer short, or never were: those that run have to be computed again.
+// Texts that are no longer short, or never were: those that run are computed again, in their places.
 void Engine::restart_long_texts() {
     if (options_.n_short_text_tokens == 0) return;
-    const auto has_grown = [&](const Sequence& sequence) {
-        return !sequence.is_long && sequence.n_known() > options_.n_short_text_tokens;
+    const auto lengthen = [&](Sequence& sequence) {
+        if (sequence.is_long || sequence.n_known() <= options_.n_short_text_tokens) return false;
+        sequence.is_long = true;
+        return true;
     };
-    for (auto& sequence : running_) {
-        if (!has_grown(*sequence)) continue;
-        preempt(*sequence, false);
-        waiting_.push_back(std::move(sequence));
-    }
     for (auto& sequence : waiting_) {
-        if (!has_grown(*sequence)) continue;
-        sequence->is_long = true;
-        sequence->request.prefix.lengthen();
+        if (lengthen(*sequence)) sequence->request.prefix.lengthen();
     }
-    std::erase(running_, nullptr);
+    for (auto& sequence : running_) {
+        if (!lengthen(*sequence)) continue;
+        release_blocks(*sequence);
+        sequence->request.prefix.lengthen();
+        sequence->first_merged_block = Sequence::kNoBlock;
+        take_prefix(*sequence, find_prefix(*sequence));
+        fair_share_.begin_prompt(sequence->ticket, sequence->n_known() - sequence->n_computed);
+    }
 }
 
 bool Engine::plan_and_apply() {
@@ -246,11 +258,7 @@ void Engine::admit(uint32_t n_admitted) {
     for (uint32_t i = 0; i < n_admitted; ++i) {
         std::unique_ptr<Sequence> owned = std::move(waiting_[order_[i].index]);
         Sequence& sequence = *owned;
-        const PrefixCache::Match& match = matches_[i];
-        blocks_.take(match, sequence.request.prefix.blocks(), sequence.blocks);
-        sequence.n_published = match.n_blocks;
-        sequence.n_computed = match.n_blocks * options_.limits.block_tokens;
-        if (match.n_unmerged < match.n_blocks) sequence.first_merged_block = match.n_unmerged;
+        take_prefix(sequence, matches_[i]);
         fair_share_.start(sequence.ticket);
         if (order_[i].is_starving) fair_share_.promote(sequence.ticket);
         sequence.admitted_ms = now_ms();

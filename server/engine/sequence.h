@@ -61,6 +61,8 @@ struct Sequence {
     // Where each row of the prompt is an output, a step takes only n_prompt_rows_max of them.
     SequenceView view(uint32_t n_prompt_rows_max) const {
         uint32_t n_shown = n_known();
+        // A text that is computed again while its last token is on its way: that one is fed back alone.
+        if (tokens.back() < 0 && n_computed + 1 < n_shown) --n_shown;
         if (wants_prompt_outputs()) n_shown = std::min(n_shown, n_computed + n_prompt_rows_max);
         return {n_shown, n_computed, uint32_t(blocks.size()), 0, blocks};
     }

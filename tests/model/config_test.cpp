@@ -180,7 +180,7 @@ TEST(ModelConfig, LongRopeTakesItsFactorFromTheObjectOrTheContexts) {
     const auto rope_of = [&](const json& more, int beside) {
         json rope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
         rope.update(more);
-        json config = with(with(base_config("Phi3ForCausalLM"), "rope_scaling", rope), "max_position_embeddings", 1024);
+        json config = with(with(base_config("LlamaForCausalLM"), "rope_scaling", rope), "max_position_embeddings", 1024);
         if (beside > 0) config["original_max_position_embeddings"] = beside;
         return parsed(config).rope;
     };

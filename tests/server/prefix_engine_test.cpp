@@ -339,5 +339,55 @@ TEST(LongTexts, AreComputedAgainFromTheirFirstTokenOn) {
     }
 }
 
+// How many steps one stream waits at most for its next token, and when both end.
+struct Pace {
+    int first_end = 0, second_end = 0, longest_gap = 0;
+};
+Pace pace_of(Fixture& f, TokenStream& first, TokenStream& second) {
+    Pace pace;
+    int gap = 0;
+    for (int step = 1; step < 600 && (pace.first_end == 0 || pace.second_end == 0); ++step) {
+        f.engine.step();
+        const TokenStream::Batch a = first.pop(milliseconds(0)), b = second.pop(milliseconds(0));
+        gap = a.tokens.empty() && pace.first_end == 0 ? gap + 1 : 0;
+        pace.longest_gap = std::max(pace.longest_gap, gap);
+        if (a.end && pace.first_end == 0) pace.first_end = step;
+        if (b.end && pace.second_end == 0) pace.second_end = step;
+    }
+    return pace;
+}
+
+TEST(LongTexts, KeepTheirPlacesWhileTheyAreComputedAgain) {
+    for (const int32_t priority_of_other : {0, 5}) {
+        Fixture f(EngineOptions{.limits = {128, 1, model::kBlockTokens}, .n_kv_blocks = 64, .n_short_text_tokens = 100});
+        const auto prompt = prompt_of(90, 1), other_prompt = prompt_of(30, 2);
+        const auto first = f.begin(prompt, 40, {}, fake_prefix({}, prompt));
+        for (int i = 0; i < 4; ++i) f.engine.step();
+        Request request;
+        request.prompt = other_prompt;
+        request.n_tokens_max = 60;
+        request.priority = priority_of_other;
+        request.sampling.temperature = 0.0f;
+        request.prefix = fake_prefix({}, other_prompt);
+        const auto second = request.stream = std::make_shared<TokenStream>(60);
+        ASSERT_TRUE(f.engine.submit(std::move(request)).ok());
+        const Pace pace = pace_of(f, *first, *second);
+        EXPECT_GT(pace.first_end, 0);
+        EXPECT_LT(pace.first_end, pace.second_end);
+        EXPECT_LE(pace.longest_gap, 5);
+    }
+}
+
+TEST(LongTexts, TakeTheBlocksOfThoseBehindThem) {
+    // Two blocks hold 128 tokens; the text that is computed again needs a third, and the other one has the rest.
+    Fixture f(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 7, .n_short_text_tokens = 128});
+    const auto prompt = prompt_of(120, 1), other_prompt = prompt_of(300, 2);
+    const auto first = f.begin(prompt, 40, {}, fake_prefix({}, prompt)), second = f.begin(other_prompt, 120, {}, fake_prefix({}, other_prompt));
+    const Pace pace = pace_of(f, *first, *second);
+    EXPECT_GT(pace.first_end, 0);
+    EXPECT_LT(pace.first_end, pace.second_end);
+    EXPECT_LE(pace.longest_gap, 8);
+}
+
 }  // namespace
 }  // namespace lorad::server

@@ -76,10 +76,11 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
     Engine engine{runner, metrics, {.limits = {64, kStreamsAtOnce, model::kBlockTokens}, .n_kv_blocks = 32}};
     engine.start();
     std::atomic<uint32_t> n_begun{0}, n_whole{0}, n_wrong{0}, n_open{kStreamsAtOnce}, n_calls{0}, n_cached{0};
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
     auto stream = [&](uint32_t client) {
         std::mt19937 random(seed + client);
         auto has_seen_enough = [&] { return n_begun >= kStreams && n_calls >= kCalls && n_whole >= kWhole && n_cached > 0; };
-        while (!has_seen_enough() && n_begun < kStreamsMax) {
+        while (!has_seen_enough() && n_begun < kStreamsMax && std::chrono::steady_clock::now() < deadline) {
             auto lease = registry.acquire(kAdapters[random() % std::size(kAdapters)]);
             if (!lease.ok()) {  // removed just now
                 std::this_thread::yield();

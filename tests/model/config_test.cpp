@@ -124,8 +124,8 @@ TEST(ModelConfig, NamesWhatItDoesNotSupport) {
                 ::testing::AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("Qwen3ForCausalLM"), HasSubstr("LlamaForCausalLM")));
     EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "quantization_config", {{"quant_method", "gptq"}})), HasSubstr("quantiz"));
     EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "hidden_act", "relu")), HasSubstr("hidden_act"));
-    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})),
-                HasSubstr("\"dynamic\" is not supported"));
+    EXPECT_THAT(error_of(with(base_config("LlamaForCausalLM"), "rope_scaling", {{"type", "su-scaled"}, {"factor", 2.0}})),
+                HasSubstr("\"su-scaled\" is not supported"));
 }
 
 TEST(ModelConfig, NamesTheKeyThatIsWrong) {
@@ -171,6 +171,13 @@ TEST(ModelConfig, ChecksScalingParameters) {
     EXPECT_THAT(error_of(scaled({{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones},
                                  {"original_max_position_embeddings", 1}})),
                 HasSubstr("not finite"));
+}
+
+TEST(ModelConfig, DynamicRopeIsTheUsualOneWithinTheModelsContext) {
+    const auto with_rope = [](const json& rope) { return with(base_config("LlamaForCausalLM"), "rope_scaling", rope); };
+    EXPECT_EQ(parsed(with_rope({{"type", "dynamic"}, {"factor", 4.0}})).rope.type, RopeType::kDefault);
+    EXPECT_THAT(error_of(with_rope({{"type", "dynamic"}})), HasSubstr("factor"));
+    EXPECT_THAT(error_of(with_rope({{"rope_type", "dynamic"}, {"factor", 0}})), HasSubstr("positive"));
 }
 
 // As transformers has it: the factor that is written counts before the ratio of the contexts, and the original context beside the

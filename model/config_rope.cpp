@@ -58,7 +58,7 @@ Result<RopeType> type_of(const JsonValue& rope) {
     if (name == "yarn") return RopeType::kYarn;
     if (name == "longrope" || name == "su") return RopeType::kLongRope;
     if (name == "dynamic") {  // stretches only texts that are longer than max_position_embeddings, which is the longest that is served
-        TRY_ASSIGN([[maybe_unused]] const double factor, positive_of(rope, "factor"));
+        TRY(positive_of(rope, "factor"));
         return RopeType::kDefault;
     }
     return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope");

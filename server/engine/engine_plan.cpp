@@ -185,19 +185,18 @@ void Engine::promote_starving_prompts() {
 // Texts that are no longer short, or never were: those that run are computed again, in their places.
 void Engine::restart_long_texts() {
     if (options_.n_short_text_tokens == 0) return;
-    const auto lengthen = [&](Sequence& sequence) {
-        if (sequence.is_long || sequence.n_known() <= options_.n_short_text_tokens) return false;
+    const auto has_grown = [&](const Sequence& sequence) { return !sequence.is_long && sequence.n_known() > options_.n_short_text_tokens; };
+    const auto lengthen = [](Sequence& sequence) {
         sequence.is_long = true;
-        return true;
+        sequence.request.prefix.lengthen();
     };
     for (auto& sequence : waiting_) {
-        if (lengthen(*sequence)) sequence->request.prefix.lengthen();
+        if (has_grown(*sequence)) lengthen(*sequence);
     }
     for (auto& sequence : running_) {
-        if (!lengthen(*sequence)) continue;
-        release_blocks(*sequence);
-        sequence->request.prefix.lengthen();
-        sequence->first_merged_block = Sequence::kNoBlock;
+        if (!has_grown(*sequence)) continue;
+        release_blocks(*sequence);  // under the identities of the short text
+        lengthen(*sequence);
         take_prefix(*sequence, find_prefix(*sequence));
         fair_share_.begin_prompt(sequence->ticket, sequence->n_known() - sequence->n_computed);
     }
@@ -244,8 +243,6 @@ void Engine::apply(const StepPlan& plan) {
 
 void Engine::preempt(Sequence& sequence, bool has_yielded) {
     release_blocks(sequence);
-    sequence.n_computed = 0;
-    sequence.first_merged_block = Sequence::kNoBlock;
     sequence.lost_blocks = !has_yielded;
     fair_share_.stop(sequence.ticket, has_yielded, now_ms());
     metrics_.on_preempted(has_yielded);
@@ -289,7 +286,8 @@ void Engine::release_blocks(Sequence& sequence) {
     publish_blocks(sequence);
     blocks_.release(sequence.blocks);
     sequence.blocks.clear();
-    sequence.n_published = 0;
+    sequence.n_published = sequence.n_computed = 0;
+    sequence.first_merged_block = Sequence::kNoBlock;
 }
 
 // Tells the prefix cache of blocks that have become full and whose tokens are all known.

@@ -70,11 +70,7 @@ apt_update() {
 apt_install() { quietly as_root apt-get -q -y -o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"; }
 
 # The mirror that this machine already takes its own release from; nothing is fetched from anywhere else.
-debian_mirror() {
-    apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Created-By: Packages' |
-        awk -F'|' -v r="$VERSION_CODENAME" '$2 == r && $3 == "main" { print $1; exit }'
-}
-debian_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+. "$repo/deploy/debian_sources.sh"
 
 # ---------------------------------------------------------------- 1. packages of the distribution
 missing=()
@@ -161,21 +157,10 @@ lacking_features() {
 }
 
 fetch_toolchain() {
-    local mirror private deb lib p
-    mirror=$(debian_mirror)
-    [ -n "$mirror" ] && [ -r "$debian_keyring" ] || return 1
-    private=$toolchain.partial
+    local private=$toolchain.partial lib p
     rm -rf "$private"
-    mkdir -p "$private"/apt/{lists/partial,cache/archives/partial,parts} "$private/deb" "$private/lib" "$private/bin"
-    echo "deb [signed-by=$debian_keyring] $mirror sid main" >"$private/apt/sources.list"
-    # A private apt: own sources, lists, cache and an empty package state. Nothing here touches the installed system.
-    local opts=(-o "Dir::Etc::sourcelist=$private/apt/sources.list" -o Dir::Etc::sourceparts=/nonexistent
-                -o "Dir::State::lists=$private/apt/lists" -o "Dir::Cache=$private/apt/cache"
-                -o Dir::State::status=/dev/null -o APT::Sandbox::User=root)
-    apt-get "${opts[@]}" -q update >>"$log" 2>&1 || return 1
-    (cd "$private/deb" && apt-get "${opts[@]}" -q download glslc libshaderc1 spirv-tools libc6 libstdc++6 libgcc-s1 \
-        libvulkan-dev) >>"$log" 2>&1 || return 1
-    for deb in "$private"/deb/*.deb; do dpkg -x "$deb" "$private/root"; done
+    mkdir -p "$private"/{lib,bin}
+    unpack_from_sid "$private/root" "$log" glslc libshaderc1 spirv-tools libc6 libstdc++6 libgcc-s1 libvulkan-dev || return 1
 
     lib=$(find "$private/root" -name 'libshaderc.so.1*' -printf '%h\n' | head -n 1)
     [ -n "$lib" ] || return 1
@@ -195,7 +180,7 @@ exec "$loader" --library-path "$here/../lib" "$here/$(basename "$0").real" "$@"
 W
         chmod +x "$private/bin/$p"
     done
-    rm -rf "$private/root" "$private/apt" "$private/deb"
+    rm -rf "$private/root"
     "$private/bin/glslc" --version >>"$log" 2>&1 || return 1
     rm -rf "$toolchain"
     mv "$private" "$toolchain"

@@ -120,6 +120,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     impl->queue_impl = std::make_unique<QueueImpl>();
     impl->queue_impl->queue = &impl->compute;
     impl->queue_impl->uploads = &impl->uploader_impl->timeline();
+    if (impl->physical.capabilities.is_cpu) impl->queue_impl->patience = std::chrono::minutes(10);
     TRY(impl->queue_impl->timeline.init(impl->vk, impl->health, "compute queue"));
     impl->queue.emplace(impl->queue_impl.get());
 

@@ -58,6 +58,7 @@ struct QueueImpl {
     SharedQueue* queue = nullptr;
     Timeline timeline;
     Timeline* uploads = nullptr;
+    std::chrono::milliseconds patience = std::chrono::minutes(1);  // of a wait without a deadline
 };
 
 struct DeviceImpl {

@@ -22,28 +22,54 @@ std::vector<Properties> list_properties(VkInstance instance, VkPhysicalDevice de
     return list;
 }
 
-bool has_shape_16(const std::vector<VkCooperativeMatrixPropertiesKHR>& shapes, VkComponentTypeKHR input) {
-    for (const VkCooperativeMatrixPropertiesKHR& s : shapes) {
-        if (s.MSize == 16 && s.NSize == 16 && s.KSize == 16 && s.AType == input && s.BType == input &&
-            s.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && s.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-            s.scope == VK_SCOPE_SUBGROUP_KHR) {
-            return true;
-        }
-    }
-    return false;
+// Of either list: the scope's matrices of this type, with sums in f32.
+template <class Properties>
+bool sums_in_f32(const Properties& s, VkComponentTypeKHR input, VkScopeKHR scope) {
+    return s.AType == input && s.BType == input && s.CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+           s.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && s.scope == scope;
 }
+
+struct MatrixShapes {
+    std::vector<VkCooperativeMatrixPropertiesKHR> listed;
+#ifdef VK_NV_cooperative_matrix2
+    std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> flexible;  // multiples of what they say; empty where the device has none
 #endif
 
-#ifdef VK_NV_cooperative_matrix2
-bool has_flexible_shape(const std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV>& shapes,
-                        VkComponentTypeKHR input) {
-    for (const VkCooperativeMatrixFlexibleDimensionsPropertiesNV& s : shapes) {
-        if (s.AType == input && s.BType == input && s.CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-            s.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && s.scope == VK_SCOPE_WORKGROUP_KHR) {
-            return true;
+    bool has_16x16x16(VkComponentTypeKHR input) const {
+        for (const auto& s : listed) {
+            if (s.MSize == 16 && s.NSize == 16 && s.KSize == 16 && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
         }
+#ifdef VK_NV_cooperative_matrix2
+        for (const auto& s : flexible) {
+            const bool divides = 16 % s.MGranularity == 0 && 16 % s.NGranularity == 0 && 16 % s.KGranularity == 0;
+            if (divides && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
+        }
+#endif
+        return false;
     }
-    return false;
+
+#ifdef VK_NV_cooperative_matrix2
+    bool has_workgroups(VkComponentTypeKHR input) const {
+        for (const auto& s : flexible) {
+            if (sums_in_f32(s, input, VK_SCOPE_WORKGROUP_KHR)) return true;
+        }
+        return false;
+    }
+#endif
+};
+
+MatrixShapes read_shapes(VkInstance instance, VkPhysicalDevice device, [[maybe_unused]] bool flexible) {
+    MatrixShapes shapes;
+    shapes.listed = list_properties<VkCooperativeMatrixPropertiesKHR, PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+        instance, device, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);
+#ifdef VK_NV_cooperative_matrix2
+    if (!flexible) return shapes;
+    shapes.flexible = list_properties<VkCooperativeMatrixFlexibleDimensionsPropertiesNV,
+                                      PFN_vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV>(
+        instance, device, "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV",
+        VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_FLEXIBLE_DIMENSIONS_PROPERTIES_NV);
+#endif
+    return shapes;
 }
 #endif
 
@@ -55,35 +81,26 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
 #ifdef VK_KHR_cooperative_matrix
     DeviceCapabilities& caps = device.capabilities;
     if (!features.coopmat.cooperativeMatrix || quirk.disable_coopmat) return;
-    const auto shapes = list_properties<VkCooperativeMatrixPropertiesKHR,
-                                        PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
-        instance, device.vk, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR",
-        VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);
+    bool flexible = false;
+#ifdef VK_NV_cooperative_matrix2
+    flexible = !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixFlexibleDimensions;
+#endif
+    const MatrixShapes shapes = read_shapes(instance, device.vk, flexible);
     // Kernels store operands as 16-bit values, so the storage feature belongs to the capability.
-    caps.coopmat_f16 = caps.float16 && has_shape_16(shapes, VK_COMPONENT_TYPE_FLOAT16_KHR);
+    caps.coopmat_f16 = caps.float16 && shapes.has_16x16x16(VK_COMPONENT_TYPE_FLOAT16_KHR);
 #ifdef VK_KHR_shader_bfloat16
     const bool bfloat16 = features.bfloat16.shaderBFloat16Type &&
                           features.bfloat16.shaderBFloat16CooperativeMatrix &&
                           features.v11.storageBuffer16BitAccess;
-    caps.bfloat16_coopmat = bfloat16 && has_shape_16(shapes, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+    caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16x16(VK_COMPONENT_TYPE_BFLOAT16_KHR);
 #endif
 #ifdef VK_NV_cooperative_matrix2
     caps.matrix_functions = caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&
                             features.coopmat2.cooperativeMatrixConversions && features.coopmat2.cooperativeMatrixPerElementOperations;
-    if (quirk.disable_coopmat2 || !features.coopmat2.cooperativeMatrixWorkgroupScope ||
-        !features.coopmat2.cooperativeMatrixFlexibleDimensions ||
-        !features.coopmat2.cooperativeMatrixTensorAddressing) {
-        return;
-    }
-    const auto flexible = list_properties<
-        VkCooperativeMatrixFlexibleDimensionsPropertiesNV,
-        PFN_vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV>(
-        instance, device.vk, "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV",
-        VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_FLEXIBLE_DIMENSIONS_PROPERTIES_NV);
-    caps.coopmat2 = caps.float16 && has_flexible_shape(flexible, VK_COMPONENT_TYPE_FLOAT16_KHR);
+    const bool workgroups = flexible && features.coopmat2.cooperativeMatrixWorkgroupScope && features.coopmat2.cooperativeMatrixTensorAddressing;
+    caps.coopmat2 = workgroups && caps.float16 && shapes.has_workgroups(VK_COMPONENT_TYPE_FLOAT16_KHR);
 #ifdef VK_KHR_shader_bfloat16
-    caps.coopmat2_bfloat16 = caps.coopmat2 && bfloat16 &&
-                             has_flexible_shape(flexible, VK_COMPONENT_TYPE_BFLOAT16_KHR);
+    caps.coopmat2_bfloat16 = caps.coopmat2 && bfloat16 && shapes.has_workgroups(VK_COMPONENT_TYPE_BFLOAT16_KHR);
 #endif
 #endif
 #endif

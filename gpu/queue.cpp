@@ -135,6 +135,8 @@ Result<uint64_t> Queue::submit_after_upload(std::span<const CommandBuffer* const
     return value;
 }
 
+Status Queue::wait(uint64_t value) { return wait(value, impl_->patience); }
+
 Status Queue::wait(uint64_t value, std::chrono::milliseconds deadline) {
     return impl_->timeline.wait(value, deadline);
 }

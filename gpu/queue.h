@@ -24,8 +24,10 @@ class Queue {
     // As submit, after the uploader's timeline has reached upload_value (0: no wait).
     Result<uint64_t> submit_after_upload(std::span<const CommandBuffer* const> recordings, uint64_t upload_value);
 
-    // kDeviceLost on loss or after the deadline (a hung device).
-    Status wait(uint64_t value, std::chrono::milliseconds deadline = std::chrono::seconds(60));
+    // kDeviceLost on loss or after the deadline (a hung device); without one that is a minute, or ten for a software device, which
+    // compiles a kernel at its first dispatch.
+    Status wait(uint64_t value);
+    Status wait(uint64_t value, std::chrono::milliseconds deadline);
     Result<uint64_t> completed() const;  // highest value reached
     // The device's loss, whoever found it: the uploader's failures are in it as well. Cheap.
     Status health() const;

@@ -187,7 +187,8 @@ KernelPath KernelLadder::path() const {
 
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) {
     KernelLadder ladder;
-    if (path == KernelPath::kPortable || capabilities.is_cpu) return ladder;
+    // A software device has matrices for tests: compiling their kernels takes it minutes.
+    if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     const bool fits = capabilities.subgroup_size >= 8 && capabilities.shared_memory_bytes >= 32 * 1024 &&
                       capabilities.max_workgroup_invocations >= 4 * capabilities.subgroup_size;

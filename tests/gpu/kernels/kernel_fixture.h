@@ -16,6 +16,7 @@
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/reference/numbers.h"
 #include "tests/reference/transformer.h"
+#include "tests/support/best_path.h"
 
 namespace lorad::gpu::testing {
 
@@ -112,6 +113,15 @@ class KernelTest : public GpuTest {
     void SetUp() override {
         GpuTest::SetUp();
         kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable}));
+    }
+
+    // The 16-bit types that the test's kernels multiply on matrix units.
+    std::vector<Type> matrix_types() const {
+        std::vector<Type> types;
+        for (const Type type : {Type::kF16, Type::kBf16}) {
+            if (kernels_->act_type(scalar(type)) != ScalarType::kF32) types.push_back(type);
+        }
+        return types;
     }
 
     void execute(const std::function<void(Recorder&)>& record) {

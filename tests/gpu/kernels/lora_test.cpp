@@ -87,7 +87,7 @@ TEST_F(LoraShrink, MatchesTheReferenceForMixedRanksAndTypes) {
 }
 
 TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
-    kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+    kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     constexpr uint32_t kMany = 2048;
     uint32_t n_types = 0;
     for (const Type act : {Type::kF16, Type::kBf16}) {
@@ -105,7 +105,7 @@ TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
 }
 
 TEST_F(LoraShrink, BatchInvariantStepsNeverUseMatrices) {
-    kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true}));
+    kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
     for (const Type act : {Type::kF32, Type::kF16, Type::kBf16}) EXPECT_FALSE(kernels_->shrinks_by_matrix(scalar(act), 4096));
 }
 

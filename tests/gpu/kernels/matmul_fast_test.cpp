@@ -9,11 +9,8 @@ class FastMatmul : public KernelTest {
   protected:
     void SetUp() override {
         KernelTest::SetUp();
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto}));
+        kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     }
-
-    // Skips the test, with the reason, where 16-bit weights of this type are multiplied by portable kernels.
-    bool lacks(Type type) { return kernels_->act_type(scalar(type)) == ScalarType::kF32; }
 
     struct Result {
         std::vector<float> y;  // rows of n_padded, splits summed
@@ -55,12 +52,11 @@ class FastMatmul : public KernelTest {
 };
 
 TEST_F(FastMatmul, EveryRowCountAndTypeMatchesTheReference) {
-    if (lacks(Type::kF16) && lacks(Type::kBf16)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     struct Shape {
         uint32_t n, k;
     };
-    for (const Type type : {Type::kF16, Type::kBf16}) {
-        if (lacks(type)) continue;
+    for (const Type type : matrix_types()) {
         for (const Shape s : {Shape{64, 64}, {200, 250}, {320, 1030}, {448, 3584}}) {
             for (const uint32_t bucket : {1u, 2u, 3u, 4u, 12u, 16u, 24u, 32u, 48u, 64u, 96u, 128u, 192u, 256u, 1024u}) {
                 if (bucket > 256 && s.k > 300) continue;
@@ -86,8 +82,7 @@ TEST_F(FastMatmul, ManyRowsOnTheHighestRungMatchTheReference) {
     if (!forced.ok()) GTEST_SKIP() << forced.error().message;
     kernels_ = std::move(forced).value();
     constexpr uint32_t kN = 384, kK = 320, kRows = 1530;
-    for (const Type type : {Type::kF16, Type::kBf16}) {
-        if (lacks(type)) continue;
+    for (const Type type : matrix_types()) {
         const auto w = reference::random_values(size_t{kN} * kK, type, random_);
         const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
         const Result got = multiply(kN, kK, kRows, 1536, type, w, x);
@@ -100,8 +95,8 @@ TEST_F(FastMatmul, ManyRowsOnTheHighestRungMatchTheReference) {
 }
 
 TEST_F(FastMatmul, BatchInvariantRowsHaveTheSameBitsInEveryBatch) {
-    kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true}));
-    if (lacks(Type::kF16)) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1536, kRows = 130;
     const auto w = reference::random_values(size_t{kN} * kK, Type::kF16, random_);
     const auto x = reference::random_values(size_t{kRows} * kK, Type::kF16, random_);
@@ -134,10 +129,11 @@ DeviceCapabilities capable() {
     return caps;
 }
 
-TEST(KernelLadder, ACpuDeviceStaysPortable) {
+TEST(KernelLadder, ACpuDeviceStaysPortableUnlessAskedOtherwise) {
     DeviceCapabilities caps = capable();
     caps.is_cpu = true;
     EXPECT_EQ(ladder_of(caps, KernelPath::kAuto).path(), KernelPath::kPortable);
+    EXPECT_EQ(ladder_of(caps, KernelPath::kCoopmat).has(ScalarType::kF16), has_kernel_module("matmul_coopmat_f16")) << "asked for";
 }
 
 TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {

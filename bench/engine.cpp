@@ -205,9 +205,9 @@ class EngineBench {
         else batch_.add_output(row, model::choice_rule(options_.sampling, position + 1));
     }
 
-    // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt.
+    // The prompt rows that a mixed step has beside its decodes: always the first ones of a prompt, which has the last decode's adapter.
     void add_chunk(const Case& c) {
-        if (c.chunk > 0) batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, kNoAdapterSlot);
+        if (c.chunk > 0) batch_.add_rows(random_tokens(c.chunk), 0, chunk_blocks_, row_slots_.back());
     }
 
     std::vector<double> plain_steps(const Case& c) {

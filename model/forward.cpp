@@ -232,6 +232,7 @@ class Pass {
                               .segments = step_ + layout_.segments,
                               .x = x,
                               .low = scratch_.low.address(),
+                              .parts = scratch_.shrink_parts.address(),
                               .lora_slot_stride = lora_slot_stride(),
                               .first_module = kFirstModule[group],
                               .n_modules = kGroupModules[group],

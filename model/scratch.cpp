@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "gpu/upload.h"
 #include "model/step_batch.h"
 
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + attention_partials + output_xn + logits + sample_partials + sampled +
+    return step_state + x + xn + y + q + attention + act + low + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
            results + logprobs + masks;
 }
 
@@ -36,6 +37,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
     bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
                          gpu::KernelSet::head_low_bytes(output_bucket));
+    bytes.shrink_parts = gpu::KernelSet::kShrinkPartBytes;
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
     bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
@@ -78,6 +80,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.attention, bytes.attention, "attention"},
         {&scratch.act, bytes.act, "act"},
         {&scratch.low, bytes.low, "low"},
+        {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
         {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
         {&scratch.output_xn, bytes.output_xn, "output xn"},
         {&scratch.logits, bytes.logits, "logits"},
@@ -90,6 +93,8 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
     for (const Wanted& wanted : all) {
         TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
     }
+    TRY(device.uploader().fill_zero(scratch.shrink_parts, 0, scratch.shrink_parts.size()));
+    TRY(device.uploader().finish());
     return scratch;
 }
 

@@ -116,7 +116,7 @@ struct TestProduct {
 struct ShrinkTest {
     static constexpr uint32_t kRows = 11, kRank = 21, kK = 640, kModules = 3, kManyRows = 4096;
 
-    Buffer step, segments, table, a, x, low;
+    Buffer step, segments, table, a, x, low, parts;
 
     static Result<ShrinkTest> create(Device& device, ScalarType type) {
         ShrinkTest test;
@@ -127,6 +127,8 @@ struct ShrinkTest {
         TRY(make(device, test.a, kModules * kRank * kK * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.x, kRows * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostReadback));
+        TRY(make(device, test.parts, KernelSet::kShrinkPartBytes, MemoryKind::kHostUpload));
+        std::memset(test.parts.mapped().data(), 0, test.parts.size());
         std::memcpy(test.step.mapped().data(), &grid, sizeof(grid));
         const LoraSegment segment{0, kRows, 0, 0};
         std::memcpy(test.segments.mapped().data(), &segment, sizeof(segment));
@@ -153,6 +155,7 @@ struct ShrinkTest {
         params.segments = segments.address();
         params.x = x.address();
         params.low = low.address();
+        params.parts = parts.address();
         params.lora_slot_stride = kLoraModules;
         params.first_module = kLoraQ;
         params.n_modules = kModules;

@@ -264,6 +264,8 @@ class KernelSet {
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
     static uint64_t decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max);
+    // LoraShrinkParams::parts; zeroed before the first dispatch.
+    static constexpr uint64_t kShrinkPartBytes = uint64_t{kShrinkSumsMax} * (kShrinkPartsMax * 16 * 16 + 1) * sizeof(float);
     static uint64_t lora_low_bytes(uint32_t low_rows) { return uint64_t{low_rows} * 3 * kMaxRank * sizeof(float); }
 
   private:

@@ -5,11 +5,17 @@
 
 INTEROP_BEGIN
 
+// lora_shrink_matrix cuts k into parts where its workgroups are few: sums of parts, and how many parts of a sum are there. One sum: of 16 rows and
+// 16 ranks for one module. All arrivals are zero before and after.
+INTEROP_CONST kShrinkSumsMax = 512;  // that may be in parts
+INTEROP_CONST kShrinkPartsMax = 4;
+
 struct LoraShrinkParams {
     uint64_t lora_layer;  // LoraModule table + layer * kLoraModules entries: entry of slot s is s * lora_slot_stride further
     uint64_t segments;    // LoraSegment[]
     uint64_t x;           // [t][x_stride] of the activation type
     uint64_t low;         // [low row][modules of the group][kMaxRank] f32
+    uint64_t parts;       // [kShrinkSumsMax][kShrinkPartsMax][16][16] f32, then u32 arrivals[kShrinkSumsMax]; 0: k is never cut
     uint32_t lora_slot_stride;  // entries: n_layers * kLoraModules
     uint32_t first_module;      // kLoraQ, kLoraO, kLoraGate or kLoraDown
     uint32_t n_modules;         // 3, 1, 2, 1
@@ -17,7 +23,7 @@ struct LoraShrinkParams {
     uint32_t x_stride;          // elements; also the row stride of A
     uint32_t pad;
 };
-INTEROP_SIZE(LoraShrinkParams, 56);
+INTEROP_SIZE(LoraShrinkParams, 64);
 
 INTEROP_END
 

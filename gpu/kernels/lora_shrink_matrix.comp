@@ -3,7 +3,8 @@
 //   x    [T][STRIDE]     16-bit, the matrices' own type (macro BF16, else f16)
 //   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both added:
 //                        exact for f16 beside bf16, 16 bits and more otherwise
-// Workgroup: 16 ranks of one module for one segment, at every fourth x of the grid. Each subgroup takes every kSubgroups-th piece
+// Workgroup: 16 ranks of one module for one segment. Four neighbours in the grid have the same ones: they share k where `parts` has room for their
+// sums, which the last of them to arrive adds in order; else the first has all of it. Each subgroup takes every kSubgroups-th piece
 // of 64 k through its own part of the shared memory, the next piece's 16-byte loads in flight; their sums are added in order.
 // Moves one segment's x and 16 rows of A for each workgroup, mostly from the cache.
 #version 460
@@ -27,6 +28,9 @@ layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint STRIDE = 64;  // x_stride: literal, so that one base address serves all loads
 layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
 
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer PartSum { float value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Arrivals { uint value; };
+
 const uint kRows = kMaxSegmentRows;  // 16
 const uint kRanks = 16;
 const uint kStepK = 64;
@@ -44,6 +48,9 @@ shared float sums[kSubgroups * kRows * kRanks];
 uvec4 held_x[kLoads], held_a[kLoads], held_a_hi[kLoads];  // the next step; a_hi: elements 4..7 of f32
 uint64_t a_row[kLoads], x_row[kLoads];                      // this lane's rows
 bool has_x[kLoads];
+uint part_idx, n_parts;  // this workgroup's part of k
+
+shared uint arrived;
 
 // The step at k into registers.
 void fetch(uint k, const uint type) {
@@ -76,10 +83,11 @@ void multiply(const uint type) {
     const uint part = gl_SubgroupID * kPart;
     const uint at = part + gl_SubgroupInvocationID / kWords * kPitch + gl_SubgroupInvocationID % kWords;
     const uint parts = type == kType ? 1 : 2;
-    uint k = gl_SubgroupID * kStepK;
+    const uint turn = n_parts * kSubgroups * kStepK;
+    uint k = (part_idx * kSubgroups + gl_SubgroupID) * kStepK;
     if (k < STRIDE) fetch(k, type);
     // As many turns for every subgroup: some devices make one barrier of those of all subgroups.
-    for (uint begin = 0; begin < STRIDE; begin += kSubgroups * kStepK, k += kSubgroups * kStepK) {
+    for (uint begin = 0; begin < STRIDE; begin += turn, k += turn) {
         const bool inside = k < STRIDE;
         uvec4 rest[kLoads];
         subgroupBarrier();  // the step before has been read
@@ -95,7 +103,7 @@ void multiply(const uint type) {
             }
             stage[at + (kRows + i * kLoadRows) * kPitch] = words;
         }
-        if (k + kSubgroups * kStepK < STRIDE) fetch(k + kSubgroups * kStepK, type);
+        if (k + turn < STRIDE) fetch(k + turn, type);
         [[unroll]] for (uint pass = 0; pass < parts; pass++) {
             if (pass == 1) {
                 subgroupBarrier();
@@ -120,9 +128,41 @@ void multiply(const uint type) {
     coopMatStore(acc, sums, gl_SubgroupID * kRows * kRanks, kRanks, gl_CooperativeMatrixLayoutColumnMajor);
 }
 
+// The sum of a row and rank over this workgroup's subgroups.
+float own_sum(uint i) {
+    float sum = 0.0;
+    for (uint s = 0; s < kSubgroups; s++) sum += sums[s * kRows * kRanks + i];
+    return sum;
+}
+
+uint64_t part_at(uint sum_idx, uint part, uint i) {
+    return p.parts + ((uint64_t(sum_idx) * kShrinkPartsMax + part) * kRows * kRanks + i) * 4;
+}
+
+// Whether all parts are there: true for one workgroup, the last to arrive.
+bool all_arrive(uint sum_idx, uint n_values) {
+    for (uint i = gl_LocalInvocationIndex; i < n_values; i += gl_WorkGroupSize.x) PartSum(part_at(sum_idx, part_idx, i)).value = own_sum(i);
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationIndex == 0) {
+        Arrivals arrivals = Arrivals(p.parts + (uint64_t(kShrinkSumsMax) * kShrinkPartsMax * kRows * kRanks + sum_idx) * 4);
+        arrived = atomicAdd(arrivals.value, 1u);
+        if (arrived == n_parts - 1) arrivals.value = 0;
+    }
+    barrier();
+    if (arrived != n_parts - 1) return false;
+    memoryBarrierBuffer();
+    return true;
+}
+
 void main() {
-    if (gl_WorkGroupID.x * kShrinkRanks % kRanks != 0) return;
-    uint r0 = gl_WorkGroupID.x * kShrinkRanks;
+    const uint kNeighbours = kRanks / kShrinkRanks;
+    const uint block = gl_WorkGroupID.x / kNeighbours, n_blocks = (gl_NumWorkGroups.x + kNeighbours - 1) / kNeighbours;
+    const bool in_parts = p.parts != 0 && n_blocks * gl_NumWorkGroups.y * gl_NumWorkGroups.z <= kShrinkSumsMax;
+    part_idx = gl_WorkGroupID.x % kNeighbours;
+    n_parts = in_parts ? min(gl_NumWorkGroups.x - block * kNeighbours, kShrinkPartsMax) : 1;
+    if (part_idx >= n_parts) return;
+    uint r0 = block * kRanks;
     LoraSegment segment = SegmentRef(p.segments + uint64_t(gl_WorkGroupID.y) * 16).v;
     uint m_idx = gl_WorkGroupID.z;
     LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
@@ -143,9 +183,18 @@ void main() {
         multiply(2);
     }
     barrier();
-    for (uint i = gl_LocalInvocationIndex; i < segment.n_rows * kRanks; i += gl_WorkGroupSize.x) {
+    const uint n_values = segment.n_rows * kRanks;
+    const uint sum_idx = (gl_WorkGroupID.y * gl_NumWorkGroups.z + m_idx) * n_blocks + block;
+    if (n_parts > 1 && !all_arrive(sum_idx, n_values)) return;
+    for (uint i = gl_LocalInvocationIndex; i < n_values; i += gl_WorkGroupSize.x) {
         float sum = 0.0;
-        for (uint s = 0; s < kSubgroups; s++) sum += sums[s * kRows * kRanks + i];
+        if (n_parts == 1) {
+            sum = own_sum(i);
+        } else {
+            float parts[kShrinkPartsMax];
+            [[unroll]] for (uint j = 0; j < kShrinkPartsMax; j++) parts[j] = j < n_parts ? PartSum(part_at(sum_idx, j, i)).value : 0.0;
+            [[unroll]] for (uint j = 0; j < kShrinkPartsMax; j++) sum += parts[j];
+        }
         uint row = segment.low_begin + i / kRanks;
         uint r = r0 + i % kRanks;
         if (r < rank8) FloatRef(p.low + (uint64_t(row * p.n_modules + m_idx) * kMaxRank + r) * 4).v = r < m.rank ? sum : 0.0;

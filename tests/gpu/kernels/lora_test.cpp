@@ -45,35 +45,40 @@ class LoraShrink : public KernelTest {
         Buffer table_buffer = input(table);
         Buffer segment_buffer = input(segments);
         Buffer x_buffer = input(reference::encode(x, k, stride, act));
-        Buffer low = poisoned(KernelSet::lora_low_bytes(n_rows));
+        Buffer parts = input(std::vector<float>(KernelSet::kShrinkPartBytes / sizeof(float)));
         LoraShrinkParams params{};
         params.lora_layer = table_buffer.address() + kLoraModules * sizeof(LoraModule);
         params.segments = segment_buffer.address();
         params.x = x_buffer.address();
-        params.low = low.address();
         params.lora_slot_stride = kLayers * kLoraModules;
         params.first_module = first_module;
         params.n_modules = n_modules;
         params.k = k;
         params.x_stride = stride;
-        execute([&](Recorder& recorder) {
-            kernels_->lora_shrink(recorder, params, scalar(act), bucket, step, offsetof(StepHeader, shrink_grid[2]));
-        });
+        // Twice with k in parts, as arrivals are to be zero again, and once without.
+        for (const uint64_t address : {parts.address(), parts.address(), uint64_t{0}}) {
+            Buffer low = poisoned(KernelSet::lora_low_bytes(n_rows));
+            params.low = low.address();
+            params.parts = address;
+            execute([&](Recorder& recorder) {
+                kernels_->lora_shrink(recorder, params, scalar(act), bucket, step, offsetof(StepHeader, shrink_grid[2]));
+            });
 
-        auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
-        for (uint32_t t = 0; t < n_rows; t++) {
-            for (uint32_t m = 0; m < n_modules; m++) {
-                const float* row = &got[(size_t{t} * n_modules + m) * kMaxRank];
-                std::string what = "row " + std::to_string(t) + " module " + std::to_string(m);
-                uint32_t rank = 0;
-                if (slot_of_row[t] != kNoSlot) {
-                    const TestModule& module = modules[slot_of_row[t] * n_modules + m];
-                    rank = static_cast<uint32_t>(module.pair.rank);
-                    auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
-                    expect_near(want, row, sum_tolerance(k) + tolerance, 1.0 + std::sqrt(k) / 3, what);
+            auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
+            for (uint32_t t = 0; t < n_rows; t++) {
+                for (uint32_t m = 0; m < n_modules; m++) {
+                    const float* row = &got[(size_t{t} * n_modules + m) * kMaxRank];
+                    std::string what = "row " + std::to_string(t) + " module " + std::to_string(m);
+                    uint32_t rank = 0;
+                    if (slot_of_row[t] != kNoSlot) {
+                        const TestModule& module = modules[slot_of_row[t] * n_modules + m];
+                        rank = static_cast<uint32_t>(module.pair.rank);
+                        auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
+                        expect_near(want, row, sum_tolerance(k) + tolerance, 1.0 + std::sqrt(k) / 3, what);
+                    }
+                    for (uint32_t r = rank; r < round_up(rank, 8); r++) ASSERT_EQ(row[r], 0.0f) << what << " rank " << r;
+                    for (uint32_t r = round_up(rank, 8); r < kMaxRank; r++) ASSERT_TRUE(is_poison(row[r])) << what << " rank " << r;
                 }
-                for (uint32_t r = rank; r < round_up(rank, 8); r++) ASSERT_EQ(row[r], 0.0f) << what << " rank " << r;
-                for (uint32_t r = round_up(rank, 8); r < kMaxRank; r++) ASSERT_TRUE(is_poison(row[r])) << what << " rank " << r;
             }
         }
     }

@@ -127,6 +127,7 @@ struct Executor::Impl {
     Status record_pass(gpu::Recorder& recorder, const StepShape& shape);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
+    bool gates_few_runs(uint32_t row_bucket) const;
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);

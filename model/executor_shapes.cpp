@@ -15,8 +15,27 @@ namespace {
 constexpr std::array kLoraLevels = {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlain, gpu::LoraLevel::kFull};
 constexpr uint32_t kSingleBucketMin = 64;
 constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
+constexpr uint32_t kFewRunRowsMin = 64;
+
+// Of a step of row_bucket rows. The tile of gated_act_matrix with the most runs ends last, after about 2 us for each of them on an H200; without
+// matrices 64 rows take 19 us and 128 rows 34, however many runs they are.
+bool has_few_runs(const StepBatch& batch, uint32_t row_bucket) {
+    constexpr uint32_t kRowsPerRun = 10;
+    const uint32_t n_runs = most_runs(batch);
+    return n_runs > 0 && n_runs <= row_bucket / kRowsPerRun;
+}
 
 }  // namespace
+
+// Whether the activation has a kernel for few runs in steps of so many rows.
+bool Executor::Impl::gates_few_runs(uint32_t row_bucket) const {
+    const LayerWeights& layer = weights.layers.front();
+    gpu::GatedActParams params{};
+    params.ffn = config.intermediate_size;
+    params.y_stride = layer.gate_up.n_padded;
+    return row_bucket >= kFewRunRowsMin &&
+           kernels->gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels->act_type(layer.down.type));
+}
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     uint32_t n_context = 0;
@@ -51,6 +70,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
                          (n_context <= kOneDispatchContextMax || options.decode == gpu::PersistentDecode::kOn);
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
     return shape;
 }
 
@@ -138,10 +158,11 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
         shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true, .tile_rows = tile_rows});
         for (const gpu::LoraLevel lora : kLoraLevels) {
             // A chunk beside decodes: its rows outside tiles have a pipeline of their own.
-            if (n_rows >= kSingleBucketMin) {
+            for (const bool few_runs : {false, true}) {
+                if (n_rows < kSingleBucketMin || (few_runs && (lora != gpu::LoraLevel::kPlain || !gates_few_runs(bucket_for(n_rows))))) continue;
                 const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));
                 shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
-                               .single_bucket = kSingleBucketMin});
+                               .few_runs = few_runs, .single_bucket = kSingleBucketMin});
             }
             shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                            .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});

@@ -160,7 +160,8 @@ class Pass {
     gpu::ConsumerShape consumer(const Product& product) const {
         return {.rows = rows_,
                 .n_splits = product.plan.n_splits,
-                .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora};
+                .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora,
+                .few_runs = shape_.few_runs};
     }
 
     void embed() {

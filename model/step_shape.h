@@ -24,6 +24,7 @@ struct StepShape {
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: KernelSet::attention_tile_rows
     bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
+    bool few_runs = false;   // the same where there are no long ones: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,

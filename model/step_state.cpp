@@ -182,6 +182,18 @@ bool has_long_runs(const StepBatch& batch) {
     return n_rows > 0 && n_rows >= n_runs * kRowsPerRun;
 }
 
+uint32_t most_runs(const StepBatch& batch) {
+    const std::span<const BatchRow> rows = batch.rows();
+    uint32_t n_runs = 0, most = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const bool is_first = i % gpu::kAdapterTileRows == 0;
+        if (is_first) n_runs = 0;
+        const uint32_t slot = rows[i].adapter_slot;
+        if (slot != kNoAdapterSlot && (is_first || slot != rows[i - 1].adapter_slot)) most = std::max(most, ++n_runs);
+    }
+    return most;
+}
+
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots) {
     if (!batch.has_lora()) return gpu::LoraLevel::kNone;
     const auto is_plain = [&](const LoraUse& use) { return slots(use.slot).is_plain; };

@@ -28,6 +28,8 @@ RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows);
 
 // Level kPlain, and the runs of rows with one adapter are long on average.
 bool has_long_runs(const StepBatch& batch);
+// Of rows with one adapter, in any kAdapterTileRows rows that gated_act_matrix takes together.
+uint32_t most_runs(const StepBatch& batch);
 
 // Bytes that write_step_state will write for this batch and shape.
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape);

@@ -8,11 +8,27 @@ namespace {
 
 constexpr uint32_t kRowsForSideBySide = 128;  // of the recording; fewer rows seldom share an adapter
 constexpr uint32_t kThreadsOfARow = 64;       // then
+constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;  // of gated_act_matrix
 
 }  // namespace
 
+bool KernelSet::gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const {
+    return options_.matrix_shrink && !options_.batch_invariant && ladder_.has_gated_act(act_type) && shape.few_runs && shape.lora == LoraLevel::kPlain &&
+           params.bias == 0 && params.ffn % kMatrixColumns == 0 && params.y_stride % kWeightAlign == 0 && shape.rows % kAdapterTileRows == 0;
+}
+
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
                           Activation activation, ScalarType act_type) {
+    const uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
+    if (gates_by_matrix(params, shape, act_type)) {
+        const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
+        const uint32_t subgroup = device_.capabilities().subgroup_size;
+        const Kernel* k = kernel(name, {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation), shape.n_splits,
+                                        params.ffn, params.y_stride}, subgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1, {name, shape.rows * row_bytes, 0});
+        return;
+    }
     // Rows of one adapter side by side read its B once from beyond the multiprocessor.
     uint32_t side_by_side = shape.lora != LoraLevel::kNone && shape.rows >= kRowsForSideBySide ? options_.expand_rows : 1;
     uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kThreadsOfARow * side_by_side, 8 * side_by_side);
@@ -21,7 +37,6 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
                                            params.ffn % 16 == 0, side_by_side});
     if (k == nullptr) return;
-    uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
     recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size / side_by_side),
                       ceil_div(shape.rows, side_by_side), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

@@ -173,6 +173,69 @@ struct ShrinkTest {
     }
 };
 
+// Rows of three adapters, whose B are of all three types, and of none.
+struct GatedActTest {
+    static constexpr uint32_t kRows = kAdapterTileRows, kFfn = 128, kRank = 24, kSlots = 3;
+
+    Buffer step, table, b, low, y, act;
+
+    static Result<GatedActTest> create(Device& device) {
+        GatedActTest test;
+        TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
+        TRY(make(device, test.table, kSlots * kLoraModules * sizeof(LoraModule), MemoryKind::kHostUpload));
+        TRY(make(device, test.b, kSlots * 2 * kFfn * kRank * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostUpload));
+        TRY(make(device, test.y, kRows * 2 * kFfn * 4, MemoryKind::kHostUpload));
+        TRY(make(device, test.act, kRows * kFfn * 2, MemoryKind::kHostReadback));
+        StepHeader header{};
+        header.n_rows = kRows - 1;
+        std::memcpy(test.step.mapped().data(), &header, sizeof(header));
+        for (uint32_t t = 0; t < kRows; t++) {
+            StepRow row{};
+            row.adapter_slot = t / 8 < kSlots ? t / 8 : kNoSlot;
+            std::memcpy(test.step.mapped().data() + sizeof(header) + t * sizeof(row), &row, sizeof(row));
+        }
+        std::mt19937 random(22);
+        std::vector<LoraModule> entries(kSlots * kLoraModules);
+        for (uint32_t i = 0; i < kSlots * 2; i++) {
+            const uint64_t offset = uint64_t{i} * kFfn * kRank * 4;
+            const uint32_t slot = i / 2, type = slot;
+            LoraModule& entry = entries[slot * kLoraModules + (i % 2 == 0 ? kLoraGate : kLoraUp)];
+            entry.a = entry.b = test.b.address() + offset;
+            entry.rank = kRank;
+            entry.scale = 0.5f;
+            entry.type = type;
+            fill_random(test.b.mapped().subspan(offset, kFfn * kRank * bytes_of(static_cast<ScalarType>(type))), static_cast<ScalarType>(type), random);
+        }
+        std::memcpy(test.table.mapped().data(), entries.data(), entries.size() * sizeof(LoraModule));
+        fill_random(test.low.mapped(), ScalarType::kF32, random);
+        fill_random(test.y.mapped(), ScalarType::kF32, random);
+        return test;
+    }
+
+    // All rows that there are. few_runs says which kernel.
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, ScalarType type, bool few_runs) {
+        std::memset(act.mapped().data(), 0xff, act.size());
+        GatedActParams params{};
+        params.step = step.address();
+        params.y = y.address();
+        params.low = low.address();
+        params.lora_layer = table.address();
+        params.act = act.address();
+        params.lora_slot_stride = kLoraModules;
+        params.ffn = params.act_stride = kFfn;
+        params.y_stride = 2 * kFfn;
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        kernels.gated_act(recorder, params, {.rows = kRows, .lora = LoraLevel::kPlain, .few_runs = few_runs}, Activation::kSilu, type);
+        TRY(kernels.status());
+        TRY(submit_and_wait(device, std::move(recorder)));
+        std::vector<float> all(size_t{kRows - 1} * kFfn);
+        const auto* values = reinterpret_cast<const uint16_t*>(act.mapped().data());
+        for (size_t i = 0; i < all.size(); i++) all[i] = decode16(values[i], type);
+        return all;
+    }
+};
+
 // Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
 constexpr double kSelfTestTolerance = 1e-5;
 // Results are rounded to 8 bits (bf16) or more.
@@ -199,6 +262,8 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
     ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
+    ladder.gated_act[1] = ladder.coopmat[1] && has_kernel_module("gated_act_f16");
+    ladder.gated_act[2] = ladder.coopmat[2] && has_kernel_module("gated_act_bf16");
     ladder.gated[1] = ladder.coopmat[1] && has_kernel_module("matmul_coopmat_gated_f16");
     ladder.gated[2] = ladder.coopmat[2] && has_kernel_module("matmul_coopmat_gated_bf16");
     const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
@@ -228,6 +293,22 @@ Status KernelSet::test_shrink(ScalarType type) {
     forget_error();
     works = false;
     tell_left_out("lora_shrink on matrices", device_, deviation);
+    return ok_status();
+}
+
+// Likewise.
+Status KernelSet::test_gated_act(ScalarType type) {
+    bool& works = ladder_.gated_act[static_cast<uint32_t>(type)];
+    if (!ladder_.has(type)) works = false;
+    if (!works) return ok_status();
+    TRY_ASSIGN(GatedActTest test, GatedActTest::create(device_));
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, type, false));
+    Deviation deviation;
+    deviation.add(test.run(device_, *this, type, true), want);
+    if (deviation.error <= kGatedTolerance) return ok_status();
+    forget_error();
+    works = false;
+    tell_left_out("gated_act on matrices", device_, deviation);
     return ok_status();
 }
 
@@ -277,6 +358,7 @@ Status KernelSet::climb_ladder() {
         }
         if (tested.empty()) ladder_.gated[type_idx] = false;
         TRY(test_shrink(type));
+        TRY(test_gated_act(type));
     }
     TRY(test_attention());
     options_.path = ladder_.path();

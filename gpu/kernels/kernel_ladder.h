@@ -14,6 +14,7 @@ struct KernelLadder {
     std::array<bool, 3> coopmat{};   // 16-bit activations; KHR cooperative matrices and the matvec that goes with them
     std::array<bool, 3> coopmat2{};  // in addition NV cooperative matrices 2 for many rows
     std::array<bool, 3> shrink{};    // lora_shrink on KHR cooperative matrices
+    std::array<bool, 3> gated_act{};  // gated_act with adapters on them
 
     std::array<bool, 3> gated{};     // products that end in the activation; only with coopmat
 
@@ -23,6 +24,7 @@ struct KernelLadder {
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
     bool has_shrink(ScalarType type) const { return shrink[static_cast<uint32_t>(type)]; }
+    bool has_gated_act(ScalarType type) const { return has(type) && gated_act[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
 };

@@ -86,7 +86,7 @@ struct KernelSetOptions {
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
-    bool matrix_shrink = true;     // shrink by cooperative matrices where that is possible and rows are many
+    bool matrix_shrink = true;     // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
@@ -103,10 +103,13 @@ enum class LoraLevel : uint32_t {
 };
 
 // What the LoRA part of a consumer kernel needs to know when the recording is made.
+inline constexpr uint32_t kAdapterTileRows = 32;  // of gated_act_matrix
+
 struct ConsumerShape {
     uint32_t rows = 0;
     uint32_t n_splits = 1;  // of the matmul whose result is consumed
     LoraLevel lora = LoraLevel::kNone;
+    bool few_runs = false;  // of rows with one adapter, in every kAdapterTileRows; at level kPlain
 };
 
 struct QkvShape {
@@ -210,6 +213,8 @@ class KernelSet {
     // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
                    ScalarType act_type);
+    // Whether that is done on matrices, which adds what adapters add in another order.
+    bool gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const;
 
     // All layers of a step of one row without adapters: see decode_layers.comp. Workgroups wait for each other, so the first use on
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
@@ -278,6 +283,7 @@ class KernelSet {
 
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);
+    Status test_gated_act(ScalarType type);
     Status test_attention();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;

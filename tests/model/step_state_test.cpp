@@ -168,6 +168,23 @@ TEST(StepState, RunsOfOneAdapterAreLongOrShort) {
     EXPECT_FALSE(has_long_runs(batch));
 }
 
+TEST(StepState, RunsAreCountedInEveryTileOfTheKernelForFewOfThem) {
+    const std::vector<BlockId> blocks = {0, 1};
+    const std::vector<TokenId> thirty(30, 1), one(1, 1);
+    StepBatch batch;
+    batch.add_rows(thirty, 0, blocks, kNoAdapterSlot);
+    EXPECT_EQ(most_runs(batch), 0u);
+    batch.add_rows(one, 30, blocks, 4);
+    EXPECT_EQ(most_runs(batch), 1u);
+    // Rows 31..60: one of them in the first tile; the others are one run of the second, as are those that follow.
+    batch.add_rows(thirty, 0, blocks, 5);
+    EXPECT_EQ(most_runs(batch), 2u);
+    for (uint32_t slot : {5u, 6u, 6u}) batch.add_rows(one, 70, blocks, slot);
+    EXPECT_EQ(most_runs(batch), 2u);
+    for (uint32_t slot : {6u, kNoAdapterSlot, 6u, 7u}) batch.add_rows(one, 70, blocks, slot);
+    EXPECT_EQ(most_runs(batch), 3u) << "a row without an adapter ends a run";
+}
+
 TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0, 1};

@@ -126,12 +126,15 @@ struct GatedCase {
     Activation activation;
     Type act;
     bool with_bias, with_lora;
+    bool same_type = false;  // of all B as of act; else they differ
 };
 
-class GatedAct : public KernelTest, public ::testing::WithParamInterface<GatedCase> {};
+class GatedAct : public KernelTest, public ::testing::WithParamInterface<GatedCase> {
+  protected:
+    void check(const GatedCase& c, bool few_runs);
+};
 
-TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
-    auto c = GetParam();
+void GatedAct::check(const GatedCase& c, bool few_runs) {
     constexpr uint32_t kSlots = 3;
     uint32_t y_stride = padded(2 * c.ffn);
     uint32_t act_stride = padded(c.ffn);
@@ -140,8 +143,9 @@ TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
     std::vector<TestModule> gate, up;
     std::vector<LoraModule> table(kSlots * kLoraModules);
     for (uint32_t s = 0; s < kSlots; s++) {
-        gate.push_back(TestModule::make(c.ffn, 8, gate_ranks[s], reference::kTypes[s], 0.7, random_));
-        up.push_back(TestModule::make(c.ffn, 8, up_ranks[s], reference::kTypes[s], 0.7, random_));
+        const Type type = c.same_type ? c.act : reference::kTypes[s];
+        gate.push_back(TestModule::make(c.ffn, 8, gate_ranks[s], type, 0.7, random_));
+        up.push_back(TestModule::make(c.ffn, 8, up_ranks[s], type, 0.7, random_));
         table[s * kLoraModules + kLoraGate] = gate[s].entry();
         table[s * kLoraModules + kLoraUp] = up[s].entry();
     }
@@ -169,9 +173,9 @@ TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
     params.y_stride = y_stride;
     params.split_stride = capacity * y_stride;
     params.act_stride = act_stride;
-    execute([&](Recorder& recorder) {
-        kernels_->gated_act(recorder, params, {c.bucket, c.n_splits, level(c.with_lora)}, c.activation, scalar(c.act));
-    });
+    const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs};
+    ASSERT_EQ(kernels_->gates_by_matrix(params, shape, scalar(c.act)), few_runs);
+    execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
 
     auto got = content(act, size_t{c.bucket} * act_stride, c.act);
     for (uint32_t t = 0; t < c.bucket; t++) {
@@ -205,6 +209,8 @@ TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) {
     }
 }
 
+TEST_P(GatedAct, AppliesSplitsBiasAdaptersAndTheActivation) { check(GetParam(), false); }
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GatedAct,
     ::testing::Values(GatedCase{250, 3, 4, 2, Activation::kSilu, Type::kF32, true, true},
@@ -214,6 +220,27 @@ INSTANTIATE_TEST_SUITE_P(
                       GatedCase{96, 70, 96, 1, Activation::kGeluTanh, Type::kF32, false, true},
                       GatedCase{250, 131, 192, 2, Activation::kSilu, Type::kF32, true, true},
                       GatedCase{128, 192, 192, 1, Activation::kSilu, Type::kF16, false, true}));
+
+class GatedActOnMatrices : public GatedAct {};
+
+TEST_P(GatedActOnMatrices, AppliesSplitsAdaptersAndTheActivation) {
+    kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
+    GatedActParams params{};
+    params.ffn = params.y_stride = 64;
+    const ConsumerShape shape{kAdapterTileRows, 1, LoraLevel::kPlain, true};
+    if (!kernels_->gates_by_matrix(params, shape, scalar(GetParam().act))) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    params.ffn = 65;
+    EXPECT_FALSE(kernels_->gates_by_matrix(params, shape, scalar(GetParam().act))) << "its columns come by 64";
+    check(GetParam(), true);
+}
+
+std::vector<GatedCase> matrix_cases(Type act) {
+    return {{64, 32, 32, 1, Activation::kSilu, act, false, true},         {192, 70, 96, 3, Activation::kSilu, act, false, true},
+            {576, 127, 128, 1, Activation::kGeluTanh, act, false, true},  {64, 1, 32, 2, Activation::kSilu, act, false, true},
+            {320, 61, 64, 1, Activation::kSilu, act, false, true, true},  {128, 160, 160, 2, Activation::kSilu, act, false, true, true}};
+}
+INSTANTIATE_TEST_SUITE_P(F16, GatedActOnMatrices, ::testing::ValuesIn(matrix_cases(Type::kF16)));
+INSTANTIATE_TEST_SUITE_P(Bf16, GatedActOnMatrices, ::testing::ValuesIn(matrix_cases(Type::kBf16)));
 
 TEST_F(KernelTest, GatedActGivesTheSameBitsHoweverManyRowsAWorkgroupTakes) {
     constexpr uint32_t kFfn = 96, kRows = 140, kBucket = 192;

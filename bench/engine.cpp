@@ -45,6 +45,7 @@ struct Options {
     uint32_t steps = 64;
     uint32_t prefill_runs = 20;
     uint32_t rows_max = 2048;
+    uint32_t one_dispatch_context_max = model::kOneDispatchContextMax;
     bool vector_shrink = false;
     uint32_t expand_rows = 8;
     std::string kv_cache_dtype = "auto";
@@ -304,6 +305,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.executor.matrix_shrink = !options.vector_shrink;
     arguments.executor.expand_rows = options.expand_rows;
     arguments.persistent_decode = options.persistent_decode;
+    arguments.executor.one_dispatch_context_max = options.one_dispatch_context_max;
     arguments.executor.n_sequences_max = std::max(64u, largest(options.batch));
 
     std::unique_ptr<Results> results;
@@ -345,6 +347,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
     command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch")
         ->check(CLI::IsMember({"auto", "on", "off"}));
+    command->add_option("--one-dispatch-context", options->one_dispatch_context_max, "tokens up to which one dispatch has attention, too");
     command->add_flag("--vector-shrink", options->vector_shrink, "shrink without cooperative matrices, to compare");
     command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
         ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));

@@ -19,8 +19,6 @@ gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const Mode
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
-// Beyond that many tokens the separate dispatches read the cache faster than the one dispatch (docs/PERFORMANCE.md).
-constexpr uint32_t kOneDispatchContextMax = 3072;
 
 // Engine thread only.
 class DecodeLayers {
@@ -29,7 +27,7 @@ class DecodeLayers {
     static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
                                                         const KvCache& kv_cache);
 
-    gpu::DeviceAddress table() const { return table_.address(); }
+    gpu::DeviceAddress table() const { return table_.address(); }  // DecodeLayer[n_layers]
     gpu::DeviceAddress channels() const { return channels_.address(); }
     gpu::DeviceAddress sync() const { return sync_.address(); }
     gpu::DeviceAddress given_up_address() const { return given_up_.address(); }

@@ -14,6 +14,7 @@
 #include "model/lora_table.h"
 #include "model/memory_plan.h"
 #include "model/step_batch.h"
+#include "model/step_shape.h"
 #include "model/weight_transform.h"
 #include "model/weights.h"
 #include "proto/base/result.h"
@@ -36,6 +37,7 @@ struct ExecutorOptions {
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
     bool matrix_shrink = true;        // this and the next: KernelSetOptions, to compare in benchmarks
     uint32_t expand_rows = 8;
+    uint32_t one_dispatch_context_max = kOneDispatchContextMax;  // beyond, attention has dispatches of its own
     gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto;  // this and the next: KernelSetOptions
     uint32_t decode_workgroups = 0;
     uint64_t decode_fault_step = 0;   // for tests: this step, counted from 1, ends as if its workgroups had waited in vain

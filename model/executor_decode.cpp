@@ -31,7 +31,7 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.is_one_recording = false;
+        step.shape.one_dispatch = step.shape.apart = step.is_one_recording = false;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         TRY_ASSIGN(const gpu::CommandBuffer* recording, recording_of(step.shape));
         TRY(replay(step, *recording));
@@ -42,26 +42,27 @@ Status Executor::Impl::redo_in_flight() {
 }
 
 // A token in the first block of the cache.
-Status Executor::Impl::trial_step(uint32_t position, bool one_dispatch) {
+Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
     StepBatch batch;
     const BlockId block{0};
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
     batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, kNoAdapterSlot), true);
     StepShape shape = shape_of(batch);
-    shape.one_dispatch = one_dispatch;
+    shape.one_dispatch = way == OneRow::kOneDispatch;
+    shape.apart = way == OneRow::kApart;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }
 
-Result<std::vector<float>> Executor::Impl::trial_logits(bool one_dispatch) {
-    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, one_dispatch));
+Result<std::vector<float>> Executor::Impl::trial_logits(OneRow way) {
+    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, way));
     const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
     return std::vector<float>(logits, logits + config.vocab_size);
 }
 
-Result<double> Executor::Impl::trial_ms(bool one_dispatch) {
+Result<double> Executor::Impl::trial_ms(OneRow way) {
     const auto start = std::chrono::steady_clock::now();
-    TRY(trial_step(kTrialTokens - 1, one_dispatch));
+    TRY(trial_step(kTrialTokens - 1, way));
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -77,8 +78,8 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
     for (uint32_t alike = 0; alike < kRoundsAlike && std::chrono::steady_clock::now() - begin < kLongest;) {
         std::array<double, kSteps> separate, one;
         for (uint32_t i = 0; i < kSteps; ++i) {
-            TRY_ASSIGN(separate[i], trial_ms(false));
-            TRY_ASSIGN(one[i], trial_ms(true));
+            TRY_ASSIGN(separate[i], trial_ms(OneRow::kSeparate));
+            TRY_ASSIGN(one[i], trial_ms(OneRow::kOneDispatch));
         }
         std::ranges::sort(separate);
         std::ranges::sort(one);
@@ -93,13 +94,15 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 // Before the first request, with the model's own weights: right, and faster than the separate dispatches?
 Status Executor::Impl::try_decode_layers() {
     if (!decode_layers) return ok_status();
-    TRY_ASSIGN(const std::vector<float> want, trial_logits(false));
-    TRY_ASSIGN(const std::vector<float> got, trial_logits(true));
+    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate));
     double error = 0, largest = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-        error = std::max(error, static_cast<double>(std::abs(got[i] - want[i])));
-        largest = std::max(largest, static_cast<double>(std::abs(want[i])));
-        if (!std::isfinite(got[i])) error = INFINITY;
+    for (const OneRow way : {OneRow::kOneDispatch, OneRow::kApart}) {
+        TRY_ASSIGN(const std::vector<float> got, trial_logits(way));
+        for (size_t i = 0; i < want.size(); ++i) {
+            error = std::max(error, static_cast<double>(std::abs(got[i] - want[i])));
+            largest = std::max(largest, static_cast<double>(std::abs(want[i])));
+            if (!std::isfinite(got[i])) error = INFINITY;
+        }
     }
     const bool is_bf16 = weights.layers.front().qkv.type == gpu::ScalarType::kBf16;
     decode_works = !decode_layers->given_up() && error <= (is_bf16 ? kTrialToleranceBf16 : kTrialToleranceF16) * largest;

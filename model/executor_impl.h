@@ -144,12 +144,14 @@ struct Executor::Impl {
     Status replay_draw(InFlight& step);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
-    Status trial_step(uint32_t position, bool one_dispatch);
-    Result<std::vector<float>> trial_logits(bool one_dispatch);
+    // How the layers of a step of one row are computed.
+    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    Status trial_step(uint32_t position, OneRow way);
+    Result<std::vector<float>> trial_logits(OneRow way);
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;
     };
-    Result<double> trial_ms(bool one_dispatch);
+    Result<double> trial_ms(OneRow way);
     Result<TrialTimes> trial_times();
     Status try_decode_layers();
     void free_retired() {

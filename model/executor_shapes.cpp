@@ -66,8 +66,9 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     }
     // The kernels of the extras read the rows' uses, which the plain level does not write.
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
-    shape.one_dispatch = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0 &&
-                         (n_context <= kOneDispatchContextMax || options.decode == gpu::PersistentDecode::kOn);
+    const bool decodes = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0;
+    shape.one_dispatch = decodes && n_context <= options.one_dispatch_context_max;
+    shape.apart = decodes && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
@@ -134,9 +135,11 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             }
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
-                    for (uint32_t splits = decode_splits_for(std::min(n_context, kOneDispatchContextMax)); splits > 0; splits /= 2) {
+                    for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {
                         shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .rules = rules, .one_dispatch = true});
                     }
+                    if (n_context <= options.one_dispatch_context_max) continue;
+                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true});
                 }
             }
         }

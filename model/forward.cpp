@@ -1,5 +1,6 @@
 #include "model/forward.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -31,6 +32,8 @@ class Pass {
         embed();
         if (shape_.one_dispatch) {
             decode_layers();
+        } else if (shape_.apart) {
+            layers_apart();
         } else {
             layers();
         }
@@ -105,21 +108,42 @@ class Pass {
 
     // The same by one dispatch, for one row without adapters.
     void decode_layers() {
-        kernels_.decode_layers(recorder_,
-                               {.step = step_,
-                                .layers = context_.decode_layers->table(),
-                                .block_tables = step_ + layout_.block_tables,
-                                .rope = context_.rope_table,
-                                .x = scratch_.x.address(),
-                                .channels = context_.decode_layers->channels(),
-                                .sync = context_.decode_layers->sync(),
-                                .given_up = context_.decode_layers->given_up_address(),
-                                .n_layers = config_.n_layers,
-                                .max_polls = 0,
-                                .eps = config_.rms_norm_eps,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))},
-                               decode_layers_shape(config_, weights_, shape_.attention_splits));
+        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits));
         if (shape_.output_bucket > 0) recorder_.barrier();
+    }
+
+    // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
+    void layers_apart() {
+        norm_first();
+        Product qkv = linear(0, kQkv, weights_.layers[0].qkv, scratch_.xn.address());
+        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+            const LayerWeights& w = weights_.layers[layer];
+            qkv_post(layer, w, qkv);
+            recorder_.barrier();
+            attention(layer, w.o);
+            kernels_.decode_behind(recorder_,
+                                   {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
+                                    .attention = scratch_.attention.address(),
+                                    .y = scratch_.y.address()},
+                                   decode_layers_shape(config_, weights_, 1), act_type(w.o.type));
+            recorder_.barrier();
+            qkv.plan.n_splits = 1;
+        }
+    }
+
+    gpu::DecodeLayersParams decode_params(uint32_t first_layer, uint32_t n_layers) const {
+        return {.step = step_,
+                .layers = context_.decode_layers->table() + first_layer * sizeof(gpu::DecodeLayer),
+                .block_tables = step_ + layout_.block_tables,
+                .rope = context_.rope_table,
+                .x = scratch_.x.address(),
+                .channels = context_.decode_layers->channels(),
+                .sync = context_.decode_layers->sync(),
+                .given_up = context_.decode_layers->given_up_address(),
+                .n_layers = n_layers,
+                .max_polls = 0,
+                .eps = config_.rms_norm_eps,
+                .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
     }
 
     // Groups of modules that share an input; also the index of their grid in the step header.

@@ -29,7 +29,8 @@ struct StepShape {
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
-    bool one_dispatch = false;   // all layers by DecodeLayers
+    bool one_dispatch = false;   // all layers by DecodeLayers,
+    bool apart = false;          // or what lies between the attentions of two layers, behind a long context
     StepPart part = StepPart::kWhole;
 
     // Of a step in two parts: what the second one depends on.
@@ -40,6 +41,9 @@ struct StepShape {
 
     auto operator<=>(const StepShape&) const = default;
 };
+
+// Beyond that many tokens attention has dispatches of its own, which read the cache faster (docs/PERFORMANCE.md).
+constexpr uint32_t kOneDispatchContextMax = 3072;
 
 // Neighbouring rows of a sequence from which on they are worth a tile.
 constexpr uint32_t kTileRowsMin = 4;

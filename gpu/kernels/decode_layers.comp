@@ -9,6 +9,9 @@
 // Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has heard all others.
 // The order of sums depends on the number of workgroups and subgroups, not on timing.
 // With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the workgroup's number.
+// With BEHIND_ATTENTION it is one layer from o on, and q, k and v of the next: what lies between the attentions of two layers, which have dispatches
+// of their own behind a long context.
+//   attention [Q]  of the weights' type or f32, the input; y [Q + 2K] f32, q, k and v without bias, not behind the last layer
 // grid (workgroups); moves every weight once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -38,7 +41,13 @@ layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and 
 layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
 layout(constant_id = 13) const uint kWorkgroups = 1;
 layout(constant_id = 14) const uint kSpeakers = 32;  // threads; one subgroup where a workgroup's subgroups run one after the other between barriers
+#ifdef BEHIND_ATTENTION
+layout(constant_id = 15) const uint kAttentionType = 0;
+layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
+#define p behind.layers
+#else
 layout(push_constant, scalar) uniform Push { DecodeLayersParams p; };
+#endif
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer LongRef { uint64_t v; };
@@ -243,6 +252,19 @@ void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
     barrier();
 }
 
+#ifdef BEHIND_ATTENTION
+// What other dispatches attended to.
+void stage_attention() {
+    for (uint i = gl_LocalInvocationIndex; i < kQStride / 2; i += kThreads) {
+        uint pair = 0;
+        if (i < kQ / 2) pair = kAttentionType == 0 ? pack_pair(Vec2Ref(behind.attention + i * 8).v, kType) : UintRef(behind.attention + i * 4).v;
+        stage_pair(i, pair);
+    }
+    pad_staged(kQStride);
+    barrier();
+}
+#endif
+
 #include "gpu/kernels/decode_attention.glsl"
 
 // ---- What becomes of a product's rows, after a barrier ----
@@ -287,7 +309,11 @@ void main() {
     uint epoch = UintRef(p.sync).v;
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
+#ifdef BEHIND_ATTENTION
+    fetch_layer(1);
+#else
     fetch_turns(row.turn_begin + row.position);
+#endif
 #ifdef HOMES
     if (gl_LocalInvocationIndex == 0) take_part(epoch);
     barrier();
@@ -298,12 +324,22 @@ void main() {
     uint first_x = share_begin(kHidden / kRowsApart, own_part) * kRowsApart;
     uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
+#ifdef BEHIND_ATTENTION
+#define N_LAYERS 1
+#else
+#define N_LAYERS p.n_layers
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
     fetch_gamma(layer_words[0][kInputNorm]);
-    for (uint l = 0; l < p.n_layers; l++) {
+#endif
+    for (uint l = 0; l < N_LAYERS; l++) {
         uint first, rows;  // of the product that was done last
         uint now = l % 2;
 
+#ifdef BEHIND_ATTENTION
+        epoch++;
+        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
+        stage_attention();
+#else
         stage_norm(l == 0, epoch);
         if (leaves_early()) return;
         epoch++;
@@ -323,6 +359,7 @@ void main() {
         }
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
+#endif
         if (leaves_early()) return;
         multiply(kQStride, kOTile);
         first = row0, rows = n_rows;
@@ -353,5 +390,16 @@ void main() {
         if (speaks) add_to_x(layer_words[now][kDownBias], first, rows, kFfnStride, kRowsApart, epoch);
     }
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
-    leave(2 * p.n_layers);
+#ifdef BEHIND_ATTENTION
+    if (p.n_layers > 1) {
+        stage_norm(false, epoch);
+        if (leaves_early()) return;
+        multiply(kHiddenStride, kQkvTile);
+        barrier();
+        for (uint i = gl_LocalInvocationIndex; i < n_rows && speaks; i += kSpeakers) {
+            FloatRef(behind.y + (row0 + i) * 4).v = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile);
+        }
+    }
+#endif
+    leave(2 * N_LAYERS);
 }

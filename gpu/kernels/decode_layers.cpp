@@ -69,19 +69,31 @@ uint32_t KernelSet::plan_decode_splits(const DecodeLayersShape& shape, uint32_t 
     return std::bit_floor(std::clamp(n_context / kTokensPerSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
-void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
+const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, const std::vector<uint32_t>& more) {
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = device_.capabilities();
     const DecodeLaunch launch = launch_of(caps, options_, shape);
     const bool homes = caps.multiprocessor_ids && launch.workgroups <= kDecodeHomes;
-    const Kernel* k = kernel(homes ? "decode_layers_homes" : "decode_layers",
-                             {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads, shape.n_kv_heads, shape.head_dim,
-                              shape.rotary_dim, shape.ffn, shape.n_splits, caps.subgroup_size, launch.staged_words, launch.partials, launch.own_rows,
-                              launch.workgroups, caps.is_cpu ? caps.subgroup_size : launch.threads},
-                             caps.subgroup_size);
+    std::vector<uint32_t> constants = {launch.threads, static_cast<uint32_t>(shape.type), shape.hidden, shape.n_q_heads, shape.n_kv_heads, shape.head_dim,
+                                       shape.rotary_dim, shape.ffn, shape.n_splits, caps.subgroup_size, launch.staged_words, launch.partials, launch.own_rows,
+                                       launch.workgroups, caps.is_cpu ? caps.subgroup_size : launch.threads};
+    constants.insert(constants.end(), more.begin(), more.end());
+    return kernel(homes ? name_with_homes : name, constants, caps.subgroup_size);
+}
+
+void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
+    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape, {});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
-    recorder.dispatch(*k, params, launch.workgroups, 1, 1, {"decode_layers", layer_bytes(shape) * params.n_layers, 0});
+    recorder.dispatch(*k, params, launch_of(device_.capabilities(), options_, shape).workgroups, 1, 1,
+                      {"decode_layers", layer_bytes(shape) * params.n_layers, 0});
+}
+
+void KernelSet::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type) {
+    const Kernel* k = decode_kernel("decode_behind", "decode_behind_homes", shape, {static_cast<uint32_t>(attention_type)});
+    if (k == nullptr) return;
+    params.layers.max_polls = kPollsMax;
+    recorder.dispatch(*k, params, launch_of(device_.capabilities(), options_, shape).workgroups, 1, 1, {"decode_behind", layer_bytes(shape), 0});
 }
 
 }  // namespace lorad::gpu

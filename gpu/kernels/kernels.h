@@ -219,6 +219,8 @@ class KernelSet {
     // All layers of a step of one row without adapters: see decode_layers.comp. Workgroups wait for each other, so the first use on
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
     void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
+    // The same of what lies between the attentions of two layers: the first from o on, q, k and v of the second. attention_type: of the input.
+    void decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type);
     bool can_decode_layers(const DecodeLayersShape& shape) const;
     // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once. shape.n_splits does not matter.
     uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
@@ -280,6 +282,8 @@ class KernelSet {
     // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
     uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
+
+    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, const std::vector<uint32_t>& more);
 
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);

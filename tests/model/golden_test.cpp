@@ -21,9 +21,10 @@ constexpr double kRelativeErrorMax = 2e-3;
 // With 16-bit activations every matmul's input is rounded.
 constexpr double kRelativeErrorMax16Bit = 1e-2;
 
-std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
+std::unique_ptr<Executor> load(const char* name, gpu::KernelPath path, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
+                               uint32_t one_dispatch_context_max = kOneDispatchContextMax) {
     return load_executor(goldens_dir() / "models" / name, {.n_rows_max = 64, .n_sequences_max = 16, .n_positions_max = 256, .n_adapter_slots = 2,
-                                                           .kernel_path = path, .decode = decode});
+                                                           .kernel_path = path, .one_dispatch_context_max = one_dispatch_context_max, .decode = decode});
 }
 
 class GoldenModel : public ::testing::TestWithParam<const char*> {
@@ -105,27 +106,36 @@ TEST_P(GoldenModel, LogitsOfTheDevicesOwnKernelsEqualTheReference) {
     }
 }
 
-TEST_P(GoldenModel, LogitsOfOneDispatchForAllLayersEqualTheReference) {
-    if (executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
-    const auto executor = load(GetParam(), gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
-    ASSERT_TRUE(executor->decodes_in_one_dispatch());
-    const bool is_bf16 = executor_->weights().layers[0].qkv.type == gpu::ScalarType::kBf16;
-    Runner runner(*executor);
-    for (size_t i = 0; i < prompts_.size(); ++i) {
-        const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + ".last_logits");
-        const auto logits = runner.logits(prompts_[i].ids, false, kNoAdapterSlot, 1);
-        ASSERT_TRUE(logits.ok()) << logits.error().message;
-        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), is_bf16 ? 5e-2 : kRelativeErrorMax16Bit)
-            << "prompt " << i;
+class GoldenDecode : public GoldenModel {
+  protected:
+    // Token by token, with steps of one row in one dispatch up to this many tokens and one for each layer beyond.
+    void expect_reference(uint32_t one_dispatch_context_max) {
+        if (executor_->weights().layers[0].qkv.type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
+        const auto executor = load(GetParam(), gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn, one_dispatch_context_max);
+        ASSERT_TRUE(executor->decodes_in_one_dispatch());
+        const bool is_bf16 = executor_->weights().layers[0].qkv.type == gpu::ScalarType::kBf16;
+        Runner runner(*executor);
+        for (size_t i = 0; i < prompts_.size(); ++i) {
+            const auto reference = golden_floats(*expected_, "prompt" + std::to_string(i) + ".last_logits");
+            const auto logits = runner.logits(prompts_[i].ids, false, kNoAdapterSlot, 1);
+            ASSERT_TRUE(logits.ok()) << logits.error().message;
+            EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), is_bf16 ? 5e-2 : kRelativeErrorMax16Bit)
+                << "prompt " << i;
+        }
+        EXPECT_TRUE(executor->decodes_in_one_dispatch()) << "a step gave up";
     }
-    EXPECT_TRUE(executor->decodes_in_one_dispatch()) << "a step gave up";
-}
+};
+
+TEST_P(GoldenDecode, LogitsOfOneDispatchForAllLayersEqualTheReference) { expect_reference(kOneDispatchContextMax); }
+
+TEST_P(GoldenDecode, LogitsOfADispatchForEachLayerEqualTheReference) { expect_reference(5); }
 
 TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
-    const auto generate = [&](uint64_t fault_step, bool& still_one_dispatch) {
+    const auto generate = [&](uint32_t one_dispatch_context_max, uint64_t fault_step, bool& still_one_dispatch) {
         ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
         options.decode = gpu::PersistentDecode::kOn;
         options.decode_fault_step = fault_step;
+        options.one_dispatch_context_max = one_dispatch_context_max;
         const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
         // Two steps in flight, each fed the token of the one before on the device.
         std::vector<TokenId> tokens;
@@ -149,21 +159,27 @@ TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
         still_one_dispatch = executor->decodes_in_one_dispatch();
         return tokens;
     };
-    bool works = false, works_after_fault = true;
-    const std::vector<TokenId> want = generate(0, works);
+    bool works = false;
+    const std::vector<TokenId> want = generate(kOneDispatchContextMax, 0, works);
     EXPECT_TRUE(works);
-    EXPECT_EQ(generate(5, works_after_fault), want);
-    EXPECT_FALSE(works_after_fault);
+    // At the fault the steps in flight are one dispatch, one and one of each layer, or of each layer.
+    for (const uint32_t one_dispatch_context_max : {kOneDispatchContextMax, 5u, 2u}) {
+        bool works_after_fault = true;
+        EXPECT_EQ(generate(one_dispatch_context_max, 5, works_after_fault), want) << one_dispatch_context_max;
+        EXPECT_FALSE(works_after_fault);
+    }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenModel,
-                         ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied",
-                                           "qwen3"),
-                         [](const auto& param_info) {
-                             std::string name = param_info.param;
-                             std::ranges::replace(name, '-', '_');
-                             return name;
-                         });
+const auto kModels = ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3");
+
+std::string test_name(const ::testing::TestParamInfo<const char*>& info) {
+    std::string name = info.param;
+    std::ranges::replace(name, '-', '_');
+    return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenModel, kModels, test_name);
+INSTANTIATE_TEST_SUITE_P(All, GoldenDecode, kModels, test_name);
 
 }  // namespace
 }  // namespace lorad::model

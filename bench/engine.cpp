@@ -46,7 +46,7 @@ struct Options {
     uint32_t prefill_runs = 20;
     uint32_t rows_max = 2048;
     uint32_t one_dispatch_context_max = model::kOneDispatchContextMax;
-    bool vector_shrink = false;
+    bool vector_lora = false;
     uint32_t expand_rows = 8;
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";
@@ -302,7 +302,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.executor.n_positions_max = (context + 2 * options.steps + 16 + 63) / 64 * 64;
     arguments.executor.n_rows_max = std::max(options.rows_max, largest(options.chunk) + largest(options.batch));
     arguments.kv_cache_dtype = options.kv_cache_dtype;
-    arguments.executor.matrix_shrink = !options.vector_shrink;
+    arguments.executor.lora_on_matrices = !options.vector_lora;
     arguments.executor.expand_rows = options.expand_rows;
     arguments.persistent_decode = options.persistent_decode;
     arguments.executor.one_dispatch_context_max = options.one_dispatch_context_max;
@@ -345,10 +345,10 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
-    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch")
+    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each behind a longer context than --one-dispatch-context")
         ->check(CLI::IsMember({"auto", "on", "off"}));
     command->add_option("--one-dispatch-context", options->one_dispatch_context_max, "tokens up to which one dispatch has attention, too");
-    command->add_flag("--vector-shrink", options->vector_shrink, "shrink without cooperative matrices, to compare");
+    command->add_flag("--vector-lora", options->vector_lora, "LoRA without cooperative matrices, to compare");
     command->add_option("--expand-rows", options->expand_rows, "rows of gated_act in a workgroup where rows are many, to compare")
         ->check(CLI::IsMember({1u, 2u, 4u, 8u, 16u}));
     command->callback([options, &common] {

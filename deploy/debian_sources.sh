@@ -17,9 +17,9 @@ unpack_from_sid() (
     packages=("$@")
     mirror=$(debian_mirror)
     [ -n "$mirror" ] && [ -r "$debian_keyring" ] || exit 1
-    private=$(mktemp -d)
+    private=$(mktemp -d) || exit 1
     trap 'rm -rf "$private"' EXIT
-    mkdir -p "$private"/{lists/partial,cache/archives/partial,deb} "$folder"
+    mkdir -p "$private"/{lists/partial,cache/archives/partial,deb} "$folder" || exit 1
     echo "deb [signed-by=$debian_keyring] $mirror sid main" >"$private/sources.list"
     opts=(-o "Dir::Etc::sourcelist=$private/sources.list" -o Dir::Etc::sourceparts=/nonexistent
           -o "Dir::State::lists=$private/lists" -o "Dir::Cache=$private/cache"

@@ -69,7 +69,7 @@ apt_update() {
 }
 apt_install() { quietly as_root apt-get -q -y -o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"; }
 
-# The mirror that this machine already takes its own release from; nothing is fetched from anywhere else.
+# Packages of another release, from the mirror that this machine already takes its own from; nothing is fetched from anywhere else.
 . "$repo/deploy/debian_sources.sh"
 
 # ---------------------------------------------------------------- 1. packages of the distribution

@@ -214,7 +214,7 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
                                                               .kv_type = options.kv_type,
                                                               .decode = options.decode,
                                                               .decode_workgroups = options.decode_workgroups,
-                                                              .matrix_shrink = options.matrix_shrink,
+                                                              .lora_on_matrices = options.lora_on_matrices,
                                                               .expand_rows = options.expand_rows,
                                                               .head_dims = {config.head_dim}}));
     impl->options.kernel_path = impl->kernels->options().path;

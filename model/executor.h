@@ -35,7 +35,7 @@ struct ExecutorOptions {
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     gpu::KvType kv_type = gpu::KvType::kF16;
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
-    bool matrix_shrink = true;        // this and the next: KernelSetOptions, to compare in benchmarks
+    bool lora_on_matrices = true;        // this and the next: KernelSetOptions, to compare in benchmarks
     uint32_t expand_rows = 8;
     uint32_t one_dispatch_context_max = kOneDispatchContextMax;  // beyond, attention has dispatches of its own
     gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto;  // this and the next: KernelSetOptions

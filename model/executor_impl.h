@@ -148,6 +148,7 @@ struct Executor::Impl {
     enum class OneRow { kSeparate, kOneDispatch, kApart };
     Status trial_step(uint32_t position, OneRow way);
     Result<std::vector<float>> trial_logits(OneRow way);
+    Result<std::string> trial_fault(OneRow way, std::span<const float> want);
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;
     };

@@ -133,6 +133,10 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                 shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
                                .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
             }
+            if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) {
+                shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
+                               .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .few_runs = true});
+            }
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {
@@ -167,8 +171,9 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                 shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                                .few_runs = few_runs, .single_bucket = kSingleBucketMin});
             }
+            const bool is_plain = lora == gpu::LoraLevel::kPlain, long_runs = is_plain && n_rows >= kLongRunRowsMin;
             shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
-                           .long_runs = lora == gpu::LoraLevel::kPlain && n_rows >= kLongRunRowsMin});
+                           .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))});
         }
     }
     // The pipelines of what only some requests want.

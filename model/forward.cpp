@@ -106,7 +106,7 @@ class Pass {
                              shape_.output_bucket);
     }
 
-    // The same by one dispatch, for one row without adapters.
+    // All layers by one dispatch, for one row without adapters.
     void decode_layers() {
         kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits));
         if (shape_.output_bucket > 0) recorder_.barrier();

@@ -29,7 +29,7 @@ struct ForwardContext {
     const LoraTable& lora_table;
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
-    const DecodeLayers* decode_layers;  // of shapes with one_dispatch
+    const DecodeLayers* decode_layers;  // of shapes with one_dispatch or apart
 
     // Where steps of a weight set (StepShape) read a matrix, or a bias: 0 where there is none.
     gpu::DeviceAddress address_of(const Matrix& matrix, uint8_t weight_set) const {

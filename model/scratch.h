@@ -44,7 +44,7 @@ struct Scratch {
     gpu::Buffer attention;  // [rows][Q D], input of o
     gpu::Buffer act;        // [rows][F], input of down
     gpu::Buffer low;        // shrink results
-    gpu::Buffer shrink_parts;
+    gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;
     gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted
     gpu::Buffer logits;     // [outputs][V] f32

@@ -28,11 +28,19 @@ if [ ! -d "$mesa" ]; then
     fi
     mv "$mesa.partial" "$mesa"
 fi
-libraries=$(dirname "$(find "$repo/$mesa" -name libvulkan_lvp.so)")
-driver=$(find "$repo/$mesa/usr/share/vulkan/icd.d" -name 'lvp_icd*.json')
+only() { # FOLDER NAME: the one file of that name in it
+    local found
+    mapfile -t found < <(find "$1" -name "$2")
+    [ ${#found[@]} = 1 ] || { echo "tests/matrices.sh: error: $1: expected one $2, found ${#found[@]}; remove $mesa to fetch it again" >&2; return 1; }
+    echo "${found[0]}"
+}
+library=$(only "$repo/$mesa" libvulkan_lvp.so)
+libraries=$(dirname "$library")
+driver=$(only "$repo/$mesa/usr/share/vulkan/icd.d" 'lvp_icd*.json')
 export VK_DRIVER_FILES=$driver VK_ICD_FILENAMES=$driver VK_LAYER_PATH=$repo/$mesa/usr/share/vulkan/explicit_layer.d LORAD_TEST_MATRICES=1
 
-own=$(dirname "$(ldconfig -p | awk '/libstdc\+\+.so.6/ { print $NF; exit }')")
+own=$(PATH=$PATH:/sbin ldconfig -p | awk '/libstdc\+\+.so.6/ { sub(/\/[^\/]*$/, "", $NF); print $NF; exit }')
+[ -n "$own" ] || { echo "tests/matrices.sh: error: this machine's libraries are not known to ldconfig" >&2; exit 1; }
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 failed=0

@@ -147,7 +147,12 @@ void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint 
 
 bool leaves_early() {
     if (given_up == 0) return false;
-    if (gl_LocalInvocationIndex == 0) UintRef(p.given_up).v = 1;
+    if (gl_LocalInvocationIndex == 0) {
+        UintRef(p.given_up).v = 1;
+#ifdef BEHIND_ATTENTION
+        SyncRef(p.sync).v.given_up = 1;
+#endif
+    }
     return true;
 }
 
@@ -307,11 +312,13 @@ void main() {
     uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
     bool speaks = gl_LocalInvocationIndex < kSpeakers;
     uint epoch = UintRef(p.sync).v;
-    if (gl_LocalInvocationIndex == 0) given_up = 0;
-    fetch_layer(0);
 #ifdef BEHIND_ATTENTION
+    if (gl_LocalInvocationIndex == 0) given_up = SyncRef(p.sync).v.given_up;
+    fetch_layer(0);
     fetch_layer(1);
 #else
+    if (gl_LocalInvocationIndex == 0) given_up = 0;
+    fetch_layer(0);
     fetch_turns(row.turn_begin + row.position);
 #endif
 #ifdef HOMES
@@ -325,7 +332,9 @@ void main() {
     uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
 #ifdef BEHIND_ATTENTION
-#define N_LAYERS 1
+    // A step has as many dispatches as layers: they must not wait in vain one after the other.
+    if (leaves_early()) return;
+#define N_LAYERS 1  // that the loop goes round; p.n_layers says whether there is a next one
 #else
 #define N_LAYERS p.n_layers
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);

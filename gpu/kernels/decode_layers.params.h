@@ -27,8 +27,9 @@ struct DecodeSync {
     uint32_t left;  // workgroups that are done; zero between dispatches
     uint32_t home[kDecodeHomes];   // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
     uint32_t taken[kDecodeHomes];  // by part: 1 + the epoch of the dispatch that took it last
+    uint32_t given_up;             // decode_behind: a dispatch gave up, and those that follow do not begin
 };
-INTEROP_SIZE(DecodeSync, 8200);
+INTEROP_SIZE(DecodeSync, 8204);
 
 struct DecodeLayersParams {
     uint64_t step;          // StepHeader, StepRow[]

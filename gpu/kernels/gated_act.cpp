@@ -13,7 +13,7 @@ constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;
 }  // namespace
 
 bool KernelSet::gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const {
-    return options_.matrix_shrink && !options_.batch_invariant && ladder_.has_gated_act(act_type) && shape.few_runs && shape.lora == LoraLevel::kPlain &&
+    return options_.lora_on_matrices && !options_.batch_invariant && ladder_.has_gated_act(act_type) && shape.few_runs && shape.lora == LoraLevel::kPlain &&
            params.bias == 0 && params.ffn % kMatrixColumns == 0 && params.y_stride % kWeightAlign == 0 && shape.rows % kAdapterTileRows == 0;
 }
 

@@ -86,7 +86,7 @@ struct KernelSetOptions {
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
-    bool matrix_shrink = true;     // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
+    bool lora_on_matrices = true;     // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
@@ -102,9 +102,9 @@ enum class LoraLevel : uint32_t {
     kFull = 2,   // several for each row, scales, gains, biases
 };
 
-// What the LoRA part of a consumer kernel needs to know when the recording is made.
 inline constexpr uint32_t kAdapterTileRows = 32;  // of gated_act_matrix
 
+// What the LoRA part of a consumer kernel needs to know when the recording is made.
 struct ConsumerShape {
     uint32_t rows = 0;
     uint32_t n_splits = 1;  // of the matmul whose result is consumed

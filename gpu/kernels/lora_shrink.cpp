@@ -8,9 +8,9 @@ constexpr uint32_t kMatrixRows = 128;  // recordings of fewer rows have short se
 
 // Subgroups of lora_shrink_matrix that fit the shared memory: tiles of x and A, 9 words of 16 bytes for each of 32 rows, and sums.
 uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
-    constexpr uint32_t kSharedBytes = 32 * 9 * 16 + 16 * 16 * 4;
+    constexpr uint32_t kSharedBytes = 32 * 9 * 16 + 16 * 16 * 4, kAllShare = 4;
     for (const uint32_t subgroups : {8u, 4u, 2u, 1u}) {
-        if (subgroups * kSharedBytes <= caps.shared_memory_bytes &&
+        if (subgroups * kSharedBytes + kAllShare <= caps.shared_memory_bytes &&
             subgroups * caps.subgroup_size <= caps.max_workgroup_invocations) {
             return subgroups;
         }
@@ -21,7 +21,7 @@ uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
 }  // namespace
 
 bool KernelSet::shrinks_by_matrix(ScalarType act_type, uint32_t rows) const {
-    return options_.matrix_shrink && !options_.batch_invariant && rows >= kMatrixRows && ladder_.has_shrink(act_type);
+    return options_.lora_on_matrices && !options_.batch_invariant && rows >= kMatrixRows && ladder_.has_shrink(act_type);
 }
 
 void KernelSet::lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, uint32_t rows,

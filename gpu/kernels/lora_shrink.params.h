@@ -5,8 +5,8 @@
 
 INTEROP_BEGIN
 
-// lora_shrink_matrix cuts k into parts where its workgroups are few: sums of parts, and how many parts of a sum are there. One sum: of 16 rows and
-// 16 ranks for one module. All arrivals are zero before and after.
+// lora_shrink_matrix cuts k into parts where its workgroups are few. A sum is that of 16 rows and 16 ranks for one module; arrivals count those of
+// its parts that are done, and are zero before and after a dispatch.
 INTEROP_CONST kShrinkSumsMax = 512;  // that may be in parts
 INTEROP_CONST kShrinkPartsMax = 4;
 

@@ -142,8 +142,8 @@ uint64_t part_at(uint sum_idx, uint part, uint i) {
 // Whether all parts are there: true for one workgroup, the last to arrive.
 bool all_arrive(uint sum_idx, uint n_values) {
     for (uint i = gl_LocalInvocationIndex; i < n_values; i += gl_WorkGroupSize.x) PartSum(part_at(sum_idx, part_idx, i)).value = own_sum(i);
-    memoryBarrierBuffer();
-    barrier();
+    // The parts are there for everybody before the arrival is told.
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     if (gl_LocalInvocationIndex == 0) {
         Arrivals arrivals = Arrivals(p.parts + (uint64_t(kShrinkSumsMax) * kShrinkPartsMax * kRows * kRanks + sum_idx) * 4);
         arrived = atomicAdd(arrivals.value, 1u);
@@ -151,7 +151,7 @@ bool all_arrive(uint sum_idx, uint n_values) {
     }
     barrier();
     if (arrived != n_parts - 1) return false;
-    memoryBarrierBuffer();
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeQueueFamily, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     return true;
 }
 

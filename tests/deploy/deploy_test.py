@@ -437,8 +437,11 @@ def check_dockerfile(_):
     check(not re.search(r"install-deps|cmake|cargo|git ", last), "the last stage builds")
     check_equal(re.findall(r"(?m)^USER (\S+)", last), ["lorad"], "user")
     check(re.search(r'(?m)^ENTRYPOINT \["/usr/bin/lorad"\]', last), "the entry point is not lorad itself, which has to get the signals")
-    for source in re.findall(r"(?m)^COPY (?!--from)(\S+)", text):
+    copied = [source for sources in re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", text) for source in sources.split()]
+    for source in copied:
         check(source == "." or (ROOT / source).exists(), f"COPY {source}: there is no such file")
+    for source in re.findall(r'(?m)^\. "\$repo/(\S+)"', (DEPLOY / "install-deps.sh").read_text()):
+        check(source in copied[:copied.index(".")], f"install-deps.sh needs {source}, which is not there yet when it runs")
     check("build" in (ROOT / ".dockerignore").read_text().split(), ".dockerignore leaves the build folder in")
 
 

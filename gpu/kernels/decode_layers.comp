@@ -313,6 +313,7 @@ void main() {
     bool speaks = gl_LocalInvocationIndex < kSpeakers;
     uint epoch = UintRef(p.sync).v;
 #ifdef BEHIND_ATTENTION
+    // A step has as many dispatches as layers: they must not wait in vain one after the other.
     if (gl_LocalInvocationIndex == 0) given_up = SyncRef(p.sync).v.given_up;
     fetch_layer(0);
     fetch_layer(1);
@@ -332,8 +333,6 @@ void main() {
     uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) own_x[i] = FloatRef(p.x + (first_x + i) * 4).v;
 #ifdef BEHIND_ATTENTION
-    // A step has as many dispatches as layers: they must not wait in vain one after the other.
-    if (leaves_early()) return;
 #define N_LAYERS 1  // that the loop goes round; p.n_layers says whether there is a next one
 #else
 #define N_LAYERS p.n_layers

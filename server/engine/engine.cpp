@@ -83,6 +83,7 @@ void Engine::run() {
     pthread_setname_np(pthread_self(), "lorad-engine");
     for (;;) {
         pulse_.beat();
+        rest();
         bool worked = step();
         if (stop_now_ || failed_) break;
         if (worked) continue;
@@ -97,6 +98,21 @@ void Engine::run() {
     std::lock_guard lock(idle_mutex_);
     thread_ended_ = true;
     idle_changed_.notify_all();
+}
+
+// Until the step in flight is nearly done; see plan_ahead.h.
+void Engine::rest() {
+    rested_s_ = 0;
+    if (in_flight_.size() != 1 || !may_plan()) return;
+    const Flight& flight = in_flight_.front();
+    const double seconds = flight.has_decodes() ? step_times_.expected(flight.metrics.n_rows, flight.prompts)
+                                                : step_times_.expected_alone(flight.n_prompt_rows, flight.prompt_context);
+    const std::chrono::duration<double> gone = time_now() - std::max(flight.submitted, last_finish_);
+    const double rest_s = plan_ahead_.rest_s(seconds, gone.count());
+    if (rest_s <= 0) return;
+    publish();
+    queue_.rest(std::chrono::duration<double>(rest_s));
+    rested_s_ = rest_s;
 }
 
 void Engine::post(std::function<void()> task) {

@@ -34,6 +34,7 @@
 
 #include "model/step_batch.h"
 #include "server/engine/heartbeat.h"
+#include "server/engine/plan_ahead.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
@@ -150,6 +151,8 @@ class Engine {
         int32_t mask = -1;  // index in the batch's masks
     };
     struct Flight {
+        bool has_decodes() const { return metrics.n_rows > metrics.n_prefill_rows; }
+
         std::vector<Planned> planned;
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
@@ -168,6 +171,7 @@ class Engine {
     };
 
     void run();
+    void rest();
     void run_tasks();
     std::span<const LoraUse> common_uses() const;
     void take_arrivals();
@@ -240,6 +244,8 @@ class Engine {
     std::vector<Retired> retired_;
     uint64_t n_submitted_ = 0, n_finished_ = 0, n_recordings_ = 0;
     std::chrono::steady_clock::time_point last_finish_;
+    PlanAhead plan_ahead_;
+    double rested_s_ = 0;  // before the step that is being made
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;
     std::vector<PrefixCache::Match> matches_;  // of waiting_views_

@@ -19,7 +19,10 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 Status Engine::finish_step() {
     TRY(prepare_draw());
+    const Clock::time_point begin = time_now();
     TRY_ASSIGN(StepResult result, runner_.finish());
+    const bool was_ahead = in_flight_.size() > 1 && !in_flight_.back().is_disturbed;
+    if (rested_s_ > 0 && was_ahead) plan_ahead_.observe(rested_s_, seconds_between(begin, time_now()));
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     ++n_finished_;
@@ -48,7 +51,7 @@ Status Engine::finish_step() {
     last_finish_ = now;
     if (flight.is_disturbed) {
         // Nothing is learned from it.
-    } else if (flight.metrics.n_rows > flight.metrics.n_prefill_rows) {
+    } else if (flight.has_decodes()) {
         step_times_.observe(flight.metrics.n_rows, flight.prompts, flight.metrics.seconds);
     } else {
         step_times_.observe_alone(flight.n_prompt_rows, flight.prompt_context, flight.metrics.seconds);

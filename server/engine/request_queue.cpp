@@ -62,6 +62,11 @@ void RequestQueue::wait(std::chrono::milliseconds timeout) {
     changed_.wait_for(lock, timeout, [this] { return !requests_.empty() || woken_; });
 }
 
+void RequestQueue::rest(std::chrono::duration<double> timeout) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, timeout, [this] { return woken_; });
+}
+
 void RequestQueue::wake() {
     {
         std::lock_guard lock(mutex_);

@@ -32,6 +32,8 @@ class RequestQueue {
     void leave_waiting(uint32_t n_requests, uint64_t n_tokens);
     // Sleeps until a request or wake() comes, or `timeout` passes.
     void wait(std::chrono::milliseconds timeout);
+    // Sleeps until wake() comes or `timeout` passes; requests may come meanwhile.
+    void rest(std::chrono::duration<double> timeout);
 
     // Any thread.
     void wake();

@@ -286,6 +286,15 @@ TEST(Engine, ALossThatOthersFindEndsAnIdleEngineToo) {
     EXPECT_FALSE(f.engine.accepting());
 }
 
+TEST(Engine, AStepIsMadeWhenTheOneBeforeIsNearlyDone) {
+    Fixture f;
+    f.runner.step_time_ = milliseconds(100);
+    f.engine.start();
+    auto stream = f.submit(prompt_of(5, 12), 1000);
+    EXPECT_TRUE(lorad::testing::soon([&] { return f.runner.n_late() >= 3; }));
+    stream->cancel();
+}
+
 TEST(Engine, DrainLetsRunningRequestsFinish) {
     Fixture f;
     f.runner.step_time_ = std::chrono::microseconds(200);

@@ -194,7 +194,13 @@ class FakeRunner final : public StepRunner {
             n_masked_ahead_ += pending_.empty() ? 0 : 1;
         }
         needs_draw_ = batch.n_masks() > 0;
-        pending_.push_back({std::move(result), std::move(slots), std::move(logprobs_for_step)});
+        const Clock::time_point now = Clock::now();
+        if (!pending_.empty() && now < pending_.back().done) {
+            const double left = std::chrono::duration<double>(pending_.back().done - now) / step_time_.load();
+            n_late_ = left < 0.5 ? n_late_ + 1 : 0;
+        }
+        last_done_ = std::max(now, last_done_) + step_time_.load();
+        pending_.push_back({std::move(result), std::move(slots), std::move(logprobs_for_step), last_done_});
         return ok_status();
     }
 
@@ -220,7 +226,7 @@ class FakeRunner final : public StepRunner {
 
     Result<StepResult> finish() override {
         CHECK(!pending_.empty() && (pending_.size() > 1 || !needs_draw_));
-        if (step_time_.load().count() > 0) std::this_thread::sleep_for(step_time_.load());
+        std::this_thread::sleep_until(pending_.front().done);
         // The device reads the slots until the step is done.
         for (const auto& [slot, digest] : pending_.front().slots) {
             if (slot_digest_(slot) != digest) n_broken_.fetch_add(1);
@@ -258,7 +264,7 @@ class FakeRunner final : public StepRunner {
     uint64_t n_unmerged_rows() const { return n_unmerged_rows_; }
 
     uint32_t merged_slot_ = kNoAdapterSlot;  // rows of merged steps have to be this one's
-    std::atomic<std::chrono::microseconds> step_time_{};
+    std::atomic<std::chrono::microseconds> step_time_{};  // from its submission, or the end of the step before
     std::optional<uint64_t> fail_at_step_;
     std::function<bool(uint64_t step)> refuse_step_;  // whether there is no memory for it; steps count from 1
     std::atomic<bool> lost_{false};                   // somebody else has found the device lost
@@ -266,7 +272,11 @@ class FakeRunner final : public StepRunner {
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite
     SlotDigest slot_digest_;  // without it a slot's number stands for its content
 
+    // The last so many steps were submitted when less than half of the one before them was left, but not none.
+    uint32_t n_late() const { return n_late_; }
+
   private:
+    using Clock = std::chrono::steady_clock;
     struct Entry {
         TokenId token = -1;
         uint32_t position = 0xffffffffu;
@@ -276,6 +286,7 @@ class FakeRunner final : public StepRunner {
         StepResult result;
         std::map<uint32_t, uint64_t> slots;  // digests of those that the step reads
         std::vector<gpu::ChoiceLogprobs> logprobs;
+        Clock::time_point done;
     };
 
     // All that a choice by a rule depends on; where the rule has a mask it has to wait for that.
@@ -339,7 +350,9 @@ class FakeRunner final : public StepRunner {
     bool needs_draw_ = false;
     uint64_t n_masked_steps_ = 0, n_masked_ahead_ = 0;
     std::vector<TokenId> last_argmax_;                        // what the next step can feed back
+    Clock::time_point last_done_{};
     std::atomic<uint64_t> n_steps_{0};
+    std::atomic<uint32_t> n_late_{0};
     uint64_t trace_ = 0, n_rules_ = 0, n_rows_ = 0;
     std::atomic<uint64_t> n_merged_rows_{0}, n_unmerged_rows_{0};
     std::shared_ptr<const model::MergedWeights> merged_;

@@ -50,6 +50,7 @@ Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
     StepShape shape = shape_of(batch);
     shape.one_dispatch = way == OneRow::kOneDispatch;
     shape.apart = way == OneRow::kApart;
+    shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }

@@ -128,6 +128,7 @@ struct Executor::Impl {
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     bool gates_few_runs(uint32_t row_bucket) const;
+    bool takes_lone_rows(const StepShape& shape) const;
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);

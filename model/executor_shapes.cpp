@@ -16,6 +16,7 @@ constexpr std::array kLoraLevels = {gpu::LoraLevel::kNone, gpu::LoraLevel::kPlai
 constexpr uint32_t kSingleBucketMin = 64;
 constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
 constexpr uint32_t kFewRunRowsMin = 64;
+constexpr uint32_t kLoneRowsMax = 128;  // of a step: with more a dispatch less is nothing, and each part of a context makes its queries again
 
 // Of a step of row_bucket rows. The tile of gated_act_matrix with the most runs ends last, after about 2 us for each of them on an H200; without
 // matrices 64 rows take 19 us and 128 rows 34, however many runs they are.
@@ -35,6 +36,12 @@ bool Executor::Impl::gates_few_runs(uint32_t row_bucket) const {
     params.y_stride = layer.gate_up.n_padded;
     return row_bucket >= kFewRunRowsMin &&
            kernels->gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels->act_type(layer.down.type));
+}
+
+// Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
+bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
+    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras && shape.lora == gpu::LoraLevel::kNone &&
+           kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket}), attention_shape(config, shape));
 }
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
@@ -70,6 +77,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.one_dispatch = decodes && n_context <= options.one_dispatch_context_max;
     shape.apart = decodes && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
+    shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
     return shape;
@@ -126,12 +134,17 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
 // Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
 std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
+    const auto insert = [&](StepShape shape, bool lone_rows) {
+        shape.lone_rows = lone_rows && takes_lone_rows(shape);
+        shapes.insert(shape);
+    };
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
+        const bool lone_rows = n_outputs == n_rows;  // else of a prompt
         for (const gpu::LoraLevel lora : kLoraLevels) {
             for (const bool rules : {false, true}) {
-                shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
-                               .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
+                insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
+                        .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules}, lone_rows);
             }
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) {
                 shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
@@ -143,7 +156,8 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                         shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .rules = rules, .one_dispatch = true});
                     }
                     if (n_context <= options.one_dispatch_context_max) continue;
-                    shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true});
+                    insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true},
+                           true);
                 }
             }
         }
@@ -178,7 +192,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     }
     // The pipelines of what only some requests want.
     const uint32_t n_rows = bucket_for(1);
-    shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true});
+    insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true}, true);
     shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .part = StepPart::kDraw});
     return {shapes.begin(), shapes.end()};
 }

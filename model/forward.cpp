@@ -49,10 +49,11 @@ class Pass {
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
             const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn.address());
-            qkv_post(layer, w, qkv);
-            if (is_last && shape_.output_bucket == 0) return;  // nobody reads more of it than its keys and values
-            recorder_.barrier();
-            attention(layer, w.o);
+            if (is_last && shape_.output_bucket == 0) {  // nobody reads more of it than its keys and values
+                qkv_post(layer, w, qkv);
+                return;
+            }
+            attend(layer, w, qkv);
             if (is_last) keep_rows_with_outputs(w.o);
             const Product o = linear(layer, kO, w.o, attention_);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
@@ -118,9 +119,7 @@ class Pass {
         Product qkv = linear(0, kQkv, weights_.layers[0].qkv, scratch_.xn.address());
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
-            qkv_post(layer, w, qkv);
-            recorder_.barrier();
-            attention(layer, w.o);
+            attend(layer, w, qkv);
             kernels_.decode_behind(recorder_,
                                    {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
                                     .attention = scratch_.attention.address(),
@@ -143,7 +142,7 @@ class Pass {
                 .n_layers = n_layers,
                 .max_polls = 0,
                 .eps = config_.rms_norm_eps,
-                .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim))};
+                .scale = attention_scale()};
     }
 
     // Groups of modules that share an input; also the index of their grid in the step header.
@@ -169,6 +168,7 @@ class Pass {
         return {w.input_norm.address(), slot_norms(layer, LoraTable::Norm::kInput), w.qkv.type};
     }
 
+    float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
     uint32_t hidden_stride() const { return gpu::padded(config_.hidden_size); }
     uint32_t q_stride() const { return gpu::padded(config_.q_size()); }
     uint32_t ffn_stride() const { return gpu::padded(config_.intermediate_size); }
@@ -351,11 +351,42 @@ class Pass {
                            .q_stride = q_stride(),
                            .eps = config_.rms_norm_eps,
                            .n_slots = context_.lora_table.n_slots()},
-                          {.base = consumer(product),
-                           .n_q_heads = config_.n_heads,
-                           .n_kv_heads = config_.n_kv_heads,
-                           .head_dim = config_.head_dim,
-                           .rotary_dim = config_.rope.rotary_dim});
+                          qkv_shape(config_, consumer(product)));
+    }
+
+    // From the product of qkv to the input of o.
+    void attend(uint32_t layer, const LayerWeights& w, const Product& product) {
+        if (shape_.lone_rows) {
+            attention_from_qkv(layer, w, product);
+        } else {
+            qkv_post(layer, w, product);
+            recorder_.barrier();
+            attention(layer, w.o);
+        }
+    }
+
+    void attention_from_qkv(uint32_t layer, const LayerWeights& w, const Product& product) {
+        kernels_.attention_from_qkv(recorder_,
+                                    {.step = step_,
+                                     .block_tables = step_ + layout_.block_tables,
+                                     .sums = scratch_.y.address(),
+                                     .bias = address_of(w.qkv_bias),
+                                     .rope = context_.rope_table,
+                                     .q_gamma = w.q_norm.address(),
+                                     .k_gamma = w.k_norm.address(),
+                                     .kv = context_.kv_cache.layers[layer].address(),
+                                     .y = scratch_.attention.address(),
+                                     .partials = scratch_.attention_partials.address(),
+                                     .sums_stride = w.qkv.n_padded,
+                                     .split_stride = split_stride(w.qkv, product.plan),
+                                     .y_stride = w.o.k_stride,
+                                     .window = config_.sliding_windows[layer],
+                                     .scale = attention_scale(),
+                                     .softcap = 0.0f,
+                                     .eps = config_.rms_norm_eps,
+                                     .pad = 0},
+                                    qkv_shape(config_, consumer(product)), attention_shape(config_, shape_), act_type(w.o.type));
+        recorder_.barrier();
     }
 
     void attention(uint32_t layer, const Matrix& o) {
@@ -370,7 +401,7 @@ class Pass {
                                           .q_stride = q_stride(),
                                           .y_stride = o.k_stride,
                                           .window = config_.sliding_windows[layer],
-                                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                                          .scale = attention_scale(),
                                           .softcap = 0.0f,
                                           .n_splits = shape_.attention_splits};
         gpu::AttentionShape rows = attention_shape(config_, shape_);

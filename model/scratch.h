@@ -26,6 +26,9 @@ struct ForwardLimits {
 constexpr uint32_t kProductSplitsMax = 16;
 // Whole row tiles between two splits, so that a variant may write its last tile in full.
 inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) { return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded; }
+inline gpu::QkvShape qkv_shape(const ModelConfig& config, const gpu::ConsumerShape& base) {
+    return {.base = base, .n_q_heads = config.n_heads, .n_kv_heads = config.n_kv_heads, .head_dim = config.head_dim, .rotary_dim = config.rope.rotary_dim};
+}
 inline gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
     return {.rows = shape.row_bucket,
             .n_q_heads = config.n_heads,

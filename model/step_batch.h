@@ -55,7 +55,7 @@ class StepBatch {
     void clear();
 
     // Appends tokens at positions first_position, first_position + 1, ... of one sequence, whose KV blocks are `blocks`
-    // (covering at least these positions). Returns the index of the first row.
+    // (covering at least these positions). Rows that see one another's keys and values come by one call. Returns the index of the first row.
     uint32_t add_rows(std::span<const TokenId> tokens, uint32_t first_position, std::span<const BlockId> blocks,
                       const RowAdapters& adapters);
     // With one adapter as it is, or none with kNoAdapterSlot.

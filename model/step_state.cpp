@@ -169,6 +169,11 @@ RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows) {
     return runs;
 }
 
+bool has_lone_rows(const StepBatch& batch) {
+    const auto same_sequence = [](const BatchRow& a, const BatchRow& b) { return a.table_begin == b.table_begin; };
+    return std::ranges::adjacent_find(batch.rows(), same_sequence) == batch.rows().end();
+}
+
 bool has_long_runs(const StepBatch& batch) {
     constexpr uint32_t kRowsPerRun = 32;
     uint32_t n_runs = 0, n_rows = 0, last = kNoAdapterSlot;

@@ -26,6 +26,9 @@ struct RowRuns {
 };
 RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows);
 
+// Whether each row is the only one of its sequence, so that none sees another's key and value.
+bool has_lone_rows(const StepBatch& batch);
+
 // Level kPlain, and the runs of rows with one adapter are long on average.
 bool has_long_runs(const StepBatch& batch);
 // Of rows with one adapter, in any kAdapterTileRows rows that gated_act_matrix takes together.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -123,10 +124,37 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
 
 bool KernelSet::groups_heads(const AttentionShape& shape) const {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
-    // K and V of a block or the subgroups' results, and the subgroups' maxima and sums: see attention_group.comp.
-    const uint32_t words = std::max(2 * kBlockTokens * (shape.head_dim / 8 + 1), kBlockTokens * (shape.head_dim / 4 + 1)) + 2 * kBlockTokens * 4;
+    // K and V of a block or the subgroups' results, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
+    const uint32_t words = std::max(2 * kBlockTokens * (shape.head_dim / 8 + 1), kBlockTokens * (shape.head_dim / 4 + 1)) + 2 * kBlockTokens * 4 +
+                           2 * (shape.head_dim / 8);
     return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= 16 &&
            shape.head_dim % 16 == 0 && words * 16 <= device_.capabilities().shared_memory_bytes;
+}
+
+bool KernelSet::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
+    const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
+    return ladder_.attention_from_qkv && groups_heads(shape) && options_.kv_type == KvType::kF16 && qkv.base.lora == LoraLevel::kNone &&
+           std::has_single_bit(words) && words <= kMatrixSubgroup && qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0;
+}
+
+void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
+                                   ScalarType act_type) {
+    CHECK(attends_from_qkv(qkv, shape) && (params.q_gamma != 0) == (params.k_gamma != 0));
+    const bool split = shape.n_splits > 1;
+    const Kernel* k = kernel("attention_from_qkv",
+                             {kBlockTokens / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
+                              shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim},
+                             kMatrixSubgroup);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.rows, shape.n_kv_heads, shape.n_splits, {"attention_from_qkv", 0, 0});
+    if (!split) return;
+    recorder.barrier();
+    AttentionParams joined{};
+    joined.step = params.step;
+    joined.y = params.y;
+    joined.partials = params.partials;
+    joined.y_stride = params.y_stride;
+    attention_combine(recorder, joined, shape, act_type);
 }
 
 void KernelSet::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type) {

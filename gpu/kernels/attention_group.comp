@@ -2,6 +2,7 @@
 // once and multiplied on cooperative matrices. A subgroup takes 16 of a block's 64 tokens, with maxima and sums of its own, joined at the end.
 // Queries and weights are rounded to f16. Reductions and conversions are those of NV cooperative matrices 2.
 //   q, kv, y, partials  as in attention.comp; with KV8 planes as in kv8.glsl
+// With FROM_QKV each row is the only one of its sequence, and queries, key and value come from the sums of their product: see attention_qkv.glsl.
 // grid (T, K, splits); one workgroup for each row, KV head and part of the context. Moves 4 D bytes a token and KV head. Subgroups of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -11,7 +12,14 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #include "gpu/kernels/common.glsl"
+#ifdef FROM_QKV
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "gpu/kernels/attention_from_qkv.params.h"
+#define Params AttentionFromQkvParams
+#else
 #include "gpu/kernels/attention.params.h"
+#define Params AttentionParams
+#endif
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHeadDim = 64;
@@ -19,7 +27,7 @@ layout(constant_id = 3) const uint kGroup = 1;  // query heads that share a KV h
 layout(constant_id = 4) const uint kKvHeads = 1;
 layout(constant_id = 5) const uint kSplit = 0;
 layout(constant_id = 6) const uint kListed = 0;  // 1: the rows of p.single_rows
-layout(push_constant, scalar) uniform Push { AttentionParams p; };
+layout(push_constant, scalar) uniform Push { Params p; };
 
 const uint kSubgroups = kBlockTokens / 16;
 const uint kThreads = kSubgroups * 32;  // the workgroup's size
@@ -29,6 +37,9 @@ const uint kBlockWords = 2 * kBlockTokens * (kHeadDim / 8 + 1);
 const uint kStageWords = kBlockWords > kSubgroups * kOwnWords ? kBlockWords : kSubgroups * kOwnWords;
 
 #include "gpu/kernels/attention_stage.glsl"
+#ifdef FROM_QKV
+#include "gpu/kernels/attention_qkv.glsl"
+#endif
 
 shared uvec4 marks[2][kSubgroups * 16 * 4];  // maxima and sums by subgroup, 16 x 16 f32 each
 
@@ -41,18 +52,29 @@ float seen(const in uint32_t row, const in uint32_t col, const in float e, const
 void main() {
     const uint kNoLimit = 0xffffffffu, kNoPosition = 0xffffffffu;
     uint t = gl_WorkGroupID.x, n_rows = kNoLimit;
+#ifndef FROM_QKV
     if (kListed != 0) {
         if (t >= UintRef(p.step + 12).v) return;  // StepHeader.n_single_rows
         t = UintRef(p.single_rows + uint64_t(t) * 4).v;
-    } else if (gl_NumWorkGroups.x > 1) {
-        n_rows = step_n_rows(p.step);
-    }
+    } else
+#endif
+    if (gl_NumWorkGroups.x > 1) n_rows = step_n_rows(p.step);
     const uint kv_head = gl_WorkGroupID.y, first_head = kv_head * kGroup;
     const uvec4 row = step_row_begin(p.step, t);
+#ifdef FROM_QKV
+    const uint turn_begin = UintRef(p.step + kHeaderBytes + uint64_t(t) * kRowBytes + 32).v;  // StepRow.turn_begin
+    load_sums(t, kv_head);
+#endif
     // No row has this position; it is asked for so that the row is not loaded behind the wait for the number of rows.
-    if (t >= n_rows || row.y == kNoPosition) return;
+    const bool is_row = t < n_rows && row.y != kNoPosition;
+#ifndef FROM_QKV
+    if (!is_row) return;
+#endif
     const uint64_t table = p.block_tables + uint64_t(row.w) * 4;
-    const uint end = row.y + 1;  // tokens
+    const uint end = is_row ? row.y + 1 : 0;  // tokens
+#ifdef FROM_QKV
+    const Turn turn = turn_of(is_row ? turn_begin + row.y : 0, gl_LocalInvocationIndex % kKvWords);
+#endif
     const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
     uint block_idx = begin / kBlockTokens, end_block = (end + kBlockTokens - 1) / kBlockTokens;
     if (kSplit != 0) {
@@ -67,6 +89,10 @@ void main() {
         fetch(block, 0, kv_head);
         fetch(block, 1, kv_head);
     }
+#ifdef FROM_QKV
+    put_parts(turn, kv_head, row.z, block_idx < end_block && end_block * kBlockTokens >= end);
+    for (uint i = kGroup * kKvWords + gl_LocalInvocationIndex; i < 16 * kKvWords; i += kThreads) stage[i / kKvWords * kKvStride + i % kKvWords] = uvec4(0);
+#else
     // Queries; rows without a head are zero.
     for (uint i = gl_LocalInvocationIndex; i < 16 * kKvWords; i += kThreads) {
         const uint g = i / kKvWords;
@@ -74,6 +100,7 @@ void main() {
         const uvec4 words = pack8(e, 1);
         stage[g * kKvStride + i % kKvWords] = g < kGroup ? words : uvec4(0);
     }
+#endif
     barrier();
     MATRIX_A query[kMats];
     MATRIX acc[kMats];
@@ -83,7 +110,7 @@ void main() {
     }
     barrier();
     if (block_idx < end_block) {
-        put(0, kBlockTokens);
+        put(0, end - block_idx * kBlockTokens);
         put(1, end - block_idx * kBlockTokens);
         block = block_at(table, min(block_idx + 1, last_block));
     }
@@ -120,7 +147,7 @@ void main() {
         const MATRIX_A weight = MATRIX_A(score);
         [[unroll]] for (uint m = 0; m < kMats; m++) acc[m] = acc[m] * fade;
         barrier();  // everybody is done with these keys, and the values are there
-        if (more) put(0, kBlockTokens);
+        if (more) put(0, end - token0 - kBlockTokens);
         [[unroll]] for (uint m = 0; m < kMats; m++) {
             MATRIX_B value;
             coopMatLoad(value, stage, kValuesAt + mine * kKvStride + m * 2, kKvStride, gl_CooperativeMatrixLayoutRowMajor);
@@ -130,13 +157,14 @@ void main() {
         if (more) put(1, end - token0 - kBlockTokens);
     }
 
-    MATRIX sums;
-    coopMatReduceNV(sums, total, gl_CooperativeMatrixReduceRowNV, added);
+    MATRIX weights;
+    coopMatReduceNV(weights, total, gl_CooperativeMatrixReduceRowNV, added);
     barrier();
     coopMatStore(top, marks[0], gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutRowMajor);
-    coopMatStore(sums, marks[1], gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatStore(weights, marks[1], gl_SubgroupID * 64, 4, gl_CooperativeMatrixLayoutRowMajor);
     [[unroll]] for (uint m = 0; m < kMats; m++) coopMatStore(acc[m], stage, gl_SubgroupID * kOwnWords + m * 4, kOutStride, gl_CooperativeMatrixLayoutRowMajor);
     barrier();
+    if (!is_row) return;
     const uint kLanes = kHeadDim / 4;
     const uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = gl_LocalInvocationIndex; i < kGroup * kLanes; i += kThreads) {

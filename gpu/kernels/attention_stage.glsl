@@ -49,6 +49,10 @@ void fetch(uint block, uint plane, uint kv_head) {
 #endif
 }
 
+#ifdef FROM_QKV
+uvec4 own_word(uint plane, uint word);  // of the last token, which the cache need not hold yet
+#endif
+
 // Tokens from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
 void put(uint plane, uint n_tokens) {
     const uint to = plane * kValuesAt;
@@ -69,7 +73,11 @@ void put(uint plane, uint n_tokens) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
         uint token = at / kKvWords;
-        stage[to + token * kKvStride + at % kKvWords] = token < n_tokens ? held[plane][i] : uvec4(0);
+        uvec4 words = token < n_tokens ? held[plane][i] : uvec4(0);
+#ifdef FROM_QKV
+        if (token + 1 == n_tokens) words = own_word(plane, at % kKvWords);
+#endif
+        stage[to + token * kKvStride + at % kKvWords] = words;
     }
 #endif
 }

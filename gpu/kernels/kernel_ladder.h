@@ -20,6 +20,7 @@ struct KernelLadder {
 
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
+    bool attention_from_qkv = false;       // the same from the sums of the product before; only with attention_group
 
     bool has(ScalarType type) const { return coopmat[static_cast<uint32_t>(type)]; }
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }

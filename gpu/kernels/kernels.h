@@ -22,6 +22,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/attention.params.h"
+#include "gpu/kernels/attention_from_qkv.params.h"
 #include "gpu/kernels/copy_words.params.h"
 #include "gpu/kernels/decode_layers.params.h"
 #include "gpu/kernels/embed.params.h"
@@ -193,6 +194,12 @@ class KernelSet {
     // step must be in the cache. With splits this records two dispatches and the barrier between them, unless the rows are listed.
     void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
 
+    // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
+    // together do. Only where attends_from_qkv().
+    void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
+                            ScalarType act_type);
+    bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
+
     // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits
     // attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
     // Only where attends_by_tile().
@@ -289,6 +296,7 @@ class KernelSet {
     Status test_shrink(ScalarType type);
     Status test_gated_act(ScalarType type);
     Status test_attention();
+    Status test_attention_from_qkv();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);

@@ -283,6 +283,21 @@ TEST(StepState, OnlyASingleUseNamesExtras) {
     }
 }
 
+TEST(StepState, KnowsWhereEachRowIsTheOnlyOneOfItsSequence) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0, 1};
+    const std::vector<TokenId> one(1, 1), two(2, 1);
+    batch.add_rows(one, 10, blocks, kNoAdapterSlot);
+    EXPECT_TRUE(has_lone_rows(batch));
+    batch.add_rows(one, 10, std::vector<BlockId>{2}, kNoAdapterSlot);
+    batch.add_fed_back_row(1, 11, std::vector<BlockId>{3}, kNoAdapterSlot);
+    EXPECT_TRUE(has_lone_rows(batch));
+    batch.add_rows(two, 63, std::vector<BlockId>{4, 5}, kNoAdapterSlot);
+    EXPECT_FALSE(has_lone_rows(batch)) << "the second sees the first, though in another block";
+    batch.add_rows(one, 5, std::vector<BlockId>{6}, kNoAdapterSlot);
+    EXPECT_FALSE(has_lone_rows(batch));
+}
+
 TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0};

@@ -28,19 +28,21 @@ bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config,
     return kernels.can_decode_layers(shape);
 }
 
-Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
-                                                           const KvCache& kv_cache) {
+Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
+                                       const KvCache& kv_cache) {
+    const auto matrix = [&](const Matrix& m) { return merged != nullptr ? merged->address_of(m) : m.buffer.address(); };
+    const auto bias = [&](const Vector& v) { return merged != nullptr ? merged->address_of(v) : v.address(); };
     std::vector<gpu::DecodeLayer> layers;
     for (uint32_t l = 0; l < config.n_layers; ++l) {
         const LayerWeights& w = weights.layers[l];
-        layers.push_back({.qkv = w.qkv.buffer.address(),
-                          .qkv_bias = w.qkv_bias.address(),
-                          .o = w.o.buffer.address(),
-                          .o_bias = w.o_bias.address(),
-                          .gate_up = w.gate_up.buffer.address(),
-                          .gate_up_bias = w.gate_up_bias.address(),
-                          .down = w.down.buffer.address(),
-                          .down_bias = w.down_bias.address(),
+        layers.push_back({.qkv = matrix(w.qkv),
+                          .qkv_bias = bias(w.qkv_bias),
+                          .o = matrix(w.o),
+                          .o_bias = bias(w.o_bias),
+                          .gate_up = matrix(w.gate_up),
+                          .gate_up_bias = bias(w.gate_up_bias),
+                          .down = matrix(w.down),
+                          .down_bias = bias(w.down_bias),
                           .input_norm = w.input_norm.address(),
                           .post_attention_norm = w.post_attention_norm.address(),
                           .q_norm = w.q_norm.address(),
@@ -49,15 +51,21 @@ Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, 
                           .window = config.sliding_windows[l],
                           .pad = 0});
     }
-    auto made = std::make_unique<DecodeLayers>();
     const std::span<const std::byte> bytes = std::as_bytes(std::span(layers));
-    TRY_ASSIGN(made->table_, device.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "decode layers"));
+    TRY_ASSIGN(gpu::Buffer table, device.create_buffer(bytes.size(), gpu::MemoryKind::kDeviceLocal, "decode layers"));
+    TRY(device.uploader().upload(table, 0, bytes));
+    return table;
+}
+
+Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
+                                                           const KvCache& kv_cache) {
+    auto made = std::make_unique<DecodeLayers>();
+    TRY_ASSIGN(made->table_, decode_layer_table(device, config, weights, nullptr, kv_cache));
     TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
     TRY_ASSIGN(made->given_up_, device.create_buffer(sizeof(uint32_t), gpu::MemoryKind::kHostReadback, "decode given up"));
     const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
     TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
     const gpu::DecodeSync nobody{};
-    TRY(device.uploader().upload(made->table_, 0, bytes));
     TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));
     TRY(device.uploader().upload(made->sync_, 0, std::as_bytes(std::span(&nobody, 1))));
     std::memset(made->given_up_.mapped().data(), 0, sizeof(uint32_t));

@@ -20,14 +20,18 @@ bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config,
 
 constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch
 
+// DecodeLayer[n_layers] of the model's own weights, or with the merged ones where these change them. Handed to the uploader. The addresses must
+// be known, the weights need not have arrived. Any thread.
+Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
+                                       const KvCache& kv_cache);
+
 // Engine thread only.
 class DecodeLayers {
   public:
-    // The addresses must be known, the weights need not have arrived.
     static Result<std::unique_ptr<DecodeLayers>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights,
                                                         const KvCache& kv_cache);
 
-    gpu::DeviceAddress table() const { return table_.address(); }  // DecodeLayer[n_layers]
+    gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }
     gpu::DeviceAddress sync() const { return sync_.address(); }
     gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
@@ -35,7 +39,7 @@ class DecodeLayers {
     bool given_up() const;
 
   private:
-    gpu::Buffer table_;     // DecodeLayer[n_layers]
+    gpu::Buffer table_;
     gpu::Buffer channels_;  // u64[decode_channel_words()]
     gpu::Buffer sync_;      // DecodeSync
     gpu::Buffer given_up_;  // u32, in host memory

@@ -246,7 +246,8 @@ Status Executor::submit(const StepBatch& batch) {
                   .n_state_bytes = step_state_bytes(batch, shape),
                   .n_outputs = batch.n_outputs(),
                   .n_masks = batch.n_masks(),
-                  .is_drawn = batch.n_masks() == 0};
+                  .is_drawn = batch.n_masks() == 0,
+                  .merged = batch.is_merged() ? it.merged : nullptr};
     TRY_ASSIGN(const gpu::CommandBuffer* step, it.recording_for(next));
     for (uint32_t i = 0; i < batch.n_outputs(); ++i) {
         if (batch.outputs()[i].want_hidden) next.hidden_outputs.push_back(i);
@@ -318,6 +319,11 @@ Result<std::shared_ptr<const MergedWeights>> Executor::merge(std::span<const Lor
     std::vector<MergeTerm> terms;
     for (const LoraUse& use : uses) terms.push_back({&impl_->lora_table->adapter(use.slot), use.scale});
     TRY_ASSIGN(std::unique_ptr<MergedWeights> merged, impl_->transform->merge(terms));
+    if (impl_->decode_layers) {
+        TRY_ASSIGN(gpu::Buffer table, decode_layer_table(impl_->device, impl_->config, impl_->weights, merged.get(), impl_->kv_cache));
+        TRY(impl_->device.uploader().finish());
+        merged->set_decode_table(std::move(table));
+    }
     return std::shared_ptr<const MergedWeights>(std::move(merged));
 }
 

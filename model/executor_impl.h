@@ -58,8 +58,12 @@ struct InFlight {
     bool is_drawn = true;  // else it waits for submit_draw()
     bool is_one_recording = false;  // RingSlot::whole_steps
 
-    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only the shortest steps notice.
-    static bool can_be_one_recording(const StepShape& shape) { return shape.one_dispatch && shape.part == StepPart::kWhole && shape.output_bucket > 0; }
+    std::shared_ptr<const MergedWeights> merged = nullptr;  // that it runs on, if it does
+    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only the shortest steps notice. Those on
+    // merged weights go with these: Executor::use_merged.
+    static bool can_be_one_recording(const StepShape& shape) {
+        return shape.one_dispatch && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
+    }
 };
 
 struct Executor::Impl {

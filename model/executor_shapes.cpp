@@ -73,7 +73,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     }
     // The kernels of the extras read the rows' uses, which the plain level does not write.
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
-    const bool decodes = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras && shape.weight_set == 0;
+    const bool decodes = decode_works && shape.row_bucket == 1 && shape.lora == gpu::LoraLevel::kNone && !shape.extras &&
+                         (shape.weight_set == 0 || merged->decode_table() != nullptr);
     shape.one_dispatch = decodes && n_context <= options.one_dispatch_context_max;
     shape.apart = decodes && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);

@@ -132,7 +132,7 @@ class Pass {
 
     gpu::DecodeLayersParams decode_params(uint32_t first_layer, uint32_t n_layers) const {
         return {.step = step_,
-                .layers = context_.decode_layers->table() + first_layer * sizeof(gpu::DecodeLayer),
+                .layers = context_.decode_table(shape_.weight_set) + first_layer * sizeof(gpu::DecodeLayer),
                 .block_tables = step_ + layout_.block_tables,
                 .rope = context_.rope_table,
                 .x = scratch_.x.address(),

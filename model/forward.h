@@ -38,6 +38,9 @@ struct ForwardContext {
     gpu::DeviceAddress address_of(const Vector& bias, uint8_t weight_set) const {
         return weight_set != 0 ? merged->address_of(bias) : bias.address();
     }
+    gpu::DeviceAddress decode_table(uint8_t weight_set) const {
+        return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();
+    }
 };
 
 // Records one step of this shape. The step state must be in place before it runs; results are in scratch.results after it.

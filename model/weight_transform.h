@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gpu/device.h"
@@ -33,12 +35,17 @@ class MergedWeights {
     gpu::DeviceAddress address_of(const Matrix& pristine) const;
     gpu::DeviceAddress address_of(const Vector& pristine) const;
 
+    // decode_layer_table() with these; null where the model is not made for it.
+    const gpu::Buffer* decode_table() const { return decode_table_ ? &*decode_table_ : nullptr; }
+    void set_decode_table(gpu::Buffer table) { decode_table_ = std::move(table); }  // before anybody else knows them
+
     uint64_t device_bytes() const { return device_bytes_; }
     double gpu_ms() const { return gpu_ms_; }  // that the merge took on the device
 
   private:
     friend class WeightTransform;
     std::map<const void*, gpu::Buffer> copies_;  // by address of the pristine Matrix or Vector
+    std::optional<gpu::Buffer> decode_table_;
     uint64_t device_bytes_ = 0;
     double gpu_ms_ = 0.0;
 };

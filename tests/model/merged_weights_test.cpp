@@ -185,6 +185,62 @@ TEST_F(MergedWeightsOnce, StepsInFlightKeepTheWeightsTheyWereSubmittedWith) {
     }
 }
 
+// One row in one dispatch, and behind a longer context in one for each layer.
+TEST_F(MergedWeightsOnce, RunInOneDispatchAsThePristineOnesDo) {
+    const std::vector<LoraUse> uses = {{0, 1.0f}};
+    const auto row_by_row = [&](gpu::PersistentDecode decode, uint32_t context_max, bool is_merged, uint32_t& n_dispatches) {
+        load("qwen2-tied", {.one_dispatch_context_max = context_max, .decode = decode});
+        executor_->use_merged(merge(uses));
+        std::vector<float> all;
+        const BlockId block{0};
+        for (uint32_t position = 0; position < tokens_.size(); ++position) {
+            StepBatch batch;
+            if (is_merged) batch.set_merged();
+            batch.add_output(batch.add_rows({&tokens_[position], 1}, position, {&block, 1}, RowAdapters{is_merged ? uses : std::vector<LoraUse>()}), true);
+            EXPECT_TRUE(executor_->submit(batch).ok());
+            const auto output = executor_->finish();
+            EXPECT_TRUE(output.ok());
+            all.insert(all.end(), output->logits(0).begin(), output->logits(0).end());
+            n_dispatches = output->n_dispatches;
+        }
+        return all;
+    };
+    uint32_t n_separate = 0, n_one = 0, n_apart = 0, n_pristine = 0;
+    const auto want = row_by_row(gpu::PersistentDecode::kOff, kOneDispatchContextMax, true, n_separate);
+    const auto one = row_by_row(gpu::PersistentDecode::kOn, kOneDispatchContextMax, true, n_one);
+    const auto apart = row_by_row(gpu::PersistentDecode::kOn, 1, true, n_apart);
+    const auto pristine = row_by_row(gpu::PersistentDecode::kOn, kOneDispatchContextMax, false, n_pristine);
+    EXPECT_LE(error(one, want), merged_error_max(gpu::ScalarType::kF16));
+    EXPECT_LE(error(apart, want), merged_error_max(gpu::ScalarType::kF16));
+    EXPECT_GT(error(pristine, want), 0.1) << "the adapter does too little to test anything";
+    EXPECT_LT(n_one, n_apart);
+    EXPECT_LT(n_apart, n_separate);
+}
+
+TEST_F(MergedWeightsOnce, StepsThatAreComputedAgainKeepTheWeightsTheyWereSubmittedWith) {
+    const auto generate = [&](uint64_t fault_step) {
+        load("qwen2-tied", {.decode = gpu::PersistentDecode::kOn, .decode_fault_step = fault_step});
+        const auto merged = merge({{0, 1.0f}}), other = merge({{2, 1.0f}});
+        const BlockId block{0};
+        std::vector<float> all;
+        for (uint32_t position = 0; position < tokens_.size(); ++position) {
+            executor_->use_merged(merged);
+            StepBatch batch;
+            batch.set_merged();
+            batch.add_output(batch.add_rows({&tokens_[position], 1}, position, {&block, 1}, 0), true);
+            EXPECT_TRUE(executor_->submit(batch).ok());
+            executor_->use_merged(other);  // while it runs
+            const auto output = executor_->finish();
+            EXPECT_TRUE(output.ok());
+            all.insert(all.end(), output->logits(0).begin(), output->logits(0).end());
+        }
+        EXPECT_EQ(executor_->decodes_in_one_dispatch(), fault_step == 0);
+        return all;
+    };
+    const auto want = generate(0);
+    EXPECT_LE(error(generate(3), want), merged_error_max(gpu::ScalarType::kF16));
+}
+
 TEST_F(MergedWeightsOnce, AreMadeByOtherThreadsWhileStepsGoOn) {
     load("qwen2-tied");
     const auto base = logits({}, false), adapted = logits({{3, 1.0f}}, false);

@@ -135,17 +135,20 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
 // Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
 std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
-    const auto insert = [&](StepShape shape, bool lone_rows) {
-        shape.lone_rows = lone_rows && takes_lone_rows(shape);
+    // A few rows may be decodes, each of a sequence of its own, or the end of a prompt among them.
+    const auto insert = [&](StepShape shape) {
+        shape.lone_rows = takes_lone_rows(shape);
+        shapes.insert(shape);
+        if (shape.row_bucket == 1) return;
+        shape.lone_rows = false;
         shapes.insert(shape);
     };
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
-        const bool lone_rows = n_outputs == n_rows;  // else of a prompt
         for (const gpu::LoraLevel lora : kLoraLevels) {
             for (const bool rules : {false, true}) {
                 insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
-                        .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules}, lone_rows);
+                        .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
             }
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) {
                 shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
@@ -157,8 +160,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                         shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .rules = rules, .one_dispatch = true});
                     }
                     if (n_context <= options.one_dispatch_context_max) continue;
-                    insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true},
-                           true);
+                    insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true});
                 }
             }
         }
@@ -193,7 +195,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     }
     // The pipelines of what only some requests want.
     const uint32_t n_rows = bucket_for(1);
-    insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true}, true);
+    insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .changes = true, .logprobs = true});
     shapes.insert({.row_bucket = n_rows, .output_bucket = n_rows, .rules = true, .part = StepPart::kDraw});
     return {shapes.begin(), shapes.end()};
 }

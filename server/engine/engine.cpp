@@ -105,12 +105,11 @@ void Engine::rest() {
     rested_s_ = 0;
     if (in_flight_.size() != 1 || !may_plan()) return;
     const Flight& flight = in_flight_.front();
-    const double seconds = flight.has_decodes() ? step_times_.expected(flight.metrics.n_rows, flight.prompts)
-                                                : step_times_.expected_alone(flight.n_prompt_rows, flight.prompt_context);
     const std::chrono::duration<double> gone = time_now() - std::max(flight.submitted, last_finish_);
-    const double rest_s = plan_ahead_.rest_s(seconds, gone.count());
+    const double rest_s = plan_ahead_.rest_s(flight.kind, gone.count());
     if (rest_s <= 0) return;
     publish();
+    update_gauges();
     queue_.rest(std::chrono::duration<double>(rest_s));
     rested_s_ = rest_s;
 }
@@ -322,6 +321,7 @@ Status Engine::submit_step() {
     flight.metrics.is_masked = flight.n_masks > 0;
     flight.metrics.is_ahead = !in_flight_.empty();
     if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
+    flight.kind = {model::bucket_for(batch_.n_rows()), flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1, !adapters.empty()};
     flight.planned = planned_;
     flight.submitted = time_now();
     {

@@ -114,7 +114,7 @@ class Engine {
     // The device gave up; every stream has its error. The process should end for its supervisor.
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
-    // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step and what is posted.
+    // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step, a rest before it (plan_ahead.h) and what is posted.
     Heartbeat heartbeat() const { return pulse_.read(); }
 
     // Any thread: runs the task on the engine's thread between two steps. After the last step it is
@@ -151,8 +151,6 @@ class Engine {
         int32_t mask = -1;  // index in the batch's masks
     };
     struct Flight {
-        bool has_decodes() const { return metrics.n_rows > metrics.n_prefill_rows; }
-
         std::vector<Planned> planned;
         uint32_t n_outputs = 0;
         uint32_t n_masks = 0;
@@ -161,6 +159,7 @@ class Engine {
         StepTimes::Prompts prompts;
         uint32_t prompt_context = 0;  // the longest that a row of a prompt sees
         double n_prompt_rows = 0;     // without decodes: that cost what its rows do, if all saw so much
+        PlanAhead::Kind kind;
         Metrics::Step metrics;
         std::chrono::steady_clock::time_point submitted;
     };

@@ -21,8 +21,7 @@ Status Engine::finish_step() {
     TRY(prepare_draw());
     const Clock::time_point begin = time_now();
     TRY_ASSIGN(StepResult result, runner_.finish());
-    const bool was_ahead = in_flight_.size() > 1 && !in_flight_.back().is_disturbed;
-    if (rested_s_ > 0 && was_ahead) plan_ahead_.observe(rested_s_, seconds_between(begin, time_now()));
+    const double waited_s = seconds_between(begin, time_now());
     Flight flight = std::move(in_flight_.front());
     in_flight_.pop_front();
     ++n_finished_;
@@ -49,9 +48,10 @@ Status Engine::finish_step() {
     }
     flight.metrics.seconds = seconds_between(std::max(flight.submitted, last_finish_), now);
     last_finish_ = now;
-    if (flight.is_disturbed) {
+    const double rested_s = in_flight_.empty() ? 0 : rested_s_;
+    if (flight.is_disturbed || !plan_ahead_.observe(flight.kind, flight.metrics.seconds, rested_s, waited_s)) {
         // Nothing is learned from it.
-    } else if (flight.has_decodes()) {
+    } else if (flight.metrics.n_rows > flight.metrics.n_prefill_rows) {
         step_times_.observe(flight.metrics.n_rows, flight.prompts, flight.metrics.seconds);
     } else {
         step_times_.observe_alone(flight.n_prompt_rows, flight.prompt_context, flight.metrics.seconds);

@@ -3,31 +3,64 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
 
 namespace lorad::server {
 
 class PlanAhead {
   public:
-    // Before a step is made: how long that can wait. expected_s: what the step in flight takes, 0 if unknown; gone_s: how much of it is over.
-    double rest_s(double expected_s, double gone_s) const {
-        return std::max(expected_s - gone_s - std::max(ahead_s_, kShare * expected_s), 0.0);
+    // Steps that take about the same time.
+    struct Kind {
+        uint32_t n_rows = 0;         // as recordings have them
+        uint32_t context_class = 0;  // of the rows of prompts: each has contexts twice as long as the one before; 0: no such rows
+        bool has_adapters = false;
+
+        auto operator<=>(const Kind&) const = default;
+    };
+
+    // Before a step is made: how long that can wait, while a step is in flight of which gone_s are over.
+    double rest_s(const Kind& in_flight, double gone_s) const {
+        const double expected_s = least(in_flight);
+        return std::clamp(expected_s - gone_s - std::max(ahead_s_, kShare * expected_s), 0.0, kMostSeconds);
     }
 
-    // How long the device still worked on a step when the next one had been submitted after a rest. What steps take would not show that a
-    // rest was too long: then they look slower than they are, and the next rest would be longer.
-    void observe(double rested_s, double waited_s) {
-        if (waited_s >= kLeastSeconds / 4) {
-            ahead_s_ = std::max(ahead_s_ * kDecay, kLeastSeconds);
-        } else {
-            ahead_s_ = std::min(std::max(2 * ahead_s_, ahead_s_ + rested_s / 2), kMostSeconds);
+    // After every step that is done. rested_s: for how long the next one was put off while it ran, or 0; waited_s: how long the device still
+    // worked on it when that had been submitted. False where that was nothing: the rest was too long, and what the step took is not known.
+    bool observe(const Kind& kind, double seconds, double rested_s, double waited_s) {
+        if (rested_s > 0 && waited_s < kLeastSeconds / 4) {
+            ahead_s_ = std::max(2 * ahead_s_, ahead_s_ + rested_s / 2);
+            return false;
         }
+        ahead_s_ = std::max(ahead_s_ * kDecay, kLeastSeconds);
+        Last& last = taken_[kind];
+        last.seconds[last.n++ % kLast] = seconds;
+        return true;
     }
 
   private:
-    static constexpr double kLeastSeconds = 0.002, kMostSeconds = 0.2;
+    static constexpr double kLeastSeconds = 0.002;
+    static constexpr double kMostSeconds = 0.1;  // of one rest, in which nobody looks whether the device still works
     static constexpr double kShare = 0.1;  // of a step: it does not take the same each time
     static constexpr double kDecay = 0.99;
+    static constexpr size_t kLast = 4;
 
+    struct Last {
+        std::array<double, kLast> seconds{};
+        size_t n = 0;
+    };
+
+    // What the shortest of the last few steps took; 0 where there were fewer.
+    double least(const Kind& kind) const {
+        const auto known = taken_.find(kind);
+        return known == taken_.end() || known->second.n < kLast ? 0 : *std::ranges::min_element(known->second.seconds);
+    }
+
+    std::map<Kind, Last> taken_;  // some hundreds at most, as there are few sizes
     double ahead_s_ = kLeastSeconds;
 };
 

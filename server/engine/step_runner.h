@@ -32,7 +32,8 @@ class StepRunner {
     // either call is final, the device is not used again; but for submit's kOutOfMemory, which says that there was no memory
     // to make this step: nothing of it was run, those in flight go on, and others may follow.
     virtual Status submit(const model::StepBatch& batch) = 0;
-    virtual Result<StepResult> finish() = 0;  // of the oldest step in flight
+    // Of the oldest step in flight. Does next to nothing after its wait: the engine takes the time of it for the device's (plan_ahead.h).
+    virtual Result<StepResult> finish() = 0;
     // A batch with masks is only begun by submit(). They are then written, by any threads: one after
     // the other, all of one size, a bit for each token. submit_draw() lets the step's outputs be
     // chosen; before it nothing else is submitted or, of this step, finished. True where the device

@@ -101,18 +101,7 @@ class StepTimes {
         return sizes_[next] - n_decodes;
     }
 
-    // What a step will take if it takes as long as the least of the last one and the median of the last few; 0 where that is not known.
-    double expected(uint32_t n_rows, const Prompts& prompts) const {
-        if (prompts.n_rows == 0) return quiet_.known() ? std::min(quiet_.value(), last_quiet_) : 0;
-        const size_t i = sizes_.index_of(n_rows);
-        const Timed* timed = i == sizes_.n() ? nullptr : shorter(sized_[i], class_of(prompts.most_context));
-        return timed != nullptr ? timed->seconds.value() : 0;
-    }
-    // The same of a step of prompts alone; n_rows as observe_alone() has them.
-    double expected_alone(double n_rows, uint32_t context) const {
-        const Recent* row = shorter(alone_rows_, class_of(context));
-        return row != nullptr ? n_rows * row->value() : 0;
-    }
+    static uint32_t class_of(uint32_t context) { return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1); }
 
     static constexpr uint32_t kAloneRowsMin = 64;     // fewer cost the prompt more than they help others: the weights are read for them all the same
     static constexpr uint32_t kAloneRowsFirst = 256;  // before anything is known
@@ -152,9 +141,6 @@ class StepTimes {
     static constexpr size_t kTrials = 3;                          // that show that a size is too slow
     static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
 
-    static uint32_t class_of(uint32_t context) {
-        return std::min(uint32_t(std::bit_width(context / kFirstClass)), kClasses - 1);
-    }
     template <typename T>
     using ByClass = std::array<T, kClasses>;
     // Of the class, or of the next shorter context that is known.

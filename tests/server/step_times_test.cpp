@@ -343,26 +343,5 @@ TEST(StepTimes, RowsOfSeveralContextsAreCountedByWhatTheyCost) {
     EXPECT_NEAR(times.n_equivalent(64, 16000, 16000), 64.0, 0.01);
 }
 
-TEST(StepTimes, ExpectsWhatSuchStepsTook) {
-    StepTimes times = times_of(1.7);
-    EXPECT_EQ(times.expected(kDecodes, {}), 0);
-    EXPECT_EQ(times.expected(64, {56, 0, 0}), 0);
-    EXPECT_EQ(times.expected_alone(1024, 0), 0);
-    for (int i = 0; i < 20; ++i) {
-        times.observe(kDecodes, {}, kQuiet);
-        times.observe(64, {56, 100, 200}, 0.014);
-        times.observe(64, {56, 5000, 6000}, 0.015);
-        times.observe_alone(1024, 100, 1024 * kRow);
-    }
-    EXPECT_EQ(times.expected(kDecodes, {}), kQuiet);
-    EXPECT_EQ(times.expected(60, {52, 0, 0}), 0.014);
-    EXPECT_EQ(times.expected(64, {56, 0, 5500}), 0.015);
-    EXPECT_NEAR(times.expected_alone(512, 3000), 512 * kRow, 1e-9) << "the next shorter context";
-    times.observe(2, {}, kQuiet / 4);
-    EXPECT_EQ(times.expected(2, {}), kQuiet / 4) << "fewer decodes at once";
-    times.observe(kDecodes, {}, kQuiet * 5);
-    EXPECT_EQ(times.expected(kDecodes, {}), kQuiet) << "one slow step";
-}
-
 }  // namespace
 }  // namespace lorad::server

@@ -72,7 +72,8 @@ class AttentionFromQkv : public KernelTest {
         Buffer q_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_)), k_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_));
         Buffer kv_apart = input(halves), kv = input(halves), q = poisoned(uint64_t{c.bucket} * q_width * 4);
         Buffer y_apart = poisoned(uint64_t{c.bucket} * y_stride * 4), y = poisoned(uint64_t{c.bucket} * y_stride * 4);
-        Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
+        const uint64_t partial_bytes = KernelSet::attention_partial_bytes(shape) + 16;
+        Buffer partials_apart = poisoned(partial_bytes), partials = poisoned(partial_bytes);
 
         const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
         QkvPostParams post{};
@@ -88,7 +89,7 @@ class AttentionFromQkv : public KernelTest {
         post.split_stride = capacity * sums_stride;
         post.q_stride = q_width;
         post.eps = 1e-6f;
-        const AttentionParams attention{step.address(), tables_buffer.address(), q.address(), kv_apart.address(), y_apart.address(), partials.address(),
+        const AttentionParams attention{step.address(), tables_buffer.address(), q.address(), kv_apart.address(), y_apart.address(), partials_apart.address(),
                                         0, 0, q_width, y_stride, c.window, scale, c.softcap, 0};
         execute([&](Recorder& recorder) {
             kernels_->qkv_post(recorder, post, qkv);
@@ -122,6 +123,7 @@ TEST_F(AttentionFromQkv, EqualsBothKernels) {
         check({head_dim, 7, 4, {130, 5, 700}, 3, 7, 1, 0, true});
         check({head_dim, 4, 2, {127, 128, 1000}, 4, 2, 1, 0, true, true});
     }
+    for (const uint32_t head_dim : {16u, 32u}) check({head_dim, 3, 2, {5, 64, 200}, 4, 2, 2, 0, true, true});
     for (const uint32_t group : {3u, 5u, 8u, 16u}) check({128, group, 2, {5, 130}, 2, 3});
     check({64, 7, 2, {300}, 1, 4, 1, 0, false, true, 0, 0, 0, Type::kF16});
     check({128, 7, 4, {300, 301}, 2, 1, 1, 0, true, false, 0, 0, 0, Type::kBf16});
@@ -140,6 +142,7 @@ TEST_F(AttentionFromQkv, TurnsOnlyTheRotaryPartAndFromTheRowsTable) {
 
 TEST_F(AttentionFromQkv, SeesOnlyItsWindowAndCapsScores) {
     for (const uint32_t window : {1u, 7u, 64u, 100u}) check({128, 4, 2, {0, 63, 64, 100, 300}, 5, 1, 1, 0, true, false, window});
+    for (const uint32_t window : {40u, 200u, 1000u}) check({128, 4, 2, {10, 700, 2000}, 3, 2, 8, 0, true, false, window});
     check({64, 2, 2, {3, 150}, 2, 1, 2, 0, false, false, 0, 1.5f});
 }
 

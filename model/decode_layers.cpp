@@ -30,19 +30,17 @@ bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config,
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
                                        const KvCache& kv_cache) {
-    const auto matrix = [&](const Matrix& m) { return merged != nullptr ? merged->address_of(m) : m.buffer.address(); };
-    const auto bias = [&](const Vector& v) { return merged != nullptr ? merged->address_of(v) : v.address(); };
     std::vector<gpu::DecodeLayer> layers;
     for (uint32_t l = 0; l < config.n_layers; ++l) {
         const LayerWeights& w = weights.layers[l];
-        layers.push_back({.qkv = matrix(w.qkv),
-                          .qkv_bias = bias(w.qkv_bias),
-                          .o = matrix(w.o),
-                          .o_bias = bias(w.o_bias),
-                          .gate_up = matrix(w.gate_up),
-                          .gate_up_bias = bias(w.gate_up_bias),
-                          .down = matrix(w.down),
-                          .down_bias = bias(w.down_bias),
+        layers.push_back({.qkv = address_of(w.qkv, merged),
+                          .qkv_bias = address_of(w.qkv_bias, merged),
+                          .o = address_of(w.o, merged),
+                          .o_bias = address_of(w.o_bias, merged),
+                          .gate_up = address_of(w.gate_up, merged),
+                          .gate_up_bias = address_of(w.gate_up_bias, merged),
+                          .down = address_of(w.down, merged),
+                          .down_bias = address_of(w.down_bias, merged),
                           .input_norm = w.input_norm.address(),
                           .post_attention_norm = w.post_attention_norm.address(),
                           .q_norm = w.q_norm.address(),

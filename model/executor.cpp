@@ -378,7 +378,7 @@ Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& wha
         else batch.add_output(added, choice_rule(what.sampling, n_context));
     }
     const StepShape shape = it.shape_of(batch);
-    TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true));
+    TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true, nullptr));
     std::vector<gpu::DispatchTime> times;
     for (uint32_t repeat = 0; repeat <= n_repeats; ++repeat) {
         TRY_ASSIGN(const uint64_t value, it.run(batch, shape, &step));

@@ -34,10 +34,8 @@ Status Executor::Impl::redo_in_flight() {
         step.shape.one_dispatch = step.shape.apart = step.is_one_recording = false;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
-        const std::shared_ptr<const MergedWeights> current = std::exchange(merged, step.merged ? step.merged : merged);
-        Result<gpu::CommandBuffer> made = record_step(step.shape, false);
-        merged = current;
-        TRY_ASSIGN(const gpu::CommandBuffer recording, std::move(made));
+        TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
+        ++n_recordings;
         TRY(replay(step, recording));
         if (step.n_masks > 0 && step.is_drawn) TRY(replay_draw(step));
         TRY(device.compute_queue().wait(step.value));

@@ -128,8 +128,8 @@ struct Executor::Impl {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }
     StepShape shape_of(const StepBatch& batch) const;
-    Status record_pass(gpu::Recorder& recorder, const StepShape& shape);
-    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps);
+    Status record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights);
+    Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights);  // these: of weight set 1
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;

@@ -40,8 +40,8 @@ bool Executor::Impl::gates_few_runs(uint32_t row_bucket) const {
 
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
-    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras && shape.lora == gpu::LoraLevel::kNone &&
-           kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket}), attention_shape(config, shape));
+    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras &&
+           kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = shape.lora}), attention_shape(config, shape));
 }
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
@@ -84,17 +84,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     return shape;
 }
 
-Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape) {
-    const ForwardContext context{*kernels, config, weights, merged.get(), kv_cache, scratch, *lora_table, rope_table.address(),
+Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
+    const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, scratch, *lora_table, rope_table.address(),
                                  host_logits.address(), decode_layers.get()};
     return record_forward(recorder, context, shape);
 }
 
 // Thread-safe, as recording is.
-Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps) {
+Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights) {
     // Behind the first part of a step comes the copy of its masks.
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = timestamps, .ends_open = shape.part == StepPart::kForward}));
-    TRY(record_pass(recorder, shape));
+    TRY(record_pass(recorder, shape, merged_weights));
     return std::move(recorder).end();
 }
 
@@ -104,7 +104,7 @@ Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, con
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
     record_prelude(recorder, slot, kStepStateBytesMin);
     recorder.barrier();
-    TRY(record_pass(recorder, shape));
+    TRY(record_pass(recorder, shape, nullptr));
     recorder.barrier();
     record_epilogue(recorder, slot, shape.logprobs);
     TRY(kernels->status());
@@ -113,7 +113,7 @@ Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, con
 
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& shape) {
     if (const gpu::CommandBuffer* known = recordings.find(shape)) return known;
-    TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false));
+    TRY_ASSIGN(gpu::CommandBuffer made, record_step(shape, false, merged.get()));
     ++n_recordings;
     return recordings.insert(shape, std::move(made));
 }
@@ -208,7 +208,7 @@ Status Executor::Impl::warm_up() {
     std::atomic<size_t> next{0};
     const auto work = [&] {
         for (size_t i = next++; i < shapes.size(); i = next++) {
-            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false));
+            made[i].emplace(InFlight::can_be_one_recording(shapes[i]) ? record_whole_step(ring[0], shapes[i]) : record_step(shapes[i], false, nullptr));
         }
     };
     std::vector<std::thread> threads;

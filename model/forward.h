@@ -31,12 +31,10 @@ struct ForwardContext {
     gpu::DeviceAddress host_logits;  // [readback][V] f32
     const DecodeLayers* decode_layers;  // of shapes with one_dispatch or apart
 
-    // Where steps of a weight set (StepShape) read a matrix, or a bias: 0 where there is none.
-    gpu::DeviceAddress address_of(const Matrix& matrix, uint8_t weight_set) const {
-        return weight_set != 0 ? merged->address_of(matrix) : matrix.buffer.address();
-    }
-    gpu::DeviceAddress address_of(const Vector& bias, uint8_t weight_set) const {
-        return weight_set != 0 ? merged->address_of(bias) : bias.address();
+    // Where steps of a weight set (StepShape) read a matrix or a bias.
+    template <typename MatrixOrVector>
+    gpu::DeviceAddress address_of(const MatrixOrVector& weights_of, uint8_t weight_set) const {
+        return model::address_of(weights_of, weight_set != 0 ? merged : nullptr);
     }
     gpu::DeviceAddress decode_table(uint8_t weight_set) const {
         return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();

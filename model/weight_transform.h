@@ -50,6 +50,14 @@ class MergedWeights {
     double gpu_ms_ = 0.0;
 };
 
+// Where to read a matrix, or a bias (0 where there is none): of the merged weights, or of the model's own without them.
+inline gpu::DeviceAddress address_of(const Matrix& matrix, const MergedWeights* merged) {
+    return merged != nullptr ? merged->address_of(matrix) : matrix.buffer.address();
+}
+inline gpu::DeviceAddress address_of(const Vector& bias, const MergedWeights* merged) {
+    return merged != nullptr ? merged->address_of(bias) : bias.address();
+}
+
 // Any thread; calls take turns. The work runs on the compute queue between the steps, in pieces of a layer, at most two of them
 // submitted at a time: a step waits for a fraction of a millisecond, whatever the size of the model.
 class WeightTransform {

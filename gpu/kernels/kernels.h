@@ -87,7 +87,7 @@ struct KernelSetOptions {
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     // To compare, in benchmarks and tests.
-    bool lora_on_matrices = true;     // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
+    bool lora_on_matrices = true;  // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
     TileAttention tile_attention = TileAttention::kAuto;
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step

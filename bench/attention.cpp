@@ -43,6 +43,9 @@ TileAttention kind_of(const std::string& name) {
 
 class AttentionBench {
   public:
+    static constexpr uint64_t kCacheBytesMax = uint64_t{4} << 30;  // of all layers of a case, but where two need more
+    static constexpr uint64_t kFillBlocks = 1024;  // of random values, again and again
+
     AttentionBench(gpu::Device& device, const Options& options, Results& results) : device_(device), options_(options), results_(results) {
         kv_type_ = options.kv == "int8" ? KvType::kInt8 : KvType::kF16;
         portable_ = must(gpu::KernelSet::create(device, {.path = gpu::KernelPath::kPortable, .kv_type = kv_type_}));
@@ -51,10 +54,12 @@ class AttentionBench {
         for (const std::vector<uint32_t>* list : {&options.rows, &options.decodes}) {
             for (const uint32_t n : *list) n_rows_max_ = std::max(n_rows_max_, n);
         }
-        n_blocks_ = gpu::round_up(n_context_max_, gpu::kBlockTokens) / gpu::kBlockTokens;
-        layer_bytes_ = uint64_t{n_blocks_} * 2 * options.n_kv_heads * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
+        const uint32_t n_decodes_max = options.decodes.empty() ? 1 : std::max(1u, *std::max_element(options.decodes.begin(), options.decodes.end()));
+        block_bytes_ = uint64_t{2} * options.n_kv_heads * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
+        const uint64_t largest_bytes = uint64_t{n_decodes_max} * blocks_of(n_context_max_) * block_bytes_;  // of a layer
+        cache_bytes_ = std::min(largest_bytes * options.layers, std::max(kCacheBytesMax / block_bytes_ * block_bytes_, 2 * largest_bytes));
         const uint64_t q_bytes = uint64_t{n_rows_max_ + gpu::kSlackRows} * stride() * 4;
-        kv_ = must(device.create_buffer(layer_bytes_ * options.layers, MemoryKind::kDeviceLocal, "kv"));
+        kv_ = must(device.create_buffer(cache_bytes_, MemoryKind::kDeviceLocal, "kv"));
         q_ = must(device.create_buffer(q_bytes, MemoryKind::kDeviceLocal, "q"));
         y_ = must(device.create_buffer(q_bytes, MemoryKind::kDeviceLocal, "y"));
         y_host_ = must(device.create_buffer(q_bytes, MemoryKind::kHostReadback, "y"));
@@ -103,10 +108,12 @@ class AttentionBench {
     struct Step {
         Buffer state;  // header, rows, table, tiles
         uint64_t table = 0, tiles = 0;
-        uint32_t rows = 0, context = 0;
+        uint32_t rows = 0, context = 0, n_layers = 0;
+        uint64_t layer_bytes = 0;
         double pairs = 0;  // of rows and tokens that they see
     };
 
+    static uint32_t blocks_of(uint32_t context) { return gpu::round_up(context, gpu::kBlockTokens) / gpu::kBlockTokens; }
     uint32_t stride() const { return gpu::padded(options_.n_heads * options_.head_dim); }
 
     gpu::KernelSet* kernels_of(TileAttention kind, uint32_t heads) {
@@ -118,15 +125,17 @@ class AttentionBench {
     // Scores of a few units, so that some tokens count more than others.
     void fill() {
         std::mt19937 random(3);
-        std::vector<uint16_t> layer(layer_bytes_ / 2);
+        std::vector<uint16_t> some(std::min(cache_bytes_, kFillBlocks * block_bytes_) / 2);
         const bool bytes = kv_type_ == KvType::kInt8;
         const uint32_t plane = gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options_.head_dim) / 2, values = gpu::kBlockTokens * options_.head_dim / 2;
-        for (size_t i = 0; i < layer.size(); i++) {
+        for (size_t i = 0; i < some.size(); i++) {
             const auto bits = static_cast<uint32_t>(random());
             const auto half = static_cast<uint16_t>((bits & 0x8000u) | (12 + (bits >> 16) % 4) << 10 | (bits & 0x3ffu));
-            layer[i] = !bytes ? half : i % plane < values ? static_cast<uint16_t>(bits) : static_cast<uint16_t>(0x3c00u | (bits & 0x3ffu));
+            some[i] = !bytes ? half : i % plane < values ? static_cast<uint16_t>(bits) : static_cast<uint16_t>(0x3c00u | (bits & 0x3ffu));
         }
-        for (uint32_t l = 0; l < options_.layers; l++) stop_on_error(device_.uploader().upload(kv_, l * layer_bytes_, std::as_bytes(std::span(layer))));
+        const auto part = std::as_bytes(std::span(some));
+        for (uint64_t at = 0; at < cache_bytes_; at += part.size())
+            stop_on_error(device_.uploader().upload(kv_, at, part.first(std::min<uint64_t>(part.size(), cache_bytes_ - at))));
         std::normal_distribution<float> normal;
         std::vector<float> q(q_.size() / 4);
         for (float& value : q) value = normal(random) * 2;
@@ -134,15 +143,18 @@ class AttentionBench {
         stop_on_error(device_.uploader().finish());
     }
 
-    // Rows at neighbouring positions that end the context, or all at its end.
+    // Rows of one sequence at neighbouring positions that end the context, or each at the end of a sequence of its own.
     Step step_of(const gpu::KernelSet& kernels, uint32_t rows, uint32_t context, bool prompt, uint32_t splits = 1) {
         Step step;
         step.rows = rows;
         step.context = context;
+        const uint32_t n_row_blocks = blocks_of(context), n_blocks = prompt ? n_row_blocks : rows * n_row_blocks;
+        step.layer_bytes = n_blocks * block_bytes_;
+        step.n_layers = static_cast<uint32_t>(std::min<uint64_t>(cache_bytes_ / step.layer_bytes, options_.layers));
         const uint32_t tile_rows = kernels.attention_tile_rows(options_.head_dim, rows);
         std::vector<gpu::AttentionTile> tiles;
         for (uint32_t begin = 0; begin < rows; begin += tile_rows) tiles.insert(tiles.begin(), {begin, std::min(tile_rows, rows - begin)});
-        const uint64_t table_at = sizeof(gpu::StepHeader) + uint64_t{rows} * sizeof(gpu::StepRow), tiles_at = table_at + n_blocks_ * 4;
+        const uint64_t table_at = sizeof(gpu::StepHeader) + uint64_t{rows} * sizeof(gpu::StepRow), tiles_at = table_at + uint64_t{n_blocks} * 4;
         std::vector<std::byte> bytes(tiles_at + tiles.size() * sizeof(gpu::AttentionTile));
         gpu::StepHeader header{};
         header.n_rows = rows;
@@ -153,13 +165,14 @@ class AttentionBench {
         for (uint32_t i = 0; i < rows; i++) {
             gpu::StepRow row{};
             row.position = prompt ? context - rows + i : context - 1;
+            row.block_table = prompt ? 0 : i * n_row_blocks;
             step.pairs += row.position + 1;
             std::memcpy(bytes.data() + sizeof(header) + i * sizeof(row), &row, sizeof(row));
         }
-        std::vector<uint32_t> table(n_blocks_);
-        for (uint32_t i = 0; i < n_blocks_; i++) table[i] = i;
+        std::vector<uint32_t> table(n_blocks);
+        for (uint32_t i = 0; i < n_blocks; i++) table[i] = i;
         std::shuffle(table.begin(), table.end(), std::mt19937(4));
-        std::memcpy(bytes.data() + table_at, table.data(), n_blocks_ * 4);
+        std::memcpy(bytes.data() + table_at, table.data(), uint64_t{n_blocks} * 4);
         std::memcpy(bytes.data() + tiles_at, tiles.data(), tiles.size() * sizeof(gpu::AttentionTile));
         // As in the engine: on the device, where a kernel does not wait for the bus to read its row.
         step.state = must(device_.create_buffer(bytes.size(), MemoryKind::kDeviceLocal, "step"));
@@ -181,7 +194,7 @@ class AttentionBench {
         params.step = step.state.address();
         params.block_tables = step.table;
         params.q = q_.address();
-        params.kv = kv_.address() + layer * layer_bytes_;
+        params.kv = kv_.address() + layer * step.layer_bytes;
         params.y = y_.address();
         params.partials = partials_bytes_ > 0 ? partials_.address() : 0;
         params.tiles = step.tiles;
@@ -225,20 +238,20 @@ class AttentionBench {
         const double error = std::sqrt(difference / norm);
         std::vector<double> us;
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
-        for (uint32_t l = 0; l < options_.layers; l++) record(recorder, kernels, step, l, splits, tiles);
+        for (uint32_t l = 0; l < step.n_layers; l++) record(recorder, kernels, step, l, splits, tiles);
         const gpu::CommandBuffer chain = must(std::move(recorder).end());
         // What was compiled or compared before has left the device idle, and its clock low.
         constexpr double kWarmUs = 5e4;
         constexpr uint32_t kWarmRunsMax = 10000;
         double passed_us = 0;
         for (uint32_t i = 0; i < kWarmRunsMax && passed_us < kWarmUs; i++) passed_us += run_span_us(device_, chain);
-        for (uint32_t i = 0; i < options_.repeats; i++) us.push_back(run_span_us(device_, chain) / options_.layers);
+        for (uint32_t i = 0; i < options_.repeats; i++) us.push_back(run_span_us(device_, chain) / step.n_layers);
         Row row("attention");
         row.field("kernel", name).field("kv", options_.kv).field("prompt", tiles).field("rows", step.rows).field("context", step.context);
         row.field("splits", splits).samples("us", us);
         const double median = row.summary().median, tflop_s = 4e-6 * options_.head_dim * options_.n_heads * step.pairs / median;
-        // A prompt's context counts once, as do the contexts of decodes, which here are one and the same.
-        const double gb_s = static_cast<double>(layer_bytes_) * step.context / (n_blocks_ * gpu::kBlockTokens) / median * 1e-3;
+        const double n_tokens = static_cast<double>(step.context) * (tiles ? 1 : step.rows);  // a prompt's context counts once
+        const double gb_s = static_cast<double>(block_bytes_) * n_tokens / gpu::kBlockTokens / median * 1e-3;
         row.field("tflop_s", tflop_s).field("gb_s", gb_s).field("error", error);
         results_.add(std::move(row), lorad::format("{:<13} rows {:4}  context {:6}  splits {:3}  {:9.2f} us ({:.2f}..{:.2f})  {:6.1f} TFLOP/s  {:7.1f} GB/s  error {:.1e}{}", name,
                                                    step.rows, step.context, splits, median, us.front(), us.back(), tflop_s, gb_s, error,
@@ -252,8 +265,8 @@ class AttentionBench {
     ScalarType act_ = ScalarType::kF16;
     std::unique_ptr<gpu::KernelSet> portable_;
     std::map<std::pair<TileAttention, uint32_t>, std::unique_ptr<gpu::KernelSet>> sets_;
-    uint32_t n_context_max_ = 0, n_rows_max_ = 0, n_blocks_ = 0;
-    uint64_t layer_bytes_ = 0, partials_bytes_ = 0;
+    uint32_t n_context_max_ = 0, n_rows_max_ = 0;
+    uint64_t block_bytes_ = 0, cache_bytes_ = 0, partials_bytes_ = 0;
     Buffer kv_, q_, y_, y_host_, partials_;
 };
 
@@ -265,10 +278,10 @@ void add_attention_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--heads", options->n_heads, "query heads");
     command->add_option("--kv-heads", options->n_kv_heads);
     command->add_option("--head-dim", options->head_dim);
-    command->add_option("--layers", options->layers, "caches that take turns")->check(CLI::Range(1u, 64u));
+    command->add_option("--layers", options->layers, "caches that take turns, fewer where they are large")->check(CLI::Range(1u, 64u));
     command->add_option("--repeats", options->repeats)->check(CLI::Range(1u, 1000u));
     command->add_option("--rows", options->rows, "of a prompt")->delimiter(',');
-    command->add_option("--context", options->context, "tokens, the rows' own among them")->delimiter(',');
+    command->add_option("--context", options->context, "tokens, the rows' own among them")->delimiter(',')->check(CLI::PositiveNumber);
     command->add_option("--splits", options->splits, "of a prompt's context")->delimiter(',');
     command->add_option("--decodes", options->decodes, "rows of as many sequences")->delimiter(',');
     command->add_option("--decode-splits", options->decode_splits)->delimiter(',');

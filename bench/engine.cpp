@@ -73,6 +73,7 @@ class EngineBench {
 
     void run() {
         for (const uint32_t n_tokens : options_.prefill) {
+            if (n_tokens == 0) continue;
             for (const uint32_t n_adapters : options_.adapters) prefill_case(n_tokens, n_adapters);
         }
         for (const uint32_t context : options_.context) {
@@ -332,7 +333,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--label", options->label, "the model's name in results; default: the folder's");
     command->add_option("--batch", options->batch, "numbers of sequences in a decode step; 0: none")->delimiter(',');
     command->add_option("--context", options->context, "tokens in each sequence before the first step")->delimiter(',');
-    command->add_option("--prefill", options->prefill, "prompt lengths")->delimiter(',');
+    command->add_option("--prefill", options->prefill, "prompt lengths; 0: none")->delimiter(',');
     command->add_option("--chunk", options->chunk, "prompt rows beside the decodes")->delimiter(',');
     command->add_option("--in-flight", options->in_flight, "steps in flight")->delimiter(',')->check(CLI::Range(1u, 2u));
     command->add_option("--adapter", options->adapter_folders, "adapter folders, or a pattern DIR{} for DIR1, DIR2, ...");

@@ -36,6 +36,7 @@ struct DeviceCapabilities {
     bool float16 = false;          // shaderFloat16 and 16-bit storage
     bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
     bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope, listed or by flexible dimensions
+    bool coopmat_f16_16x8 = false; // the same with 16x8x16
     bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
     bool coopmat2_bfloat16 = false;
     // Reductions, conversions between uses and operations on each element, of VK_NV_cooperative_matrix2; with coopmat_f16.

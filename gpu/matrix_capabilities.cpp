@@ -35,13 +35,14 @@ struct MatrixShapes {
     std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> flexible;  // multiples of what they say; empty where the device has none
 #endif
 
-    bool has_16x16x16(VkComponentTypeKHR input) const {
+    // A subgroup's product of 16 x 16 by 16 x n.
+    bool has_16x16_by(uint32_t n, VkComponentTypeKHR input) const {
         for (const auto& s : listed) {
-            if (s.MSize == 16 && s.NSize == 16 && s.KSize == 16 && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
+            if (s.MSize == 16 && s.NSize == n && s.KSize == 16 && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
         }
 #ifdef VK_NV_cooperative_matrix2
         for (const auto& s : flexible) {
-            const bool divides = 16 % s.MGranularity == 0 && 16 % s.NGranularity == 0 && 16 % s.KGranularity == 0;
+            const bool divides = 16 % s.MGranularity == 0 && n % s.NGranularity == 0 && 16 % s.KGranularity == 0;
             if (divides && sums_in_f32(s, input, VK_SCOPE_SUBGROUP_KHR)) return true;
         }
 #endif
@@ -87,12 +88,13 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
 #endif
     const MatrixShapes shapes = read_shapes(instance, device.vk, flexible);
     // Kernels store operands as 16-bit values, so the storage feature belongs to the capability.
-    caps.coopmat_f16 = caps.float16 && shapes.has_16x16x16(VK_COMPONENT_TYPE_FLOAT16_KHR);
+    caps.coopmat_f16_16x8 = caps.float16 && shapes.has_16x16_by(8, VK_COMPONENT_TYPE_FLOAT16_KHR);
+    caps.coopmat_f16 = caps.float16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_FLOAT16_KHR);
 #ifdef VK_KHR_shader_bfloat16
     const bool bfloat16 = features.bfloat16.shaderBFloat16Type &&
                           features.bfloat16.shaderBFloat16CooperativeMatrix &&
                           features.v11.storageBuffer16BitAccess;
-    caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16x16(VK_COMPONENT_TYPE_BFLOAT16_KHR);
+    caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_BFLOAT16_KHR);
 #endif
 #ifdef VK_NV_cooperative_matrix2
     caps.matrix_functions = caps.coopmat_f16 && !quirk.disable_coopmat2 && features.coopmat2.cooperativeMatrixReductions &&

@@ -216,7 +216,8 @@ Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std:
                                                               .decode_workgroups = options.decode_workgroups,
                                                               .lora_on_matrices = options.lora_on_matrices,
                                                               .expand_rows = options.expand_rows,
-                                                              .head_dims = {config.head_dim}}));
+                                                              .head_dims = {config.head_dim},
+                                                              .head_group = config.n_heads / config.n_kv_heads}));
     impl->options.kernel_path = impl->kernels->options().path;
     ScratchBytes scratch_sizes{};
     TRY(impl->plan_memory_for(loader->device_bytes(), scratch_sizes));

@@ -26,6 +26,11 @@ constexpr uint32_t kTilePartialRows = 1024;
 // workgroups would fit a multiprocessor.
 constexpr uint32_t kPoolVectorsWanted = 384;
 
+// attention_combine: parts of a context that a thread asks for at once, and its threads.
+constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
+// Rows of one dispatch of attention_group: devices need not have more workgroups in y.
+constexpr uint32_t kGroupedRowsMax = 65535;
+
 // attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long contexts, where splits fill the
 // device, they may pay from 256 rows on: docs/PERFORMANCE.md); and their largest head.
 constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
@@ -105,7 +110,7 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
         const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
                                  {kBlockTokens / 16 * kMatrixSubgroup, act, shape.head_dim, group, shape.n_kv_heads, split, listed}, kMatrixSubgroup);
         if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.rows, shape.n_kv_heads, shape.n_splits, {"attention_group", 0, 0});
+        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
         if (split && !listed) {
             recorder.barrier();
             attention_combine(recorder, params, shape, act_type);
@@ -124,10 +129,11 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
 
 bool KernelSet::groups_heads(const AttentionShape& shape) const {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
-    // K and V of a block or the subgroups' results, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
-    const uint32_t words = std::max(2 * kBlockTokens * (shape.head_dim / 8 + 1), kBlockTokens * (shape.head_dim / 4 + 1)) + 2 * kBlockTokens * 4 +
+    // Each subgroup's keys and values, queries, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
+    const uint32_t subgroups = kBlockTokens / 16, heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
+    const uint32_t words = subgroups * 2 * 16 * kv_stride + heads * kv_stride + 2 * subgroups * heads * 4 +
                            2 * (shape.head_dim / 8);
-    return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= 16 &&
+    return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax && shape.rows <= kGroupedRowsMax &&
            shape.head_dim % 16 == 0 && words * 16 <= device_.capabilities().shared_memory_bytes;
 }
 
@@ -146,7 +152,7 @@ void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvPar
                               shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim},
                              kMatrixSubgroup);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, shape.rows, shape.n_kv_heads, shape.n_splits, {"attention_from_qkv", 0, 0});
+    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
     if (!split) return;
     recorder.barrier();
     AttentionParams joined{};
@@ -159,8 +165,10 @@ void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvPar
 
 void KernelSet::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type) {
     CHECK(shape.n_splits <= kAttentionSplitsMax);
-    const uint32_t size = std::max(threads(128, 32), std::bit_ceil(shape.head_dim / 4));
-    const Kernel* k = kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kAttentionSplitsMax});
+    const uint32_t lanes = std::bit_ceil(shape.head_dim / 4);
+    const bool few = lanes * ceil_div(shape.n_splits, kCombineInFlight) <= kCombineFewThreads;
+    const uint32_t size = std::max(threads(few ? kCombineFewThreads : kCombineManyThreads, 32), lanes);
+    const Kernel* k = kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kCombineInFlight});
     if (k == nullptr) return;
     params.n_splits = shape.n_splits;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1, {"attention_combine", attention_partial_bytes(shape), 0});

@@ -1,7 +1,8 @@
 // attention_combine: joins the splits of attention: y = sum_s exp(max_s - max) result_s / sum_s exp(max_s - max) sum_s
-//   partials [T][Q][n_splits][4 + D]  f32: max, sum, 0, 0, result; a split without tokens has sum 0 and a max far below any score
+//   partials [T][Q][n_splits][4 + D]  f32: max, sum, 0, 0, result; a split without tokens has sum 0 and a max far below any score, or -inf
 //   y        [T][y_stride]            ACT_TYPE, elements Q*D.. are zeroed
-// grid (T, Q); teams of D / 4 lanes take every so many-th split, and add up in their order.
+// grid (T, Q); teams of D / 4 lanes take every so many-th split. All loads of up to kInFlight splits of a team are asked for at once, and each team
+// has a maximum of its own, so that there is mostly one trip to memory, and one meeting.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
@@ -9,41 +10,59 @@
 
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHeadDim = 64;
-layout(constant_id = 3) const uint kSplitsMax = 128;
+layout(constant_id = 3) const uint kInFlight = 4;
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 const uint kLanes = kHeadDim / 4;
 const uint kTeams = gl_WorkGroupSize.x / kLanes;
-shared float shares[kSplitsMax];  // the splits' maxima, then what their results count
-shared float sums[kSplitsMax];
+const float kNone = -1e30;  // below the maximum of any split with tokens
 shared vec4 team_sums[kTeams * kLanes];
+shared vec2 team_marks[kTeams];  // maximum, and the sum to it
 
 void main() {
     const uint t = gl_WorkGroupID.x, head = gl_WorkGroupID.y, thread = gl_LocalInvocationIndex;
     const uint n_rows = step_n_rows(p.step);
+    if (leaves_at_once(false, gl_NumWorkGroups.x, t, n_rows)) return;
     const uint64_t line = p.partials + (uint64_t(t) * gl_NumWorkGroups.y + head) * p.n_splits * ((kHeadDim + 4) * 4);
-    for (uint s = thread; s < p.n_splits; s += gl_WorkGroupSize.x) {
-        const vec2 marks = Vec2Ref(line + s * ((kHeadDim + 4) * 4)).v;
-        shares[s] = marks.x;
-        sums[s] = marks.y;
+    const uint team = thread / kLanes, lane = thread % kLanes;
+    if (team < kTeams) {
+        float top = kNone, total = 0.0;
+        vec4 sum = vec4(0.0);
+        for (uint first = team; first < p.n_splits; first += kInFlight * kTeams) {
+            vec2 marks[kInFlight];
+            vec4 results[kInFlight];
+            float higher = top;
+            [[unroll]] for (uint i = 0; i < kInFlight; i++) {
+                const uint64_t at = line + min(first + i * kTeams, p.n_splits - 1) * ((kHeadDim + 4) * 4);
+                marks[i] = Vec2Ref(at).v;
+                results[i] = Vec4Ref(at + 16 + lane * 16).v;
+            }
+            [[unroll]] for (uint i = 0; i < kInFlight; i++) higher = max(higher, marks[i].x);
+            const float fade = exp(top - higher);
+            top = higher;
+            total *= fade;
+            sum *= fade;
+            [[unroll]] for (uint i = 0; i < kInFlight; i++) {
+                const float share = first + i * kTeams < p.n_splits ? exp(marks[i].x - top) : 0.0;
+                total = fma(marks[i].y, share, total);
+                sum = fma(results[i], vec4(share), sum);
+            }
+        }
+        team_sums[thread] = sum;
+        if (lane == 0) team_marks[team] = vec2(top, total);
     }
     barrier();
     if (t >= n_rows) return;  // not before: what is loaded above need not wait for their number
-    float top = -1.0 / 0.0, total = 0.0;
-    for (uint s = 0; s < p.n_splits; s++) top = max(top, shares[s]);
-    for (uint s = 0; s < p.n_splits; s++) total = fma(sums[s], exp(shares[s] - top), total);
-    const uint team = thread / kLanes, lane = thread % kLanes;
-    if (team < kTeams) {
-        vec4 sum = vec4(0.0);
-        for (uint s = team; s < p.n_splits; s += kTeams)
-            sum = fma(Vec4Ref(line + s * ((kHeadDim + 4) * 4) + 16 + lane * 16).v, vec4(exp(shares[s] - top)), sum);
-        team_sums[thread] = sum;
-    }
-    barrier();
     const uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = thread; i < kLanes; i += gl_WorkGroupSize.x) {
+        float top = kNone, total = 0.0;
+        [[unroll]] for (uint m = 0; m < kTeams; m++) top = max(top, team_marks[m].x);
         vec4 sum = vec4(0.0);
-        for (uint m = 0; m < kTeams; m++) sum += team_sums[m * kLanes + i];
+        [[unroll]] for (uint m = 0; m < kTeams; m++) {
+            const float share = exp(team_marks[m].x - top);
+            total = fma(team_marks[m].y, share, total);
+            sum = fma(team_sums[m * kLanes + i], vec4(share), sum);
+        }
         store4(y, head * kLanes + i, sum / total, kActType);
     }
     if (head != 0) return;

@@ -21,16 +21,17 @@ constexpr double kFromQkvTolerance = 2e-3;
 struct FromQkvTest {
     // Rows at the end and the beginning of a block, and one whose context has both splits.
     static constexpr uint32_t kPositions[] = {0, 63, 64, 200}, kRows = std::size(kPositions);
-    static constexpr uint32_t kKvHeads = 2, kHeads = 6, kBlocksPerRow = 4, kBlocks = kRows * kBlocksPerRow, kSumSplits = 3, kSplits = 2;
+    static constexpr uint32_t kKvHeads = 2, kBlocksPerRow = 4, kBlocks = kRows * kBlocksPerRow, kSumSplits = 3, kSplits = 2;
 
-    uint32_t head_dim = 0, width = 0;  // of the sums
+    uint32_t head_dim = 0, n_heads = 0, width = 0;  // of the sums
     uint64_t kv_halves = 0;
     Buffer step, tables, sums, bias, gammas, rope, q, kv, partials, y;
 
-    static Result<FromQkvTest> create(Device& device, uint32_t head_dim) {
+    static Result<FromQkvTest> create(Device& device, uint32_t head_dim, uint32_t n_heads) {
         FromQkvTest test;
         test.head_dim = head_dim;
-        test.width = (kHeads + 2 * kKvHeads) * head_dim;
+        test.n_heads = n_heads;
+        test.width = (n_heads + 2 * kKvHeads) * head_dim;
         test.kv_halves = uint64_t{2} * kBlocks * kKvHeads * kBlockTokens * head_dim;
         const uint32_t n_turns = kPositions[kRows - 1] + 1;
         TRY(make(device, test.step, sizeof(StepHeader) + kRows * sizeof(StepRow), MemoryKind::kHostUpload));
@@ -39,10 +40,10 @@ struct FromQkvTest {
         TRY(make(device, test.bias, uint64_t{test.width} * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.gammas, uint64_t{2} * head_dim * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.rope, uint64_t{n_turns} * head_dim * 4, MemoryKind::kHostUpload));
-        TRY(make(device, test.q, uint64_t{kRows} * kHeads * head_dim * 4, MemoryKind::kDeviceLocal));
+        TRY(make(device, test.q, uint64_t{kRows} * n_heads * head_dim * 4, MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, test.kv_halves * 2, MemoryKind::kHostReadback));
         TRY(make(device, test.partials, KernelSet::attention_partial_bytes(test.attention_shape(kSplits)), MemoryKind::kHostReadback));
-        TRY(make(device, test.y, uint64_t{kRows} * kHeads * head_dim * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.y, uint64_t{kRows} * n_heads * head_dim * 4, MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
         std::memcpy(test.step.mapped().data(), &header, sizeof(header));
@@ -70,9 +71,9 @@ struct FromQkvTest {
 
     // Half of a head turned is another way through the kernel.
     QkvShape qkv_shape(bool normed) const {
-        return {{kRows, kSumSplits}, kHeads, kKvHeads, head_dim, normed || head_dim % 32 != 0 ? head_dim : head_dim / 2};
+        return {{kRows, kSumSplits}, n_heads, kKvHeads, head_dim, normed || head_dim % 32 != 0 ? head_dim : head_dim / 2};
     }
-    AttentionShape attention_shape(uint32_t n_splits) const { return {kRows, kHeads, kKvHeads, head_dim, n_splits}; }
+    AttentionShape attention_shape(uint32_t n_splits) const { return {kRows, n_heads, kKvHeads, head_dim, n_splits}; }
 
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart) {
         for (Buffer* buffer : {&y, &partials}) std::memset(buffer->mapped().data(), 0xff, buffer->size());
@@ -92,7 +93,7 @@ struct FromQkvTest {
         params.partials = partials.address();
         params.sums_stride = width;
         params.split_stride = kRows * width;
-        params.y_stride = kHeads * head_dim;
+        params.y_stride = n_heads * head_dim;
         params.scale = normed ? 0.1f : 0.01f;  // of f32 values of up to 2, three of them in each sum
         params.eps = 1e-6f;
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
@@ -108,7 +109,7 @@ struct FromQkvTest {
             post.kv = params.kv;
             post.y_stride = params.sums_stride;
             post.split_stride = params.split_stride;
-            post.q_stride = kHeads * head_dim;
+            post.q_stride = n_heads * head_dim;
             post.eps = params.eps;
             kernels.qkv_post(recorder, post, qkv_shape(normed));
             recorder.barrier();
@@ -129,7 +130,7 @@ struct FromQkvTest {
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        return std::vector<float>(values, values + size_t{kRows} * kHeads * head_dim);
+        return std::vector<float>(values, values + size_t{kRows} * n_heads * head_dim);
     }
 
     // After run().
@@ -144,10 +145,11 @@ struct FromQkvTest {
 }  // namespace
 
 Status KernelSet::test_attention_from_qkv() {
+    const uint32_t n_heads = FromQkvTest::kKvHeads * std::clamp(options_.head_group, 2u, kGroupedHeadsMax);
     for (const uint32_t head_dim : options_.head_dims) {
-        const QkvShape qkv{{}, FromQkvTest::kHeads, FromQkvTest::kKvHeads, head_dim, head_dim};
-        if (head_dim == 0 || !attends_from_qkv(qkv, {1, FromQkvTest::kHeads, FromQkvTest::kKvHeads, head_dim})) continue;
-        TRY_ASSIGN(FromQkvTest test, FromQkvTest::create(device_, head_dim));
+        const QkvShape qkv{{}, n_heads, FromQkvTest::kKvHeads, head_dim, head_dim};
+        if (head_dim == 0 || !attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim})) continue;
+        TRY_ASSIGN(FromQkvTest test, FromQkvTest::create(device_, head_dim, n_heads));
         Deviation deviation;
         for (const bool normed : {false, true}) {
             for (const uint32_t n_splits : {1u, FromQkvTest::kSplits}) {

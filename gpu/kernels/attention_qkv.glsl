@@ -70,7 +70,7 @@ void load_sums(uint t, uint kv_head) {
     }
 }
 
-// Queries go to the stage's first rows; with has_own key and value to own[] and to the cache. The caller's barrier is between this and their use.
+// Queries go to queries[]; with has_own key and value to own[] and to the cache. The caller's barrier is between this and their use.
 void put_parts(Turn turn, uint kv_head, uint kv_slot, bool has_own) {
     const uint word = gl_LocalInvocationIndex % kKvWords;  // in each round
     [[unroll]] for (uint round = 0; round < kRounds; round++) {
@@ -82,7 +82,7 @@ void put_parts(Turn turn, uint kv_head, uint kv_slot, bool has_own) {
         }
         const uvec4 words = pack8(e, 1);
         if (part < kGroup) {
-            stage[part * kKvStride + word] = words;
+            queries[part * kKvStride + word] = words;
         } else if (i < kParts && has_own) {
             const uint plane = part - kGroup;
             own[plane][word] = words;

@@ -22,21 +22,22 @@ constexpr double kAttentionTolerance = 2e-3;
 
 // One run of rows of a sequence that is longer: some blocks are seen by all rows of a tile, some by a few.
 struct AttentionTest {
-    static constexpr uint32_t kRows = 140, kFirstPosition = 100, kHeads = 2, kBlocks = 4, kTokens = kBlocks * kBlockTokens;
+    static constexpr uint32_t kRows = 140, kFirstPosition = 100, kBlocks = 4, kTokens = kBlocks * kBlockTokens;
     static_assert(kFirstPosition + kRows <= kTokens);
     // Of q . k: so that many tokens count; and so that few do, and maxima grow along the context.
     static constexpr float kFlat = 0.02f, kSteep = 1.0f;
     static constexpr uint32_t kSplits = 2, kManyRows = 2048;
 
-    uint32_t head_dim = 0, stride = 0;
+    uint32_t head_dim = 0, n_heads = 0, stride = 0;  // heads: of one KV head
     std::vector<float> scales;  // of scores
     std::vector<std::vector<float>> want;  // for each of them
     Buffer step, tables, tiles, q, kv, partials, y;
 
-    static Result<AttentionTest> create(Device& device, KvType kv_type, uint32_t head_dim) {
+    static Result<AttentionTest> create(Device& device, KvType kv_type, uint32_t head_dim, uint32_t n_heads) {
         AttentionTest test;
         test.head_dim = head_dim;
-        test.stride = kHeads * head_dim;
+        test.n_heads = n_heads;
+        test.stride = n_heads * head_dim;
         test.scales = {kFlat};
         // What rounding the values of an 8-bit cache to f16 does to steep scores is no fault.
         if (kv_type == KvType::kF16) test.scales.push_back(kSteep);
@@ -44,7 +45,7 @@ struct AttentionTest {
         TRY(make(device, test.tables, kBlocks * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile), MemoryKind::kHostUpload));
         TRY(make(device, test.q, uint64_t{kRows + kSlackRows} * test.stride * 4, MemoryKind::kHostUpload));
-        TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, kHeads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
+        TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, n_heads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, uint64_t{2} * kTokens * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
         for (uint32_t i = 0; i < kRows; i++) {
@@ -93,7 +94,7 @@ struct AttentionTest {
         std::memcpy(tiles.mapped().data(), list.data(), list.size() * sizeof(AttentionTile));
         StepHeader header{};
         header.n_rows = kRows;
-        header.tile_grid[0] = kHeads;
+        header.tile_grid[0] = n_heads;
         header.tile_grid[1] = static_cast<uint32_t>(list.size());
         header.tile_grid[2] = n_splits;
         std::memcpy(step.mapped().data(), &header, sizeof(header));
@@ -107,7 +108,7 @@ struct AttentionTest {
         params.q_stride = params.y_stride = stride;
         params.scale = scale;
         params.partials = partials.address();
-        const AttentionShape shape{kRows, kHeads, 1, head_dim, n_splits};
+        const AttentionShape shape{kRows, n_heads, 1, head_dim, n_splits};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         if (by_tile) {
             AttentionShape as_of = shape;
@@ -155,7 +156,7 @@ Status KernelSet::test_attention() {
     std::vector<AttentionTest> tests;
     for (const uint32_t head_dim : options_.head_dims) {
         if (head_dim % 8 != 0 || !(offered || attends_by_tile(head_dim))) continue;
-        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim));
+        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim, std::clamp(options_.head_group, 2u, kGroupedHeadsMax)));
         TRY(test.refer_to_rows(device_, *this));
         tests.push_back(std::move(test));
     }

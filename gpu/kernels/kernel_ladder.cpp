@@ -270,7 +270,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
     offer(TileAttention::kStaged, capabilities.coopmat_f16 && has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8"));
-    ladder.attention_group = subgroups_of_32 && functions && has_kernel_module("attention_group") && has_kernel_module("attention_group_kv8");
+    ladder.attention_group = subgroups_of_32 && functions && capabilities.coopmat_f16_16x8 && has_kernel_module("attention_group") && has_kernel_module("attention_group_kv8");
     ladder.attention_from_qkv = ladder.attention_group && has_kernel_module("attention_from_qkv");
     offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && has_kernel_module("attention_coopmat2"));
     offer(TileAttention::kRegisters, capabilities.coopmat_f16 && capabilities.subgroup_vote && has_kernel_module("attention_registers"));

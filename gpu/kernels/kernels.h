@@ -50,6 +50,7 @@ namespace lorad::gpu {
 
 inline constexpr uint32_t kSlackRows = 192;    // no row tile is larger; behind every activation and matmul result buffer
 inline constexpr uint32_t kAttentionSplitsMax = 128;
+inline constexpr uint32_t kGroupedHeadsMax = 16;  // query heads of a KV head that attention on matrices takes together
 inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
 
 constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -93,7 +94,9 @@ struct KernelSetOptions {
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
-    std::vector<uint32_t> head_dims = {64, 128};  // with which the kernels of attention are tested at the start: the model's
+    // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
+    std::vector<uint32_t> head_dims = {64, 128};
+    uint32_t head_group = 2;
 };
 
 // How much of LoRA a recording can do.

@@ -124,7 +124,7 @@ TEST_F(AttentionFromQkv, EqualsBothKernels) {
         check({head_dim, 4, 2, {127, 128, 1000}, 4, 2, 1, 0, true, true});
     }
     for (const uint32_t head_dim : {16u, 32u}) check({head_dim, 3, 2, {5, 64, 200}, 4, 2, 2, 0, true, true});
-    for (const uint32_t group : {3u, 5u, 8u, 16u}) check({128, group, 2, {5, 130}, 2, 3});
+    for (const uint32_t group : {3u, 5u, 8u, 9u, 12u, 16u}) check({128, group, 2, {5, 130}, 2, 3});
     check({64, 7, 2, {300}, 1, 4, 1, 0, false, true, 0, 0, 0, Type::kF16});
     check({128, 7, 4, {300, 301}, 2, 1, 1, 0, true, false, 0, 0, 0, Type::kBf16});
 }

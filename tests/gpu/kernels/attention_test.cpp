@@ -169,12 +169,16 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
                 check(c);
             }
         }
-        for (uint32_t group : {2u, 4u, 5u, 8u, 16u}) {
+        for (uint32_t group : {2u, 4u, 5u, 8u, 9u, 12u, 16u}) {
             AttentionCase other{64, group, 1, {5, 700}, 2, 0, 0, 3, Type::kF16, kv_type, KernelPath::kAuto};
             check(other);
             other = {64, group, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kBf16, kv_type, KernelPath::kAuto};
             check(other);
         }
+        for (uint32_t group : {9u, 16u}) {  // two matrices of heads
+            for (uint32_t n_splits : {1u, 3u}) check({128, group, 2, {0, 63, 64, 500}, 4, 0, 0, n_splits, Type::kF32, kv_type, KernelPath::kAuto});
+        }
+        check({128, 7, 2, {130}, 1, 0, 0, 1, Type::kF32, kv_type, KernelPath::kAuto});
         check({128, 7, 1, {5000, 4000}, 2, 1000, 0, 64, Type::kF32, kv_type, KernelPath::kAuto});
     }
 }

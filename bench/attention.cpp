@@ -50,11 +50,10 @@ class AttentionBench {
         kv_type_ = options.kv == "int8" ? KvType::kInt8 : KvType::kF16;
         portable_ = must(gpu::KernelSet::create(device, {.path = gpu::KernelPath::kPortable, .kv_type = kv_type_}));
         for (const uint32_t n : options.context) n_context_max_ = std::max(n_context_max_, n);
-        n_rows_max_ = 1;
-        for (const std::vector<uint32_t>* list : {&options.rows, &options.decodes}) {
-            for (const uint32_t n : *list) n_rows_max_ = std::max(n_rows_max_, n);
-        }
-        const uint32_t n_decodes_max = options.decodes.empty() ? 1 : std::max(1u, *std::max_element(options.decodes.begin(), options.decodes.end()));
+        uint32_t n_decodes_max = 1;
+        for (const uint32_t n : options.decodes) n_decodes_max = std::max(n_decodes_max, n);
+        n_rows_max_ = n_decodes_max;
+        for (const uint32_t n : options.rows) n_rows_max_ = std::max(n_rows_max_, n);
         block_bytes_ = uint64_t{2} * options.n_kv_heads * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
         const uint64_t largest_bytes = uint64_t{n_decodes_max} * blocks_of(n_context_max_) * block_bytes_;  // of a layer
         cache_bytes_ = std::min(largest_bytes * options.layers, std::max(kCacheBytesMax / block_bytes_ * block_bytes_, 2 * largest_bytes));

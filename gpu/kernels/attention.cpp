@@ -28,7 +28,8 @@ constexpr uint32_t kPoolVectorsWanted = 384;
 
 // attention_combine: parts of a context that a thread asks for at once, and its threads.
 constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
-// Rows of one dispatch of attention_group: devices need not have more workgroups in y.
+// attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more workgroups in y.
+constexpr uint32_t kGroupSubgroups = kBlockTokens / 16, kGroupThreads = kGroupSubgroups * kMatrixSubgroup;
 constexpr uint32_t kGroupedRowsMax = 65535;
 
 // attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long contexts, where splits fill the
@@ -89,7 +90,23 @@ uint64_t KernelSet::attention_partial_bytes(const AttentionShape& shape) {
 void KernelSet::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
                           ScalarType act_type) {
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
-    uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
+    const bool split = shape.n_splits > 1, listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
+    if (groups_heads(shape)) {
+        const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
+                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed}, kMatrixSubgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
+    } else {
+        attention_by_heads(recorder, params, shape, act_type);
+    }
+    if (!split || listed) return;
+    recorder.barrier();
+    attention_combine(recorder, params, shape, act_type);
+}
+
+void KernelSet::attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type) {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
     const DeviceCapabilities& caps = device_.capabilities();
     // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
     // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
@@ -103,38 +120,20 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
-    uint32_t act = static_cast<uint32_t>(act_type);
-    bool split = shape.n_splits > 1;
-    const bool listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
-    if (groups_heads(shape)) {
-        const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
-                                 {kBlockTokens / 16 * kMatrixSubgroup, act, shape.head_dim, group, shape.n_kv_heads, split, listed}, kMatrixSubgroup);
-        if (k == nullptr) return;
-        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
-        if (split && !listed) {
-            recorder.barrier();
-            attention_combine(recorder, params, shape, act_type);
-        }
-        return;
-    }
-    const Kernel* k = kernel(kv8 ? "attention_kv8" : "attention", {size, act, shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, split, pool, slots,
-                                           caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, listed});
+    const Kernel* k = kernel(options_.kv_type == KvType::kInt8 ? "attention_kv8" : "attention",
+                             {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
+                              slots, caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
-    if (split && !listed) {
-        recorder.barrier();
-        attention_combine(recorder, params, shape, act_type);
-    }
 }
 
 bool KernelSet::groups_heads(const AttentionShape& shape) const {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
     // Each subgroup's keys and values, queries, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
-    const uint32_t subgroups = kBlockTokens / 16, heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
-    const uint32_t words = subgroups * 2 * 16 * kv_stride + heads * kv_stride + 2 * subgroups * heads * 4 +
-                           2 * (shape.head_dim / 8);
-    return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax && shape.rows <= kGroupedRowsMax &&
-           shape.head_dim % 16 == 0 && words * 16 <= device_.capabilities().shared_memory_bytes;
+    const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
+    const uint32_t words = 2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
+    return ladder_.attention_group && !options_.batch_invariant && options_.attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax &&
+           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && words * 16 <= device_.capabilities().shared_memory_bytes;
 }
 
 bool KernelSet::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
@@ -148,7 +147,7 @@ void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvPar
     CHECK(attends_from_qkv(qkv, shape) && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool split = shape.n_splits > 1;
     const Kernel* k = kernel("attention_from_qkv",
-                             {kBlockTokens / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
+                             {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
                               shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim},
                              kMatrixSubgroup);
     if (k == nullptr) return;

@@ -145,7 +145,7 @@ struct FromQkvTest {
 }  // namespace
 
 Status KernelSet::test_attention_from_qkv() {
-    const uint32_t n_heads = FromQkvTest::kKvHeads * std::clamp(options_.head_group, 2u, kGroupedHeadsMax);
+    const uint32_t n_heads = FromQkvTest::kKvHeads * options_.tested_group();
     for (const uint32_t head_dim : options_.head_dims) {
         const QkvShape qkv{{}, n_heads, FromQkvTest::kKvHeads, head_dim, head_dim};
         if (head_dim == 0 || !attends_from_qkv(qkv, {1, n_heads, FromQkvTest::kKvHeads, head_dim})) continue;

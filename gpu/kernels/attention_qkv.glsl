@@ -36,7 +36,7 @@ struct Turn {
     Eight cosines, sines;
 };
 Turn turn_of(uint turn, uint word) {
-    const uint64_t at = p.rope + (uint64_t(turn) * (kRotaryDim / 2) + word % max(kHalfWords, 1) * 8) * 8;
+    const uint64_t at = p.rope + (uint64_t(turn) * (kRotaryDim / 2) + word % kHalfWords * 8) * 8;
     const vec4 a = Vec4Ref(at).v, b = Vec4Ref(at + 16).v, c = Vec4Ref(at + 32).v, d = Vec4Ref(at + 48).v;
     return Turn(Eight(vec4(a.xz, b.xz), vec4(c.xz, d.xz)), Eight(vec4(a.yw, b.yw), vec4(c.yw, d.yw)));
 }
@@ -78,7 +78,7 @@ void put_parts(Turn turn, uint kv_head, uint kv_slot, bool has_own) {
         Eight e = summed[round];
         if (part <= kGroup) {
             if (kHasNorm != 0) e = normed(e, part < kGroup ? p.q_gamma : p.k_gamma, word);
-            if (kRotaryDim != 0) e = turned(e, turn, word);
+            e = turned(e, turn, word);
         }
         const uvec4 words = pack8(e, 1);
         if (part < kGroup) {

@@ -156,7 +156,7 @@ Status KernelSet::test_attention() {
     std::vector<AttentionTest> tests;
     for (const uint32_t head_dim : options_.head_dims) {
         if (head_dim % 8 != 0 || !(offered || attends_by_tile(head_dim))) continue;
-        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim, std::clamp(options_.head_group, 2u, kGroupedHeadsMax)));
+        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim, options_.tested_group()));
         TRY(test.refer_to_rows(device_, *this));
         tests.push_back(std::move(test));
     }

@@ -12,6 +12,7 @@
 // other rows or on their number.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -97,6 +98,9 @@ struct KernelSetOptions {
     // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
     std::vector<uint32_t> head_dims = {64, 128};
     uint32_t head_group = 2;
+
+    // The group that tests at the start take: one that attention on matrices can take.
+    uint32_t tested_group() const { return std::clamp(head_group, 2u, kGroupedHeadsMax); }
 };
 
 // How much of LoRA a recording can do.
@@ -298,6 +302,7 @@ class KernelSet {
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);
     Status test_gated_act(ScalarType type);
+    void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);  // attention.comp
     Status test_attention();
     Status test_attention_from_qkv();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;

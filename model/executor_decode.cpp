@@ -52,6 +52,7 @@ Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
     StepShape shape = shape_of(batch);
     shape.one_dispatch = way == OneRow::kOneDispatch;
     shape.apart = way == OneRow::kApart;
+    if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
     shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);

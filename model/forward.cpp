@@ -123,8 +123,9 @@ class Pass {
             kernels_.decode_behind(recorder_,
                                    {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
                                     .attention = scratch_.attention.address(),
+                                    .partials = scratch_.attention_partials.address(),
                                     .y = scratch_.y.address()},
-                                   decode_layers_shape(config_, weights_, 1), act_type(w.o.type));
+                                   decode_layers_shape(config_, weights_, shape_.attention_splits), act_type(w.o.type));
             recorder_.barrier();
             qkv.plan.n_splits = 1;
         }

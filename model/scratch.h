@@ -34,7 +34,8 @@ inline gpu::AttentionShape attention_shape(const ModelConfig& config, const Step
             .n_q_heads = config.n_heads,
             .n_kv_heads = config.n_kv_heads,
             .head_dim = config.head_dim,
-            .n_splits = shape.attention_splits};
+            .n_splits = shape.attention_splits,
+            .joined = !shape.tiles && !shape.apart};
 }
 
 // Device memory that one step works in; steps take turns in it.

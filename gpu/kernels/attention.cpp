@@ -100,7 +100,7 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     } else {
         attention_by_heads(recorder, params, shape, act_type);
     }
-    if (!split || listed) return;
+    if (!split || !shape.joined) return;
     recorder.barrier();
     attention_combine(recorder, params, shape, act_type);
 }
@@ -152,7 +152,7 @@ void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvPar
                              kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
-    if (!split) return;
+    if (!split || !shape.joined) return;
     recorder.barrier();
     AttentionParams joined{};
     joined.step = params.step;

@@ -11,7 +11,8 @@
 // With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the workgroup's number.
 // With BEHIND_ATTENTION it is one layer from o on, and q, k and v of the next: what lies between the attentions of two layers, which have dispatches
 // of their own behind a long context.
-//   attention [Q]  of the weights' type or f32, the input; y [Q + 2K] f32, q, k and v without bias, not behind the last layer
+//   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which are joined here
+//   y [Q + 2K]     f32, q, k and v without bias, not behind the last layer
 // grid (workgroups); moves every weight once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -272,6 +273,39 @@ void stage_attention() {
 
 #include "gpu/kernels/decode_attention.glsl"
 
+#ifdef BEHIND_ATTENTION
+// The same where its parts are not joined yet: a subgroup has all parts of four elements, each lane some, and asks for all of them at once. Before
+// a part of the matrices is taken, so by the workgroup's number, and the subgroups first that have nothing to do with that.
+void say_attention(uint epoch) {
+    const uint kOfLane = (kSplits + kLanes - 1) / kLanes, kLineBytes = (kHeadDim + 4) * 4;
+    const uint kSpeaking = kSpeakers / kLanes;
+    for (uint quad = (kSpeaking - 1 - gl_SubgroupID) * kWorkgroups + gl_WorkGroupID.x; quad < kQ / 4; quad += kSpeaking * kWorkgroups) {
+        const uint head = quad / (kHeadDim / 4), i = quad % (kHeadDim / 4);
+        const uint64_t line = behind.partials + uint64_t(head * kSplits) * kLineBytes;
+        vec2 marks[kOfLane];  // maximum and sum
+        vec4 results[kOfLane];
+        [[unroll]] for (uint j = 0; j < kOfLane; j++) {
+            const uint64_t part = line + min(j * kLanes + gl_SubgroupInvocationID, kSplits - 1) * kLineBytes;
+            marks[j] = Vec2Ref(part).v;
+            results[j] = Vec4Ref(part + 16 + i * 16).v;
+        }
+        float top = marks[0].x;
+        [[unroll]] for (uint j = 1; j < kOfLane; j++) top = max(top, marks[j].x);
+        top = subgroupMax(top);
+        float total = 0.0;
+        vec4 sum = vec4(0.0);
+        [[unroll]] for (uint j = 0; j < kOfLane; j++) {
+            const float share = j * kLanes + gl_SubgroupInvocationID < kSplits ? exp(marks[j].x - top) : 0.0;
+            total = fma(marks[j].y, share, total);
+            sum = fma(results[j], vec4(share), sum);
+        }
+        total = subgroupAdd(total);
+        sum = subgroupAdd(sum);
+        if (subgroupElect()) keep_attention(head, i, sum / total, epoch);
+    }
+}
+#endif
+
 // ---- What becomes of a product's rows, after a barrier ----
 
 float bias_of(uint64_t bias, uint row) { return bias == 0 ? 0.0 : FloatRef(bias + row * 4).v; }
@@ -317,6 +351,7 @@ void main() {
     if (gl_LocalInvocationIndex == 0) given_up = SyncRef(p.sync).v.given_up;
     fetch_layer(0);
     fetch_layer(1);
+    if (kSplits > 1 && speaks) say_attention(epoch + 1);
 #else
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
@@ -346,7 +381,8 @@ void main() {
 #ifdef BEHIND_ATTENTION
         epoch++;
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
-        stage_attention();
+        if (kSplits > 1) stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
+        else stage_attention();
 #else
         stage_norm(l == 0, epoch);
         if (leaves_early()) return;

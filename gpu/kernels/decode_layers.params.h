@@ -50,10 +50,11 @@ INTEROP_SIZE(DecodeLayersParams, 80);
 // Of what lies between the attentions of two layers: layers.layers is the first of them, layers.n_layers 2, or 1 behind the last attention.
 struct DecodeBehindParams {
     DecodeLayersParams layers;
-    uint64_t attention;  // [Q] of the weights' type or f32
+    uint64_t attention;  // [Q] of the weights' type or f32; without splits
+    uint64_t partials;   // as in AttentionParams; with splits
     uint64_t y;          // [Q + 2K] f32: q, k and v of the second layer, without bias
 };
-INTEROP_SIZE(DecodeBehindParams, 96);
+INTEROP_SIZE(DecodeBehindParams, 104);
 
 INTEROP_END
 

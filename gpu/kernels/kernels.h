@@ -128,14 +128,15 @@ struct QkvShape {
 struct AttentionShape {
     uint32_t rows = 0;
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
-    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax, joined by a second dispatch
+    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
+    bool joined = true;     // by a second dispatch; otherwise the pieces stay in params.partials
 };
 
 // Of a model whose layers are all alike.
 struct DecodeLayersShape {
     ScalarType type = ScalarType::kF32;  // of all matrices
     uint32_t hidden = 0, n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0, ffn = 0;
-    uint32_t n_splits = 1;  // as in AttentionShape
+    uint32_t n_splits = 1;  // as in AttentionShape; of decode_behind: of the attention before it, which are not joined yet
 };
 
 // Several threads may record at once, each into its own Recorder.
@@ -198,7 +199,7 @@ class KernelSet {
     void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
 
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
-    // step must be in the cache. With splits this records two dispatches and the barrier between them, unless the rows are listed.
+    // step must be in the cache. With splits that are joined this records two dispatches and the barrier between them.
     void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
 
     // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
@@ -207,8 +208,8 @@ class KernelSet {
                             ScalarType act_type);
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
 
-    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits
-    // attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
+    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits, which
+    // neither joins, attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
     // Only where attends_by_tile().
     void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
                          const Buffer& step_state, uint64_t grid_offset);

@@ -119,6 +119,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
             kernels_->attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
             AttentionShape listed = shape;
             listed.rows = n_singles + 3;
+            listed.joined = false;
             kernels_->attention(recorder, params, listed, scalar(c.act));
             if (c.n_splits == 1) return;
             recorder.barrier();

@@ -269,9 +269,11 @@ TEST_P(DecodeBehind, EqualsTheReference) {
             const uint32_t epoch = sync().epoch;
             Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(reference::encode(attention, q_size(), q_size(), type));
             std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
-            DecodeBehindParams params{.layers = params_, .attention = given.address(), .y = y.address()};
+            DecodeBehindParams params{.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()};
             params.layers.n_layers = n_layers;
-            execute([&](Recorder& recorder) { kernels_->decode_behind(recorder, params, shape_, scalar(type)); });
+            DecodeLayersShape shape = shape_;
+            shape.n_splits = 1;
+            execute([&](Recorder& recorder) { kernels_->decode_behind(recorder, params, shape, scalar(type)); });
             ASSERT_EQ(gave_up(), 0u) << name;
             EXPECT_EQ(sync().epoch, epoch + 2) << name;
             Vector want = reference::to_doubles(x_first_);
@@ -287,6 +289,44 @@ TEST_P(DecodeBehind, EqualsTheReference) {
     }
 }
 
+// As attention leaves them: [Q][splits][4 + D], maximum, sum, two words that nobody reads, result. Some parts have no tokens, the last has some that count.
+TEST_P(DecodeBehind, JoinsThePartsOfTheContext) {
+    std::normal_distribution<float> normal;
+    for (const uint32_t n_splits : {4u, 34u, kAttentionSplitsMax}) {
+        const std::string name = std::to_string(n_splits) + " parts";
+        const uint32_t d = c_.head_dim, line = d + 4;
+        std::vector<float> partials(size_t{c_.n_q_heads} * n_splits * line, NAN);
+        Vector attention(q_size());
+        for (uint32_t head = 0; head < c_.n_q_heads; head++) {
+            double total = 0;
+            for (uint32_t s = 0; s < n_splits; s++) {
+                float* part = &partials[(size_t{head} * n_splits + s) * line];
+                const bool has_tokens = s % 5 != 1, is_far = s % 3 == 2;
+                part[0] = has_tokens ? normal(random_) * 2 - (is_far ? 30.0f : 0.0f) : s % 2 == 0 ? -1e20f : -INFINITY;
+                part[1] = has_tokens ? 1 + std::fabs(normal(random_)) * 20 : 0;
+                const double share = std::exp(static_cast<double>(part[0]));
+                total += part[1] * share;
+                for (uint32_t i = 0; i < d; i++) {
+                    part[4 + i] = has_tokens ? part[1] * normal(random_) : 0;
+                    attention[size_t{head} * d + i] += part[4 + i] * share;
+                }
+            }
+            for (uint32_t i = 0; i < d; i++) attention[size_t{head} * d + i] /= total;
+        }
+        Buffer given = input(partials), y = poisoned(n_qkv() * sizeof(float));
+        std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
+        DecodeLayersShape shape = shape_;
+        shape.n_splits = n_splits;
+        execute([&](Recorder& recorder) {
+            kernels_->decode_behind(recorder, {.layers = params_, .attention = 0, .partials = given.address(), .y = y.address()}, shape, ScalarType::kF32);
+        });
+        ASSERT_EQ(gave_up(), 0u) << name;
+        Vector want = reference::to_doubles(x_first_);
+        add_behind(want, layers_[0], attention);
+        expect_near_all(want, x_, name);
+    }
+}
+
 // Or a step of many layers would wait in vain in each of them.
 TEST_P(DecodeBehind, DoesNotBeginBehindOneThatGaveUp) {
     expect_right_step("before");
@@ -294,8 +334,10 @@ TEST_P(DecodeBehind, DoesNotBeginBehindOneThatGaveUp) {
     sync().given_up = 1;
     std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
     Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(std::vector<float>(q_size(), 1.0f));
+    DecodeLayersShape shape = shape_;
+    shape.n_splits = 1;
     execute([&](Recorder& recorder) {
-        kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .y = y.address()}, shape_, ScalarType::kF32);
+        kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
     });
     EXPECT_EQ(gave_up(), 1u);
     EXPECT_EQ(sync().epoch, epoch);

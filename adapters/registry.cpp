@@ -1,6 +1,7 @@
 #include "adapters/registry.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
@@ -120,33 +121,35 @@ void Registry::publish(Catalogue next) {
 void Registry::collect_files() {
     const std::lock_guard turn(commit_mutex_);
     const std::vector<GenerationRecord> dead = pool_->take_dead();
-    std::set<std::string> blobs;
     for (const GenerationRecord& record : dead) {
-        for (const FileRecord& file : record.files) blobs.insert(file.sha256);
+        for (const FileRecord& file : record.files) {
+            if (catalogue_->trash.contains(file.sha256)) unwanted_blobs_.insert(file.sha256);
+        }
     }
+    delete_unwanted();
+}
+
+// Deletes blobs of a refused adapter, unless others need them.
+void Registry::discard_files(const std::vector<std::string>& blobs) {
+    const std::lock_guard turn(commit_mutex_);
+    unwanted_blobs_.insert(blobs.begin(), blobs.end());
+    delete_unwanted();
+}
+
+// Under commit_mutex_. What a call holds or a generation needs stays unwanted, and is looked at again when that ends.
+void Registry::delete_unwanted() {
+    std::set<std::string> blobs;
+    std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
     if (blobs.empty()) return;
     {
-        // Generations that leases keep may have files in common with those that are gone.
         const std::lock_guard lock(pool_->mutex);
         for (const auto& [id, generation] : pool_->generations) {
             for (const FileRecord& file : generation->record.files) blobs.erase(file.sha256);
         }
     }
     for (const std::string& blob : blobs) {
-        if (catalogue_->trash.contains(blob) && !held_blobs_.contains(blob)) files_->remove(blob);
-    }
-}
-
-// Deletes blobs of a refused adapter, unless others need them.
-void Registry::discard_files(const std::vector<std::string>& blobs) {
-    const std::lock_guard turn(commit_mutex_);
-    for (const std::string& blob : blobs) {
-        bool needed = held_blobs_.contains(blob);
-        const std::lock_guard lock(pool_->mutex);
-        for (const auto& [id, generation] : pool_->generations) {
-            for (const FileRecord& file : generation->record.files) needed |= file.sha256 == blob;
-        }
-        if (!needed) files_->remove(blob);
+        files_->remove(blob);
+        unwanted_blobs_.erase(blob);
     }
 }
 

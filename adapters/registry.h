@@ -202,6 +202,7 @@ class Registry {
     const GenerationPtr& known_generation(const GenerationRecord& record);
     void collect_files();
     void discard_files(const std::vector<std::string>& blobs);
+    void delete_unwanted();
     void keep_active(const std::string& name);
     void store_again(const std::string& generation);
     void give_image(const std::string& generation, std::unique_ptr<CheckedAdapter> checked, Pool::ImageRoom room);
@@ -218,6 +219,7 @@ class Registry {
 
     Turns commit_mutex_;  // one change at a time; taken before Pool::mutex
     std::multiset<std::string> held_blobs_;  // by calls under way; under commit_mutex_
+    std::set<std::string> unwanted_blobs_;   // to be deleted once nobody holds or needs them; under commit_mutex_
     std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
     bool stopping_ = false;                       // under Pool::mutex
     std::thread housekeeper_;

@@ -42,7 +42,7 @@ bool refuses_content(const Error& error) {
 
 }  // namespace
 
-// Keeps blobs that a call works with from being collected.
+// Keeps blobs that a call works with from being deleted while it does.
 class Registry::BlobHold {
   public:
     BlobHold(Registry& registry, std::vector<std::string> blobs) : registry_(registry), blobs_(std::move(blobs)) {
@@ -56,6 +56,7 @@ class Registry::BlobHold {
     void release() {
         const std::lock_guard lock(registry_.commit_mutex_);
         for (const std::string& blob : std::exchange(blobs_, {})) registry_.held_blobs_.erase(registry_.held_blobs_.find(blob));
+        registry_.delete_unwanted();
     }
 
   private:
@@ -79,13 +80,19 @@ class Registry::HeldUpload final : public BlobUpload {
         return ok_status();
     }
     Status finish() override {
-        if (registry_.catalogue()->trash.contains(sha256_)) {
+        TRY(upload_->finish());  // first: bytes that are not the blob's save nothing
+        const auto is_trash = [&] {
+            const std::lock_guard turn(registry_.commit_mutex_);
+            registry_.unwanted_blobs_.erase(sha256_);
+            return registry_.catalogue_->trash.contains(sha256_);
+        };
+        if (is_trash()) {
             TRY(registry_.commit({}, [&](Catalogue& next) {
                 next.trash.erase(sha256_);
+                registry_.unwanted_blobs_.erase(sha256_);
                 return ok_status();
             }));
         }
-        TRY(upload_->finish());
         tell();
         return ok_status();
     }

@@ -178,7 +178,7 @@ class KernelsBench {
         };
         for (uint32_t i = 0; i < kSamples; i++) {
             const auto [t, n] = sample(i);
-            for (uint32_t split = 0; split < plan.n_splits; split++) {
+            for (uint32_t split = 0; split < plan.splits_of(t); split++) {
                 const uint64_t element = uint64_t{split} * p.split_stride + uint64_t{t} * p.y_stride + n;
                 recorder.copy(y_, element * 4, y_host_, (uint64_t{i} * 16 + split) * 4, 4);
             }
@@ -198,7 +198,7 @@ class KernelsBench {
             for (uint32_t k = 0; k < s.k; k++) {
                 want += double{pool_.value(uint64_t{n} * p.w_stride + k)} * x(uint64_t{t} * p.x_stride + k);
             }
-            for (uint32_t split = 0; split < plan.n_splits; split++) have += got[size_t{i} * 16 + split];
+            for (uint32_t split = 0; split < plan.splits_of(t); split++) have += got[size_t{i} * 16 + split];
             worst = std::isfinite(have) ? std::max(worst, std::fabs(have - want)) : INFINITY;
             norm += want * want;
         }
@@ -258,7 +258,7 @@ class KernelsBench {
         }
         Row row("kernel");
         row.field("kernel", variant_name(plan)).field("product", s.name).field("shape", options_.shape).field("type", options_.type);
-        row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("row_tile", plan.row_tile);
+        row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("whole_rows", plan.whole_rows).field("row_tile", plan.row_tile);
         row.field("column_tile", plan.column_tile).samples("us", measure(s, rows));
         const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;

@@ -186,7 +186,8 @@ class Pass {
         return {.rows = rows_,
                 .n_splits = product.plan.n_splits,
                 .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora,
-                .few_runs = shape_.few_runs};
+                .few_runs = shape_.few_runs,
+                .whole_rows = product.plan.whole_rows};
     }
 
     void embed() {

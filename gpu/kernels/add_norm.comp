@@ -17,6 +17,7 @@ layout(constant_id = 4) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kHasNorm = 1;
 layout(constant_id = 7) const uint kSlotNorms = 0;
+layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
 
 const uint kRankSteps = 1;  // large workgroups have few registers
@@ -57,7 +58,12 @@ void main() {
         v[i] = vec4(0.0);
         if (chunk >= kChunks) continue;
         vec4 part[kSplits];  // all loads before the first use
-        [[unroll]] for (uint s = 0; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
+        part[0] = load4(y, chunk, 0);
+        if (t < kWholeRows) {
+            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = vec4(0.0);
+        } else {
+            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, chunk, 0);
+        }
         vec4 old = load4(x, chunk, 0);
         if (kHasNorm != 0) gamma[i] = load4(row_gamma, chunk, 0);
         vec4 acc = part[0];

@@ -144,7 +144,7 @@ bool KernelSet::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shap
 
 void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
                                    ScalarType act_type) {
-    CHECK(attends_from_qkv(qkv, shape) && (params.q_gamma != 0) == (params.k_gamma != 0));
+    CHECK(attends_from_qkv(qkv, shape) && qkv.base.whole_rows == 0 && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool split = shape.n_splits > 1;
     const Kernel* k = kernel("attention_from_qkv",
                              {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,

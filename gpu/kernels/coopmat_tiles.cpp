@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kLargestRows = 128;   // of a tile that weights are read once for
 constexpr uint32_t kSmallestRows = 16;
+constexpr double kMixedGain = 0.98;      // of the time without whole rows, which they must stay below
 constexpr uint32_t kInvariantRows = 32;  // whose cut of k all numbers of rows take with batch_invariant
 constexpr uint32_t kUnitsFallback = 64;
 constexpr double kFillSteps = 1.2;
@@ -18,8 +19,11 @@ uint32_t staged_words(const CoopmatTile& tile) { return (tile.columns + tile.row
 
 struct Split {
     double cost = std::numeric_limits<double>::infinity();
-    uint32_t n_splits = 1, k_per_split = 0;
+    uint32_t n_splits = 1, k_per_split = 0, whole_rows = 0;
 };
+
+// Rows of x come from the caches, but their instructions and products count too.
+double bytes_of_step(const CoopmatTile& tile) { return tile.k * 2.0 * (tile.columns + 0.75 * tile.rows); }
 
 // Time of a product, in bytes that one multiprocessor moves: the busiest one's workgroups times their steps (the measured
 // grids are bound by this, not by the sum of bytes), kFillSteps for filling and emptying each, and the traffic of
@@ -27,8 +31,7 @@ struct Split {
 Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
     const uint32_t steps = wish.stride / tile.k;
     const uint32_t tiles = ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns);
-    // Rows of x come from the caches, but their instructions and products count too.
-    const double step_bytes = tile.k * 2.0 * (tile.columns + 0.75 * tile.rows);
+    const double step_bytes = bytes_of_step(tile);
     // A multiprocessor needs about this many bytes in flight.
     const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
     const uint32_t max_splits = tile.whole_k ? 1 : std::min(wish.max_splits, steps);
@@ -46,7 +49,36 @@ Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, 
     return best;
 }
 
+// Whether some rows may be whole and others split. Steps of fewer rows are decodes, whose attention takes sums of one kind.
+bool may_mix(const CoopmatTile& tile, const TileWish& wish) {
+    return tile.pairs && wish.rows > kLargestRows && !wish.gated && !wish.batch_invariant;
+}
+
+// The time of tiles whose first rows are whole, k of the others cut into n_splits: long workgroups, begun first, then short ones, each wherever
+// one has ended, two on a multiprocessor. In best_split's measure.
+Split best_mixed(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t n_splits) {
+    Split best;
+    const uint32_t steps = wish.stride / tile.k, split_steps = ceil_div(steps, n_splits);
+    if (!may_mix(tile, wish) || ceil_div(steps, split_steps) != n_splits) return best;
+    const uint32_t slots = 2 * units;
+    const uint32_t row_tiles = ceil_div(wish.rows, tile.rows), column_tiles = ceil_div(wish.n, tile.columns);
+    const double long_time = steps + kFillSteps, short_time = split_steps + kFillSteps;
+    for (uint32_t whole = 1; whole < row_tiles; whole++) {
+        const uint32_t n_long = whole * column_tiles, n_short = (row_tiles - whole) * column_tiles * n_splits;
+        const uint32_t rounds = ceil_div(n_long, slots), beside = (rounds * slots - n_long) * static_cast<uint32_t>(long_time / short_time);
+        const double time = rounds * long_time + (n_short > beside ? ceil_div(n_short - beside, slots) * short_time : 0.0);
+        const double partials = 8.0 * (n_splits - 1) * (wish.rows - whole * tile.rows) * wish.n / units;
+        const double cost = tile.factor * 2 * time * bytes_of_step(tile) + partials;
+        if (cost < best.cost) best = {cost, n_splits, split_steps * tile.k, whole * tile.rows};
+    }
+    return best;
+}
+
 }  // namespace
+
+uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits, const DeviceCapabilities& caps) {
+    return best_mixed(tile, wish, multiprocessors(caps), n_splits).whole_rows;
+}
 
 uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : kUnitsFallback; }
 
@@ -82,8 +114,12 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
         const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
-        const Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
-        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split};
+        Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
+        for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); n_splits++) {
+            const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);
+            if (mixed.cost < split.cost * (split.whole_rows == 0 ? kMixedGain : 1.0)) split = mixed;
+        }
+        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows};
     }
     return best;
 }

@@ -31,6 +31,8 @@ constexpr std::array kCoopmatTiles = {
     CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
 
+inline constexpr uint32_t kMixedSplits = 8;  // at most, of the rows that are not whole
+
 struct TileWish {
     uint32_t n = 0, stride = 0, rows = 0;  // of the product; stride: k padded
     uint32_t max_splits = 1;
@@ -43,14 +45,17 @@ struct TileChoice {
     double cost = std::numeric_limits<double>::infinity();  // bytes that the busiest multiprocessor could move in the same time
     uint32_t n_splits = 1;
     uint32_t k_per_split = 0;  // 0: no tile can do it, which happens to gated products alone
+    uint32_t whole_rows = 0;   // as in MatmulPlan
 };
 
-// The cheapest tile and the best number of splits.
+// The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the bit is split.
 TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
 // Whether a workgroup with this tile can have the gate and the up rows of the same columns, in halves, and gate them in shared memory.
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
 // The matrix and the device can take the tile.
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);
+// As many whole rows as pay beside so many splits; 0: none. Only of tiles that come in pairs: with 128x192, alone on a multiprocessor, it does not pay.
+uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits, const DeviceCapabilities& caps);
 // What the driver tells, or a guess.
 uint32_t multiprocessors(const DeviceCapabilities& caps);
 

@@ -18,6 +18,7 @@ layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kAligned = 1;     // F is a multiple of 4
 layout(constant_id = 7) const uint kExchange = 0;    // F is a multiple of 16
 layout(constant_id = 8) const uint kRows = 1;
+layout(constant_id = 9) const uint kWholeRows = 0;   // the first rows' sums are all in split 0
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -31,6 +32,7 @@ vec4 load_sum(uint t, uint column) {
     bool aligned = kAligned != 0;
     uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
     vec4 acc = load4_f32(y, column, aligned);
+    if (t < kWholeRows) return acc;
     for (uint s = 1; s < kSplits; s++) acc += load4_f32(y + uint64_t(s) * p.split_stride * 4, column, aligned);
     return acc;
 }

@@ -24,7 +24,7 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
         const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
         const uint32_t subgroup = device_.capabilities().subgroup_size;
         const Kernel* k = kernel(name, {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation), shape.n_splits,
-                                        params.ffn, params.y_stride}, subgroup);
+                                        params.ffn, params.y_stride, shape.whole_rows}, subgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1, {name, shape.rows * row_bytes, 0});
         return;
@@ -35,7 +35,7 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
     side_by_side = std::min(side_by_side, size / 8);
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
-                                           params.ffn % 16 == 0, side_by_side});
+                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.act_stride / 4, size / side_by_side),
                       ceil_div(shape.rows, side_by_side), 1,

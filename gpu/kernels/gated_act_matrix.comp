@@ -31,6 +31,7 @@ layout(constant_id = 3) const uint kActivation = 0;  // an Activation
 layout(constant_id = 4) const uint kSplits = 1;
 layout(constant_id = 5) const uint kFfn = 64;        // this and the next: literals, so that the alignment of rows is known
 layout(constant_id = 6) const uint kStride = 128;    // y_stride
+layout(constant_id = 7) const uint kWholeRows = 0;   // the first rows' sums are all in split 0; whole tiles
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Floats { float data[]; };
@@ -183,7 +184,7 @@ void load_sums(uint row0, uint n0) {
             const uint at = m * kRowMats + i;
             const uint64_t y = p.y + (uint64_t(row0 + i * 16) * kStride + m * kFfn + n0) * 4;
             coopMatLoad(acc[at], Floats(y).data, 0, kStride, gl_CooperativeMatrixLayoutRowMajor);
-            for (uint s = 1; s < kSplits; s++) {
+            for (uint s = 1; s < kSplits && row0 >= kWholeRows; s++) {
                 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> part;
                 coopMatLoad(part, Floats(y + uint64_t(s) * p.split_stride * 4).data, 0, kStride, gl_CooperativeMatrixLayoutRowMajor);
                 acc[at] = acc[at] + part;

@@ -118,6 +118,7 @@ struct ConsumerShape {
     uint32_t n_splits = 1;  // of the matmul whose result is consumed
     LoraLevel lora = LoraLevel::kNone;
     bool few_runs = false;  // of rows with one adapter, in every kAdapterTileRows; at level kPlain
+    uint32_t whole_rows = 0;  // as in the matmul's plan
 };
 
 struct QkvShape {

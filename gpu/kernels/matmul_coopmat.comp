@@ -1,7 +1,7 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
 // (macro ELEMENT), f32 sums. For three rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
-// Grid: (row tiles, tiles of w rows, splits). Bytes: the matrix once per row tile, x once per workgroup from the caches.
+// Grid: (row tiles, tiles of w rows, splits); with whole tiles of rows z 0 is these, each with all of k, and the others are the rest's splits. Bytes: the matrix once per row tile, x once per workgroup from the caches.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
 // activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
@@ -38,6 +38,7 @@ layout(constant_id = 5) const uint STRIDE = 64;    // w_stride and x_stride: lit
 layout(constant_id = 6) const uint SUBGROUP = 32;
 layout(constant_id = 7) const uint LATE = 0;       // 1: the next step's loads are issued when this one's stores are done
 layout(constant_id = 8) const uint ACTIVATION = 0;
+layout(constant_id = 9) const uint WHOLE = 0;      // tiles of rows in front whose k is not split
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
@@ -156,13 +157,16 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
 #endif
 
 void main() {
-    const uint row0 = gl_WorkGroupID.x * ROWS;
+    const bool is_whole = WHOLE > 0 && gl_WorkGroupID.z == 0;
+    if (is_whole && gl_WorkGroupID.x >= WHOLE) return;
+    const uint split = gl_WorkGroupID.z - (WHOLE > 0 && !is_whole ? 1 : 0);
+    const uint row0 = (gl_WorkGroupID.x + (is_whole ? 0 : WHOLE)) * ROWS;
     // The first rows are always there: a product of one tile of rows need not wait for their number.
     if (row0 > 0 && row0 >= Count(params.n_rows).value) return;
     // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
     const uint n0 = min(gl_WorkGroupID.y * kColumns, params.y_stride - kColumns);
-    const uint begin = gl_WorkGroupID.z * params.k_per_split;
-    const uint n_steps = (min(begin + params.k_per_split, STRIDE) - begin) / K_TILE;
+    const uint begin = split * params.k_per_split;
+    const uint n_steps = ((is_whole ? STRIDE : min(begin + params.k_per_split, STRIDE)) - begin) / K_TILE;
     const uint first_row = gl_LocalInvocationIndex / kWords;
     const uint first_k = begin + gl_LocalInvocationIndex % kWords * 8;
     w_at = params.w + 2 * (uint64_t(n0 + first_row) * STRIDE + first_k);
@@ -194,12 +198,12 @@ void main() {
     }
 
 #ifdef LORA
-    if (gl_WorkGroupID.z == 0) add_adapters(row0, n0, sub_n, sub_row);
+    if (split == 0) add_adapters(row0, n0, sub_n, sub_row);
 #endif
 #ifdef GATED
     store_gated(row0, n0, sub_n, sub_row);
 #else
-    Floats y = Floats(params.y + 4 * (uint64_t(gl_WorkGroupID.z) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
+    Floats y = Floats(params.y + 4 * (uint64_t(split) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
     [[unroll]] for (uint i = 0; i < kMatsN; ++i) {
         [[unroll]] for (uint j = 0; j < kMatsRows; ++j)
             coopMatStore(acc[i * kMatsRows + j], y.data, (sub_row + j * 16) * params.y_stride + sub_n + i * 16,

@@ -63,6 +63,7 @@ void take(MatmulPlan& plan, const TileChoice& choice) {
     plan.column_tile = kCoopmatTiles[choice.tile].columns;
     plan.n_splits = choice.n_splits;
     plan.k_per_split = choice.k_per_split;
+    plan.whole_rows = choice.whole_rows;
 }
 
 const char* coopmat_name(const MatmulPlan& plan, bool gated, bool adapters) {
@@ -149,7 +150,8 @@ std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, Scalar
 std::string describe(const MatmulPlan& plan) {
     if (plan.variant == MatmulVariant::kCoopmat) {
         const CoopmatTile& t = kCoopmatTiles[plan.tile];
-        return lorad::format("coopmat {}x{}x{} sub{}/{}{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n, t.late ? " late" : "");
+        return lorad::format("coopmat {}x{}x{} sub{}/{}{}{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n, t.late ? " late" : "",
+                             plan.whole_rows > 0 ? lorad::format(", {} rows whole", plan.whole_rows) : "");
     }
     if (plan.variant == MatmulVariant::kCoopmat2) {
         const Coopmat2Tile& t = kCoopmat2Tiles[plan.tile];
@@ -185,6 +187,14 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
         plan.row_tile = tile.rows;
         plan.column_tile = tile.columns;
         add(tile.k);
+        for (uint32_t n_splits = 2; n_splits <= std::min(max_splits, kMixedSplits); n_splits++) {
+            plan.whole_rows = best_whole_rows(tile, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits}, n_splits, caps);
+            if (plan.whole_rows == 0) continue;
+            plan.n_splits = n_splits;
+            plan.k_per_split = ceil_div(stride / tile.k, n_splits) * tile.k;
+            all.push_back(plan);
+        }
+        plan.whole_rows = 0;
     }
     if (rows >= 512 && ladder_.has2(type)) {
         plan.variant = MatmulVariant::kCoopmat2;
@@ -228,7 +238,7 @@ const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan
     const uint32_t subgroup = device_.capabilities().subgroup_size;
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup, tile.late ? 1u : 0u,
-                         static_cast<uint32_t>(activation)},
+                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows},
                   subgroup);
 }
 
@@ -262,7 +272,9 @@ void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Param
     if (k == nullptr) return;
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
-    recorder.dispatch(*k, params, ceil_div(plan.rows, plan.row_tile), ceil_div(product.n, columns), plan.n_splits, product_info(name, whole, plan));
+    const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile;
+    recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), ceil_div(product.n, columns), plan.n_splits + (whole_tiles > 0 ? 1 : 0),
+                      product_info(name, whole, plan));
 }
 
 }  // namespace lorad::gpu

@@ -30,10 +30,12 @@ struct MatmulPlan {
     uint32_t row_tile = 1;     // rows of x that one workgroup takes
     uint32_t column_tile = 1;  // rows of W that one workgroup takes
     uint32_t rows = 0;         // capacity
+    uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
     uint32_t tile = 0;         // which of the variant's own tiles
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
 
+    uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
     bool operator==(const MatmulPlan&) const = default;
 };
 

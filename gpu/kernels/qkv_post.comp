@@ -20,6 +20,7 @@ layout(constant_id = 6) const uint kLora = 0;  // LoraLevel
 layout(constant_id = 7) const uint kHasBias = 0;
 layout(constant_id = 8) const uint kHasNorm = 0;
 layout(constant_id = 9) const uint kSlotNorms = 0;
+layout(constant_id = 10) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 
 const uint kRankSteps = 2;
@@ -78,7 +79,12 @@ void main() {
         if (kLora == 1) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
         uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
         vec4 part[kSplits];  // all loads before the first use
-        [[unroll]] for (uint s = 0; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+        part[0] = load4(y, column / 4, 0);
+        if (t < kWholeRows) {
+            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = vec4(0.0);
+        } else {
+            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+        }
         if (!is_v) {
             [[unroll]] for (uint c = 0; c < 4; c++) {
                 uint d = d0 + c;

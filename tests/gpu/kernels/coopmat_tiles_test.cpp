@@ -89,6 +89,39 @@ TEST(CoopmatTiles, BatchInvariantCutsOfKAreTheSameForEveryNumberOfRows) {
     });
 }
 
+TEST(CoopmatTiles, RowsInFrontAreWholeWhereTheTilesFillTheDeviceATimeAndABit) {
+    uint32_t n_found = 0;
+    for_each_device([&](const DeviceCapabilities& caps) {
+        for (const Product& p : kProducts) {
+            for (const uint32_t rows : {64u, 128u, 192u, 256u, 512u, 1024u, 1536u, 2048u}) {
+                for (const bool batch_invariant : {false, true}) {
+                    const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16, .batch_invariant = batch_invariant});
+                    if (choice.whole_rows == 0) continue;
+                    const CoopmatTile& tile = kCoopmatTiles[choice.tile];
+                    ASSERT_FALSE(batch_invariant) << "a row's bits would depend on its place";
+                    ASSERT_GT(rows, 128u) << "decodes and their attention know nothing of it";
+                    ASSERT_TRUE(tile.pairs);
+                    ASSERT_EQ(choice.whole_rows % tile.rows, 0u);
+                    ASSERT_LT(choice.whole_rows, rows);
+                    ASSERT_GT(choice.n_splits, 1u);
+                    n_found++;
+                }
+            }
+        }
+    });
+    EXPECT_GT(n_found, 1000u);
+    DeviceCapabilities h200;
+    h200.n_compute_units_hint = 132;
+    h200.subgroup_size = 32;
+    h200.shared_memory_bytes = 48 * 1024;
+    h200.max_workgroup_invocations = 1024;
+    // 448 tiles for 264 places: nine of sixteen rows of tiles, 252, and four parts of the other 196.
+    const TileChoice down = choose_tile(h200, {.n = 3584, .stride = 18944, .rows = 2048, .max_splits = 16});
+    EXPECT_EQ(down.whole_rows, 1152u);
+    EXPECT_EQ(down.n_splits, 4u);
+    EXPECT_EQ(choose_tile(h200, {.n = 3584, .stride = 18944, .rows = 2048, .max_splits = 1}).whole_rows, 0u);
+}
+
 TEST(CoopmatTiles, GatedProductsTakeTilesWithEvenPartsOfBothHalves) {
     uint32_t n_found = 0;
     for_each_device([&](const DeviceCapabilities& caps) {

@@ -1,6 +1,7 @@
 // What every kernel test needs: poisoned result buffers, step state, LoRA tables, and comparisons that name the element.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/reference/numbers.h"
 #include "tests/reference/transformer.h"
@@ -53,6 +55,17 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
 }
 
+// Of [split][t][width]: what no one may read, because k of the first rows is whole.
+inline void poison_other_splits(std::vector<float>& y, uint32_t n_splits, uint32_t whole_rows, uint32_t capacity, uint32_t width) {
+    for (size_t s = 1; s < n_splits; s++) std::fill_n(y.begin() + static_cast<ptrdiff_t>(s * capacity * width), size_t{whole_rows} * width, NAN);
+}
+// A product's plan with so many tiles of rows in front whole, and k of the others in three parts.
+inline MatmulPlan with_whole_rows(MatmulPlan plan, uint32_t k, uint32_t n_tiles) {
+    plan.whole_rows = n_tiles * plan.row_tile;
+    plan.k_per_split = round_up(ceil_div(padded(k), 3), 128);
+    plan.n_splits = ceil_div(padded(k), plan.k_per_split);
+    return plan;
+}
 inline bool is_poison(float value) { return std::isnan(value); }
 
 // |got - want| <= tolerance * magnitude for all; magnitude says how large the summands were.

@@ -127,6 +127,7 @@ struct GatedCase {
     Type act;
     bool with_bias, with_lora;
     bool same_type = false;  // of all B as of act; else they differ
+    uint32_t whole_rows = 0;
 };
 
 class GatedAct : public KernelTest, public ::testing::WithParamInterface<GatedCase> {
@@ -154,6 +155,7 @@ void GatedAct::check(const GatedCase& c, bool few_runs) {
     auto low = reference::random_values(size_t{c.bucket} * 2 * kMaxRank, Type::kF32, random_);
     uint32_t capacity = c.bucket + kSlackRows;
     auto y = reference::random_values(size_t{c.n_splits} * capacity * 2 * c.ffn, Type::kF32, random_, 3.0f);
+    poison_other_splits(y, c.n_splits, c.whole_rows, capacity, 2 * c.ffn);
     auto bias = reference::random_values(2 * c.ffn, Type::kF32, random_);
     Buffer step = step_state(rows, c.n_rows);
     Buffer y_buffer = input(reference::encode(y, 2 * c.ffn, y_stride, Type::kF32));
@@ -173,7 +175,7 @@ void GatedAct::check(const GatedCase& c, bool few_runs) {
     params.y_stride = y_stride;
     params.split_stride = capacity * y_stride;
     params.act_stride = act_stride;
-    const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs};
+    const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs, c.whole_rows};
     ASSERT_EQ(kernels_->gates_by_matrix(params, shape, scalar(c.act)), few_runs);
     execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
 
@@ -188,7 +190,7 @@ void GatedAct::check(const GatedCase& c, bool few_runs) {
         for (uint32_t half = 0; half < 2; half++) {
             for (uint32_t i = 0; i < c.ffn; i++) {
                 uint32_t column = half * c.ffn + i;
-                for (uint32_t s = 0; s < c.n_splits; s++) {
+                for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++) {
                     sums[half][i] += y[(size_t{s} * capacity + t) * 2 * c.ffn + column];
                 }
                 if (c.with_bias) sums[half][i] += bias[column];
@@ -219,7 +221,9 @@ INSTANTIATE_TEST_SUITE_P(
                       GatedCase{251, 17, 24, 3, Activation::kSilu, Type::kBf16, false, true},
                       GatedCase{96, 70, 96, 1, Activation::kGeluTanh, Type::kF32, false, true},
                       GatedCase{250, 131, 192, 2, Activation::kSilu, Type::kF32, true, true},
-                      GatedCase{128, 192, 192, 1, Activation::kSilu, Type::kF16, false, true}));
+                      GatedCase{128, 192, 192, 1, Activation::kSilu, Type::kF16, false, true},
+                      GatedCase{112, 90, 96, 3, Activation::kSilu, Type::kF16, true, true, false, 64},
+                      GatedCase{64, 192, 192, 2, Activation::kSilu, Type::kF32, false, true, false, 128}));
 
 class GatedActOnMatrices : public GatedAct {};
 
@@ -237,7 +241,8 @@ TEST_P(GatedActOnMatrices, AppliesSplitsAdaptersAndTheActivation) {
 std::vector<GatedCase> matrix_cases(Type act) {
     return {{64, 32, 32, 1, Activation::kSilu, act, false, true},         {192, 70, 96, 3, Activation::kSilu, act, false, true},
             {576, 127, 128, 1, Activation::kGeluTanh, act, false, true},  {64, 1, 32, 2, Activation::kSilu, act, false, true},
-            {320, 61, 64, 1, Activation::kSilu, act, false, true, true},  {128, 160, 160, 2, Activation::kSilu, act, false, true, true}};
+            {320, 61, 64, 1, Activation::kSilu, act, false, true, true},  {128, 160, 160, 2, Activation::kSilu, act, false, true, true},
+            {64, 100, 128, 3, Activation::kSilu, act, false, true, false, 64}};
 }
 INSTANTIATE_TEST_SUITE_P(F16, GatedActOnMatrices, ::testing::ValuesIn(matrix_cases(Type::kF16)));
 INSTANTIATE_TEST_SUITE_P(Bf16, GatedActOnMatrices, ::testing::ValuesIn(matrix_cases(Type::kBf16)));

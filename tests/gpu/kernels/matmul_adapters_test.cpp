@@ -24,7 +24,7 @@ class MatmulAdapters : public KernelTest {
     }
 
     void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n, const std::vector<Adapter>& adapters,
-               const std::vector<RowRun>& runs) {
+               const std::vector<RowRun>& runs, uint32_t whole_tiles = 0) {
         if (kernels_->act_type(scalar(type)) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const auto n_modules = static_cast<uint32_t>(module_n.size());
         uint32_t n = 0, n_rows = 0;
@@ -40,7 +40,8 @@ class MatmulAdapters : public KernelTest {
             }
         }
         n_rows = static_cast<uint32_t>(rows.size());
-        const MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile << "x" << plan.column_tile
                                           << " splits " << plan.n_splits);
         ASSERT_TRUE(kernels_->adds_adapters(plan));
@@ -109,7 +110,7 @@ class MatmulAdapters : public KernelTest {
                         }
                         magnitude = std::max(magnitude, module.pair.scale * 3 * std::sqrt(static_cast<double>(module.pair.rank)));
                     }
-                    for (uint32_t s = 0; s < plan.n_splits; s++) got[column] += all[s * split_stride + size_t{t} * n_padded + column];
+                    for (uint32_t s = 0; s < plan.splits_of(t); s++) got[column] += all[s * split_stride + size_t{t} * n_padded + column];
                 }
             }
             // Two parts of 16-bit numbers hold 16 bits (bf16) or more.
@@ -132,6 +133,10 @@ TEST_F(MatmulAdapters, AreAddedForEveryTypeAndRank) {
 TEST_F(MatmulAdapters, OneAdapterForAllRowsOfManyTiles) {
     check(Type::kF16, 640, 512, {448}, {{{16}, Type::kF16}}, {{0, 500}});
     check(Type::kF16, 4096, 256, {256, 256}, {{{21, 130}, Type::kF16}}, {{0, 256}});
+}
+
+TEST_F(MatmulAdapters, AreAddedOnceToRowsWhoseKIsWholeAndToOthers) {
+    check(Type::kF16, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1);
 }
 
 TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) { check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}}); }

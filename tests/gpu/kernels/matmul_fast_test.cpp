@@ -18,8 +18,9 @@ class FastMatmul : public KernelTest {
     };
 
     Result multiply(uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type, const std::vector<float>& w,
-                    const std::vector<float>& x) {
-        const MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+                    const std::vector<float>& x, uint32_t whole_tiles = 0) {
+        MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         EXPECT_EQ(plan.act_type, scalar(type));
         const uint32_t n_padded = padded(n), stride = padded(k);
         std::vector<float> rows = w;
@@ -44,8 +45,15 @@ class FastMatmul : public KernelTest {
         execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
         const auto all = content<float>(y, plan.n_splits * split_stride);
         Result result{std::vector<float>(size_t{n_rows} * n_padded), plan};
-        for (uint32_t s = 0; s < plan.n_splits; s++) {
-            for (size_t i = 0; i < result.y.size(); i++) result.y[i] += all[s * split_stride + i];
+        for (uint32_t t = 0; t < n_rows; t++) {
+            for (uint32_t s = 0; s < plan.n_splits; s++) {
+                const float* row = &all[s * split_stride + size_t{t} * n_padded];
+                if (s >= plan.splits_of(t)) {
+                    EXPECT_TRUE(is_poison(row[0]) && is_poison(row[n - 1])) << "split " << s << " of row " << t << " was written";
+                    continue;
+                }
+                for (uint32_t i = 0; i < n_padded; i++) result.y[size_t{t} * n_padded + i] += row[i];
+            }
         }
         return result;
     }
@@ -72,6 +80,26 @@ TEST_F(FastMatmul, EveryRowCountAndTypeMatchesTheReference) {
                                     std::to_string(bucket) + " variant " + std::to_string(int(got.plan.variant)) +
                                     " splits " + std::to_string(got.plan.n_splits) + " row " + std::to_string(t));
                 }
+            }
+        }
+    }
+}
+
+TEST_F(FastMatmul, RowsInFrontMayHaveAllOfKWhereThatOfTheOthersIsSplit) {
+    if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    constexpr uint32_t kN = 320, kK = 1030, kRows = 370, kBucket = 384;
+    for (const Type type : matrix_types()) {
+        const auto w = reference::random_values(size_t{kN} * kK, type, random_);
+        const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
+        for (const uint32_t whole_tiles : {1u, 2u}) {
+            const Result got = multiply(kN, kK, kRows, kBucket, type, w, x, whole_tiles);
+            ASSERT_EQ(got.plan.variant, MatmulVariant::kCoopmat);
+            const uint32_t end = got.plan.whole_rows;
+            ASSERT_LT(end, kRows);
+            for (const uint32_t t : {0u, end - 1, end, end + 1, kRows - 1}) {
+                const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
+                expect_near(want, &got.y[size_t{t} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3,
+                            "row " + std::to_string(t) + ", " + std::to_string(end) + " are whole");
             }
         }
     }

@@ -52,6 +52,7 @@ struct AddNormCase {
     uint32_t hidden, n_rows, bucket, n_splits;
     Type act;
     bool with_bias, with_norm, with_lora;
+    uint32_t whole_rows = 0;
 };
 
 class AddNorm : public KernelTest, public ::testing::WithParamInterface<AddNormCase> {};
@@ -78,6 +79,7 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
     }
     uint32_t capacity = c.bucket + kSlackRows;
     auto y = reference::random_values(size_t{c.n_splits} * capacity * c.hidden, Type::kF32, random_);
+    poison_other_splits(y, c.n_splits, c.whole_rows, capacity, c.hidden);
     auto x = reference::random_values(size_t{capacity} * c.hidden, Type::kF32, random_);
     auto bias = reference::random_values(c.hidden, Type::kF32, random_);
     auto gamma = reference::random_values(c.hidden, Type::kF32, random_);
@@ -108,7 +110,7 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
     params.split_stride = capacity * stride;
     params.eps = 1e-5f;
     execute([&](Recorder& recorder) {
-        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora)}, scalar(c.act));
+        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, scalar(c.act));
     });
 
     auto got_x = content<float>(x_buffer, size_t{capacity} * stride);
@@ -117,7 +119,7 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
         std::string what = "row " + std::to_string(t);
         Vector want(&x[size_t{t} * c.hidden], &x[size_t{t} * c.hidden] + c.hidden);
         if (t < c.n_rows) {
-            for (uint32_t s = 0; s < c.n_splits; s++) {
+            for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++) {
                 for (uint32_t i = 0; i < c.hidden; i++) want[i] += y[(size_t{s} * capacity + t) * c.hidden + i];
             }
             for (uint32_t i = 0; c.with_bias && i < c.hidden; i++) want[i] += bias[i];
@@ -146,7 +148,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AddNorm,
                                            AddNormCase{2050, 2, 2, 2, Type::kF32, false, true, false},
                                            AddNormCase{192, 3, 4, 2, Type::kF32, false, true, false},
                                            AddNormCase{112, 5, 8, 3, Type::kF16, true, false, false},
-                                           AddNormCase{96, 130, 192, 2, Type::kF16, true, true, false}));
+                                           AddNormCase{96, 130, 192, 2, Type::kF16, true, true, false},
+                                           AddNormCase{250, 90, 96, 3, Type::kF16, true, true, true, 64},
+                                           AddNormCase{96, 60, 96, 2, Type::kF32, false, true, false, 64}));
 
 TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     constexpr uint32_t kHidden = 96, kStride = 128, kRows = 20, kCapacity = kRows + kSlackRows;

@@ -9,6 +9,7 @@ struct QkvCase {
     uint32_t n_splits = 1;
     bool with_bias = false, with_norm = false, with_lora = false, with_slot_norms = false;
     KvType kv_type = KvType::kF16;
+    uint32_t whole_rows = 0;
 };
 
 class QkvPost : public KernelTest {
@@ -63,6 +64,7 @@ class QkvPost : public KernelTest {
         }
         auto low = reference::random_values(size_t{c.bucket} * 3 * kMaxRank, Type::kF32, random_);
         auto y = reference::random_values(size_t{c.n_splits} * capacity * width, Type::kF32, random_);
+        poison_other_splits(y, c.n_splits, c.whole_rows, capacity, width);
         auto bias = reference::random_values(width, Type::kF32, random_);
         auto q_gamma = reference::random_values(c.head_dim, Type::kF32, random_);
         auto k_gamma = reference::random_values(c.head_dim, Type::kF32, random_);
@@ -108,7 +110,7 @@ class QkvPost : public KernelTest {
         params.split_stride = capacity * stride;
         params.q_stride = q_width;
         params.eps = 1e-6f;
-        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora)}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim};
+        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim};
         execute([&](Recorder& recorder) { kernels_->qkv_post(recorder, params, shape); });
 
         auto got_q = content<float>(q, size_t{c.bucket} * q_width);
@@ -129,7 +131,7 @@ class QkvPost : public KernelTest {
                 uint32_t from = first_head[m] * c.head_dim;
                 Vector all(n);
                 for (uint32_t i = 0; i < n; i++) {
-                    for (uint32_t s = 0; s < c.n_splits; s++) all[i] += y[(size_t{s} * capacity + t) * width + from + i];
+                    for (uint32_t s = 0; s < (t < c.whole_rows ? 1 : c.n_splits); s++) all[i] += y[(size_t{s} * capacity + t) * width + from + i];
                     if (c.with_bias) all[i] += bias[from + i];
                 }
                 uint32_t slot = rows[t].adapter_slot;
@@ -199,6 +201,11 @@ TEST_F(QkvPost, NormalisesHeadsBeforeTurningThem) {
 TEST_F(QkvPost, NormalisesWithTheAdaptersOwnWeights) {
     check({4, 2, 128, 128, 5, 6, 2, false, true, false, true});
     check({2, 1, 32, 16, 7, 8, 1, true, true, true, true});
+}
+
+TEST_F(QkvPost, TakesTheSumsOfWholeRowsFromTheFirstSplitAlone) {
+    check({6, 2, 64, 64, 40, 48, 3, true, false, true, false, KvType::kF16, 32});
+    check({6, 2, 64, 64, 20, 48, 2, false, true, false, false, KvType::kInt8, 32});
 }
 
 TEST_F(QkvPost, AddsTheRowsOwnAdapterToEachPart) {

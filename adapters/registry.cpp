@@ -136,7 +136,8 @@ void Registry::discard_files(const std::vector<std::string>& blobs) {
     delete_unwanted();
 }
 
-// Under commit_mutex_. What a call holds or a generation needs stays unwanted, and is looked at again when that ends.
+// Under commit_mutex_. What a call holds, or a generation that has no name any more needs, stays unwanted and is looked at again when that ends. What a
+// named one needs is wanted: it goes to the trash with its last name.
 void Registry::delete_unwanted() {
     std::set<std::string> blobs;
     std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
@@ -144,7 +145,10 @@ void Registry::delete_unwanted() {
     {
         const std::lock_guard lock(pool_->mutex);
         for (const auto& [id, generation] : pool_->generations) {
-            for (const FileRecord& file : generation->record.files) blobs.erase(file.sha256);
+            if (blobs.empty()) break;
+            for (const FileRecord& file : generation->record.files) {
+                if (blobs.erase(file.sha256) > 0 && generation->in_catalogue) unwanted_blobs_.erase(file.sha256);
+            }
         }
     }
     for (const std::string& blob : blobs) {
@@ -174,6 +178,10 @@ Result<AdapterInfo> Registry::set_name(const std::string& name, Target target, c
                               format("{} adapters are registered, as many as there may be", next.aliases.size()));
         }
         if (record != nullptr) next.generations.try_emplace(record->id, *record);
+        for (const Part& part : target.parts) {  // of a mix, found before this call's turn came
+            if (next.generations.contains(part.generation)) continue;
+            return make_error(ErrorCode::kAdapterNotFound, format("{} was removed or replaced by another call", json_quote(part.name)), "adapters");
+        }
         return next.set(name, target, options);
     });
     if (!committed.ok()) return committed.error();

@@ -87,11 +87,17 @@ class Registry::HeldUpload final : public BlobUpload {
             return registry_.catalogue_->trash.contains(sha256_);
         };
         if (is_trash()) {
-            TRY(registry_.commit({}, [&](Catalogue& next) {
+            const Result<AdapterInfo> saved = registry_.commit({}, [&](Catalogue& next) {
                 next.trash.erase(sha256_);
                 registry_.unwanted_blobs_.erase(sha256_);
                 return ok_status();
-            }));
+            });
+            if (!saved.ok()) {
+                // A blob that stays in the trash goes when the hold ends.
+                const std::lock_guard turn(registry_.commit_mutex_);
+                if (registry_.catalogue_->trash.contains(sha256_)) registry_.unwanted_blobs_.insert(sha256_);
+                return saved.error();
+            }
         }
         tell();
         return ok_status();

@@ -1,6 +1,7 @@
 // Which files the registry keeps while calls are under way, and that it deletes what nobody needs in the end.
 #include "adapters/registry.h"
 
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "adapters/source.h"
+#include "adapters/store.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
@@ -17,6 +19,25 @@ namespace lorad::adapters {
 namespace {
 
 using namespace lorad::testing;
+
+// The store in memory, with something to happen once, before the catalogue is saved; what it returns is the save's fate.
+struct WatchedStore final : Store {
+    const Catalogue& found() const override { return files->found(); }
+    Status save(const Catalogue& catalogue) override {
+        if (before_save) TRY(std::exchange(before_save, nullptr)());
+        return files->save(catalogue);
+    }
+    Status is_settled() const override { return files->is_settled(); }
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override { return files->begin(sha256, bytes); }
+    Status put(std::string_view sha256, const FileBytes& bytes) override { return files->put(sha256, bytes); }
+    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return files->blob_bytes(sha256); }
+    Result<FileBytes> read(std::string_view sha256) override { return files->read(sha256); }
+    void remove(std::string_view sha256) override { files->remove(sha256); }
+    uint64_t bytes() const override { return files->bytes(); }
+
+    std::unique_ptr<Store> files = memory_store({});
+    std::function<Status()> before_save;
+};
 
 struct RegistryFilesTest : ::testing::Test {
     RegistryFilesTest() { set_log_level(LogLevel::kWarn); }
@@ -48,7 +69,8 @@ struct RegistryFilesTest : ::testing::Test {
     uint64_t stored_bytes() const { return registry.stats().stored_bytes; }
 
     FakeStore store{4};
-    Registry registry{small_config(), store, {.base_name = "base"}};
+    WatchedStore* disk = new WatchedStore;  // the registry's
+    Registry registry{small_config(), store, {.base_name = "base"}, std::unique_ptr<Store>(disk)};
     AdapterFolder folder{kPlainConfig, plain_tensors(4, 1)};
     AdapterSource files = *read_adapter_source(folder.path());
     const SourceFile& first = files.files[0];
@@ -76,6 +98,16 @@ TEST_F(RegistryFilesTest, AnUploadThatIsFinishedSavesWhatItsAdapterLeft) {
     EXPECT_TRUE(registry.register_adapter("b", uploads()).ok());
     ASSERT_TRUE(registry.acquire("b").ok());
     ASSERT_TRUE(registry.remove("b").ok());
+    EXPECT_EQ(stored_bytes(), 0u);
+}
+
+TEST_F(RegistryFilesTest, AnUploadWhoseSaveFailsLeavesNothing) {
+    ASSERT_TRUE(registry.load("a", folder.path()).ok());
+    auto again = begin(first);
+    ASSERT_TRUE(registry.remove("a").ok());
+    disk->before_save = [] { return Status(make_error(ErrorCode::kStorageFull, "no room")); };
+    EXPECT_EQ(end(*again, first).error().code, ErrorCode::kStorageFull);
+    again.reset();
     EXPECT_EQ(stored_bytes(), 0u);
 }
 
@@ -118,6 +150,36 @@ TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnAdapterNeedsItGoesWithTheAdapter
     EXPECT_TRUE(is_kept(first) && is_kept(second)) << "a lease may need them again";
     lease = MixLease();
     EXPECT_TRUE(soon([&] { return stored_bytes() == 0; }));
+}
+
+// What is refused shares its files with an adapter that stays: they are not looked at again whenever a call ends, and go with the adapter.
+TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnAdapterHasTheNameGoesWithTheLastName) {
+    upload_all();
+    ASSERT_TRUE(registry.register_adapter("a", uploads()).ok());
+    ASSERT_TRUE(registry.register_adapter("b", uploads()).ok());
+    registry.discard_blobs(digests());
+    ASSERT_TRUE(registry.remove("a").ok());
+    EXPECT_TRUE(is_kept(first) && is_kept(second));
+    ASSERT_TRUE(registry.remove("b").ok());
+    EXPECT_TRUE(soon([&] { return stored_bytes() == 0; }));
+}
+
+// The parts of a mix are found before its turn to change names comes; the one that it waits for removes one of them.
+TEST_F(RegistryFilesTest, AMixWhosePartGoesBeforeItsTurnIsRefused) {
+    ASSERT_TRUE(registry.load("a", folder.path()).ok());
+    Result<AdapterInfo> mixed = make_error(ErrorCode::kInternal, "not tried");
+    std::thread mixing;
+    disk->before_save = [&] {
+        const std::vector<AdapterTerm> terms = {{"a", 0.5f}};
+        mixing = std::thread([&, terms] { mixed = registry.register_mix("m", terms); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for this call's turn to end; were it later, it would find no "a"
+        return ok_status();
+    };
+    ASSERT_TRUE(registry.remove("a").ok());
+    mixing.join();
+    EXPECT_EQ(mixed.error().code, ErrorCode::kAdapterNotFound);
+    EXPECT_FALSE(registry.find("m").has_value());
+    EXPECT_TRUE(registry.load("b", folder.path()).ok()) << "the registry goes on";
 }
 
 // The name is taken while the load is under way, and what it shares with the load is removed before that ends: nobody but

@@ -46,14 +46,12 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.logprobs = gpu::round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
     bytes.attention_partials = sizeof(float);
-    // Few rows are cut into more splits than many, so every bucket is asked.
+    // Fewer rows may be cut into more splits, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
         for (const LayerWeights& w : shapes.layers) {
             for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
                 const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax);
-                const uint64_t elements = uint64_t{plan.n_splits} * split_stride(*matrix, plan) +
-                                          uint64_t{gpu::kSlackRows} * matrix->n_padded;
-                bytes.y = std::max(bytes.y, elements * sizeof(float));
+                bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
             }
         }
         const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);

@@ -24,8 +24,14 @@ struct ForwardLimits {
 
 // How a pass cuts its products and attention: shared with scratch_bytes(), which must cut alike.
 constexpr uint32_t kProductSplitsMax = 16;
-// Whole row tiles between two splits, so that a variant may write its last tile in full.
-inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) { return gpu::round_up(plan.rows, plan.row_tile) * w.n_padded; }
+// Elements between two splits: whole row tiles, so that a variant may write its last tile in full, less those rows in front that are in the first one
+// alone. A row lies at row * n_padded in each.
+inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
+    return (gpu::round_up(plan.rows, plan.row_tile) - plan.whole_rows) * w.n_padded;
+}
+inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
+    return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;
+}
 inline gpu::QkvShape qkv_shape(const ModelConfig& config, const gpu::ConsumerShape& base) {
     return {.base = base, .n_q_heads = config.n_heads, .n_kv_heads = config.n_kv_heads, .head_dim = config.head_dim, .rotary_dim = config.rope.rotary_dim};
 }

@@ -114,6 +114,7 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
         const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
+        if (tile.whole_k && ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns) < kWideRounds * multiprocessors(caps)) continue;
         Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
         for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); n_splits++) {
             const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);

@@ -16,21 +16,25 @@ struct CoopmatTile {
     uint32_t subgroups, subgroups_n;
     double factor;         // measured time over what the cost model expects, relative to the others
     bool late = false;     // see matmul_coopmat.comp
-    bool whole_k = false;  // never split: for wide matrices, whose tiles fill the device anyway
+    bool whole_k = false;  // never split, and only taken where its tiles fill the device kWideRounds times
     bool pairs = false;    // two fill a multiprocessor, and one alone takes it as long as both
 };
-// The first one fits every matrix. Factors fitted to 43 products of 16 to 256 rows on an H200, those of tiles for more rows to 40 others: what is
-// chosen takes 1.02 of the best candidate's time on average (`lorad-bench kernels --sweep` measures all candidates). Tiles of 96 and 144 columns
-// are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for each of 132 multiprocessors, but 2.24 of 128.
+// The first one fits every matrix. Factors fitted to 83 products of 16 to 2,048 rows on an H200, then again, in chains without timestamps, to 35 of 8 to
+// 64 rows in the shapes of 7B and 1.5B: what is chosen takes 1.01 to 1.04 of the best candidate's time on average (`lorad-bench kernels --sweep`
+// measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for
+// each of 132 multiprocessors, but 2.24 of 128. Some are there twice, with a lower factor where k is never split: a matrix as wide as an output layer
+// has so many workgroups one after the other that they hide each other's beginning and end.
 constexpr std::array kCoopmatTiles = {
-    CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.81, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
-    CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{32, 64, 64, 4, 4, 1.23},
-    CoopmatTile{32, 128, 64, 8, 8, 0.93},  CoopmatTile{32, 64, 128, 4, 4, 0.84},             CoopmatTile{32, 128, 128, 4, 4, 0.87},
-    CoopmatTile{32, 144, 128, 6, 3, 1.04}, CoopmatTile{64, 192, 64, 8, 4, 1.44},             CoopmatTile{64, 128, 64, 4, 2, 0.99},
-    CoopmatTile{64, 96, 64, 4, 2, 0.97},   CoopmatTile{96, 192, 64, 8, 4, 1.11},             CoopmatTile{96, 128, 64, 4, 2, 0.88, true, false, true},
+    CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
+    CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{16, 96, 128, 3, 3, 0.81, false, true},
+    CoopmatTile{32, 64, 64, 4, 4, 1.23},   CoopmatTile{32, 128, 64, 8, 8, 0.93},             CoopmatTile{32, 64, 128, 4, 4, 0.84},
+    CoopmatTile{32, 128, 128, 4, 4, 0.87}, CoopmatTile{32, 144, 128, 6, 3, 1.04},            CoopmatTile{64, 192, 64, 8, 4, 1.44},
+    CoopmatTile{64, 128, 64, 4, 2, 0.99},  CoopmatTile{64, 96, 64, 4, 2, 0.97},              CoopmatTile{64, 96, 64, 4, 2, 0.88, false, true},
+    CoopmatTile{96, 192, 64, 8, 4, 1.11},  CoopmatTile{96, 128, 64, 4, 2, 0.88, true, false, true},
     CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
 
+inline constexpr uint32_t kWideRounds = 2;
 inline constexpr uint32_t kMixedSplits = 8;  // at most, of the rows that are not whole
 
 struct TileWish {

@@ -1,7 +1,9 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
 // (macro ELEMENT), f32 sums. For three rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
-// Grid: (row tiles, tiles of w rows, splits); with whole tiles of rows z 0 is these, each with all of k, and the others are the rest's splits. Bytes: the matrix once per row tile, x once per workgroup from the caches.
+// Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors touches few pages at a time.
+// With whole tiles of rows (row tiles, tiles of w rows, splits + 1): z 0 is these, each with all of k, and the others are the rest's splits.
+// Bytes: the matrix once per row tile, x once per workgroup from the caches.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
 // activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
@@ -159,12 +161,13 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
 void main() {
     const bool is_whole = WHOLE > 0 && gl_WorkGroupID.z == 0;
     if (is_whole && gl_WorkGroupID.x >= WHOLE) return;
-    const uint split = gl_WorkGroupID.z - (WHOLE > 0 && !is_whole ? 1 : 0);
+    const uint split = WHOLE == 0 ? gl_WorkGroupID.y : is_whole ? 0 : gl_WorkGroupID.z - 1;
+    const uint column_tile = WHOLE == 0 ? gl_WorkGroupID.z : gl_WorkGroupID.y;
     const uint row0 = (gl_WorkGroupID.x + (is_whole ? 0 : WHOLE)) * ROWS;
     // The first rows are always there: a product of one tile of rows need not wait for their number.
     if (row0 > 0 && row0 >= Count(params.n_rows).value) return;
     // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
-    const uint n0 = min(gl_WorkGroupID.y * kColumns, params.y_stride - kColumns);
+    const uint n0 = min(column_tile * kColumns, params.y_stride - kColumns);
     const uint begin = split * params.k_per_split;
     const uint n_steps = ((is_whole ? STRIDE : min(begin + params.k_per_split, STRIDE)) - begin) / K_TILE;
     const uint first_row = gl_LocalInvocationIndex / kWords;

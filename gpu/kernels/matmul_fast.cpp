@@ -137,7 +137,8 @@ std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, Scalar
     const TileChoice together = choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = 1, .gated = true});
     if (together.k_per_split == 0) return std::nullopt;
     // Sums written and read once more, and a dispatch of its own.
-    const double saved = 8.0 * apart.n_splits * rows * n / multiprocessors(caps) + kDispatchBytes;
+    const double sums = rows + (apart.n_splits - 1.0) * (rows - apart.whole_rows);
+    const double saved = 8.0 * sums * n / multiprocessors(caps) + kDispatchBytes;
     if (options_.gated != GatedProducts::kAlways && together.cost > apart.cost + saved) return std::nullopt;
     MatmulPlan plan;
     plan.variant = MatmulVariant::kCoopmat;
@@ -182,7 +183,7 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
     plan.variant = MatmulVariant::kCoopmat;
     for (plan.tile = 0; plan.tile < kCoopmatTiles.size(); plan.tile++) {
         const CoopmatTile& tile = kCoopmatTiles[plan.tile];
-        if (tile.whole_k) continue;  // as the first one without splits
+        if (tile.whole_k) continue;  // there is the same one that may be split
         if (!fits(tile, n, stride, caps) || tile.rows >= rows * 2 + 15 || (tile.rows < rows && tile.rows < 64)) continue;
         plan.row_tile = tile.rows;
         plan.column_tile = tile.columns;
@@ -272,9 +273,10 @@ void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Param
     if (k == nullptr) return;
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
-    const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile;
-    recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), ceil_div(product.n, columns), plan.n_splits + (whole_tiles > 0 ? 1 : 0),
-                      product_info(name, whole, plan));
+    const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile, column_tiles = ceil_div(product.n, columns);
+    const DispatchInfo info = product_info(name, whole, plan);
+    if (whole_tiles == 0) recorder.dispatch(*k, params, row_tiles, plan.n_splits, column_tiles, info);
+    else recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), column_tiles, plan.n_splits + 1, info);
 }
 
 }  // namespace lorad::gpu

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
+#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
@@ -35,6 +37,15 @@ void for_each_device(F f) {
     }
 }
 
+DeviceCapabilities an_h200() {
+    DeviceCapabilities caps;
+    caps.n_compute_units_hint = 132;
+    caps.subgroup_size = 32;
+    caps.shared_memory_bytes = 48 * 1024;
+    caps.max_workgroup_invocations = 1024;
+    return caps;
+}
+
 TEST(CoopmatTiles, EveryProductHasOneThatFits) {
     for_each_device([](const DeviceCapabilities& caps) {
         for (const Product& p : kProducts) {
@@ -53,10 +64,7 @@ TEST(CoopmatTiles, EveryProductHasOneThatFits) {
 }
 
 TEST(CoopmatTiles, NeedThreadsThatFetchWholeRows) {
-    DeviceCapabilities caps;
-    caps.n_compute_units_hint = 132;
-    caps.shared_memory_bytes = 48 * 1024;
-    caps.max_workgroup_invocations = 1024;
+    DeviceCapabilities caps = an_h200();
     const auto fits_at = [&](const CoopmatTile& tile, uint32_t subgroup_size) {
         caps.subgroup_size = subgroup_size;
         return fits(tile, 37888, 3584, caps);
@@ -110,16 +118,37 @@ TEST(CoopmatTiles, RowsInFrontAreWholeWhereTheTilesFillTheDeviceATimeAndABit) {
         }
     });
     EXPECT_GT(n_found, 1000u);
-    DeviceCapabilities h200;
-    h200.n_compute_units_hint = 132;
-    h200.subgroup_size = 32;
-    h200.shared_memory_bytes = 48 * 1024;
-    h200.max_workgroup_invocations = 1024;
+    const DeviceCapabilities h200 = an_h200();
     // 448 tiles for 264 places: nine of sixteen rows of tiles, 252, and four parts of the other 196.
     const TileChoice down = choose_tile(h200, {.n = 3584, .stride = 18944, .rows = 2048, .max_splits = 16});
     EXPECT_EQ(down.whole_rows, 1152u);
     EXPECT_EQ(down.n_splits, 4u);
     EXPECT_EQ(choose_tile(h200, {.n = 3584, .stride = 18944, .rows = 2048, .max_splits = 1}).whole_rows, 0u);
+}
+
+// As measured (docs/PERFORMANCE.md): 0.27 ms of a step with few rows for 0.33.
+TEST(CoopmatTiles, OutputLayersTakeTheTilesThatWideMatricesAreFastestWith) {
+    const auto name = [](uint32_t n, uint32_t rows, uint32_t max_splits) {
+        const TileChoice choice = choose_tile(an_h200(), {.n = n, .stride = 3584, .rows = rows, .max_splits = max_splits});
+        const CoopmatTile& tile = kCoopmatTiles[choice.tile];
+        return lorad::format("{}x{}x{} splits {}", tile.rows, tile.columns, tile.k, choice.n_splits);
+    };
+    EXPECT_EQ(name(152064, 8, 1), "16x96x128 splits 1");
+    EXPECT_EQ(name(152064, 64, 1), "64x96x64 splits 1");
+    // Narrow ones must not follow: one workgroup of 96 columns does not fill a multiprocessor.
+    EXPECT_EQ(name(3584, 8, 16), "16x64x128 splits 7");
+    EXPECT_EQ(name(4608, 8, 16), "16x64x128 splits 7");
+    EXPECT_EQ(name(3584, 64, 16), "64x128x64 splits 8");
+    for_each_device([](const DeviceCapabilities& caps) {
+        for (const Product& p : kProducts) {
+            for (const uint32_t rows : {8u, 64u, 256u}) {
+                const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16});
+                const CoopmatTile& tile = kCoopmatTiles[choice.tile];
+                const uint32_t n_tiles = ((rows + tile.rows - 1) / tile.rows) * ((p.n + tile.columns - 1) / tile.columns);
+                ASSERT_TRUE(!tile.whole_k || n_tiles >= kWideRounds * multiprocessors(caps)) << p.n << "x" << p.k << " rows " << rows;
+            }
+        }
+    });
 }
 
 TEST(CoopmatTiles, GatedProductsTakeTilesWithEvenPartsOfBothHalves) {

@@ -77,7 +77,7 @@ class MatmulGated : public KernelTest {
                 kernels_->matmul_gated(recorder, gated.product, *together, c.activation);
             }
             recorder.barrier();
-            kernels_->gated_act(recorder, act, {c.bucket, apart.n_splits, LoraLevel::kNone}, c.activation, type);
+            kernels_->gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
         });
 
         const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);

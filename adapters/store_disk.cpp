@@ -84,20 +84,19 @@ class DiskStore final : public Store {
     }
 
     Result<FileBytes> read(std::string_view sha256) override {
-        if (!blob_bytes(sha256)) {
-            return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
+        for (;;) {
+            TRY_ASSIGN(const uint64_t edition, begin_read(sha256));
+            auto contents = files_->read(blob_path(sha256), limits_.blob_bytes_max);
+            if (contents.ok() && sha256_hex(contents->span()) == sha256) return contents;
+            const bool passing = !contents.ok() && (contents.error().code == ErrorCode::kOutOfMemory ||
+                                                    contents.error().code == ErrorCode::kIo);
+            if (passing) return contents;
+            if (!put_aside(sha256, edition)) continue;  // an upload has mended it meanwhile
+            const std::string why = contents.ok() ? "its bytes have changed on the disk" : contents.error().message;
+            log_error("blob {} is damaged and put aside: {}", sha256, why);
+            return make_error(ErrorCode::kStorageFailed,
+                              format("a stored file of the adapter is damaged (sha256:{}); upload it again", sha256));
         }
-        auto contents = files_->read(blob_path(sha256), limits_.blob_bytes_max);
-        if (contents.ok() && sha256_hex(contents->span()) == sha256) return contents;
-        const bool passing = !contents.ok() && (contents.error().code == ErrorCode::kOutOfMemory ||
-                                                contents.error().code == ErrorCode::kIo);
-        if (passing) return contents;
-        const std::string why = contents.ok() ? "its bytes have changed on the disk" : contents.error().message;
-        log_error("blob {} is damaged and put aside: {}", sha256, why);
-        (void)files_->rename(blob_path(sha256), format("damaged/{}", sha256)).ok();
-        forget(sha256);
-        return make_error(ErrorCode::kStorageFailed,
-                          format("a stored file of the adapter is damaged (sha256:{}); upload it again", sha256));
     }
 
     void remove(std::string_view sha256) override {
@@ -116,7 +115,8 @@ class DiskStore final : public Store {
   private:
     struct Blob {
         uint64_t bytes = 0;
-        int64_t since_s = 0;
+        int64_t since_s = 0;   // when it came or was read last
+        uint64_t edition = 0;  // how often its name has got other bytes
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
@@ -188,14 +188,19 @@ class DiskStore final : public Store {
             }
             TRY(store_.synced(*file_));
             file_.reset();
-            TRY(store_.files_->rename(path_, blob_path(sha256_)));
+            {
+                const std::lock_guard lock(store_.mutex_);
+                TRY(store_.files_->rename(path_, blob_path(sha256_)));
+                if (const auto known = store_.blobs_.find(sha256_); known != store_.blobs_.end()) ++known->second.edition;
+            }
             kept_ = true;
             const Status synced = store_.files_->sync_folder("blobs");
             if (!synced.ok()) return store_.read_only(synced.error());
             const std::lock_guard lock(store_.mutex_);
             Blob& blob = store_.blobs_[sha256_];
             store_.bytes_ += n_bytes_ - blob.bytes;
-            blob = {n_bytes_, unix_time_s()};
+            blob.bytes = n_bytes_;
+            blob.since_s = unix_time_s();
             return ok_status();
         }
 
@@ -329,10 +334,31 @@ class DiskStore final : public Store {
 
     void forget(std::string_view sha256) {
         const std::lock_guard lock(mutex_);
+        if (const auto found = blobs_.find(sha256); found != blobs_.end()) forget(found);
+    }
+    // Under mutex_.
+    void forget(std::map<std::string, Blob, std::less<>>::iterator blob) {
+        bytes_ -= blob->second.bytes;
+        blobs_.erase(blob);
+    }
+
+    // The blob's edition. Who reads a blob is about to use it: make_room() leaves it alone for a while.
+    Result<uint64_t> begin_read(std::string_view sha256) {
+        const std::lock_guard lock(mutex_);
         const auto found = blobs_.find(sha256);
-        if (found == blobs_.end()) return;
-        bytes_ -= found->second.bytes;
-        blobs_.erase(found);
+        if (found == blobs_.end()) return make_error(ErrorCode::kAdapterFileNotFound, format("no blob {} was uploaded", json_quote(sha256)));
+        found->second.since_s = unix_time_s();
+        return found->second.edition;
+    }
+
+    // False, and nothing is done, if this is not the edition any more that was found to be damaged.
+    bool put_aside(std::string_view sha256, uint64_t edition) {
+        const std::lock_guard lock(mutex_);
+        const auto found = blobs_.find(sha256);
+        if (found == blobs_.end() || found->second.edition != edition) return false;
+        (void)files_->rename(blob_path(sha256), format("damaged/{}", sha256)).ok();
+        forget(found);
+        return true;
     }
 
     const std::unique_ptr<FileSystem> files_;

@@ -1,7 +1,9 @@
 #include "adapters/store.h"
 
 #include <fstream>
+#include <functional>
 #include <random>
+#include <utility>
 
 #include <fcntl.h>
 #include <signal.h>
@@ -166,6 +168,40 @@ TEST_F(StoreTest, LinksAreNotFollowed) {
     std::filesystem::rename(folder.root / "store", folder.root / "moved");
     std::filesystem::create_symlink(folder.root / "moved", folder.root / "store");
     EXPECT_FALSE(folder.open().ok());
+}
+
+// The operating system's files, with something to happen once, between a file's read and what is made of it.
+struct WatchedFiles final : FileSystem {
+    explicit WatchedFiles(std::unique_ptr<FileSystem> all) : files(std::move(all)) {}
+    Status make_folder(const std::string& path) override { return files->make_folder(path); }
+    Result<std::unique_ptr<NewFile>> create(const std::string& path) override { return files->create(path); }
+    Result<FileBytes> read(const std::string& path, uint64_t bytes_max) override {
+        auto bytes = files->read(path, bytes_max);
+        if (after_read) std::exchange(after_read, nullptr)();
+        return bytes;
+    }
+    Status rename(const std::string& from, const std::string& to) override { return files->rename(from, to); }
+    Status remove(const std::string& path) override { return files->remove(path); }
+    Status sync_folder(const std::string& path) override { return files->sync_folder(path); }
+    Result<std::vector<Entry>> list(const std::string& path) override { return files->list(path); }
+    Status lock(const std::string& path) override { return files->lock(path); }
+
+    std::unique_ptr<FileSystem> files;
+    std::function<void()> after_read;
+};
+
+TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
+    const Folder folder;
+    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
+    WatchedFiles& files = *watched;
+    const auto store = *disk_store(std::move(watched), {});
+    ASSERT_TRUE(put(*store, "good").ok());
+    std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
+    files.after_read = [&] { EXPECT_TRUE(put(*store, "good").ok()); };
+    EXPECT_TRUE(store->read(digest_of("good")).ok()) << "what the upload brought";
+    EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
+    EXPECT_FALSE(std::filesystem::exists(folder.root / "store/damaged" / digest_of("good")));
+    EXPECT_EQ(store->bytes(), 4u);
 }
 
 // One flipped bit or a cut anywhere is found when the file is used.

@@ -105,12 +105,14 @@ class KernelsBench {
                 step_ms += print(s, rows) * s.n_per_model * 1e-3;
             }
             results_.say(lorad::format("rows {:4}: all products of a step {:.3f} ms", rows, step_ms));
+            print_layer(rows);
         }
     }
 
   private:
     static constexpr uint32_t kSamples = 64;
     static constexpr size_t kChains = 5;
+    static constexpr double kWantedUs = 6000;  // of a chain
     static constexpr double kWarmUs = 2e4;
     static constexpr uint32_t kWarmChainsMax = 1000;
     static constexpr double kSweepUs = 2000;    // of each candidate's chain
@@ -140,33 +142,40 @@ class KernelsBench {
         return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
     }
 
-    // Microseconds of a dispatch in chains of them with barriers, on the device's clock; a sample is a chain.
-    std::vector<double> measure(const Shape& s, uint32_t rows) {
-        return measure(s, rows, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)), 6000);
-    }
-    std::vector<double> measure(const Shape& s, uint32_t rows, const MatmulPlan& plan, double wanted_us) {
+    // A product as it is planned.
+    struct Planned {
+        Shape shape;
+        MatmulPlan plan;
+    };
+    Planned planned(const Shape& s, uint32_t rows) const { return {s, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s))}; }
+
+    // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.
+    std::vector<double> measure(const std::vector<Planned>& turn, uint32_t rows, double wanted_us) {
         std::memcpy(count_.mapped().data(), &rows, 4);
-        const double guess_us = bytes(s) / 3e6 + 2.0 * s.n * s.k * rows / 150e6 + 3;
-        const auto n_dispatches = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
+        double guess_us = 0;
+        for (const Planned& p : turn) guess_us += bytes(p.shape) / 3e6 + 2.0 * p.shape.n * p.shape.k * rows / 150e6 + 3;
+        const auto n_turns = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
         std::vector<double> us;
         // A device that waited for the host has lost its clock: the first chains do not count.
         double passed_us = device_.capabilities().is_cpu ? kWarmUs : 0;
         for (uint32_t chain = 0; us.size() < kChains; chain++) {
             gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
-            for (uint32_t j = 0; j < n_dispatches; j++) {
-                kernels_.matmul(recorder, params(s, plan, pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_))), plan);
-                recorder.barrier();
+            for (uint32_t j = 0; j < n_turns; j++) {
+                for (const Planned& p : turn) {
+                    const Shape& s = p.shape;
+                    kernels_.matmul(recorder, params(s, p.plan, pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_))), p.plan);
+                    recorder.barrier();
+                }
             }
             stop_on_error(kernels_.status());
             const double span = run_span_us(device_, must(std::move(recorder).end()));
-            if (passed_us >= kWarmUs || chain >= kWarmChainsMax) us.push_back(span / n_dispatches);
+            if (passed_us >= kWarmUs || chain >= kWarmChainsMax) us.push_back(span / n_turns);
             passed_us += span;
         }
         return us;
     }
 
     // Largest error of sampled results, in units of the result's typical size.
-    double check(const Shape& s, uint32_t rows) { return check(s, rows, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s))); }
     double check(const Shape& s, uint32_t rows, const MatmulPlan& plan) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         pool_.rewind();
@@ -238,7 +247,7 @@ class KernelsBench {
                     size_t plan;
                 };
                 std::vector<Timed> timed;
-                for (size_t i = 0; i < plans.size(); i++) timed.push_back({summarize(measure(s, rows, plans[i], kSweepUs)).median, i});
+                for (size_t i = 0; i < plans.size(); i++) timed.push_back({summarize(measure({{s, plans[i]}}, rows, kSweepUs)).median, i});
                 std::ranges::sort(timed, {}, &Timed::us);
                 for (size_t i = 0; i < timed.size(); i++) {
                     const MatmulPlan& plan = plans[timed[i].plan];
@@ -253,9 +262,21 @@ class KernelsBench {
         }
     }
 
+    // The products of a layer one after the other, as a step has them.
+    void print_layer(uint32_t rows) {
+        std::vector<Planned> layer;
+        for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
+            if (max_splits(s) > 1) layer.push_back(planned(s, rows));
+        }
+        Row row("layer_products");
+        row.field("shape", options_.shape).field("type", options_.type).field("rows", rows).samples("us", measure(layer, rows, kWantedUs));
+        const Summary us = row.summary();
+        results_.add(std::move(row), lorad::format("rows {:4}: those of a layer in turns {:.2f} us ({:.2f}..{:.2f})", rows, us.median, us.p10, us.p90));
+    }
+
     double print(const Shape& s, uint32_t rows) {
-        const MatmulPlan plan = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
-        const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows);
+        const MatmulPlan plan = planned(s, rows).plan;
+        const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows, plan);
         if (!(error < 1e-4)) {
             std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan), s.name, rows, error);
             std::exit(1);
@@ -263,7 +284,7 @@ class KernelsBench {
         Row row("kernel");
         row.field("kernel", variant_name(plan)).field("product", s.name).field("shape", options_.shape).field("type", options_.type);
         row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("whole_rows", plan.whole_rows).field("row_tile", plan.row_tile);
-        row.field("column_tile", plan.column_tile).samples("us", measure(s, rows));
+        row.field("column_tile", plan.column_tile).samples("us", measure({{s, plan}}, rows, kWantedUs));
         const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;
         row.field("bytes", bytes(s)).field("gb_s", tb_s * 1e3).field("tflop_s", tflop_s).field("of_ceiling", tb_s / ceiling_);

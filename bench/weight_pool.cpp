@@ -18,6 +18,8 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kSlabMax = 3072 * kMiB;
 constexpr int kCeilingSamples = 20;
+constexpr double kSustainedMs = 20;
+constexpr uint32_t kSustainedLoads = 4;
 
 }  // namespace
 
@@ -78,16 +80,16 @@ double run_span_us(gpu::Device& device, const gpu::CommandBuffer& recording) {
 
 namespace {
 
-// Rates of reading one slab after another, in GB/s; `record` records the kernel that reads `bytes` at an address.
-std::vector<double> read_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t bytes,
+// Rates of reading one slab after another, n_slabs in each sample, in GB/s; `record` records the kernel that reads `bytes` at an address.
+std::vector<double> read_rates(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, uint64_t bytes, uint32_t n_slabs,
                                const std::function<void(gpu::Recorder&, uint64_t)>& record) {
     std::vector<double> gb_per_s;
     for (int i = 0; i < kCeilingSamples + 3; i++) {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device, {.span_timestamps = true}));
-        record(recorder, pool.next(bytes));
+        for (uint32_t j = 0; j < n_slabs; j++) record(recorder, pool.next(bytes));
         stop_on_error(kernels.status());
         const double us = run_span_us(device, must(std::move(recorder).end()));
-        if (i >= 3) gb_per_s.push_back(static_cast<double>(bytes) / us * 1e-3);
+        if (i >= 3) gb_per_s.push_back(static_cast<double>(bytes) * n_slabs / us * 1e-3);
     }
     return gb_per_s;
 }
@@ -105,7 +107,7 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
     stop_on_error(device.uploader().finish());
     const uint32_t one = 1;
     std::memcpy(count.mapped().data(), &one, 4);
-    return read_rates(device, kernels, pool, bytes, [&](gpu::Recorder& recorder, uint64_t from) {
+    return read_rates(device, kernels, pool, bytes, 1, [&](gpu::Recorder& recorder, uint64_t from) {
         gpu::MatmulParams p{};
         p.n_rows = count.address();
         p.w = from;
@@ -155,18 +157,24 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
         best_name = name;
         best_bytes = bytes;
     };
-    for (const uint32_t loads : {4u, 8u, 16u}) {
-        take(lorad::format("reading, {} loads in flight", loads), slab, read_rates(device, kernels, pool, slab, [&](gpu::Recorder& recorder, uint64_t from) {
-                 kernels.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
-             }));
-    }
+    const auto reading = [&](uint32_t loads, uint32_t n_slabs) {
+        return read_rates(device, kernels, pool, slab, n_slabs, [&](gpu::Recorder& recorder, uint64_t from) {
+            kernels.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
+        });
+    };
+    for (const uint32_t loads : {4u, 8u, 16u}) take(lorad::format("reading, {} loads in flight", loads), slab, reading(loads, 1));
     uint64_t bytes = 0;
     auto products = product_rates(device, kernels, pool, bytes);
     take("matrix times one row", bytes, std::move(products));
     Row row("ceiling");
     row.field("bytes", best_bytes).field("kernel", best_name).samples("GB/s", best);
     const Summary s = row.summary();
-    results.add(std::move(row), lorad::format("ceiling: {:.1f} GB/s ({:.1f}..{:.1f}), {} MiB, {}", s.median, s.p10, s.p90, best_bytes / kMiB, best_name));
+    // A step reads for longer than a slab takes.
+    const auto n_slabs = static_cast<uint32_t>(kSustainedMs * 1e6 * s.median / static_cast<double>(slab)) + 1;
+    const Summary sustained = summarize(reading(kSustainedLoads, n_slabs));
+    row.field("sustained_gb_s", sustained.median);
+    results.add(std::move(row), lorad::format("ceiling: {:.1f} GB/s ({:.1f}..{:.1f}), {} MiB, {}; reading for {:.0f} ms {:.1f} ({:.1f}..{:.1f})", s.median, s.p10, s.p90,
+                                              best_bytes / kMiB, best_name, kSustainedMs, sustained.median, sustained.p10, sustained.p90));
     return s.median;
 }
 

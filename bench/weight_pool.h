@@ -45,7 +45,7 @@ void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& po
 void wait_for_clock(gpu::Device& device);
 
 // GB/s at which some kernel reads all of a slab at a time: the best of kernels that only read, and of a matrix times one row.
-// Adds its samples as a row "ceiling".
+// Adds its samples as a row "ceiling", with the rate of reading for 20 ms beside it.
 double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& pool, Results& results);
 // The same on a device of its own, gone when this returns.
 double measure_ceiling(const struct CommonOptions& common, Results& results);

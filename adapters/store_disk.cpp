@@ -116,7 +116,7 @@ class DiskStore final : public Store {
     struct Blob {
         uint64_t bytes = 0;
         int64_t since_s = 0;   // when it came or was read last
-        uint64_t edition = 0;  // how often its name has got other bytes
+        uint64_t edition = 0;  // of the bytes that its name has; no two uploads have the same
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
@@ -191,7 +191,10 @@ class DiskStore final : public Store {
             {
                 const std::lock_guard lock(store_.mutex_);
                 TRY(store_.files_->rename(path_, blob_path(sha256_)));
-                if (const auto known = store_.blobs_.find(sha256_); known != store_.blobs_.end()) ++known->second.edition;
+                if (const auto known = store_.blobs_.find(sha256_); known != store_.blobs_.end()) {
+                    known->second.edition = ++store_.last_edition_;
+                    known->second.since_s = unix_time_s();  // what it replaced may have been old enough for make_room()
+                }
             }
             kept_ = true;
             const Status synced = store_.files_->sync_folder("blobs");
@@ -199,8 +202,7 @@ class DiskStore final : public Store {
             const std::lock_guard lock(store_.mutex_);
             Blob& blob = store_.blobs_[sha256_];
             store_.bytes_ += n_bytes_ - blob.bytes;
-            blob.bytes = n_bytes_;
-            blob.since_s = unix_time_s();
+            blob = {n_bytes_, unix_time_s(), ++store_.last_edition_};
             return ok_status();
         }
 
@@ -371,7 +373,7 @@ class DiskStore final : public Store {
     std::set<std::string, std::less<>> used_;  // blobs of the catalogue
     uint64_t bytes_ = 0, incoming_bytes_ = 0;
     uint32_t n_uploads_ = 0;
-    uint64_t next_upload_ = 1;
+    uint64_t next_upload_ = 1, last_edition_ = 0;
 };
 
 }  // namespace

@@ -54,7 +54,7 @@ def read_rows(path):
 
 
 # What a result says about itself, not about the case that it is a result of.
-MEASURED = {"median", "p10", "p90", "samples", "values", "tokens_per_s", "floor_ms", "of_floor", "ceiling_gb_s", "sustained_gb_s", "bytes", "gb_s", "tflop_s",
+MEASURED = {"median", "p10", "p90", "samples", "values", "tokens_per_s", "floor_ms", "of_floor", "ceiling_gb_s", "sustained_gb_s", "whole_rows", "bytes", "gb_s", "tflop_s",
             "of_ceiling", "error", "git", "date", "device", "driver", "engine", "dispatch_alone_us", "over_copy", "us", "share", "calls",
             "distinct", "loads", "splits", "row_tile", "column_tile", "kernel", "repeat"}
 

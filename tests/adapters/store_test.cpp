@@ -1,5 +1,6 @@
 #include "adapters/store.h"
 
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -170,7 +171,7 @@ TEST_F(StoreTest, LinksAreNotFollowed) {
     EXPECT_FALSE(folder.open().ok());
 }
 
-// The operating system's files, with something to happen once, between a file's read and what is made of it.
+// The operating system's files, with something to happen once: between a file's read and what is made of it, or before the names of a folder are synced.
 struct WatchedFiles final : FileSystem {
     explicit WatchedFiles(std::unique_ptr<FileSystem> all) : files(std::move(all)) {}
     Status make_folder(const std::string& path) override { return files->make_folder(path); }
@@ -182,12 +183,15 @@ struct WatchedFiles final : FileSystem {
     }
     Status rename(const std::string& from, const std::string& to) override { return files->rename(from, to); }
     Status remove(const std::string& path) override { return files->remove(path); }
-    Status sync_folder(const std::string& path) override { return files->sync_folder(path); }
+    Status sync_folder(const std::string& path) override {
+        if (before_sync) std::exchange(before_sync, nullptr)();
+        return files->sync_folder(path);
+    }
     Result<std::vector<Entry>> list(const std::string& path) override { return files->list(path); }
     Status lock(const std::string& path) override { return files->lock(path); }
 
     std::unique_ptr<FileSystem> files;
-    std::function<void()> after_read;
+    std::function<void()> after_read, before_sync;
 };
 
 TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
@@ -202,6 +206,35 @@ TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
     EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
     EXPECT_FALSE(std::filesystem::exists(folder.root / "store/damaged" / digest_of("good")));
     EXPECT_EQ(store->bytes(), 4u);
+}
+
+// Two find the damage; the upload comes when the first of them has put the bytes aside.
+TEST_F(StoreTest, WhatIsUploadedAfterTheDamageWasToldStaysForALateReaderToo) {
+    const Folder folder;
+    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
+    WatchedFiles& files = *watched;
+    const auto store = *disk_store(std::move(watched), {});
+    ASSERT_TRUE(put(*store, "good").ok());
+    std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
+    files.after_read = [&] {
+        EXPECT_EQ(store->read(digest_of("good")).error().code, ErrorCode::kStorageFailed);
+        EXPECT_TRUE(put(*store, "good").ok());
+    };
+    EXPECT_TRUE(store->read(digest_of("good")).ok());
+    EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
+}
+
+TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {
+    const Folder folder;
+    ASSERT_TRUE(put(**folder.open(), "blob").ok());
+    std::filesystem::last_write_time(folder.blob("blob"), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
+    WatchedFiles& files = *watched;
+    const auto store = *disk_store(std::move(watched), {.bytes_max = 12});
+    files.before_sync = [&] { EXPECT_EQ(put(*store, "other").error().code, ErrorCode::kStorageFull); };
+    ASSERT_TRUE(put(*store, "blob").ok());
+    EXPECT_FALSE(files.before_sync);
+    EXPECT_TRUE(store->read(digest_of("blob")).ok());
 }
 
 // One flipped bit or a cut anywhere is found when the file is used.

@@ -194,14 +194,24 @@ struct WatchedFiles final : FileSystem {
     std::function<void()> after_read, before_sync;
 };
 
+// A folder's store over such files.
+struct WatchedDisk {
+    explicit WatchedDisk(const Folder& folder, const StoreLimits& limits = {}) {
+        auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
+        files = watched.get();
+        store = *disk_store(std::move(watched), limits);
+    }
+    WatchedFiles* files = nullptr;
+    std::unique_ptr<Store> store;
+};
+
 TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
     const Folder folder;
-    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
-    WatchedFiles& files = *watched;
-    const auto store = *disk_store(std::move(watched), {});
+    const WatchedDisk disk(folder);
+    Store* const store = disk.store.get();
     ASSERT_TRUE(put(*store, "good").ok());
     std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
-    files.after_read = [&] { EXPECT_TRUE(put(*store, "good").ok()); };
+    disk.files->after_read = [&] { EXPECT_TRUE(put(*store, "good").ok()); };
     EXPECT_TRUE(store->read(digest_of("good")).ok()) << "what the upload brought";
     EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
     EXPECT_FALSE(std::filesystem::exists(folder.root / "store/damaged" / digest_of("good")));
@@ -211,12 +221,11 @@ TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
 // Two find the damage; the upload comes when the first of them has put the bytes aside.
 TEST_F(StoreTest, WhatIsUploadedAfterTheDamageWasToldStaysForALateReaderToo) {
     const Folder folder;
-    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
-    WatchedFiles& files = *watched;
-    const auto store = *disk_store(std::move(watched), {});
+    const WatchedDisk disk(folder);
+    Store* const store = disk.store.get();
     ASSERT_TRUE(put(*store, "good").ok());
     std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
-    files.after_read = [&] {
+    disk.files->after_read = [&] {
         EXPECT_EQ(store->read(digest_of("good")).error().code, ErrorCode::kStorageFailed);
         EXPECT_TRUE(put(*store, "good").ok());
     };
@@ -228,12 +237,11 @@ TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {
     const Folder folder;
     ASSERT_TRUE(put(**folder.open(), "blob").ok());
     std::filesystem::last_write_time(folder.blob("blob"), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
-    auto watched = std::make_unique<WatchedFiles>(*open_file_system(folder.root / "store"));
-    WatchedFiles& files = *watched;
-    const auto store = *disk_store(std::move(watched), {.bytes_max = 12});
-    files.before_sync = [&] { EXPECT_EQ(put(*store, "other").error().code, ErrorCode::kStorageFull); };
+    const WatchedDisk disk(folder, {.bytes_max = 12});
+    Store* const store = disk.store.get();
+    disk.files->before_sync = [&] { EXPECT_EQ(put(*store, "other").error().code, ErrorCode::kStorageFull); };
     ASSERT_TRUE(put(*store, "blob").ok());
-    EXPECT_FALSE(files.before_sync);
+    EXPECT_FALSE(disk.files->before_sync);
     EXPECT_TRUE(store->read(digest_of("blob")).ok());
 }
 

@@ -321,8 +321,7 @@ class DiskStore final : public Store {
                                          bytes, bytes_ + incoming_bytes_, limits_.bytes_max, blobs_.size(), limits_.n_blobs_max));
             }
             (void)files_->remove(blob_path(oldest->first)).ok();
-            bytes_ -= oldest->second.bytes;
-            blobs_.erase(oldest);
+            forget(oldest);
         }
         return ok_status();
     }

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -34,7 +33,6 @@
 namespace lorad::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using gpu::Buffer;
 using gpu::MatmulPlan;
 using gpu::MemoryKind;
@@ -71,7 +69,7 @@ class KernelsBench {
         uint64_t x_elements = 0, y_elements = 0;
         for (const Shape& s : products_of(kModelShapes.at(options.shape))) {
             for (const uint32_t rows : options.rows) {
-                const MatmulPlan plan = kernels.plan_matmul(s.n, s.k, type, rows, max_splits(s));
+                const MatmulPlan plan = engine_plan(s, rows);
                 const uint64_t tall = gpu::round_up(rows, plan.row_tile) + gpu::kSlackRows;
                 x_elements = std::max(x_elements, tall * gpu::padded(s.k));
                 if (!skipped(s, rows)) y_elements = std::max(y_elements, ((options.sweep && rows <= 128 ? 16 : plan.n_splits) * tall) * gpu::padded(s.n));
@@ -120,6 +118,7 @@ class KernelsBench {
 
     static uint32_t max_splits(const Shape& s) { return std::strcmp(s.name, "lm_head") == 0 ? 1 : 16; }
     static bool skipped(const Shape& s, uint32_t rows) { return max_splits(s) == 1 && rows > 256; }  // prefill needs few logits
+    uint64_t next_weights(const Shape& s) { return pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_)); }
     double bytes(const Shape& s) const { return static_cast<double>(gpu::bytes_of(type_)) * s.n * s.k; }
 
     gpu::MatmulParams params(const Shape& s, const MatmulPlan& plan, uint64_t w) const {
@@ -136,18 +135,11 @@ class KernelsBench {
         return p;
     }
 
-    double wall_us(const gpu::CommandBuffer& recording) {
-        const auto begin = Clock::now();
-        run_and_wait(device_, recording);
-        return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-    }
-
-    // A product as it is planned.
     struct Planned {
         Shape shape;
         MatmulPlan plan;
     };
-    Planned planned(const Shape& s, uint32_t rows) const { return {s, kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s))}; }
+    MatmulPlan engine_plan(const Shape& s, uint32_t rows) const { return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)); }
 
     // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.
     std::vector<double> measure(const std::vector<Planned>& turn, uint32_t rows, double wanted_us) {
@@ -162,8 +154,7 @@ class KernelsBench {
             gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
             for (uint32_t j = 0; j < n_turns; j++) {
                 for (const Planned& p : turn) {
-                    const Shape& s = p.shape;
-                    kernels_.matmul(recorder, params(s, p.plan, pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_))), p.plan);
+                    kernels_.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
                     recorder.barrier();
                 }
             }
@@ -179,8 +170,7 @@ class KernelsBench {
     double check(const Shape& s, uint32_t rows, const MatmulPlan& plan) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         pool_.rewind();
-        const uint64_t w = pool_.next(uint64_t{gpu::padded(s.n)} * gpu::padded(s.k) * gpu::bytes_of(type_));
-        const gpu::MatmulParams p = params(s, plan, w);
+        const gpu::MatmulParams p = params(s, plan, next_weights(s));
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.fill(y_, 0, y_.size(), 0xffffffffu);
         recorder.barrier();
@@ -197,8 +187,7 @@ class KernelsBench {
             }
         }
         recorder.barrier();
-        const gpu::CommandBuffer recording = must(std::move(recorder).end());
-        wall_us(recording);
+        run_and_wait(device_, must(std::move(recorder).end()));
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
         const auto x = [&](uint64_t element) {
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
@@ -228,7 +217,7 @@ class KernelsBench {
                     const uint64_t tall = gpu::round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
                 });
-                plans.push_back(kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)));
+                plans.push_back(engine_plan(s, rows));
                 std::atomic<size_t> next{0};
                 std::vector<std::thread> threads;
                 for (unsigned i = 0; i < std::thread::hardware_concurrency(); i++) {
@@ -266,7 +255,7 @@ class KernelsBench {
     void print_layer(uint32_t rows) {
         std::vector<Planned> layer;
         for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
-            if (max_splits(s) > 1) layer.push_back(planned(s, rows));
+            if (max_splits(s) > 1) layer.push_back({s, engine_plan(s, rows)});
         }
         Row row("layer_products");
         row.field("shape", options_.shape).field("type", options_.type).field("rows", rows).samples("us", measure(layer, rows, kWantedUs));
@@ -275,7 +264,7 @@ class KernelsBench {
     }
 
     double print(const Shape& s, uint32_t rows) {
-        const MatmulPlan plan = planned(s, rows).plan;
+        const MatmulPlan plan = engine_plan(s, rows);
         const double error = type_ == ScalarType::kF32 ? 0 : check(s, rows, plan);
         if (!(error < 1e-4)) {
             std::fprintf(stderr, "lorad-bench stopped: %s %s rows %u is wrong, error %.1e\n", variant_name(plan), s.name, rows, error);

@@ -31,11 +31,12 @@ double bytes_of_step(const CoopmatTile& tile) { return tile.k * 2.0 * (tile.colu
 Split best_split(const CoopmatTile& tile, const TileWish& wish, uint32_t units, uint32_t k_per_split) {
     const uint32_t steps = wish.stride / tile.k;
     const uint32_t tiles = ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns);
+    Split best;
+    if (tile.whole_k && tiles < kWideRounds * units) return best;
     const double step_bytes = bytes_of_step(tile);
     // A multiprocessor needs about this many bytes in flight.
     const double saturating = std::max(1.0, 20.0 * 1024 / (tile.k * 2.0 * tile.columns));
     const uint32_t max_splits = tile.whole_k ? 1 : std::min(wish.max_splits, steps);
-    Split best;
     for (uint32_t n_splits = 1; n_splits <= max_splits; n_splits++) {
         const uint32_t split_steps = ceil_div(steps, n_splits);
         if (ceil_div(steps, split_steps) != n_splits) continue;
@@ -114,7 +115,6 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
         const bool too_small = tile.rows < std::min(wish.rows, kLargestRows) / 2;
         const bool too_large = tile.rows > kSmallestRows && tile.rows >= 2 * wish.rows;
         if (tile_idx != 0 && (too_small || too_large)) continue;
-        if (tile.whole_k && ceil_div(wish.rows, tile.rows) * ceil_div(wish.n, tile.columns) < kWideRounds * multiprocessors(caps)) continue;
         Split split = best_split(tile, wish, multiprocessors(caps), k_per_split);
         for (uint32_t n_splits = 2; n_splits <= std::min(wish.max_splits, kMixedSplits); n_splits++) {
             const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);

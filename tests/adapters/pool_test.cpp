@@ -15,6 +15,7 @@
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/adapters/watched_store.h"
 #include "tests/support/soon.h"
 
 namespace lorad::adapters {
@@ -206,35 +207,6 @@ TEST_F(PoolTest, EvictedAdaptersComeBackFromHostMemoryWithinItsBudget) {
     EXPECT_EQ(registry.stats().ram_bytes, bytes);
 }
 
-// Tells how often blobs were read back, and when a change is about to be stored.
-class WatchedStore final : public Store {
-  public:
-    const Catalogue& found() const override { return store_->found(); }
-    Status save(const Catalogue& catalogue) override {
-        if (on_save) on_save(catalogue);
-        return store_->save(catalogue);
-    }
-    Status is_settled() const override { return store_->is_settled(); }
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
-        return store_->begin(sha256, bytes);
-    }
-    Status put(std::string_view sha256, const FileBytes& bytes) override { return store_->put(sha256, bytes); }
-    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return store_->blob_bytes(sha256); }
-    Result<FileBytes> read(std::string_view sha256) override {
-        auto bytes = store_->read(sha256);
-        n_reads += bytes.ok();
-        return bytes;
-    }
-    void remove(std::string_view sha256) override { store_->remove(sha256); }
-    uint64_t bytes() const override { return store_->bytes(); }
-
-    uint32_t n_reads = 0;
-    std::function<void(const Catalogue&)> on_save;
-
-  private:
-    std::unique_ptr<Store> store_ = memory_store({});
-};
-
 TEST_F(PoolTest, WhatWasReadAndCheckedIsNotReadAgainWhereHostMemoryKeepsItsImage) {
     const AdapterFolder files = folder(1);
     const auto read = *read_adapter_source(files.path());
@@ -275,11 +247,12 @@ TEST_F(PoolTest, ALoadThatIsOvertakenHoldsNoPlaceWhileItWaitsForAnother) {
     const std::string first = registry.load("a", one.path())->generation;
     ASSERT_TRUE(registry.activate("a", {}).ok());
     std::thread overtakes;
-    blobs.on_save = [&](const Catalogue& next) {
-        if (overtakes.joinable() || next.aliases.at("a").target.generation() == first) return;
+    blobs.before_save = [&](const Catalogue& next) {
+        if (overtakes.joinable() || next.aliases.at("a").target.generation() == first) return ok_status();
         // Changes take turns in the order in which they are asked for: this one's comes right after the load's.
         overtakes = std::thread([&] { EXPECT_TRUE(registry.rollback("a").ok()); });
         std::this_thread::sleep_for(100ms);
+        return ok_status();
     };
     EXPECT_TRUE(registry.load("a", two.path(), {.load_inplace = true}).ok());
     ASSERT_TRUE(overtakes.joinable());

@@ -9,35 +9,16 @@
 #include <gtest/gtest.h>
 
 #include "adapters/source.h"
-#include "adapters/store.h"
 #include "proto/base/log.h"
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
+#include "tests/adapters/watched_store.h"
 #include "tests/support/soon.h"
 
 namespace lorad::adapters {
 namespace {
 
 using namespace lorad::testing;
-
-// The store in memory, with something to happen once, before the catalogue is saved; what it returns is the save's fate.
-struct WatchedStore final : Store {
-    const Catalogue& found() const override { return files->found(); }
-    Status save(const Catalogue& catalogue) override {
-        if (before_save) TRY(std::exchange(before_save, nullptr)());
-        return files->save(catalogue);
-    }
-    Status is_settled() const override { return files->is_settled(); }
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override { return files->begin(sha256, bytes); }
-    Status put(std::string_view sha256, const FileBytes& bytes) override { return files->put(sha256, bytes); }
-    std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return files->blob_bytes(sha256); }
-    Result<FileBytes> read(std::string_view sha256) override { return files->read(sha256); }
-    void remove(std::string_view sha256) override { files->remove(sha256); }
-    uint64_t bytes() const override { return files->bytes(); }
-
-    std::unique_ptr<Store> files = memory_store({});
-    std::function<Status()> before_save;
-};
 
 struct RegistryFilesTest : ::testing::Test {
     RegistryFilesTest() { set_log_level(LogLevel::kWarn); }
@@ -105,7 +86,7 @@ TEST_F(RegistryFilesTest, AnUploadWhoseSaveFailsLeavesNothing) {
     ASSERT_TRUE(registry.load("a", folder.path()).ok());
     auto again = begin(first);
     ASSERT_TRUE(registry.remove("a").ok());
-    disk->before_save = [] { return Status(make_error(ErrorCode::kStorageFull, "no room")); };
+    disk->before_save = [](const Catalogue&) { return Status(make_error(ErrorCode::kStorageFull, "no room")); };
     EXPECT_EQ(end(*again, first).error().code, ErrorCode::kStorageFull);
     again.reset();
     EXPECT_EQ(stored_bytes(), 0u);
@@ -169,7 +150,8 @@ TEST_F(RegistryFilesTest, AMixWhosePartGoesBeforeItsTurnIsRefused) {
     ASSERT_TRUE(registry.load("a", folder.path()).ok());
     Result<AdapterInfo> mixed = make_error(ErrorCode::kInternal, "not tried");
     std::thread mixing;
-    disk->before_save = [&] {
+    disk->before_save = [&](const Catalogue&) {
+        if (mixing.joinable()) return ok_status();
         const std::vector<AdapterTerm> terms = {{"a", 0.5f}};
         mixing = std::thread([&, terms] { mixed = registry.register_mix("m", terms); });
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for this call's turn to end; were it later, it would find no "a"
@@ -177,6 +159,7 @@ TEST_F(RegistryFilesTest, AMixWhosePartGoesBeforeItsTurnIsRefused) {
     };
     ASSERT_TRUE(registry.remove("a").ok());
     mixing.join();
+    disk->before_save = nullptr;
     EXPECT_EQ(mixed.error().code, ErrorCode::kAdapterNotFound);
     EXPECT_FALSE(registry.find("m").has_value());
     EXPECT_TRUE(registry.load("b", folder.path()).ok()) << "the registry goes on";

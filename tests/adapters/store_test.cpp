@@ -205,32 +205,33 @@ struct WatchedDisk {
     std::unique_ptr<Store> store;
 };
 
-TEST_F(StoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
+// One whose blob "good" has other bytes on the disk by now.
+struct DamagedStoreTest : StoreTest {
+    void SetUp() override {
+        ASSERT_TRUE(put(store, "good").ok());
+        std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
+    }
     const Folder folder;
-    const WatchedDisk disk(folder);
-    Store* const store = disk.store.get();
-    ASSERT_TRUE(put(*store, "good").ok());
-    std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
-    disk.files->after_read = [&] { EXPECT_TRUE(put(*store, "good").ok()); };
-    EXPECT_TRUE(store->read(digest_of("good")).ok()) << "what the upload brought";
-    EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
+    const WatchedDisk disk{folder};
+    Store& store = *disk.store;
+};
+
+TEST_F(DamagedStoreTest, ABlobThatIsUploadedAgainWhileItsDamageIsFoundStays) {
+    disk.files->after_read = [&] { EXPECT_TRUE(put(store, "good").ok()); };
+    EXPECT_TRUE(store.read(digest_of("good")).ok()) << "what the upload brought";
+    EXPECT_EQ(store.blob_bytes(digest_of("good")), 4u);
     EXPECT_FALSE(std::filesystem::exists(folder.root / "store/damaged" / digest_of("good")));
-    EXPECT_EQ(store->bytes(), 4u);
+    EXPECT_EQ(store.bytes(), 4u);
 }
 
 // Two find the damage; the upload comes when the first of them has put the bytes aside.
-TEST_F(StoreTest, WhatIsUploadedAfterTheDamageWasToldStaysForALateReaderToo) {
-    const Folder folder;
-    const WatchedDisk disk(folder);
-    Store* const store = disk.store.get();
-    ASSERT_TRUE(put(*store, "good").ok());
-    std::ofstream(folder.blob("good"), std::ios::binary) << "bad!";
+TEST_F(DamagedStoreTest, WhatIsUploadedAfterTheDamageWasToldStaysForALateReaderToo) {
     disk.files->after_read = [&] {
-        EXPECT_EQ(store->read(digest_of("good")).error().code, ErrorCode::kStorageFailed);
-        EXPECT_TRUE(put(*store, "good").ok());
+        EXPECT_EQ(store.read(digest_of("good")).error().code, ErrorCode::kStorageFailed);
+        EXPECT_TRUE(put(store, "good").ok());
     };
-    EXPECT_TRUE(store->read(digest_of("good")).ok());
-    EXPECT_EQ(store->blob_bytes(digest_of("good")), 4u);
+    EXPECT_TRUE(store.read(digest_of("good")).ok());
+    EXPECT_EQ(store.blob_bytes(digest_of("good")), 4u);
 }
 
 TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {

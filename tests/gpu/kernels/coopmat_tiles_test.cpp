@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -144,7 +145,7 @@ TEST(CoopmatTiles, OutputLayersTakeTheTilesThatWideMatricesAreFastestWith) {
             for (const uint32_t rows : {8u, 64u, 256u}) {
                 const TileChoice choice = choose_tile(caps, {.n = p.n, .stride = p.k, .rows = rows, .max_splits = 16});
                 const CoopmatTile& tile = kCoopmatTiles[choice.tile];
-                const uint32_t n_tiles = ((rows + tile.rows - 1) / tile.rows) * ((p.n + tile.columns - 1) / tile.columns);
+                const uint32_t n_tiles = ceil_div(rows, tile.rows) * ceil_div(p.n, tile.columns);
                 ASSERT_TRUE(!tile.whole_k || n_tiles >= kWideRounds * multiprocessors(caps)) << p.n << "x" << p.k << " rows " << rows;
             }
         }

@@ -12,8 +12,12 @@ constexpr uint32_t kLargestRows = 128;   // of a tile that weights are read once
 constexpr uint32_t kSmallestRows = 16;
 constexpr double kMixedGain = 0.98;      // of the time without whole rows, which they must stay below
 constexpr uint32_t kInvariantRows = 32;  // whose cut of k all numbers of rows take with batch_invariant
-constexpr uint32_t kUnitsFallback = 64;
 constexpr double kFillSteps = 1.2;
+
+// For workgroups_at_once().
+constexpr uint32_t kAtOnceMax = 3;             // on a multiprocessor
+constexpr uint32_t kRegisters = 65536;         // of a multiprocessor
+constexpr uint32_t kRegistersForTheRest = 60;  // of a thread, beside its sums and the words of the next step
 
 uint32_t staged_words(const CoopmatTile& tile) { return (tile.columns + tile.rows) * (tile.k / 8 + 1); }
 
@@ -81,7 +85,12 @@ uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t
     return best_mixed(tile, wish, multiprocessors(caps), n_splits).whole_rows;
 }
 
-uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : kUnitsFallback; }
+uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps) {
+    const uint32_t threads = tile.subgroups * caps.subgroup_size;
+    const uint32_t sums = ceil_div(tile.rows * tile.columns, threads), words = ceil_div((tile.rows + tile.columns) * (tile.k / 8), threads);
+    const uint32_t of_a_unit = kRegisters / (threads * (sums + 4 * words + kRegistersForTheRest));
+    return std::clamp(of_a_unit, 1u, kAtOnceMax) * multiprocessors(caps);
+}
 
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps) {
     const uint32_t slots_of_rows = tile.rows + 1;  // of matmul_adapters.glsl, 4 bytes each

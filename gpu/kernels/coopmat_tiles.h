@@ -24,7 +24,7 @@ struct CoopmatTile {
 // measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for
 // each of 132 multiprocessors, but 2.24 of 128. Some are there twice, with a lower factor where k is never split: a matrix as wide as an output layer
 // has so many workgroups one after the other that they hide each other's beginning and end.
-constexpr std::array kCoopmatTiles = {
+inline constexpr std::array kCoopmatTiles = {
     CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
     CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{16, 96, 128, 3, 3, 0.81, false, true},
     CoopmatTile{32, 64, 64, 4, 4, 1.23},   CoopmatTile{32, 128, 64, 8, 8, 0.93},             CoopmatTile{32, 64, 128, 4, 4, 0.84},
@@ -58,9 +58,10 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
 // The matrix and the device can take the tile.
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);
+// Workgroups with this tile that run side by side on the device, estimated by the registers of NVIDIA's multiprocessors; of one at most three, which is
+// enough to keep the memory busy. Only speed depends on it.
+uint32_t workgroups_at_once(const CoopmatTile& tile, const DeviceCapabilities& caps);
 // As many whole rows as pay beside so many splits; 0: none. Only of tiles that come in pairs: with 128x192, alone on a multiprocessor, it does not pay.
 uint32_t best_whole_rows(const CoopmatTile& tile, const TileWish& wish, uint32_t n_splits, const DeviceCapabilities& caps);
-// What the driver tells, or a guess.
-uint32_t multiprocessors(const DeviceCapabilities& caps);
 
 }  // namespace lorad::gpu

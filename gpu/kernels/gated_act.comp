@@ -2,7 +2,8 @@
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
 //   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed
 // A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
-// grid (ceil(act_stride / 4 / (workgroup / kRows)), ceil(T / kRows)); four outputs per thread; moves 8 S F bytes in and 2-4 F
+// With kRowsEach a thread takes as many rows, kRows apart: fewer threads, which all run side by side.
+// grid (ceil(act_stride / 4 / (workgroup / kRows)), ceil(T / kRows / kRowsEach)); four outputs per thread and row; moves 8 S F bytes in and 2-4 F
 // out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -19,6 +20,7 @@ layout(constant_id = 6) const uint kAligned = 1;     // F is a multiple of 4
 layout(constant_id = 7) const uint kExchange = 0;    // F is a multiple of 16
 layout(constant_id = 8) const uint kRows = 1;
 layout(constant_id = 9) const uint kWholeRows = 0;   // the first rows' sums are all in split 0
+layout(constant_id = 10) const uint kRowsEach = 1;   // more only without LoRA
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -72,10 +74,15 @@ vec4 gated(uint t, uint f) {
 
 void main() {
     const uint width = gl_WorkGroupSize.x / kRows;
-    uint t = gl_WorkGroupID.y * kRows + gl_LocalInvocationIndex / width;
-    uint f = (gl_WorkGroupID.x * width + gl_LocalInvocationIndex % width) * 4;
-    bool one_row = kRows == 1 && gl_NumWorkGroups.y == 1;
-    if ((!one_row && t >= step_n_rows(p.step)) || f >= p.act_stride) return;
-    vec4 value = f < p.ffn ? gated(t, f) : vec4(0.0);
-    store4(p.act + uint64_t(t) * p.act_stride * bytes_of(kActType), f / 4, value, kActType);
+    const uint t = gl_WorkGroupID.y * (kRows * kRowsEach) + gl_LocalInvocationIndex / width;
+    const uint f = (gl_WorkGroupID.x * width + gl_LocalInvocationIndex % width) * 4;
+    const bool one_row = kRows * kRowsEach == 1 && gl_NumWorkGroups.y == 1;
+    const uint n_rows = one_row ? 1 : step_n_rows(p.step);
+    if (t >= n_rows || f >= p.act_stride) return;
+    vec4 value[kRowsEach];
+    [[unroll]] for (uint j = 0; j < kRowsEach; j++) value[j] = f < p.ffn ? gated(min(t + j * kRows, n_rows - 1), f) : vec4(0.0);
+    [[unroll]] for (uint j = 0; j < kRowsEach; j++) {
+        const uint row = t + j * kRows;
+        if (row < n_rows) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
+    }
 }

@@ -310,7 +310,7 @@ class KernelSet {
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
-    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation);
+    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units);
     template <typename Params>
     void record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
                         uint32_t columns, Activation activation);

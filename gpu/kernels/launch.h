@@ -32,6 +32,14 @@ inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, 
     return caps.is_cpu ? on_cpu : within_limit(caps, on_gpu);
 }
 
+// What the driver tells, or a guess.
+inline uint32_t multiprocessors(const DeviceCapabilities& caps) { return caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 64; }
+
+// Dispatches of steps with at most so many rows have no more workgroups than run side by side, where that can be: then the device gives the same ones to the
+// same multiprocessors in each step (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors"). In larger steps some have more anyway.
+constexpr uint32_t kSteadyRows = 128;
+constexpr uint32_t kThreadsAtOnce = 1024;  // that a multiprocessor is expected to run side by side
+
 // What a product moves and does, for the profiler: the weights once.
 inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
     return {name, uint64_t{params.n} * params.k * bytes_of(plan.weight_type), uint64_t{params.n} * params.k * 2 * plan.rows};

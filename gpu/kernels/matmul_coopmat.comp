@@ -1,9 +1,12 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
 // (macro ELEMENT), f32 sums. For three rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
-// Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors touches few pages at a time.
+// Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors touches few pages at a time. With
+// UNITS neighbouring tiles and splits go to one multiprocessor: see own_place().
 // With whole tiles of rows (row tiles, tiles of w rows, splits + 1): z 0 is these, each with all of k, and the others are the rest's splits.
 // Bytes: the matrix once per row tile, x once per workgroup from the caches.
+// With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and the first words of the next tile are
+// on their way while the last ones of this are multiplied. Not with LATE, WHOLE or splits.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
 // activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
@@ -41,6 +44,8 @@ layout(constant_id = 6) const uint SUBGROUP = 32;
 layout(constant_id = 7) const uint LATE = 0;       // 1: the next step's loads are issued when this one's stores are done
 layout(constant_id = 8) const uint ACTIVATION = 0;
 layout(constant_id = 9) const uint WHOLE = 0;      // tiles of rows in front whose k is not split
+layout(constant_id = 10) const uint IN_TURNS = 0;  // tiles of w rows
+layout(constant_id = 11) const uint UNITS = 0;     // multiprocessors; 0: tiles go by the workgroup's number
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
@@ -158,59 +163,91 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
 }
 #endif
 
-void main() {
-    const bool is_whole = WHOLE > 0 && gl_WorkGroupID.z == 0;
-    if (is_whole && gl_WorkGroupID.x >= WHOLE) return;
-    const uint split = WHOLE == 0 ? gl_WorkGroupID.y : is_whole ? 0 : gl_WorkGroupID.z - 1;
-    const uint column_tile = WHOLE == 0 ? gl_WorkGroupID.z : gl_WorkGroupID.y;
-    const uint row0 = (gl_WorkGroupID.x + (is_whole ? 0 : WHOLE)) * ROWS;
-    // The first rows are always there: a product of one tile of rows need not wait for their number.
-    if (row0 > 0 && row0 >= Count(params.n_rows).value) return;
-    // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
-    const uint n0 = min(column_tile * kColumns, params.y_stride - kColumns);
-    const uint begin = split * params.k_per_split;
-    const uint n_steps = ((is_whole ? STRIDE : min(begin + params.k_per_split, STRIDE)) - begin) / K_TILE;
-    const uint first_row = gl_LocalInvocationIndex / kWords;
-    const uint first_k = begin + gl_LocalInvocationIndex % kWords * 8;
-    w_at = params.w + 2 * (uint64_t(n0 + first_row) * STRIDE + first_k);
+// The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
+uint first_column(uint column_tile) { return min(column_tile * kColumns, params.y_stride - kColumns); }
+
+void point_at(uint n0, uint row0, uint first_k) {
+    w_at = params.w + 2 * (uint64_t(n0 + gl_LocalInvocationIndex / kWords) * STRIDE + first_k);
     x_at = params.x + 2 * (uint64_t(row0 + first_x_row()) * STRIDE + first_k);
+}
 
-    part_bytes = 2 * uint64_t(params.n) * STRIDE;
-
-    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kParts * 16);
-    const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
+// acc, the first step being on its way. With more the first step of the tile at next_n0 is asked for behind the last one.
+void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, uint row0, uint first_k) {
     [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
-
-    if (n_steps > 0) fetch();
     for (uint step_idx = 0; step_idx < n_steps; ++step_idx) {
+        const bool is_last = step_idx + 1 == n_steps;
         barrier();
         put();
-        if (LATE == 0 && step_idx + 1 < n_steps) {
-            advance(K_TILE * 2);
+        if (LATE == 0 && (!is_last || more)) {
+            if (is_last) point_at(next_n0, row0, first_k);
+            else advance(K_TILE * 2);
             fetch();
         }
         barrier();
         if (LATE != 0) {
             // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large tile more
             // registers than there are, and what is spilled is waited for.
-            advance(step_idx + 1 < n_steps ? K_TILE * 2 : 0);
+            advance(is_last ? 0 : K_TILE * 2);
             fetch();
         }
         [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row);
     }
+}
 
+// The number of this workgroup's tile and split. Workgroups that are all at work at once are given to the multiprocessors one after the other, round after
+// round, in the same order in each dispatch. Those of a multiprocessor, and of the group that shares a cache of address translations, get neighbouring
+// tiles, and the same in each step (docs/PERFORMANCE.md, "The same rows for a group of multiprocessors").
+uint own_place() {
+    const uint i = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+    if (UNITS == 0) return i;
+    const uint n = gl_NumWorkGroups.y * gl_NumWorkGroups.z, rounds = (n + UNITS - 1) / UNITS, in_last = n - (rounds - 1) * UNITS;
+    const uint unit = i % UNITS, round = i / UNITS;
+    return unit * rounds - (unit > in_last ? unit - in_last : 0) + round;
+}
+
+void main() {
+    const bool is_whole = WHOLE > 0 && gl_WorkGroupID.z == 0;
+    if (is_whole && gl_WorkGroupID.x >= WHOLE) return;
+    const uint place = own_place();
+    const uint split = WHOLE == 0 ? place % gl_NumWorkGroups.y : is_whole ? 0 : gl_WorkGroupID.z - 1;
+    uint column_tile = WHOLE == 0 ? place / gl_NumWorkGroups.y : gl_WorkGroupID.y;
+    uint end_tile = column_tile + 1;
+    if (IN_TURNS != 0) {
+        const uint n_tiles = (params.n + kColumns - 1) / kColumns;
+        column_tile = n_tiles * column_tile / gl_NumWorkGroups.z;
+        end_tile = n_tiles * end_tile / gl_NumWorkGroups.z;
+    }
+    const uint row0 = (gl_WorkGroupID.x + (is_whole ? 0 : WHOLE)) * ROWS;
+    // The first rows are always there: a product of one tile of rows need not wait for their number.
+    if (row0 > 0 && row0 >= Count(params.n_rows).value) return;
+    const uint begin = split * params.k_per_split;
+    const uint n_steps = ((is_whole ? STRIDE : min(begin + params.k_per_split, STRIDE)) - begin) / K_TILE;
+    const uint first_k = begin + gl_LocalInvocationIndex % kWords * 8;
+    part_bytes = 2 * uint64_t(params.n) * STRIDE;
+    point_at(first_column(column_tile), row0, first_k);
+
+    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kParts * 16);
+    const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
+    if (n_steps > 0) fetch();
+    for (;;) {
+        const uint n0 = first_column(column_tile);
+        column_tile++;
+        const bool more = IN_TURNS != 0 && column_tile < end_tile;
+        sum_tile(n_steps, sub_n, sub_row, more, first_column(column_tile), row0, first_k);
 #ifdef LORA
-    if (split == 0) add_adapters(row0, n0, sub_n, sub_row);
+        if (split == 0) add_adapters(row0, n0, sub_n, sub_row);
 #endif
 #ifdef GATED
-    store_gated(row0, n0, sub_n, sub_row);
+        store_gated(row0, n0, sub_n, sub_row);
 #else
-    Floats y = Floats(params.y + 4 * (uint64_t(split) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
-    [[unroll]] for (uint i = 0; i < kMatsN; ++i) {
-        [[unroll]] for (uint j = 0; j < kMatsRows; ++j)
-            coopMatStore(acc[i * kMatsRows + j], y.data, (sub_row + j * 16) * params.y_stride + sub_n + i * 16,
-                         params.y_stride, gl_CooperativeMatrixLayoutColumnMajor);
-    }
+        Floats y = Floats(params.y + 4 * (uint64_t(split) * params.split_stride + uint64_t(row0) * params.y_stride + n0));
+        [[unroll]] for (uint i = 0; i < kMatsN; ++i) {
+            [[unroll]] for (uint j = 0; j < kMatsRows; ++j)
+                coopMatStore(acc[i * kMatsRows + j], y.data, (sub_row + j * 16) * params.y_stride + sub_n + i * 16,
+                             params.y_stride, gl_CooperativeMatrixLayoutColumnMajor);
+        }
 #endif
+        if (!more) break;
+    }
 }

@@ -54,6 +54,10 @@ struct Coopmat2Tile {
 };
 constexpr std::array kCoopmat2Tiles = {Coopmat2Tile{128, 256, 64, 256}, Coopmat2Tile{128, 128, 64, 256}};
 
+// With so many times as many workgroups as run side by side, they come and go. With fewer they may all run side by side after all, as that is an estimate,
+// and tiles in turns would give some multiprocessors twice as many as others.
+constexpr uint32_t kRoundsInTurns = 2;
+
 constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a dispatch begins and ends
 
 void take(MatmulPlan& plan, const TileChoice& choice) {
@@ -235,11 +239,11 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
     }
 }
 
-const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation) {
+const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units) {
     const uint32_t subgroup = device_.capabilities().subgroup_size;
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup, tile.late ? 1u : 0u,
-                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows},
+                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units},
                   subgroup);
 }
 
@@ -269,13 +273,18 @@ void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams 
 template <typename Params>
 void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
                                uint32_t columns, Activation activation) {
-    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation);
-    if (k == nullptr) return;
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile, column_tiles = ceil_div(product.n, columns);
     const DispatchInfo info = product_info(name, whole, plan);
-    if (whole_tiles == 0) recorder.dispatch(*k, params, row_tiles, plan.n_splits, column_tiles, info);
+    const uint32_t at_once = workgroups_at_once(kCoopmatTiles[plan.tile], device_.capabilities());
+    const bool come_and_go = plan.n_splits * column_tiles >= kRoundsInTurns * at_once;
+    // The late tiles' loads have no room for another tile's.
+    const bool in_turns = come_and_go && row_tiles * plan.n_splits == 1 && !kCoopmatTiles[plan.tile].late;
+    const bool by_unit = row_tiles == 1 && (in_turns || !come_and_go);
+    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation, in_turns, by_unit ? device_.capabilities().n_compute_units_hint : 0);
+    if (k == nullptr) return;
+    if (whole_tiles == 0) recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : column_tiles, info);
     else recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), column_tiles, plan.n_splits + 1, info);
 }
 

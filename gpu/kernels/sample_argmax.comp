@@ -1,6 +1,6 @@
 // sample_argmax: argmax, maximum and log-sum-exp of each logit row, in two dispatches
 //   STAGE 1: logits [i][logits_stride] f32 -> partials [i][n_parts] {index, max, sum exp(x - max), all finite}; also copies the row
-//            to host_logits where LogitRow.readback asks for it. grid (n_parts, rows); kPerThread chunks of 4 per thread
+//            to host_logits where LogitRow.readback asks for it. grid (any, rows), parts in turns; kPerThread chunks of 4 per thread and part
 //   STAGE 2: partials -> sampled[i], results[i]. grid (1, rows)
 // Ties go to the lowest index. A row with any infinite or NaN logit gives id -1. Moves 4 V bytes per row.
 #version 460
@@ -52,10 +52,10 @@ Best workgroup_best(Best mine) {
     return joined;
 }
 
-void scan_part(uint i) {
+void scan_part(uint i, uint part) {
     uint64_t row = p.logits + uint64_t(i) * p.logits_stride * 4;
     uint readback = LogitRowRef(p.logit_rows + uint64_t(i) * 8).v.readback;
-    uint first = gl_WorkGroupID.x * gl_WorkGroupSize.x * kPerThread;
+    uint first = part * gl_WorkGroupSize.x * kPerThread;
     vec4 v[kPerThread];
     Best mine = Best(kNoIndex, kMinusInf, 0.0, 1);
     for (uint c = 0; c < kPerThread; c++) {
@@ -83,7 +83,7 @@ void scan_part(uint i) {
     }
     Best best = workgroup_best(mine);
     if (gl_LocalInvocationIndex == 0) {
-        BestRef(p.partials + (uint64_t(i) * p.n_parts + gl_WorkGroupID.x) * 16).v = best;
+        BestRef(p.partials + (uint64_t(i) * p.n_parts + part) * 16).v = best;
     }
 }
 
@@ -103,7 +103,10 @@ void main() {
     uint i = gl_WorkGroupID.y;
     if (i >= UintRef(p.n_logit_rows).v) return;
     if (kStage == 1) {
-        scan_part(i);
+        for (uint part = gl_WorkGroupID.x; part < p.n_parts; part += gl_NumWorkGroups.x) {
+            scan_part(i, part);
+            barrier();  // slots[] is free again
+        }
     } else {
         join_parts(i);
     }

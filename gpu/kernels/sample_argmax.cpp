@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
@@ -21,7 +23,9 @@ void KernelSet::sample_argmax(Recorder& recorder, SampleArgmaxParams params, uin
     const Kernel* scan = kernel("sample_argmax", {size, 1, kChunksPerThread});
     const Kernel* join = kernel("sample_argmax", {threads(128, 32), 2, kChunksPerThread});
     if (scan == nullptr || join == nullptr) return;
-    recorder.dispatch(*scan, params, params.n_parts, logit_rows, 1,
+    const uint32_t at_once = kThreadsAtOnce * multiprocessors(device_.capabilities()) / size;
+    const uint32_t of_a_row = logit_rows <= kSteadyRows ? std::clamp(at_once / std::max(logit_rows, 1u), 1u, params.n_parts) : params.n_parts;
+    recorder.dispatch(*scan, params, of_a_row, logit_rows, 1,
                       {"sample_argmax", uint64_t{logit_rows} * params.vocab * 4, 0});
     recorder.barrier();
     recorder.dispatch(*join, params, 1, logit_rows, 1, {"sample_join", uint64_t{logit_rows} * params.n_parts * 16, 0});

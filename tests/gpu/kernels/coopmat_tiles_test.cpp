@@ -47,6 +47,23 @@ DeviceCapabilities an_h200() {
     return caps;
 }
 
+// Two things that an H200 was seen to do: 395 workgroups of 16x96x128 and of 64x96x64, three on a multiprocessor, are at work at once, and of
+// 32x128x128 no more than two.
+TEST(CoopmatTiles, AsManyWorkgroupsAsRunSideBySide) {
+    const auto at_once = [](uint32_t rows, uint32_t columns, uint32_t k) {
+        for (const CoopmatTile& tile : kCoopmatTiles) {
+            if (tile.rows == rows && tile.columns == columns && tile.k == k) return workgroups_at_once(tile, an_h200());
+        }
+        return 0u;
+    };
+    EXPECT_EQ(at_once(16, 96, 128), 3 * 132u);
+    EXPECT_EQ(at_once(64, 96, 64), 3 * 132u);
+    EXPECT_EQ(at_once(32, 128, 128), 2 * 132u);
+    for_each_device([](const DeviceCapabilities& caps) {
+        for (const CoopmatTile& tile : kCoopmatTiles) ASSERT_GE(workgroups_at_once(tile, caps), multiprocessors(caps));
+    });
+}
+
 TEST(CoopmatTiles, EveryProductHasOneThatFits) {
     for_each_device([](const DeviceCapabilities& caps) {
         for (const Product& p : kProducts) {

@@ -130,12 +130,13 @@ struct GatedCase {
     uint32_t whole_rows = 0;
 };
 
-class GatedAct : public KernelTest, public ::testing::WithParamInterface<GatedCase> {
+class GatedActTest : public KernelTest {
   protected:
     void check(const GatedCase& c, bool few_runs);
 };
+class GatedAct : public GatedActTest, public ::testing::WithParamInterface<GatedCase> {};
 
-void GatedAct::check(const GatedCase& c, bool few_runs) {
+void GatedActTest::check(const GatedCase& c, bool few_runs) {
     constexpr uint32_t kSlots = 3;
     uint32_t y_stride = padded(2 * c.ffn);
     uint32_t act_stride = padded(c.ffn);
@@ -224,6 +225,16 @@ INSTANTIATE_TEST_SUITE_P(
                       GatedCase{128, 192, 192, 1, Activation::kSilu, Type::kF16, false, true},
                       GatedCase{112, 90, 96, 3, Activation::kSilu, Type::kF16, true, true, false, 64},
                       GatedCase{64, 192, 192, 2, Activation::kSilu, Type::kF32, false, true, false, 128}));
+
+// Without adapters a thread takes two to four of up to 128 rows, where there are more of them than run side by side.
+TEST_F(GatedActTest, AThreadTakesSeveralRowsOfManyColumns) {
+    const uint32_t units = multiprocessors(device().capabilities());
+    check({64 * units - 1, 127, 128, 2, Activation::kSilu, Type::kF16, true, false}, false);
+    check({96 * units - 4, 125, 128, 1, Activation::kGeluTanh, Type::kF32, false, false}, false);
+    check({64 * units, 126, 128, 2, Activation::kSilu, Type::kBf16, false, false, false, 64}, false);
+    check({160 * units, 126, 128, 1, Activation::kSilu, Type::kF16, false, false}, false);
+    check({512 * units, 3, 4, 1, Activation::kSilu, Type::kF16, false, false}, false);
+}
 
 class GatedActOnMatrices : public GatedAct {};
 

@@ -1,5 +1,7 @@
 // The matmul variants above the portable ones, where the device has them; the ladder that chooses them, everywhere.
 #include "gpu/kernels/kernel_ladder.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -21,6 +23,11 @@ class FastMatmul : public KernelTest {
                     const std::vector<float>& x, uint32_t whole_tiles = 0) {
         MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
+        return multiply(plan, n, k, n_rows, bucket, type, w, x);
+    }
+
+    Result multiply(const MatmulPlan& plan, uint32_t n, uint32_t k, uint32_t n_rows, uint32_t bucket, Type type, const std::vector<float>& w,
+                    const std::vector<float>& x) {
         EXPECT_EQ(plan.act_type, scalar(type));
         const uint32_t n_padded = padded(n), stride = padded(k);
         std::vector<float> rows = w;
@@ -81,6 +88,50 @@ TEST_F(FastMatmul, EveryRowCountAndTypeMatchesTheReference) {
                                     " splits " + std::to_string(got.plan.n_splits) + " row " + std::to_string(t));
                 }
             }
+        }
+    }
+}
+
+// An output layer, whose tiles workgroups take in turns up to 64 rows, in one step of k and in several.
+TEST_F(FastMatmul, EveryTileOfAWideMatrixIsThere) {
+    if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    const uint32_t n = 96 * (6 * multiprocessors(device().capabilities()) + 5) + 40;
+    for (const Type type : matrix_types()) {
+        for (const uint32_t k : {64u, 384u}) {
+            const auto w = reference::random_values(size_t{n} * k, type, random_);
+            for (const uint32_t n_rows : {3u, 30u, 64u, 90u}) {
+                const auto x = reference::random_values(size_t{n_rows} * k, type, random_);
+                const Result got = multiply(n, k, n_rows, n_rows, type, w, x);
+                EXPECT_EQ(got.plan.n_splits, 1u);
+                const uint32_t t = n_rows - 1;
+                const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * k], k}));
+                expect_near(want, &got.y[size_t{t} * padded(n)], sum_tolerance(k), 1.0 + std::sqrt(k) / 3, "row " + std::to_string(t) + " k " + std::to_string(k));
+            }
+        }
+    }
+}
+
+// Splits of k and more workgroups than multiprocessors, which have places of neighbouring tiles and splits.
+TEST_F(FastMatmul, EveryTileAndSplitHasOnePlace) {
+    if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    constexpr uint32_t kK = 1536;
+    constexpr size_t kPlans = 5;
+    const uint32_t units = multiprocessors(device().capabilities()), n = units * 33 / 8 * 8;
+    const auto w = reference::random_values(size_t{n} * kK, Type::kF16, random_);
+    for (const uint32_t n_rows : {8u, 32u, 64u}) {
+        const auto x = reference::random_values(size_t{n_rows} * kK, Type::kF16, random_);
+        const uint32_t t = n_rows - 1;
+        const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
+        auto plans = kernels_->matmul_candidates(n, kK, ScalarType::kF16, n_rows, 8);
+        std::erase_if(plans, [&](const MatmulPlan& p) {
+            const uint32_t workgroups = (n + p.column_tile - 1) / p.column_tile * p.n_splits;
+            return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 || workgroups <= units || workgroups % units == 0;
+        });
+        ASSERT_GE(plans.size(), kPlans);
+        for (size_t i = 0; i < kPlans; i++) {
+            const Result got = multiply(plans[i * plans.size() / kPlans], n, kK, n_rows, n_rows, Type::kF16, w, x);
+            expect_near(want, &got.y[size_t{t} * padded(n)], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3,
+                        "row " + std::to_string(t) + ", columns by " + std::to_string(got.plan.column_tile) + ", splits " + std::to_string(got.plan.n_splits));
         }
     }
 }

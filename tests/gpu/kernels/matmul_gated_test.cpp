@@ -1,3 +1,5 @@
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -106,6 +108,8 @@ TEST_F(MatmulGated, EqualsTheProductAndTheActivation) {
                    .activation = turn % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh});
         }
     }
+    // More tiles than run side by side, which workgroups take in turns.
+    check({.type = Type::kF16, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 256, .n_rows = 5, .bucket = 6});
     // Few rows have a tile with longer steps of k.
     check({.type = Type::kF16, .ffn = 128, .k = 384, .n_rows = 17, .bucket = 24});
     check({.type = Type::kF16, .ffn = 896, .k = 3584, .n_rows = 300, .bucket = 384});
@@ -116,6 +120,8 @@ TEST_F(MatmulGated, WithAdapters) {
         check({.type = type, .ffn = 320, .k = 128, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5});
         check({.type = type, .ffn = 64, .k = 192, .n_rows = 33, .bucket = 48, .gate_rank = 0, .up_rank = 64});
         check({.type = type, .ffn = 128, .k = 64, .n_rows = 70, .bucket = 96, .gate_rank = 40, .up_rank = 0});
+        // More tiles than run side by side, which workgroups take in turns.
+        check({.type = type, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 128, .n_rows = 5, .bucket = 6, .gate_rank = 16, .up_rank = 3});
     }
 }
 

@@ -92,6 +92,20 @@ TEST_F(SampleArgmax, FindsTheMaximumAndTheLogSumExp) {
     }
 }
 
+TEST_F(SampleArgmax, WorkgroupsTakePartsOfManyRowsInTurns) {
+    constexpr uint32_t kVocab = 33003, kRows = 128;  // 17 or more parts of each row, far more than run side by side
+    const auto logits = reference::random_values(size_t{kRows} * kVocab, Type::kF32, random_, 20.0f);
+    const auto outcome = sample(logits, kVocab, kRows, std::vector<LogitRow>(kRows, {0, kNoReadback}));
+    for (uint32_t t = 0; t < kRows; t++) {
+        const float* row = &logits[size_t{t} * kVocab];
+        const auto best = static_cast<uint32_t>(std::max_element(row, row + kVocab) - row);
+        double sum = 0;
+        for (uint32_t i = 0; i < kVocab; i++) sum += std::exp(static_cast<double>(row[i]) - row[best]);
+        EXPECT_EQ(outcome.sampled[t], static_cast<int32_t>(best)) << "row " << t;
+        EXPECT_NEAR(outcome.results[t].log_sum_exp, row[best] + std::log(sum), 1e-5) << "row " << t;
+    }
+}
+
 TEST_F(SampleArgmax, TiesGoToTheLowestIndex) {
     constexpr uint32_t kVocab = 3000;
     std::vector<float> logits(kVocab, -1.0f);

@@ -168,7 +168,7 @@ std::string describe(const MatmulPlan& plan) {
 std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
     std::vector<MatmulPlan> all;
     const DeviceCapabilities& caps = device_.capabilities();
-    const uint32_t units = std::max(caps.n_compute_units_hint, 1u), stride = padded(k);
+    const uint32_t units = multiprocessors(caps), stride = padded(k);
     MatmulPlan plan;
     plan.rows = rows;
     plan.weight_type = plan.act_type = type;

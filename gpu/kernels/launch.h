@@ -1,4 +1,4 @@
-// Shared by the launchers of gpu/kernels; nobody else includes it.
+// Shared by the launchers of gpu/kernels, and by the tests and benchmarks of these; nobody else includes it.
 #pragma once
 
 #include <bit>

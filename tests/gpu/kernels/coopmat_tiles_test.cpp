@@ -47,8 +47,8 @@ DeviceCapabilities an_h200() {
     return caps;
 }
 
-// Two things that an H200 was seen to do: 395 workgroups of 16x96x128 and of 64x96x64, three on a multiprocessor, are at work at once, and of
-// 32x128x128 no more than two.
+// An H200 was seen to have 395 workgroups of 16x96x128 and of 64x96x64 at work at once, three on a multiprocessor. With as many of 32x128x128 the order of
+// workgroups changed from step to step, so there are two.
 TEST(CoopmatTiles, AsManyWorkgroupsAsRunSideBySide) {
     const auto at_once = [](uint32_t rows, uint32_t columns, uint32_t k) {
         for (const CoopmatTile& tile : kCoopmatTiles) {

@@ -1,7 +1,5 @@
 // The matmul variants above the portable ones, where the device has them; the ladder that chooses them, everywhere.
 #include "gpu/kernels/kernel_ladder.h"
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -124,7 +122,7 @@ TEST_F(FastMatmul, EveryTileAndSplitHasOnePlace) {
         const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * kK], kK}));
         auto plans = kernels_->matmul_candidates(n, kK, ScalarType::kF16, n_rows, 8);
         std::erase_if(plans, [&](const MatmulPlan& p) {
-            const uint32_t workgroups = (n + p.column_tile - 1) / p.column_tile * p.n_splits;
+            const uint32_t workgroups = ceil_div(n, p.column_tile) * p.n_splits;
             return p.variant != MatmulVariant::kCoopmat || p.row_tile < n_rows || p.n_splits == 1 || workgroups <= units || workgroups % units == 0;
         });
         ASSERT_GE(plans.size(), kPlans);

@@ -1,5 +1,3 @@
-#include "gpu/kernels/kernels.h"
-#include "gpu/kernels/launch.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {

@@ -42,8 +42,10 @@ layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and 
 layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
 layout(constant_id = 13) const uint kWorkgroups = 1;
 layout(constant_id = 14) const uint kSpeakers = 32;  // threads; one subgroup where a workgroup's subgroups run one after the other between barriers
+layout(constant_id = 15) const uint kOStepsAhead = 2;  // see decode_products.glsl
+layout(constant_id = 16) const uint kFfnStepsAhead = 2;
 #ifdef BEHIND_ATTENTION
-layout(constant_id = 15) const uint kAttentionType = 0;
+layout(constant_id = 17) const uint kAttentionType = 0;
 layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
 #define p behind.layers
 #else
@@ -371,7 +373,7 @@ void main() {
 #define N_LAYERS 1  // that the loop goes round; p.n_layers says whether there is a next one
 #else
 #define N_LAYERS p.n_layers
-    begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
+    begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
     fetch_gamma(layer_words[0][kInputNorm]);
 #endif
     for (uint l = 0; l < N_LAYERS; l++) {
@@ -380,7 +382,7 @@ void main() {
 
 #ifdef BEHIND_ATTENTION
         epoch++;
-        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
+        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile, kOStepsAhead);
         if (kSplits > 1) stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         else stage_attention();
 #else
@@ -388,7 +390,7 @@ void main() {
         if (leaves_early()) return;
         epoch++;
         fetch_layer(l + 1);
-        multiply(kHiddenStride, kQkvTile);
+        multiply(kHiddenStride, kQkvTile, kQkvStepsAhead);
         first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
@@ -401,11 +403,11 @@ void main() {
         if (kSplits > 1) {
             for (uint head = own_part; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
         }
-        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile);
+        begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile, kOStepsAhead);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
 #endif
         if (leaves_early()) return;
-        multiply(kQStride, kOTile);
+        multiply(kQStride, kOTile, kOStepsAhead);
         first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
@@ -415,19 +417,19 @@ void main() {
 
         stage_norm(false, epoch);
         if (leaves_early()) return;
-        multiply(kHiddenStride, kRowsApart);
+        multiply(kHiddenStride, kRowsApart, kFfnStepsAhead);
         first = row0, rows = half_rows;
         barrier();
         if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
-        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart);
+        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart, kFfnStepsAhead);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         if (leaves_early()) return;
-        multiply(kFfnStride, kRowsApart);
+        multiply(kFfnStride, kRowsApart, kFfnStepsAhead);
         first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
-        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile);
+        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
         fetch_gamma(layer_words[next][kInputNorm]);
         barrier();
         epoch++;
@@ -438,7 +440,7 @@ void main() {
     if (p.n_layers > 1) {
         stage_norm(false, epoch);
         if (leaves_early()) return;
-        multiply(kHiddenStride, kQkvTile);
+        multiply(kHiddenStride, kQkvTile, kQkvStepsAhead);
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < n_rows && speaks; i += kSpeakers) {
             FloatRef(behind.y + (row0 + i) * 4).v = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile);

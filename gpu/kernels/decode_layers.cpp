@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <span>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -15,6 +17,12 @@ constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a l
 constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
+
+// Steps of weights that are on their way before a product's input is there; measured with 7B, 1.5B and 0.5B (docs/PERFORMANCE.md). Four in o only pay
+// where it has many, and between separate attentions none of it does.
+constexpr uint32_t kStepsAhead = 2, kFfnStepsAhead = 3, kLongOStepsAhead = 4;
+constexpr uint32_t kLongOSteps = 8;  // of a subgroup
+constexpr uint32_t kOTileRows = 2;   // see decode_products.glsl
 
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
@@ -47,6 +55,11 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     return launch;
 }
 
+uint32_t o_steps_ahead(const DecodeLaunch& launch, const DecodeLayersShape& shape, uint32_t subgroup_size) {
+    const uint32_t tiles = ceil_div(shape.hidden, launch.workgroups * kOTileRows), steps_of_tile = ceil_div(shape.n_q_heads * shape.head_dim, 8 * subgroup_size);
+    return tiles * steps_of_tile >= kLongOSteps * ceil_div(launch.threads, subgroup_size) ? kLongOStepsAhead : kStepsAhead;
+}
+
 }  // namespace
 
 uint64_t KernelSet::decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max) {
@@ -69,7 +82,7 @@ uint32_t KernelSet::plan_decode_splits(const DecodeLayersShape& shape, uint32_t 
     return std::bit_floor(std::clamp(n_context / kTokensPerSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
-const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, const std::vector<uint32_t>& more) {
+const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more) {
     CHECK(can_decode_layers(shape));
     const DeviceCapabilities& caps = device_.capabilities();
     const DecodeLaunch launch = launch_of(caps, options_, shape);
@@ -82,15 +95,17 @@ const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_h
 }
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
-    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape, {});
+    const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
+    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape,
+                                    std::array{o_steps_ahead(launch, shape, device_.capabilities().subgroup_size), kFfnStepsAhead});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
-    recorder.dispatch(*k, params, launch_of(device_.capabilities(), options_, shape).workgroups, 1, 1,
+    recorder.dispatch(*k, params, launch.workgroups, 1, 1,
                       {"decode_layers", layer_bytes(shape) * params.n_layers, 0});
 }
 
 void KernelSet::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type) {
-    const Kernel* k = decode_kernel("decode_behind", "decode_behind_homes", shape, {static_cast<uint32_t>(attention_type)});
+    const Kernel* k = decode_kernel("decode_behind", "decode_behind_homes", shape, std::array{kStepsAhead, kStepsAhead, static_cast<uint32_t>(attention_type)});
     if (k == nullptr) return;
     params.layers.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch_of(device_.capabilities(), options_, shape).workgroups, 1, 1, {"decode_behind", layer_bytes(shape), 0});

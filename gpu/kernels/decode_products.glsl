@@ -5,7 +5,8 @@
 // each lane and row of the tile, first along k, then tile by tile; tiles that two subgroups share are added in their order.
 const uint kRowsApart = 4;
 const uint kQkvTile = 2, kOTile = 2;  // shorter products, so that every subgroup gets about as much
-const uint kStepsAhead = 2;           // whose words are on their way
+const uint kQkvStepsAhead = 2;        // whose words are on their way; of the other products kOStepsAhead and kFfnStepsAhead
+const uint kRing = kFfnStepsAhead * kRowsApart > kOStepsAhead * kOTile ? kFfnStepsAhead * kRowsApart : kOStepsAhead * kOTile;
 
 uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 
@@ -16,7 +17,7 @@ uint last_row;             // no tile begins behind it
 uint tile_now, step_now, steps_left;  // to use next
 uint load_tile, load_step, loads_left;  // to load next
 uint64_t load_at;
-uvec4 ring[kStepsAhead][kRowsApart];  // words of the next steps
+uvec4 ring[kRing];         // words of the next steps, of each one for each row of the tile
 
 uint64_t tile_address(uint tile, const uint k, const uint tile_rows) {
     uint row = tile * tile_rows;
@@ -47,7 +48,7 @@ uint most_rows(const uint n) { return share_max(n / kRowsApart) * kRowsApart; }
 uint most_gate_up_rows() { return most_rows(kFfnStride) * 2; }
 uint steps_of_subgroup(const uint most, const uint k, const uint tile_rows) { return (most / tile_rows * steps_of(k) + kSubgroups - 1) / kSubgroups; }
 
-void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows) {
+void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows, const uint steps_ahead) {
     matrix = w;
     uint all = n_rows / tile_rows * steps_of(k);
     uint first = min(gl_SubgroupID * steps_of_subgroup(most, k, tile_rows), all);
@@ -58,22 +59,22 @@ void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows
     load_step = step_now;
     loads_left = steps_left;
     load_at = tile_address(tile_now, k, tile_rows) + step_now * (kLanes * 16);
-    [[unroll]] for (uint ahead = 0; ahead < kStepsAhead; ahead++) {
+    [[unroll]] for (uint ahead = 0; ahead < steps_ahead; ahead++) {
         [[unroll]] for (uint r = 0; r < tile_rows; r++) {
-            ring[ahead][r] = uvec4(0);
-            if (loads_left > 0) ring[ahead][r] = load_word(k, r);
+            ring[ahead * tile_rows + r] = uvec4(0);
+            if (loads_left > 0) ring[ahead * tile_rows + r] = load_word(k, r);
         }
         next_load(k, tile_rows);
     }
 }
 
 // Starts the first loads of a product with n rows; may be called while `staged` is still in use.
-void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows) {
+void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows, const uint steps_ahead) {
     row0 = share_begin(n / kRowsApart, own_part) * kRowsApart;
     n_rows = half_rows = share_begin(n / kRowsApart, own_part + 1) * kRowsApart - row0;
     jump = 0;
     last_row = n;
-    begin_loads(w, most_rows(n), k, tile_rows);
+    begin_loads(w, most_rows(n), k, tile_rows, steps_ahead);
 }
 
 // Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
@@ -84,7 +85,7 @@ void begin_gate_up(uint64_t w) {
     n_rows = half_rows * 2;
     jump = kFfn - half_rows;
     last_row = (kFfn * 2 + 63) / 64 * 64 - kRowsApart;  // beyond it, no row of a tile is used
-    begin_loads(w, most_gate_up_rows(), kHiddenStride, kRowsApart);
+    begin_loads(w, most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsAhead);
 }
 
 // A subgroup has at most one tile in common with the one before, so tile + subgroup is a place of its own for each part of a tile.
@@ -98,17 +99,17 @@ void end_part(inout float acc[4], const uint tile_rows) {
     tile_now++;
 }
 
-void multiply(const uint k, const uint tile_rows) {
+void multiply(const uint k, const uint tile_rows, const uint steps_ahead) {
     float acc[4] = {0.0, 0.0, 0.0, 0.0};
     while (steps_left > 0) {
-        [[unroll]] for (uint ahead = 0; ahead < kStepsAhead; ahead++) {
+        [[unroll]] for (uint ahead = 0; ahead < steps_ahead; ahead++) {
             if (steps_left == 0) break;
             steps_left--;
             bool ends = step_now + 1 == steps_of(k);
             Eight x = unpack8(staged[step_now * kLanes + gl_SubgroupInvocationID], kType);
             [[unroll]] for (uint r = 0; r < tile_rows; r++) {
-                Eight w = unpack8(ring[ahead][r], kType);
-                if (loads_left > 0) ring[ahead][r] = load_word(k, r);
+                Eight w = unpack8(ring[ahead * tile_rows + r], kType);
+                if (loads_left > 0) ring[ahead * tile_rows + r] = load_word(k, r);
                 acc[r] = dot8(w, x, acc[r]);
             }
             next_load(k, tile_rows);

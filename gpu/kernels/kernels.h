@@ -299,7 +299,7 @@ class KernelSet {
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
     uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
 
-    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, const std::vector<uint32_t>& more);
+    const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more);
 
     Status climb_ladder();  // sets ladder_ and options_.path
     Status test_shrink(ScalarType type);

@@ -20,16 +20,17 @@ struct CoopmatTile {
     bool pairs = false;    // two fill a multiprocessor, and one alone takes it as long as both
 };
 // The first one fits every matrix. Factors fitted to 83 products of 16 to 2,048 rows on an H200, then again, in chains without timestamps, to 35 of 8 to
-// 64 rows in the shapes of 7B and 1.5B: what is chosen takes 1.01 to 1.04 of the best candidate's time on average (`lorad-bench kernels --sweep`
-// measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for
+// 64 rows in the shapes of 7B and 1.5B, two of 32 rows once more to 7B's: what is chosen takes 1.01 to 1.04 of the best candidate's time on average
+// (`lorad-bench kernels --sweep` measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for
 // each of 132 multiprocessors, but 2.24 of 128. Some are there twice, with a lower factor where k is never split: a matrix as wide as an output layer
 // has so many workgroups one after the other that they hide each other's beginning and end.
 inline constexpr std::array kCoopmatTiles = {
     CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
     CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{16, 96, 128, 3, 3, 0.81, false, true},
-    CoopmatTile{32, 64, 64, 4, 4, 1.23},   CoopmatTile{32, 128, 64, 8, 8, 0.93},             CoopmatTile{32, 64, 128, 4, 4, 0.84},
-    CoopmatTile{32, 128, 128, 4, 4, 0.87}, CoopmatTile{32, 144, 128, 6, 3, 1.04},            CoopmatTile{64, 192, 64, 8, 4, 1.44},
-    CoopmatTile{64, 128, 64, 4, 2, 0.99},  CoopmatTile{64, 96, 64, 4, 2, 0.97},              CoopmatTile{64, 96, 64, 4, 2, 0.88, false, true},
+    CoopmatTile{32, 64, 64, 4, 4, 1.23},   CoopmatTile{32, 128, 64, 8, 8, 1.05},             CoopmatTile{32, 64, 128, 4, 4, 0.84},
+    CoopmatTile{32, 128, 128, 4, 4, 0.87}, CoopmatTile{32, 144, 128, 6, 3, 1.04},            CoopmatTile{32, 144, 128, 6, 3, 0.84, false, true},
+    CoopmatTile{64, 192, 64, 8, 4, 1.44},  CoopmatTile{64, 128, 64, 4, 2, 0.99},             CoopmatTile{64, 96, 64, 4, 2, 0.97},
+    CoopmatTile{64, 96, 64, 4, 2, 0.88, false, true},
     CoopmatTile{96, 192, 64, 8, 4, 1.11},  CoopmatTile{96, 128, 64, 4, 2, 0.88, true, false, true},
     CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
@@ -54,7 +55,8 @@ struct TileChoice {
 
 // The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the bit is split.
 TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
-// Whether a workgroup with this tile can have the gate and the up rows of the same columns, in halves, and gate them in shared memory.
+// Whether a workgroup with this tile, which fits, can have the gate and the up rows of the same columns, in matrices of their own or 8 of each in one,
+// and gate them in shared memory.
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
 // The matrix and the device can take the tile.
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);

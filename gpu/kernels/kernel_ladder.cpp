@@ -240,7 +240,12 @@ struct GatedActTest {
 constexpr double kSelfTestTolerance = 1e-5;
 // Results are rounded to 8 bits (bf16) or more.
 constexpr double kGatedTolerance = 4e-3;
-constexpr std::array kGatedTestRows = {16u, 64u, 96u, 128u};
+struct GatedStep {
+    uint32_t rows, ffn;
+};
+constexpr uint32_t kLargeFfn = 18944;
+constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, GatedStep{64, TestProduct::kHalf}, GatedStep{96, TestProduct::kHalf},
+                                        GatedStep{128, TestProduct::kHalf}, GatedStep{16, kLargeFfn}, GatedStep{32, kLargeFfn}};
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
 
@@ -343,12 +348,12 @@ Status KernelSet::climb_ladder() {
             if (variant != MatmulVariant::kCoopmat2) ladder_.coopmat[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) break;
         }
-        // The tiles that steps of so many rows take, though the test has fewer.
+        // The tiles that steps of so many rows take in a small and in a large model, though the test has fewer rows and columns.
         std::vector<uint32_t> tested;
-        for (const uint32_t rows : kGatedTestRows) {
+        for (const auto& [rows, ffn] : kGatedTestSteps) {
             if (!ladder_.has_gated(type)) break;
             const GatedProducts wanted_gated = std::exchange(options_.gated, GatedProducts::kAlways);
-            std::optional<MatmulPlan> plan = plan_gated(TestProduct::kHalf, TestProduct::kK, type, rows, 1);
+            std::optional<MatmulPlan> plan = plan_gated(ffn, TestProduct::kK, type, rows, 1);
             options_.gated = wanted_gated;
             if (!plan || std::ranges::find(tested, plan->tile) != tested.end()) continue;
             tested.push_back(plan->tile);

@@ -27,9 +27,10 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
                 main_part = pack8(lead, kTypeOfElement);
                 rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
             }
-            stage[row * kStride + word] = main_part;
-            stage[row * kStride + kPartWords + word] = main_part;
-            stage[row * kStride + 2 * kPartWords + word] = rest;
+            const uint at = staged_row(row / kColumns, row % kColumns) * kStride;
+            stage[at + word] = main_part;
+            stage[at + kPartWords + word] = main_part;
+            stage[at + 2 * kPartWords + word] = rest;
         }
         for (uint i = gl_LocalInvocationIndex; i < ROWS * kPartWords; i += THREADS) {
             const uint row = i / kPartWords, word = i % kPartWords, r = r0 + word * 8;

@@ -8,7 +8,8 @@
 // With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and the first words of the next tile are
 // on their way while the last ones of this are multiplied. Not with LATE, WHOLE or splits.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
-// activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits.
+// activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits. A subgroup has matrices of gates and
+// of the ups that belong to them, or, where its matrices are an odd number, of 8 gates and 8 ups each.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -69,6 +70,12 @@ const uint kColumns = N_TILE / 2;  // of y that a workgroup writes
 const uint kColumns = N_TILE;
 #endif
 const uint kParts = N_TILE / kColumns;
+#ifdef GATED
+const bool kInterleaved = N_TILE / SUB_N % 32 != 0;  // matrices have 8 gates and 8 ups
+#else
+const bool kInterleaved = false;
+#endif
+const uint kSubParts = kInterleaved ? 1 : kParts;  // parts of the stage that a subgroup has matrices in
 
 // Shared rows are padded by 16 bytes, so that eight rows of a matrix load fall into different banks.
 const uint kWords = K_TILE / 8;       // 16-byte words of one row in one step
@@ -108,9 +115,15 @@ void advance(uint bytes) {
     x_at += bytes;
 }
 
+// Where a row of one part of w is staged.
+uint staged_row(uint part, uint row) { return kInterleaved ? row + (row & ~7u) + part * 8 : part * kColumns + row; }
+
 void put() {
-    const uint at = gl_LocalInvocationIndex / kWords * kStride + gl_LocalInvocationIndex % kWords;
-    [[unroll]] for (uint i = 0; i < kWLoads; ++i) stage[at + i * kLoadRows * kStride] = held[i];
+    const uint w_row = gl_LocalInvocationIndex / kWords, w_word = gl_LocalInvocationIndex % kWords;
+    const uint per_part = kWLoads / kParts;
+    [[unroll]] for (uint part = 0; part < kParts; ++part) {
+        [[unroll]] for (uint i = 0; i < per_part; ++i) stage[staged_row(part, w_row + i * kLoadRows) * kStride + w_word] = held[part * per_part + i];
+    }
     const uint x_stage = (N_TILE + first_x_row()) * kStride + gl_LocalInvocationIndex % kWords;
     [[unroll]] for (uint i = 0; i < kXLoads; ++i) stage[x_stage + x_row_offset(i) * kStride] = held[kWLoads + i];
 }
@@ -119,7 +132,7 @@ coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * k
 
 // Row of the staged w where the subgroup's matrix i begins.
 uint matrix_row(uint i, uint sub_n) {
-    const uint per_part = kMatsN / kParts;
+    const uint per_part = kMatsN / kSubParts;
     return i / per_part * kColumns + sub_n + i % per_part * 16;
 }
 
@@ -140,24 +153,33 @@ void multiply_16(uint k, uint sub_n, uint sub_row) {
 #endif
 
 #ifdef GATED
-// Through shared memory, so that rows of y are written in long pieces.
+// Through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are still to meet.
 void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
-    const uint per_part = kMatsN / 2;
-    const uint row_words = kColumns / 4 + 1;  // f32
+    const uint row_words = (kInterleaved ? N_TILE : kColumns) / 4 + 1;  // f32
+    const uint first = sub_row * row_words + sub_n / 4, per_part = kMatsN / kSubParts;
     barrier();
     [[unroll]] for (uint i = 0; i < per_part; ++i) {
         [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
-            coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> gate = acc[i * kMatsRows + j];
-            const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> up = acc[(per_part + i) * kMatsRows + j];
-            for (uint e = 0; e < gate.length(); ++e) gate[e] = activate(gate[e], ACTIVATION) * up[e];
-            coopMatStore(gate, stage, (sub_row + j * 16) * row_words + (sub_n + i * 16) / 4, row_words, gl_CooperativeMatrixLayoutColumnMajor);
+            coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums = acc[i * kMatsRows + j];
+            if (!kInterleaved) {  // the ups' matrices are the last per_part ones
+                const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> up = acc[(kMatsN - per_part + i) * kMatsRows + j];
+                for (uint e = 0; e < sums.length(); ++e) sums[e] = activate(sums[e], ACTIVATION) * up[e];
+            }
+            coopMatStore(sums, stage, first + j * 16 * row_words + i * 4, row_words, gl_CooperativeMatrixLayoutColumnMajor);
         }
     }
     barrier();
     const uint n_rows = min(Count(params.n_rows).value - row0, ROWS);
     for (uint i = gl_LocalInvocationIndex; i < n_rows * (kColumns / 8); i += THREADS) {
-        const uint row = i / (kColumns / 8), word = i % (kColumns / 8), at = row * row_words + word * 2;
-        const Eight e = Eight(uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1]));
+        const uint row = i / (kColumns / 8), word = i % (kColumns / 8), at = row * row_words + word * (kInterleaved ? 4 : 2);
+        Eight e = Eight(uintBitsToFloat(stage[at]), uintBitsToFloat(stage[at + 1]));
+        if (kInterleaved) {
+            const vec4 up_lo = uintBitsToFloat(stage[at + 2]), up_hi = uintBitsToFloat(stage[at + 3]);
+            [[unroll]] for (uint c = 0; c < 4; ++c) {
+                e.lo[c] = activate(e.lo[c], ACTIVATION) * up_lo[c];
+                e.hi[c] = activate(e.hi[c], ACTIVATION) * up_hi[c];
+            }
+        }
         Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = pack8(e, kTypeOfElement);
     }
 }
@@ -227,7 +249,7 @@ void main() {
     part_bytes = 2 * uint64_t(params.n) * STRIDE;
     point_at(first_column(column_tile), row0, first_k);
 
-    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kParts * 16);
+    const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kSubParts * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
     if (n_steps > 0) fetch();
     for (;;) {

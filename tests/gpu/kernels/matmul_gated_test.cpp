@@ -1,3 +1,4 @@
+#include "gpu/kernels/coopmat_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -11,6 +12,7 @@ class MatmulGated : public KernelTest {
         uint32_t ffn = 0, k = 0, n_rows = 0, bucket = 0;
         Activation activation = Activation::kSilu;
         uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
+        std::optional<uint32_t> tile;         // instead of the one that plan_gated() takes
     };
 
     void SetUp() override {
@@ -22,8 +24,13 @@ class MatmulGated : public KernelTest {
         const ScalarType type = scalar(c.type);
         if (kernels_->act_type(type) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const uint32_t n = 2 * c.ffn, stride = padded(c.k);
-        const std::optional<MatmulPlan> together = kernels_->plan_gated(c.ffn, c.k, type, c.bucket, 8);
+        std::optional<MatmulPlan> together = kernels_->plan_gated(c.ffn, c.k, type, c.bucket, 8);
         ASSERT_TRUE(together.has_value());
+        if (c.tile) {
+            together->tile = *c.tile;
+            together->row_tile = kCoopmatTiles[*c.tile].rows;
+            together->column_tile = kCoopmatTiles[*c.tile].columns;
+        }
         const MatmulPlan apart = kernels_->plan_matmul(n, c.k, type, c.bucket, 8);
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k " << c.k << " tile "
                                           << together->row_tile << "x" << together->column_tile);
@@ -101,14 +108,12 @@ TEST_F(MatmulGated, EqualsTheProductAndTheActivation) {
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t n_rows : {3u, 8u, 16u, 40u, 64u, 90u, 128u, 200u, 500u}) {
             const uint32_t bucket = n_rows < 128 ? n_rows + 3 : n_rows;
-            const uint32_t k_unit = bucket < 32 ? 128 : 64;  // of a step: what gates few rows takes 128 elements
-            check({.type = type, .ffn = 64 * (1 + ++turn % 5), .k = k_unit * (1 + turn % 7), .n_rows = n_rows, .bucket = bucket,
+            check({.type = type, .ffn = 64 * (1 + ++turn % 5), .k = 64 * (1 + turn % 7), .n_rows = n_rows, .bucket = bucket,
                    .activation = turn % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh});
         }
     }
     // More tiles than run side by side, which workgroups take in turns.
     check({.type = Type::kF16, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 256, .n_rows = 5, .bucket = 6});
-    // Few rows have a tile with longer steps of k.
     check({.type = Type::kF16, .ffn = 128, .k = 384, .n_rows = 17, .bucket = 24});
     check({.type = Type::kF16, .ffn = 896, .k = 3584, .n_rows = 300, .bucket = 384});
 }
@@ -121,6 +126,25 @@ TEST_F(MatmulGated, WithAdapters) {
         // More tiles than run side by side, which workgroups take in turns.
         check({.type = type, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 128, .n_rows = 5, .bucket = 6, .gate_rank = 16, .up_rank = 3});
     }
+}
+
+// Whether a subgroup has gates and ups in matrices of their own or 8 of each in one depends on the tile.
+TEST_F(MatmulGated, EveryTileThatCan) {
+    if (kernels_->act_type(ScalarType::kF16) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    uint32_t n_interleaved = 0, n_apart = 0;
+    for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
+        const CoopmatTile& tile = kCoopmatTiles[tile_idx];
+        const uint32_t ffn = 320, k = 256;
+        if (!fits(tile, 2 * ffn, k, device().capabilities()) || !gates(tile, device().capabilities().subgroup_size)) continue;
+        (tile.columns % (tile.subgroups_n * 32) != 0 ? n_interleaved : n_apart)++;
+        check({.type = Type::kF16, .ffn = ffn, .k = k, .n_rows = tile.rows + 3, .bucket = 2 * tile.rows, .tile = tile_idx});
+        check({.type = Type::kBf16, .ffn = ffn, .k = k, .n_rows = tile.rows - 3, .bucket = tile.rows, .gate_rank = 40, .up_rank = 5, .tile = tile_idx});
+        // More tiles than run side by side, which workgroups take in turns.
+        const uint32_t wide = 64 * (tile.columns / 16 * multiprocessors(device().capabilities()) + 1);
+        if (tile.whole_k) check({.type = Type::kF16, .ffn = wide, .k = 128, .n_rows = 5, .bucket = tile.rows, .tile = tile_idx});
+    }
+    EXPECT_GE(n_interleaved, 3u);
+    EXPECT_GE(n_apart, 3u);
 }
 
 TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {

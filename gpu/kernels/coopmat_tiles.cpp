@@ -103,8 +103,7 @@ bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapa
 
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {
     const uint32_t load_rows = tile.subgroups * subgroup_size / (tile.k / 8);
-    const bool interleaved = tile.columns % (tile.subgroups_n * 32) != 0;  // kInterleaved in matmul_coopmat.comp
-    const uint32_t result_words = tile.rows * ((interleaved ? tile.columns : tile.columns / 2) / 4 + 1);
+    const uint32_t result_words = tile.rows * ((interleaves(tile) ? tile.columns : tile.columns / 2) / 4 + 1);
     return tile.columns / 2 % load_rows == 0 && result_words <= staged_words(tile);
 }
 

@@ -21,9 +21,9 @@ struct CoopmatTile {
 };
 // The first one fits every matrix. Factors fitted to 83 products of 16 to 2,048 rows on an H200, then again, in chains without timestamps, to 35 of 8 to
 // 64 rows in the shapes of 7B and 1.5B, two of 32 rows once more to 7B's: what is chosen takes 1.01 to 1.04 of the best candidate's time on average
-// (`lorad-bench kernels --sweep` measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just under three tiles of 96 for
-// each of 132 multiprocessors, but 2.24 of 128. Some are there twice, with a lower factor where k is never split: a matrix as wide as an output layer
-// has so many workgroups one after the other that they hide each other's beginning and end.
+// (`lorad-bench kernels --sweep` measures all candidates). Tiles of 96 and 144 columns are there because of how matrices divide: 37,888 columns are just
+// under three tiles of 96 for each of 132 multiprocessors, but 2.24 of 128. Some are there twice, with a lower factor where k is never split: a matrix as
+// wide as an output layer has so many workgroups one after the other that they hide each other's beginning and end.
 inline constexpr std::array kCoopmatTiles = {
     CoopmatTile{16, 64, 64, 4, 4, 1.33},   CoopmatTile{16, 64, 64, 4, 4, 0.93, false, true}, CoopmatTile{16, 64, 128, 4, 4, 0.82},
     CoopmatTile{16, 128, 64, 8, 8, 1.34},  CoopmatTile{16, 96, 128, 3, 3, 0.88},             CoopmatTile{16, 96, 128, 3, 3, 0.81, false, true},
@@ -55,8 +55,9 @@ struct TileChoice {
 
 // The cheapest tile and the best number of splits. Where tiles of many rows fill the device a time and a bit, only the bit is split.
 TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish);
-// Whether a workgroup with this tile, which fits, can have the gate and the up rows of the same columns, in matrices of their own or 8 of each in one,
-// and gate them in shared memory.
+// Whether a gated product with this tile has 8 gates and 8 ups in each matrix, as kInterleaved in matmul_coopmat.comp, not matrices of either.
+inline bool interleaves(const CoopmatTile& tile) { return tile.columns % (tile.subgroups_n * 32) != 0; }
+// Whether a workgroup with this tile, which fits, can have the gate and the up rows of the same columns and gate them in shared memory.
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size);
 // The matrix and the device can take the tile.
 bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapabilities& caps);

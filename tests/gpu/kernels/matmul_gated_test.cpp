@@ -136,7 +136,7 @@ TEST_F(MatmulGated, EveryTileThatCan) {
         const CoopmatTile& tile = kCoopmatTiles[tile_idx];
         const uint32_t ffn = 320, k = 256;
         if (!fits(tile, 2 * ffn, k, device().capabilities()) || !gates(tile, device().capabilities().subgroup_size)) continue;
-        (tile.columns % (tile.subgroups_n * 32) != 0 ? n_interleaved : n_apart)++;
+        (interleaves(tile) ? n_interleaved : n_apart)++;
         check({.type = Type::kF16, .ffn = ffn, .k = k, .n_rows = tile.rows + 3, .bucket = 2 * tile.rows, .tile = tile_idx});
         check({.type = Type::kBf16, .ffn = ffn, .k = k, .n_rows = tile.rows - 3, .bucket = tile.rows, .gate_rank = 40, .up_rank = 5, .tile = tile_idx});
         // More tiles than run side by side, which workgroups take in turns.

@@ -150,7 +150,6 @@ class Pass {
     enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
     static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
-    static constexpr uint32_t kShrinkFirstRowsMax = 8;
 
     // A recorded product of the layer's input.
     struct Product {
@@ -278,8 +277,7 @@ class Pass {
             recorder_.barrier();
             return {plan, true};
         }
-        // A matmul of few rows has small workgroups that fill what shrink leaves free; one of many rows would wait for it.
-        const bool shrink_first = shape_.row_bucket <= kShrinkFirstRowsMax;
+        const bool shrink_first = shape_.row_bucket <= gpu::KernelSet::kShrinkFirstRowsMax;
         if (shrink_first) shrink(layer, group, x, w);
         kernels_.matmul(recorder_, product_params(w, x, scratch_.y, plan), plan);
         if (!shrink_first) shrink(layer, group, x, w);

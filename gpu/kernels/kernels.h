@@ -189,9 +189,12 @@ class KernelSet {
     bool adds_adapters_gated(const MatmulPlan& plan) const;
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
-    // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul. Grid: step_state[grid_offset], see shrink_grid().
-    void lora_shrink(Recorder& recorder, const LoraShrinkParams& params, ScalarType act_type, uint32_t rows,
+    // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul: recorded before it up to kShrinkFirstRowsMax
+    // rows, whose product has many more workgroups than run at once, and behind it otherwise, where the product's would find no room beside a shrink's.
+    // How many there are: shrink_grid(), at step_state[grid_offset].
+    void lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows,
                      const Buffer& step_state, uint64_t grid_offset);
+    static constexpr uint32_t kShrinkFirstRowsMax = 2;
     // Whether that runs on cooperative matrices; sums are added in another order then.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
 

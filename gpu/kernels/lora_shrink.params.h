@@ -22,8 +22,9 @@ struct LoraShrinkParams {
     uint32_t k;                 // input width
     uint32_t x_stride;          // elements; also the row stride of A
     uint32_t pad;
+    uint64_t grid;              // the group's StepHeader.shrink_grid, or 0 where that is what is dispatched; KernelSet::lora_shrink() sets it
 };
-INTEROP_SIZE(LoraShrinkParams, 64);
+INTEROP_SIZE(LoraShrinkParams, 72);
 
 INTEROP_END
 

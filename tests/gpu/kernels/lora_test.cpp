@@ -91,6 +91,15 @@ TEST_F(LoraShrink, MatchesTheReferenceForMixedRanksAndTypes) {
     check({20}, Type::kF32, 1030, kLoraDown, 1);
 }
 
+// Recorded before its product, in steps of one or two rows, and with more pieces of work than workgroups.
+TEST_F(LoraShrink, AsItIsRecordedBeforeAProductAndInTurns) {
+    constexpr uint32_t kFew = KernelSet::kShrinkFirstRowsMax;
+    check({1, 40}, Type::kF16, 250, kLoraQ, 3, kFew);
+    check({16, 5}, Type::kF32, 4200, kLoraDown, 1, kFew);
+    check({16, 512, 33}, Type::kF16, 72, kLoraGate, 2, kFew + 1);
+    check({300}, Type::kF32, 4200, kLoraDown, 1, kFew + 1);
+}
+
 TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     constexpr uint32_t kMany = 2048;

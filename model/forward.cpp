@@ -249,8 +249,8 @@ class Pass {
         recorder_.barrier();
     }
 
-    // Runs beside the matmul that follows: it writes nothing that the matmul touches.
-    void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base) {
+    // May run beside the matmul: it writes nothing that the matmul touches.
+    void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base, gpu::ShrinkPlace place) {
         if (shape_.lora == gpu::LoraLevel::kNone) return;
         const uint64_t grid = offsetof(gpu::StepHeader, shrink_grid) + group * sizeof(gpu::StepHeader::shrink_grid[0]);
         kernels_.lora_shrink(recorder_,
@@ -264,23 +264,23 @@ class Pass {
                               .n_modules = kGroupModules[group],
                               .k = base.k,
                               .x_stride = base.k_stride},
-                             act_type(base.type), shape_.row_bucket, scratch_.step_state, grid);
+                             act_type(base.type), shape_.row_bucket, place, scratch_.step_state, grid);
     }
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.
     Product linear(uint32_t layer, Group group, const Matrix& w, DeviceAddress x) {
         const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax);
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
-            shrink(layer, group, x, w);
+            shrink(layer, group, x, w, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
             record_matmul_with_adapters(layer, group, w, x, plan);
             recorder_.barrier();
             return {plan, true};
         }
-        const bool shrink_first = shape_.row_bucket <= gpu::KernelSet::kShrinkFirstRowsMax;
-        if (shrink_first) shrink(layer, group, x, w);
+        const gpu::ShrinkPlace place = gpu::shrink_place(plan);
+        if (place == gpu::ShrinkPlace::kFirst) shrink(layer, group, x, w, place);
         kernels_.matmul(recorder_, product_params(w, x, scratch_.y, plan), plan);
-        if (!shrink_first) shrink(layer, group, x, w);
+        if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x, w, place);
         recorder_.barrier();
         return {plan, false};
     }
@@ -296,7 +296,7 @@ class Pass {
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
         if (adapters) {
-            shrink(layer, kGateUp, scratch_.xn.address(), w.gate_up);
+            shrink(layer, kGateUp, scratch_.xn.address(), w.gate_up, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
             kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), *plan, gpu::Activation::kSilu);
         } else {

@@ -63,7 +63,7 @@ struct RegistersTile {
 uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
     const DeviceCapabilities& caps = device_.capabilities();
     if (options_.batch_invariant || caps.is_cpu || rows == 0) return 1;
-    uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    uint32_t units = multiprocessors(caps);
     // Rounded down: a second round of workgroups costs more than the first one's idle places.
     uint32_t to_fill = units * 2 / (rows * n_kv_heads);
     return std::clamp(std::min(to_fill, max_context / kTokensPerSplit), 1u, kAttentionSplitsMax);
@@ -72,7 +72,7 @@ uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, ui
 uint32_t KernelSet::plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const {
     const DeviceCapabilities& caps = device_.capabilities();
     if (options_.batch_invariant || caps.is_cpu || n_tiles == 0) return 1;
-    const uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    const uint32_t units = multiprocessors(caps);
     const uint32_t to_fill = units * 2 / (n_tiles * n_q_heads);
     return std::max(std::min({to_fill, kTileSplitsMax, max_context / kTileTokensPerSplit}), 1u);
 }

@@ -161,7 +161,7 @@ struct ShrinkTest {
         params.n_modules = kModules;
         params.k = params.x_stride = kK;
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-        kernels.lora_shrink(recorder, params, type, rows, step, 0);
+        kernels.lora_shrink(recorder, params, type, rows, ShrinkPlace::kBehindProduct, step, 0);
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
         std::vector<float> all;

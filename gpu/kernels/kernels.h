@@ -112,6 +112,13 @@ enum class LoraLevel : uint32_t {
 
 inline constexpr uint32_t kAdapterTileRows = 32;  // of gated_act_matrix
 
+// Where a shrink is recorded. First: with a barrier behind it, or before a product of many more workgroups than run at once, behind which it would begin late.
+// Behind any other product: its workgroups find room beside those that are at work, but these would end later if they had to find it beside a shrink's.
+enum class ShrinkPlace : uint32_t { kFirst, kBehindProduct };
+constexpr ShrinkPlace shrink_place(const MatmulPlan& product) {
+    return product.variant == MatmulVariant::kGemv || product.variant == MatmulVariant::kMatvec ? ShrinkPlace::kFirst : ShrinkPlace::kBehindProduct;
+}
+
 // What the LoRA part of a consumer kernel needs to know when the recording is made.
 struct ConsumerShape {
     uint32_t rows = 0;
@@ -189,12 +196,10 @@ class KernelSet {
     bool adds_adapters_gated(const MatmulPlan& plan) const;
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
-    // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul: recorded before it up to kShrinkFirstRowsMax
-    // rows, whose product has many more workgroups than run at once, and behind it otherwise, where the product's would find no room beside a shrink's.
-    // How many there are: shrink_grid(), at step_state[grid_offset].
-    void lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows,
+    // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul, before or behind which it is recorded: see ShrinkPlace.
+    // step_state[grid_offset]: the group's shrink_grid().
+    void lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows, ShrinkPlace place,
                      const Buffer& step_state, uint64_t grid_offset);
-    static constexpr uint32_t kShrinkFirstRowsMax = 2;
     // Whether that runs on cooperative matrices; sums are added in another order then.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
 

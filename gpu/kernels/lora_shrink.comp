@@ -3,22 +3,23 @@
 //   x    [T][x_stride]             ACT_TYPE
 //   low  [i][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
 // A piece of work is kRanks ranks of one module for one segment: moves so many rows of A once for every kRowBlock rows of the segment (from cache after the
-// first). How many pieces there are is read from the step state: shrink_grid(), of kShrinkRanks each. grid: that itself, with p.grid 0; or any number of
-// workgroups, which take the pieces in turns.
+// first). grid: shrink_grid(), whose unit is kShrinkRanks ranks; with kInTurns any number of workgroups in x, which read it from the step state and take the
+// pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/lora_shrink.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
-layout(constant_id = 2) const uint kRanks = 2;  // at most kShrinkRanks
-layout(constant_id = 3) const uint kAhead = 1;  // chunks of a lone row that a thread asks for at once
+layout(constant_id = 2) const uint kRanks = 2;    // kShrinkRanks without kInTurns, with it a divisor of that
+layout(constant_id = 3) const uint kAhead = 1;    // chunks of a lone row that a thread asks for at once
+layout(constant_id = 4) const uint kInTurns = 0;
 layout(push_constant, scalar) uniform Push { LoraShrinkParams p; };
 
 const uint kRowBlock = 4;
 const uint kSums = kRowBlock * kRanks;
-const uint kMaxSubgroups = 128;
-shared float slots_sum[kSums * kMaxSubgroups];
+const uint kMinSubgroup = 4;
+shared float slots_sum[kSums * ((gl_WorkGroupSize.x + kMinSubgroup - 1) / kMinSubgroup)];
 
 // acc[j][r] += this thread's chunks of a[r] . x[j]; type is a literal, so that no load waits behind a branch.
 void add_products(inout float acc[kRowBlock][kRanks], const uint64_t a[kRanks], const uint64_t x[kRowBlock], uint n_chunks, uint count, const uint type) {
@@ -99,7 +100,7 @@ void shrink(uint rank_group, uint segment_idx, uint m_idx) {
 }
 
 void main() {
-    if (p.grid == 0) {
+    if (kInTurns == 0) {
         shrink(gl_WorkGroupID.x, gl_WorkGroupID.y, gl_WorkGroupID.z);
         return;
     }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
@@ -7,12 +5,12 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kMatrixRows = 128;  // recordings of fewer rows have short segments
-// What comes behind a product's workgroups is small, so that it finds room beside them, and no more than runs at once: see KernelSet::kShrinkFirstRowsMax.
+// Behind a product: small workgroups, few enough to run side by side where nothing else does.
 constexpr uint32_t kThreads = 128, kRanks = 2, kAhead = 3;
-constexpr uint32_t kWorkgroupsOfAMultiprocessor = 4;
-constexpr uint32_t kRankExpected = 64;  // of more a workgroup takes several pieces
-// What comes before it has all of the device.
-constexpr uint32_t kThreadsFirst = 512, kRanksFirst = kShrinkRanks, kAheadFirst = 1;
+constexpr uint32_t kWorkgroupsOfAMultiprocessor = 4, kWorkgroupsOnCpu = 8;
+static_assert(kShrinkRanks % kRanks == 0);
+// First: workgroups of all threads that one row of k keeps busy.
+constexpr uint32_t kThreadsFirst = 512, kAheadFirst = 1;
 
 // Subgroups of lora_shrink_matrix that fit the shared memory: tiles of x and A, 9 words of 16 bytes for each of 32 rows, and sums.
 uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
@@ -32,8 +30,10 @@ bool KernelSet::shrinks_by_matrix(ScalarType act_type, uint32_t rows) const {
     return options_.lora_on_matrices && !options_.batch_invariant && rows >= kMatrixRows && ladder_.has_shrink(act_type);
 }
 
-void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows,
+void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows, ShrinkPlace place,
                             const Buffer& step_state, uint64_t grid_offset) {
+    CHECK(grid_offset % 4 == 0 && grid_offset + sizeof(StepHeader::shrink_grid[0]) <= step_state.size());
+    params.grid = step_state.address() + grid_offset;
     const DeviceCapabilities& caps = device_.capabilities();
     if (shrinks_by_matrix(act_type, rows)) {
         const char* name = act_type == ScalarType::kBf16 ? "lora_shrink_bf16" : "lora_shrink_f16";
@@ -43,17 +43,16 @@ void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarT
         recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, 0, 0});
         return;
     }
-    const bool first = rows <= kShrinkFirstRowsMax && !options_.batch_invariant;
+    const bool first = place == ShrinkPlace::kFirst && !options_.batch_invariant;
     const uint32_t size = threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32);
-    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kRanksFirst : kRanks, first ? kAheadFirst : kAhead});
+    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kRanks, first ? kAheadFirst : kAhead, !first});
     if (k == nullptr) return;
     if (first) {
         recorder.dispatch_indirect(*k, params, step_state, grid_offset, {"lora_shrink", 0, 0});
         return;
     }
-    params.grid = step_state.address() + grid_offset;
-    const uint32_t pieces = rows * params.n_modules * (kRankExpected / kRanks);
-    recorder.dispatch(*k, params, std::min(pieces, kWorkgroupsOfAMultiprocessor * multiprocessors(caps)), 1, 1, {"lora_shrink", 0, 0});
+    const uint32_t workgroups = caps.is_cpu ? kWorkgroupsOnCpu : kWorkgroupsOfAMultiprocessor * multiprocessors(caps);
+    recorder.dispatch(*k, params, workgroups, 1, 1, {"lora_shrink", 0, 0});
 }
 
 }  // namespace lorad::gpu

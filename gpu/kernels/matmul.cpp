@@ -40,7 +40,7 @@ ScalarType KernelSet::act_type(ScalarType weight_type) const {
 MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
     if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits);
     const DeviceCapabilities& caps = device_.capabilities();
-    uint32_t units = caps.n_compute_units_hint != 0 ? caps.n_compute_units_hint : 32;
+    uint32_t units = multiprocessors(caps);
     MatmulPlan plan;
     plan.rows = rows;
     plan.weight_type = weight_type;

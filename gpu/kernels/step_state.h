@@ -20,7 +20,7 @@ INTEROP_CONST kNoReadback = 0xffffffffu;
 INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
-INTEROP_CONST kShrinkRanks = 4;         // ranks that one workgroup of lora_shrink computes
+INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of shrink_grid()
 INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: KernelSet::attention_tile_rows
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
@@ -37,7 +37,7 @@ struct StepHeader {
     uint32_t n_logit_rows;
     uint32_t n_segments;
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
-    // Indirect grids of lora_shrink for the groups qkv, o, gate_up, down: see shrink_grid() in kernels.h.
+    // What lora_shrink has to do for the groups qkv, o, gate_up, down: shrink_grid() in kernels.h. Dispatched as it is, or read by the kernel.
     uint32_t shrink_grid[4][3];
     uint32_t tile_grid[3];   // of attention_tiles: query heads, tiles, splits
     uint32_t pad[5];

@@ -8,7 +8,7 @@ class LoraShrink : public KernelTest {
     // Segments of several adapters, some rows without one, on a table with a second layer that must not be touched.
     // `bucket` says whether the recording is one of few rows or of many.
     void check(const std::vector<size_t>& ranks, Type act, uint32_t k, uint32_t first_module, uint32_t n_modules,
-               uint32_t bucket = 32, double tolerance = 0) {
+               uint32_t bucket = 32, double tolerance = 0, ShrinkPlace place = ShrinkPlace::kBehindProduct) {
         constexpr uint32_t kLayers = 2;
         uint32_t stride = padded(k);
         uint32_t n_slots = static_cast<uint32_t>(ranks.size());
@@ -61,7 +61,7 @@ class LoraShrink : public KernelTest {
             params.low = low.address();
             params.parts = address;
             execute([&](Recorder& recorder) {
-                kernels_->lora_shrink(recorder, params, scalar(act), bucket, step, offsetof(StepHeader, shrink_grid[2]));
+                kernels_->lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink_grid[2]));
             });
 
             auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
@@ -91,13 +91,19 @@ TEST_F(LoraShrink, MatchesTheReferenceForMixedRanksAndTypes) {
     check({20}, Type::kF32, 1030, kLoraDown, 1);
 }
 
-// Recorded before its product, in steps of one or two rows, and with more pieces of work than workgroups.
-TEST_F(LoraShrink, AsItIsRecordedBeforeAProductAndInTurns) {
-    constexpr uint32_t kFew = KernelSet::kShrinkFirstRowsMax;
-    check({1, 40}, Type::kF16, 250, kLoraQ, 3, kFew);
-    check({16, 5}, Type::kF32, 4200, kLoraDown, 1, kFew);
-    check({16, 512, 33}, Type::kF16, 72, kLoraGate, 2, kFew + 1);
-    check({300}, Type::kF32, 4200, kLoraDown, 1, kFew + 1);
+TEST_F(LoraShrink, FirstMatchesTheReference) {
+    check({1, 3, 8, 16, 64}, Type::kF32, 250, kLoraQ, 3, 2, 0, ShrinkPlace::kFirst);
+    check({256, 5}, Type::kF16, 112, kLoraO, 1, 2, 0, ShrinkPlace::kFirst);
+    check({16, 5}, Type::kBf16, 4200, kLoraDown, 1, 2, 0, ShrinkPlace::kFirst);
+    check({0, 0}, Type::kF16, 72, kLoraGate, 2, 2, 0, ShrinkPlace::kFirst);
+}
+
+// More pieces of work than workgroups; threads that ask for several chunks of a lone row, more than once; and nothing to do.
+TEST_F(LoraShrink, TakesPiecesInTurns) {
+    check({512, 512, 33}, Type::kF16, 72, kLoraQ, 3);
+    check({16, 7}, Type::kF16, 7000, kLoraQ, 3);
+    check({300}, Type::kF32, 4200, kLoraDown, 1);
+    check({0, 0}, Type::kF16, 72, kLoraGate, 2);
 }
 
 TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
@@ -121,6 +127,49 @@ TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
 TEST_F(LoraShrink, BatchInvariantStepsNeverUseMatrices) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
     for (const Type act : {Type::kF32, Type::kF16, Type::kBf16}) EXPECT_FALSE(kernels_->shrinks_by_matrix(scalar(act), 4096));
+}
+
+// A row has the same bits wherever the shrink is recorded, in steps of any size, alone or beside others of its adapter. (CPU devices have workgroups of one
+// size in any case.)
+TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
+    constexpr uint32_t kK = 4200, kRows = 4, kRank = 16;
+    kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+    const TestModule down = TestModule::make(1, kK, kRank, Type::kF16, 1, random_);
+    std::vector<LoraModule> table(kLoraModules);
+    table[kLoraDown] = down.entry();
+    Buffer table_buffer = input(table), x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK, padded(kK), Type::kF32));
+    const auto run = [&](const std::vector<LoraSegment>& segments, uint32_t bucket, ShrinkPlace place) {
+        StepHeader header{};
+        const ShrinkGrid grid = shrink_grid(kRank, static_cast<uint32_t>(segments.size()), 1);
+        header.shrink_grid[3][0] = grid.x;
+        header.shrink_grid[3][1] = grid.y;
+        header.shrink_grid[3][2] = grid.z;
+        Buffer step = make_buffer(sizeof(header));
+        write_buffer(step, std::vector<StepHeader>{header});
+        Buffer segment_buffer = input(segments), low = poisoned(KernelSet::lora_low_bytes(kRows));
+        LoraShrinkParams params{};
+        params.lora_layer = table_buffer.address();
+        params.segments = segment_buffer.address();
+        params.x = x.address();
+        params.low = low.address();
+        params.lora_slot_stride = kLoraModules;
+        params.first_module = kLoraDown;
+        params.n_modules = 1;
+        params.k = kK;
+        params.x_stride = padded(kK);
+        execute([&](Recorder& recorder) {
+            kernels_->lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink_grid[3]));
+        });
+        return content<uint32_t>(low, size_t{kRows} * kMaxRank);
+    };
+    const std::vector<LoraSegment> together = {{0, kRows, 0, 0}}, alone = {{0, 1, 0, 0}, {1, 1, 0, 1}, {2, 1, 0, 2}, {3, 1, 0, 3}};
+    const auto want = run(together, kRows, ShrinkPlace::kBehindProduct);
+    for (const uint32_t bucket : {1u, 2u, 4u, 4096u}) {
+        for (const ShrinkPlace place : {ShrinkPlace::kFirst, ShrinkPlace::kBehindProduct}) {
+            EXPECT_EQ(run(together, bucket, place), want) << bucket;
+            EXPECT_EQ(run(alone, bucket, place), want) << bucket;
+        }
+    }
 }
 
 TEST_F(LoraShrink, WithoutAdaptersTheGridIsEmpty) {

@@ -129,6 +129,8 @@ class Registry {
     // An upload, durable after finish(); see BlobUpload. Blobs that no adapter was made of go away after a day.
     Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes);
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
+    // While the result lives, nobody's discard_blobs() or removal of an adapter deletes these, stored already or not.
+    std::shared_ptr<const void> hold_blobs(std::vector<std::string> blobs);
     // Deletes uploads of which nothing became, unless an adapter or a call under way needs them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 

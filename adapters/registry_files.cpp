@@ -126,6 +126,8 @@ Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, 
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }
 
+std::shared_ptr<const void> Registry::hold_blobs(std::vector<std::string> blobs) { return std::make_shared<BlobHold>(*this, std::move(blobs)); }
+
 Result<std::vector<FileRecord>> Registry::uploaded(std::span<const UploadedFile> files) const {
     std::vector<FileRecord> records;
     for (const UploadedFile& file : files) {

@@ -147,6 +147,10 @@ Result<Form> read_form(std::string_view body, std::string_view boundary) {
 Result<adapters::AdapterInfo> register_files(ServerContext& context, const Form& form) {
     const proto::RegisterAdapterRequest& wanted = form.request;
     TRY(adapters::check_adapter_name(wanted.name, context.base_name));
+    std::vector<std::string> blobs;
+    for (const proto::FileDigest& file : wanted.files) blobs.push_back(file.sha256);
+    // What is there already is not stored again, so it must not go with another call's failure.
+    const std::shared_ptr<const void> hold = context.registry.hold_blobs(std::move(blobs));
     std::vector<adapters::UploadedFile> files;
     std::vector<std::string> added;
     auto registered = [&]() -> Result<adapters::AdapterInfo> {

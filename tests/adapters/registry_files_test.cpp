@@ -120,6 +120,23 @@ TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnUploadHoldsItIsDeletedUnlessTheU
     EXPECT_EQ(stored_bytes(), 0u);
 }
 
+TEST_F(RegistryFilesTest, WhatIsDiscardedWhileACallHoldsItCanStillBeRegistered) {
+    for (const bool is_registered : {false, true}) {
+        auto hold = registry.hold_blobs(digests());
+        upload_all();
+        registry.discard_blobs(digests());
+        ASSERT_TRUE(is_kept(first) && is_kept(second));
+        if (is_registered) {
+            EXPECT_TRUE(registry.register_adapter("a", uploads()).ok());
+        }
+        hold.reset();
+        EXPECT_EQ(is_kept(first), is_registered);
+        EXPECT_EQ(is_kept(second), is_registered);
+    }
+    ASSERT_TRUE(registry.remove("a").ok());
+    EXPECT_EQ(stored_bytes(), 0u);
+}
+
 TEST_F(RegistryFilesTest, WhatIsDiscardedWhileAnAdapterNeedsItGoesWithTheAdapter) {
     upload_all();
     ASSERT_TRUE(registry.register_adapter("a", uploads()).ok());

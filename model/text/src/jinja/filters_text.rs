@@ -1,8 +1,9 @@
 //! Filters that make text of text.
 
 use super::args::{flag, integer, Args};
-use super::methods;
 use super::repr::{is_space, to_str};
+use super::str_methods;
+use super::str_split::split_lines;
 use super::{fail, Error, Result, Value};
 
 /// Nothing when the filter is not one of these.
@@ -47,23 +48,23 @@ fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> 
     Ok(Value::str(match name {
         "trim" => {
             let [chars] = args.bind(name, ["chars"], 0)?;
-            methods::strip(text, chars.as_ref(), true, true)?
+            str_methods::strip(text, chars.as_ref(), true, true)?
         }
         "upper" => plain(args).map(|()| text.to_uppercase())?,
         "lower" => plain(args).map(|()| text.to_lowercase())?,
-        "capitalize" => plain(args).map(|()| methods::capitalize(text))?,
+        "capitalize" => plain(args).map(|()| str_methods::capitalize(text))?,
         "title" => plain(args).map(|()| title(text))?,
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"], 2)?;
             let count = count.filter(|c| !matches!(c, Value::None));
             let (old, new) = (old.unwrap_or(Value::None), new.unwrap_or(Value::None));
-            methods::replace(text, &to_str(&old)?, &to_str(&new)?, integer(count, -1, name)?)?
+            str_methods::replace(text, &to_str(&old)?, &to_str(&new)?, integer(count, -1, name)?)?
         }
         "indent" => indent(text, args)?,
         "truncate" => truncate(text, args)?,
         "center" => {
             let [width] = args.bind(name, ["width"], 0)?;
-            methods::center(text, integer(width, 80, name)?, ' ')
+            str_methods::center(text, integer(width, 80, name)?, ' ')
         }
         "wordcount" => {
             plain(args)?;
@@ -107,7 +108,7 @@ fn indent(text: &str, args: Args<'_>) -> Result<String> {
         width => " ".repeat(integer(width, 4, "indent")?.clamp(0, 10_000) as usize),
     };
     let (first, blank) = (flag(first, false)?, flag(blank, false)?);
-    let lines = methods::split_lines(&format!("{text}\n"), false);
+    let lines = split_lines(&format!("{text}\n"), false);
     let mut out = String::new();
     for (i, line) in lines.iter().enumerate() {
         if i > 0 {

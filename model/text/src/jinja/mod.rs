@@ -20,6 +20,8 @@ mod ops;
 mod repr;
 mod scope;
 mod source;
+mod str_methods;
+mod str_split;
 mod strftime;
 mod value;
 

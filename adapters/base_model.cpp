@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "adapters/files.h"
+#include "model/weights.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters {
@@ -56,6 +57,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
 Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     TRY_ASSIGN(model::ModelConfig config, model::load_model_config(folder));
     TRY_ASSIGN(const model::TensorFiles files, model::TensorFiles::map_folder(folder));
+    model::untie_own_head(files, config);
     BaseModel base(std::move(config));
     base.folder = folder;
     base.fingerprint = base_fingerprint(base.config, files);

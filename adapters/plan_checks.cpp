@@ -45,6 +45,10 @@ std::optional<uint64_t> first_unusable(const Tensor& tensor) {
 
 }  // namespace
 
+bool is_same(const Tensor& a, const Tensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.data, b.data);
+}
+
 void PlanChecks::misfit(std::string tensor, std::string expected, std::string what, bool unsupported) {
     // A small file can name very many; who has read a thousand knows.
     if (misfits.size() >= kMisfitsMax) {
@@ -58,6 +62,8 @@ void PlanChecks::sort_in(const Tensor& tensor) {
     const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
     if (!parsed.expected.empty()) return misfit(tensor.name, parsed.expected, parsed.found, parsed.unsupported);
     const Tensor*& place = found[parsed.place][static_cast<size_t>(parsed.role)];
+    // With save_embedding_layers PEFT saves a trained table once as its copy and once more under its plain name.
+    if (place != nullptr && parsed.role == TensorRole::kWeight && is_same(*place, tensor)) return;
     if (place != nullptr) return misfit(tensor.name, "one tensor for this matrix", format("also {}", place->name));
     place = &tensor;
 }

@@ -36,6 +36,9 @@ class PlanChecks {
     std::vector<std::string> warnings;
 };
 
+// Of one type and shape, with the same bits.
+bool is_same(const model::Tensor& a, const model::Tensor& b);
+
 // [n] of a tensor that fits, as f32.
 std::vector<float> vector_values(const model::Tensor& tensor);
 

@@ -12,10 +12,6 @@ using model::Tensor;
 
 constexpr Place kEmbedding{PlaceKind::kEmbedding}, kHead{PlaceKind::kHead};
 
-bool is_same(const Tensor& a, const Tensor& b) {
-    return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.data, b.data);
-}
-
 class ExtrasPlanner {
   public:
     ExtrasPlanner(PlanChecks& checks, ExtrasPlan& plan) : checks_(checks), config_(checks.base.config), plan_(plan) {}
@@ -24,6 +20,7 @@ class ExtrasPlanner {
         TRY(plan_embedding_lora());
         TRY(plan_head_lora());
         plan_tables();
+        check_originals();
         plan_norms();
         plan_tokens();
         check_modules_to_save();
@@ -127,6 +124,19 @@ class ExtrasPlanner {
         }
     }
 
+    // What modules_to_save stands in for is not read, but of a tied base's two tables one may be saved alone, and the other is the original.
+    void check_originals() {
+        for (const auto& [place, found] : checks_.found) {
+            const Tensor* original = found[static_cast<size_t>(TensorRole::kOriginal)];
+            if (original == nullptr) continue;
+            if (checks_.find(place, TensorRole::kWeight) == nullptr) {
+                checks_.misfit(original->name, "the copy of modules_to_save beside it", "none");
+            } else if (config_.tied_embeddings && !is_norm(place.kind) && !checks_.base.has_same_tensor(name_of(kEmbedding) + ".weight", *original)) {
+                checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "other numbers or another shape");
+            }
+        }
+    }
+
     void plan_norms() {
         const auto norm = [&](const Place& place, uint64_t n) {
             return checks_.find(place, TensorRole::kWeight) ? checks_.fitting(place, TensorRole::kWeight, {n}) : nullptr;
@@ -167,15 +177,17 @@ class ExtrasPlanner {
             checks_.misfit("trainable_token_indices: lm_head", "tokens of the embedding, or the same of a tied output layer",
                            "tokens of the output layer alone, which is not supported", true);
         }
+        // A tied output layer's rows may be saved along without being named.
+        const bool head_is_tied = of_head == nullptr && of_embedding != nullptr && config_.tied_embeddings;
         for (const Place& place : {kEmbedding, kHead}) {
             const Tensor* rows = checks_.find(place, TensorRole::kTokenRows);
-            const bool is_known = place.kind == PlaceKind::kEmbedding ? of_embedding != nullptr : of_head != nullptr;
+            const bool is_known = place.kind == PlaceKind::kEmbedding ? of_embedding != nullptr : of_head != nullptr || head_is_tied;
             if (rows != nullptr && !is_known) checks_.misfit(rows->name, "trainable_token_indices in the config", "none");
         }
         if (of_embedding == nullptr) return;
         plan_token_rows(*of_embedding);
         const Tensor* head_rows = checks_.find(kHead, TensorRole::kTokenRows);
-        if (head_follows && head_rows && plan_.token_rows && !is_same(*head_rows, *plan_.token_rows)) {
+        if ((head_follows || head_is_tied) && head_rows && plan_.token_rows && !is_same(*head_rows, *plan_.token_rows)) {
             checks_.misfit(head_rows->name, format("the same as {}, as the base ties them", plan_.token_rows->name), "other numbers");
         }
     }

@@ -11,6 +11,7 @@ namespace lorad::adapters {
 namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kModel = "model.";
 constexpr std::string_view kLayers = "model.layers.";
 
 // Parts of names that belong to something other than LoRA.
@@ -35,7 +36,7 @@ struct Suffix {
     std::string_view before, after;
     TensorRole role;
 };
-constexpr std::array<Suffix, 15> kSuffixes = {{
+constexpr std::array<Suffix, 16> kSuffixes = {{
     {".lora_A", ".weight", TensorRole::kA},
     {".lora_B", ".weight", TensorRole::kB},
     {".lora_B", ".bias", TensorRole::kBBias},
@@ -46,6 +47,7 @@ constexpr std::array<Suffix, 15> kSuffixes = {{
     {".token_adapter.trainable_tokens_delta", "", TensorRole::kTokenRows},
     {".modules_to_save", ".weight", TensorRole::kWeight},
     {".modules_to_save", ".bias", TensorRole::kBias},
+    {".original_module", ".weight", TensorRole::kOriginal},
     {".token_adapter.base_layer", ".weight", TensorRole::kBaseWeight},
     {".base_layer", ".weight", TensorRole::kBaseWeight},
     {".base_layer", ".bias", TensorRole::kBias},
@@ -96,16 +98,18 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
         parsed.place.kind = PlaceKind::kHead;
         return;
     }
-    if (path == "model.embed_tokens") {
+    if (path.starts_with(kModel)) path.remove_prefix(kModel.size());
+    if (path == "embed_tokens") {
         parsed.place.kind = PlaceKind::kEmbedding;
         return;
     }
-    if (path == "model.norm") {
+    if (path == "norm") {
         parsed.place.kind = PlaceKind::kFinalNorm;
         return;
     }
-    const bool in_layers = path.starts_with(kLayers);
-    if (in_layers) path.remove_prefix(kLayers.size());
+    constexpr std::string_view kOwnLayers = kLayers.substr(kModel.size());
+    const bool in_layers = path.starts_with(kOwnLayers);
+    if (in_layers) path.remove_prefix(kOwnLayers.size());
     const size_t dot = path.find('.');
     const auto layer = in_layers && dot != std::string_view::npos ? read_layer(path.substr(0, dot)) : std::nullopt;
     if (!layer) {
@@ -139,6 +143,7 @@ std::string_view refused_role(PlaceKind kind, TensorRole role) {
         case PlaceKind::kLinear:
             switch (role) {
                 case TensorRole::kWeight:
+                case TensorRole::kOriginal:
                 case TensorRole::kBaseWeight: return "a fully trained linear layer";
                 case TensorRole::kEmbeddingA:
                 case TensorRole::kEmbeddingB:
@@ -151,6 +156,7 @@ std::string_view refused_role(PlaceKind kind, TensorRole role) {
                 case TensorRole::kEmbeddingB:
                 case TensorRole::kTokenRows:
                 case TensorRole::kWeight:
+                case TensorRole::kOriginal:
                 case TensorRole::kBaseWeight: return "";
                 case TensorRole::kMagnitude: return "DoRA on the embedding";
                 default: return "a part of a linear layer on the embedding";
@@ -162,12 +168,13 @@ std::string_view refused_role(PlaceKind kind, TensorRole role) {
                 case TensorRole::kBBias:
                 case TensorRole::kTokenRows:
                 case TensorRole::kWeight:
+                case TensorRole::kOriginal:
                 case TensorRole::kBaseWeight: return "";
                 case TensorRole::kMagnitude: return "DoRA on the output layer";
                 case TensorRole::kBias: return "a bias of the output layer";
                 default: return "a part of an embedding on the output layer";
             }
-        default: return role == TensorRole::kWeight ? "" : "something other than the weights of a norm";
+        default: return role == TensorRole::kWeight || role == TensorRole::kOriginal ? "" : "something other than the weights of a norm";
     }
 }
 
@@ -183,6 +190,7 @@ std::string_view suffix_of(TensorRole role) {
         case TensorRole::kTokenRows: return ".token_adapter.trainable_tokens_delta";
         case TensorRole::kWeight: return ".weight";
         case TensorRole::kBaseWeight: return ".base_layer.weight";
+        case TensorRole::kOriginal: return ".original_module.weight";
     }
     return "";
 }

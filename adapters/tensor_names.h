@@ -56,8 +56,9 @@ enum class TensorRole : uint8_t {
     kTokenRows,   // token_adapter.trainable_tokens_delta [tokens][hidden]
     kWeight,      // all of it: a copy beside the base's (modules_to_save), or the base's own replaced
     kBaseWeight,  // base_layer.weight: the base's own weights, saved along
+    kOriginal,    // original_module.weight: the base's own beside the copy of modules_to_save, which stands in for it
 };
-inline constexpr size_t kTensorRoles = 10;
+inline constexpr size_t kTensorRoles = 11;
 
 struct ParsedName {
     Place place;
@@ -66,7 +67,7 @@ struct ParsedName {
     std::string expected, found;
     bool unsupported = false;
 };
-// `name` with or without PEFT's prefix and the adapter name "default".
+// `name` with or without PEFT's prefix, the adapter name "default" and "model.", which adapters of AutoModel lack.
 ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& config);
 
 // "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"

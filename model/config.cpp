@@ -30,17 +30,20 @@ struct ArchitectureFacts {
     Window window = Window::kNone;
     bool kv_heads_default_to_heads = false;  // else num_key_value_heads must be there
     uint32_t head_dim_default = 0;           // 0: hidden_size / num_attention_heads
+    uint32_t window_default = 0;              // where sliding_window is absent; null is none
+    uint32_t original_positions_default = 0;  // of longrope
     double eps_default = 1e-6;
 };
 constexpr ArchitectureFacts kArchitectures[] = {
     {.name = "LlamaForCausalLM", .model_type = "llama", .attention_bias = Biases::kAsConfigured, .mlp_bias_key = true,
      .kv_heads_default_to_heads = true},
-    {.name = "MistralForCausalLM", .model_type = "mistral", .window = Window::kAllLayers},
-    {.name = "Qwen2ForCausalLM", .model_type = "qwen2", .attention_bias = Biases::kQkv, .window = Window::kUpperLayers},
+    {.name = "MistralForCausalLM", .model_type = "mistral", .window = Window::kAllLayers, .window_default = 4096},
+    {.name = "Qwen2ForCausalLM", .model_type = "qwen2", .attention_bias = Biases::kQkv, .window = Window::kUpperLayers,
+     .window_default = 4096},
     {.name = "Qwen3ForCausalLM", .model_type = "qwen3", .attention_bias = Biases::kAsConfigured, .qk_norm = true,
-     .window = Window::kUpperLayers, .head_dim_default = 128},
+     .window = Window::kUpperLayers, .head_dim_default = 128, .window_default = 4096},
     {.name = "Phi3ForCausalLM", .model_type = "phi3", .fused = true, .window = Window::kAllLayers,
-     .kv_heads_default_to_heads = true, .eps_default = 1e-5},
+     .kv_heads_default_to_heads = true, .original_positions_default = 4096, .eps_default = 1e-5},
 };
 
 Result<const ArchitectureFacts*> find_architecture(const JsonValue& root) {
@@ -55,7 +58,10 @@ Result<const ArchitectureFacts*> find_architecture(const JsonValue& root) {
         return root.error("no architectures: is this the config.json of a language model?");
     }
     for (const auto& facts : kArchitectures) {
-        if (facts.name == name || facts.model_type == name) return &facts;
+        constexpr std::string_view kHead = "ForCausalLM", kBare = "Model";  // LlamaForCausalLM, LlamaModel: the decoder alone, as embedding models are saved
+        const std::string_view family = facts.name.substr(0, facts.name.size() - kHead.size());
+        const bool is_bare = name.starts_with(family) && name.substr(family.size()) == kBare;
+        if (facts.name == name || facts.model_type == name || is_bare) return &facts;
     }
     return root.error(format("architecture {} is not supported; supported are {}", json_quote(name), supported_architectures()));
 }
@@ -146,7 +152,7 @@ Status check_rope(const ModelConfig& config) {
 Status read_windows(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
     if (facts.window == Window::kNone) return ok_status();
-    TRY_ASSIGN(uint32_t window, size_or(root, "sliding_window", 0, 1u << 30));
+    TRY_ASSIGN(uint32_t window, size_or(root, "sliding_window", root.has("sliding_window") ? 0 : facts.window_default, 1u << 30));
     if (facts.window == Window::kUpperLayers) {
         TRY_ASSIGN(const bool is_used, root.bool_or("use_sliding_window", false));
         if (!is_used) window = 0;
@@ -254,7 +260,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
     config.architecture = facts->name;
     TRY(read_sizes(root, *facts, config));
     TRY(read_switches(root, *facts, config));
-    TRY_ASSIGN(config.rope, read_rope(root, config.head_dim, config.max_positions));
+    TRY_ASSIGN(config.rope, read_rope(root, config.head_dim, config.max_positions, facts->original_positions_default));
     if (config.rope.type == RopeType::kYarn) {
         // max_position_embeddings is what the model was trained on before the scaling stretched it.
         const double stretched = config.rope.factor * config.rope.original_max_positions;

@@ -64,6 +64,22 @@ Result<RopeType> type_of(const JsonValue& rope) {
     return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope");
 }
 
+// A rope_scaling that somebody added to a config that has rope_parameters: transformers takes it and forgets the rest, theta among it, which nobody means.
+Status check_older_spelling(const JsonValue& root, const JsonValue& parameters) {
+    const auto scaling = root.find("rope_scaling");
+    if (!scaling) return ok_status();
+    TRY_ASSIGN(const auto members, scaling->as_object());
+    for (const auto& member : members) {
+        const bool is_type = member.key == "type" || member.key == "rope_type";
+        auto ours = parameters.find(is_type ? "rope_type" : member.key);
+        if (!ours && is_type) ours = parameters.find("type");
+        const bool same_number = ours && ours->is_number() && member.value.is_number() && *ours->as_number() == *member.value.as_number();
+        if (same_number || (ours && ours->dump() == member.value.dump())) continue;
+        return scaling->error(format("{} is not what rope_parameters says; expected one of the two objects, with all there is to say", json_quote(member.key)));
+    }
+    return ok_status();
+}
+
 Status read_llama3(const JsonValue& rope, RopeConfig& to) {
     TRY_ASSIGN(to.factor, positive_of(rope, "factor"));
     TRY_ASSIGN(to.low_freq_factor, positive_of(rope, "low_freq_factor"));
@@ -106,8 +122,9 @@ Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& 
 
 }  // namespace
 
-Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions) {
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, uint32_t original_positions_default) {
     auto rope = root.find("rope_parameters");
+    if (rope) TRY(check_older_spelling(root, *rope));
     if (!rope) rope = root.find("rope_scaling");
     if (rope && !rope->is_object()) return rope->error("expected an object or null, found " + rope->describe());
     if (rope && (rope->has("full_attention") || rope->has("sliding_attention"))) {
@@ -128,6 +145,7 @@ Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t 
     if (!rope) return to;
     TRY_ASSIGN(to.type, type_of(*rope));
     TRY_ASSIGN(to.original_max_positions, original_positions(root, *rope));
+    if (to.type == RopeType::kLongRope && to.original_max_positions == 0) to.original_max_positions = original_positions_default;
     switch (to.type) {
         case RopeType::kDefault: break;
         case RopeType::kLinear: {

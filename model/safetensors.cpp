@@ -282,7 +282,11 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
     std::error_code ignored;
     const auto single = folder / "model.safetensors", index = folder / kIndexName;
     if (!std::filesystem::exists(index, ignored)) {
-        if (std::filesystem::exists(single, ignored)) return map(single, ErrorCode::kInvalidModel);
+        if (std::filesystem::exists(single, ignored)) {
+            TRY_ASSIGN(TensorFiles files, map(single, ErrorCode::kInvalidModel));
+            files.name_as_causal_lm();
+            return files;
+        }
         const bool has_pickle = std::filesystem::exists(folder / "pytorch_model.bin", ignored) ||
                                 std::filesystem::exists(folder / "pytorch_model.bin.index.json", ignored);
         return make_error(ErrorCode::kInvalidModel,
@@ -315,7 +319,18 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
                               format("{}: places tensor {} in {}, which does not hold it", kIndexName, json_quote(name), shard));
         }
     }
+    all.name_as_causal_lm();
     return all;
+}
+
+void TensorFiles::name_as_causal_lm() {
+    constexpr std::string_view kEmbedding = "embed_tokens.weight";
+    if (!find(kEmbedding) || find("model." + std::string(kEmbedding))) return;
+    for (Tensor& tensor : tensors_) {
+        const std::string_view name = tensor.name;
+        if (name == kEmbedding || name.starts_with("layers.") || name.starts_with("norm.")) tensor.name.insert(0, "model.");
+    }
+    std::ranges::sort(tensors_, {}, &Tensor::name);
 }
 
 const Tensor* TensorFiles::find(std::string_view name) const {

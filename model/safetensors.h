@@ -63,7 +63,8 @@ class TensorFiles {
     // is cut short under us would kill the process.
     static Result<TensorFiles> read(const std::filesystem::path& file, uint64_t n_bytes_max, ErrorCode code);
     // A model folder: model.safetensors, or the shards that model.safetensors.index.json lists (inside the folder only;
-    // the index and the shards must agree on every tensor). Codes: kInvalidModel.
+    // the index and the shards must agree on every tensor). Codes: kInvalidModel. Where the folder holds the bare decoder
+    // (AutoModel's names, "layers.0..."), its tensors are named as in the model with its output layer: "model.layers.0...".
     static Result<TensorFiles> map_folder(const std::filesystem::path& folder);
 
     TensorFiles(TensorFiles&&) noexcept;
@@ -77,6 +78,7 @@ class TensorFiles {
   private:
     struct Bytes;  // of one file, mapped or copied
     TensorFiles();
+    void name_as_causal_lm();
     static Result<TensorFiles> parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code);
     std::vector<std::unique_ptr<Bytes>> bytes_;
     std::vector<Tensor> tensors_;

@@ -158,6 +158,42 @@ TEST(PeftVariants, FullyTrainedModulesReplaceTheBases) {
     EXPECT_THAT(refusal("", resized), HasSubstr("lm_head.weight: expected [100, 40], found [116, 40]"));
 }
 
+// With save_embedding_layers, which is the default after the vocabulary was resized, PEFT writes a trained table three times.
+TEST(PeftVariants, WhatPeftSavesBesideATrainedTableIsNotInTheWay) {
+    TestTensors tensors = plain_tensors();
+    for (const std::string module : {"base_model.model.lm_head", "base_model.model.model.embed_tokens"}) {
+        tensors[module + ".modules_to_save.weight"] = matrix(100, 40, 1);
+        tensors[module + ".weight"] = matrix(100, 40, 1);
+        tensors[module + ".original_module.weight"] = matrix(100, 40, 9);
+    }
+    const std::string fields = R"("modules_to_save":["lm_head","embed_tokens"])";
+    const auto adapter = check(fields, tensors);
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    for (const model::Tensor* table : {(*adapter)->plan.extras.head_table, (*adapter)->plan.extras.embed_table}) {
+        ASSERT_NE(table, nullptr);
+        EXPECT_THAT(table->name, ::testing::Not(HasSubstr("original_module")));
+    }
+    EXPECT_THAT(refusal(fields, tensors, base_with(true)), HasSubstr("embed_tokens.original_module.weight: expected the base's own model.embed_tokens.weight"));
+    tensors["base_model.model.lm_head.weight"] = matrix(100, 40, 2);
+    EXPECT_THAT(refusal(fields, tensors), HasSubstr("expected one tensor for this matrix"));
+    TestTensors alone = plain_tensors();
+    alone["base_model.model.lm_head.original_module.weight"] = matrix(100, 40, 9);
+    EXPECT_THAT(refusal("", alone), HasSubstr("expected the copy of modules_to_save beside it"));
+    alone = plain_tensors();
+    alone[kPrefix + "layers.0.self_attn.q_proj.original_module.weight"] = matrix(64, 40, 9);
+    EXPECT_THAT(refusal("", alone), HasSubstr("a fully trained linear layer, which is not supported"));
+}
+
+TEST(PeftVariants, AdaptersOfTheBareDecoderHaveNoModelInTheirNames) {
+    TestTensors tensors;
+    for (const auto& [name, tensor] : plain_tensors()) tensors["base_model.model." + name.substr(kPrefix.size())] = tensor;
+    tensors["base_model.model.norm.weight"] = vector(40, 3);
+    const auto adapter = check(R"("modules_to_save":["model.norm"],"task_type":"FEATURE_EXTRACTION")", tensors);
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    EXPECT_NE(module_of(**adapter, 1, LinearModule::kV).a, nullptr);
+    EXPECT_NE((*adapter)->plan.extras.final_norm, nullptr);
+}
+
 TEST(PeftVariants, OnATiedBaseATableBesideTheBasesIsAloneAndOneInItsPlaceIsNot) {
     const BaseModel tied = base_with(true);
     TestTensors tensors = plain_tensors();
@@ -239,6 +275,14 @@ TEST(PeftVariants, TrainedTokensAreRowsInAscendingOrder) {
     const std::string both = R"("trainable_token_indices":{"embed_tokens":[50,7,90],"lm_head":[50,7,90]})";
     EXPECT_TRUE(check(both, tensors, base_with(true)).ok());
     EXPECT_THAT(refusal(both, tensors), HasSubstr("tokens of the output layer alone, which is not supported"));
+    // Of a tied output layer they may be saved along.
+    const std::string head_name = "base_model.model.lm_head.token_adapter.trainable_tokens_delta", one = R"("trainable_token_indices":[50,7,90])";
+    TestTensors along = tensors;
+    along[head_name] = matrix(3, 40, 2, "F16");
+    EXPECT_TRUE(check(one, along, base_with(true)).ok());
+    EXPECT_THAT(refusal(one, along), HasSubstr("lm_head.token_adapter.trainable_tokens_delta: expected trainable_token_indices"));
+    along[head_name] = matrix(3, 40, 3, "F16");
+    EXPECT_THAT(refusal(one, along, base_with(true)), HasSubstr("as the base ties them"));
     EXPECT_THAT(refusal("", tensors), HasSubstr("expected trainable_token_indices in the config"));
     EXPECT_THAT(refusal(R"("trainable_token_indices":[1,2])", tensors), HasSubstr("expected [2, 40], found [3, 40]"));
     EXPECT_THAT(refusal(R"("trainable_token_indices":[1,2,100])", tensors), HasSubstr("expected tokens 0 to 99, found 100"));

@@ -79,6 +79,26 @@ TEST(ModelConfig, ReadsBothSpellingsOfRope) {
     EXPECT_EQ(scaled.rope.rotary_dim, 8u);
 }
 
+TEST(ModelConfig, TakesBothSpellingsOfRopeOnlyIfTheyAgree) {
+    json config = base_config("Qwen3ForCausalLM");
+    config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}, {"rope_theta", 1e6}};
+    config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+    EXPECT_EQ(parsed(config).rope.theta, 1e6);
+    config["rope_scaling"]["factor"] = 2.0;
+    EXPECT_THAT(error_of(config), HasSubstr("rope_scaling: \"factor\" is not what rope_parameters says"));
+    config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+    config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+    EXPECT_THAT(error_of(config), HasSubstr("is not what rope_parameters says"));
+}
+
+TEST(ModelConfig, BareDecodersAreTheirFamilys) {
+    json config = base_config("MistralForCausalLM");
+    config["architectures"] = {"MistralModel"};
+    EXPECT_EQ(parsed(config).architecture, "MistralForCausalLM");
+    config["architectures"] = {"MistralModelForSomething"};
+    EXPECT_THAT(error_of(config), HasSubstr("is not supported"));
+}
+
 TEST(ModelConfig, StretchesTheContextOfYarn) {
     const ModelConfig config = parsed(with(base_config("Qwen2ForCausalLM"), "rope_scaling",
                                            {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}));
@@ -91,6 +111,11 @@ TEST(ModelConfig, ReadsWindows) {
     EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(32, 32, 32, 32));
     EXPECT_THAT(parsed(with(config, "sliding_window", nullptr)).sliding_windows, ElementsAre(0, 0, 0, 0));
     EXPECT_THAT(parsed(with(config, "sliding_window", 512)).sliding_windows, ElementsAre(0, 0, 0, 0));
+
+    config = with(base_config("MistralForCausalLM"), "max_position_embeddings", 8192);
+    config.erase("sliding_window");
+    EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(4096, 4096, 4096, 4096)) << "MistralConfig's own default";
+    EXPECT_THAT(parsed(with(config, "sliding_window", nullptr)).sliding_windows, ElementsAre(0, 0, 0, 0));
 
     config = with(with(base_config("Qwen2ForCausalLM"), "sliding_window", 32), "max_window_layers", 3);
     EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 0, 0, 0));
@@ -195,6 +220,10 @@ TEST(ModelConfig, LongRopeTakesItsFactorFromTheObjectOrTheContexts) {
     EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}}, 0).attention_factor, attention_factor(16, 64));
     EXPECT_DOUBLE_EQ(rope_of({{"original_max_position_embeddings", 64}, {"factor", 4}}, 0).attention_factor, attention_factor(4, 64));
     EXPECT_EQ(rope_of({{"original_max_position_embeddings", 64}}, 128).original_max_positions, 128u);
+    EXPECT_EQ(rope_of(json::object(), 0).original_max_positions, 1024u);
+    const json longrope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
+    const json phi3 = with(with(base_config("Phi3ForCausalLM"), "rope_scaling", longrope), "max_position_embeddings", 16384);
+    EXPECT_EQ(parsed(phi3).rope.original_max_positions, 4096u) << "Phi3Config's own default";
 }
 
 TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {

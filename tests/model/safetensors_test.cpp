@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "model/weights.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::model {
@@ -142,6 +143,12 @@ class ModelFolder : public ::testing::Test {
     static std::string one_tensor(const std::string& name) {
         return file_of(R"({")" + name + R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4);
     }
+    static std::string head_beside_embedding(bool same) {
+        const std::string entry = R"(":{"dtype":"F32","shape":[1,1],"data_offsets":[)";
+        std::string file = file_of(R"({"lm_head.weight)" + entry + R"(0,4]},"model.embed_tokens.weight)" + entry + R"(4,8]}})", 8);
+        if (same) file.replace(file.size() - 4, 4, file.substr(file.size() - 8, 4));
+        return file;
+    }
     lorad::testing::TempDir dir_;
 };
 
@@ -155,6 +162,32 @@ TEST_F(ModelFolder, FindsTensorsInShards) {
     EXPECT_NE(files->find("b"), nullptr);
     EXPECT_EQ(files->find("c"), nullptr);
     EXPECT_EQ(files->total_bytes(), 8u);
+}
+
+TEST_F(ModelFolder, NamesTheTensorsOfABareDecoderAsInAModelWithItsOutputLayer) {
+    const auto names = [&] {
+        const auto files = TensorFiles::map_folder(dir_.path());
+        std::vector<std::string> all;
+        EXPECT_TRUE(files.ok());
+        for (const Tensor& tensor : files->tensors()) all.push_back(tensor.name);
+        return all;
+    };
+    const std::string entry = R"(":{"dtype":"U8","shape":[1],"data_offsets":[)";
+    write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"layers.0.a)" + entry + R"(1,2]},"lm_head.weight)" + entry + R"(2,3]},"norm.weight)" +
+                                           entry + R"(3,4]}})", 4));
+    EXPECT_THAT(names(), ::testing::ElementsAre("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.a", "model.norm.weight"));
+    write("model.safetensors", one_tensor("layers.0.a"));
+    EXPECT_THAT(names(), ::testing::ElementsAre("layers.0.a"));
+}
+
+TEST_F(ModelFolder, AnOutputLayerOfItsOwnNumbersIsNotTied) {
+    for (const bool same : {true, false}) {
+        write("model.safetensors", head_beside_embedding(same));
+        ModelConfig config;
+        config.tied_embeddings = true;
+        untie_own_head(*TensorFiles::map_folder(dir_.path()), config);
+        EXPECT_EQ(config.tied_embeddings, same);
+    }
 }
 
 TEST_F(ModelFolder, RefusesShardsOutsideTheFolder) {

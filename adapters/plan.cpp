@@ -72,7 +72,7 @@ class LinearPlanner {
     }
 
     Status compare_with_target(const Place& place, TensorRole first_role) {
-        TRY_ASSIGN(const std::optional<bool> targeted, checks_.peft.targets(name_of(place), checks_.budget));
+        TRY_ASSIGN(const std::optional<bool> targeted, checks_.peft.targets(checks_.peft_name(place), checks_.budget));
         const bool is_there = checks_.has_low_rank(place);
         if (!targeted || *targeted == is_there) return ok_status();
         if (*targeted) {
@@ -99,8 +99,8 @@ class LinearPlanner {
     Status plan_low_rank(const Place& place, LayerPlan& layer) {
         const FileModule& module = kFileModules[place.linear];
         const model::LinearShape shape = shape_of(config_, module);
-        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(name_of(place), checks_.budget));
-        TRY_ASSIGN(const double scale, checks_.peft.scale_of(name_of(place), rank, checks_.budget));
+        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(place), checks_.budget));
+        TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(place), rank, checks_.budget));
         const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.k});
         const Tensor* b = checks_.fitting(place, TensorRole::kB, {shape.n, rank});
         const Tensor* magnitude = optional_vector(place, TensorRole::kMagnitude, shape.n, checks_.peft.use_dora, "use_dora");

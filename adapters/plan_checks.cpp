@@ -61,6 +61,7 @@ void PlanChecks::misfit(std::string tensor, std::string expected, std::string wh
 void PlanChecks::sort_in(const Tensor& tensor) {
     const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
     if (!parsed.expected.empty()) return misfit(tensor.name, parsed.expected, parsed.found, parsed.unsupported);
+    is_bare = is_bare || parsed.is_bare;
     const Tensor*& place = found[parsed.place][static_cast<size_t>(parsed.role)];
     // With save_embedding_layers PEFT saves a trained table once as its copy and once more under its plain name.
     if (place != nullptr && parsed.role == TensorRole::kWeight && is_same(*place, tensor)) return;
@@ -71,6 +72,12 @@ void PlanChecks::sort_in(const Tensor& tensor) {
 const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
     const auto entry = found.find(place);
     return entry == found.end() ? nullptr : entry->second[static_cast<size_t>(role)];
+}
+
+std::string PlanChecks::peft_name(const Place& place) const {
+    constexpr std::string_view kModel = "model.";
+    const std::string name = name_of(place);
+    return is_bare && name.starts_with(kModel) ? name.substr(kModel.size()) : name;
 }
 
 bool PlanChecks::has_low_rank(const Place& place) const {

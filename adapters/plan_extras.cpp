@@ -21,6 +21,9 @@ class ExtrasPlanner {
         TRY(plan_head_lora());
         plan_tables();
         check_originals();
+        if (checks_.peft.ensure_weight_tying && config_.tied_by_name) {
+            checks_.misfit("ensure_weight_tying", "a base whose output layer is its embedding", "tie_word_embeddings beside an lm_head.weight of other numbers", true);
+        }
         plan_norms();
         plan_tokens();
         check_modules_to_save();
@@ -30,8 +33,8 @@ class ExtrasPlanner {
   private:
     Status plan_embedding_lora() {
         if (!checks_.has_low_rank(kEmbedding)) return ok_status();
-        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(name_of(kEmbedding), checks_.budget));
-        TRY_ASSIGN(const double scale, checks_.peft.scale_of(name_of(kEmbedding), rank, checks_.budget));
+        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(kEmbedding), checks_.budget));
+        TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(kEmbedding), rank, checks_.budget));
         const Tensor* a = checks_.fitting(kEmbedding, TensorRole::kEmbeddingA, {rank, config_.vocab_size});
         const Tensor* b = checks_.fitting(kEmbedding, TensorRole::kEmbeddingB, {config_.hidden_size, rank});
         if (a == nullptr || b == nullptr) return ok_status();
@@ -50,8 +53,8 @@ class ExtrasPlanner {
             }
             return ok_status();
         }
-        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(name_of(kHead), checks_.budget));
-        TRY_ASSIGN(const double scale, checks_.peft.scale_of(name_of(kHead), rank, checks_.budget));
+        TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(kHead), checks_.budget));
+        TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(kHead), rank, checks_.budget));
         const Tensor* a = checks_.fitting(kHead, TensorRole::kA, {rank, config_.hidden_size});
         const Tensor* b = checks_.fitting(kHead, TensorRole::kB, {config_.vocab_size, rank});
         const Tensor* bias = checks_.find(kHead, TensorRole::kBBias);
@@ -78,7 +81,7 @@ class ExtrasPlanner {
     }
 
     bool is_saved(const Place& place) const {
-        const std::string name = name_of(place);
+        const std::string name = checks_.peft_name(place);
         return std::ranges::any_of(checks_.peft.modules_to_save, [&](const std::string& end) { return name.ends_with(end); });
     }
 
@@ -131,8 +134,12 @@ class ExtrasPlanner {
             if (original == nullptr) continue;
             if (checks_.find(place, TensorRole::kWeight) == nullptr) {
                 checks_.misfit(original->name, "the copy of modules_to_save beside it", "none");
-            } else if (config_.tied_embeddings && !is_norm(place.kind) && !checks_.base.has_same_tensor(name_of(kEmbedding) + ".weight", *original)) {
-                checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "other numbers or another shape");
+            } else if (is_norm(place.kind)) {
+                const bool is_of_head = place.kind == PlaceKind::kQNorm || place.kind == PlaceKind::kKNorm;
+                checks_.fitting(place, TensorRole::kOriginal, {is_of_head ? config_.head_dim : config_.hidden_size});
+            } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) != nullptr && config_.tied_embeddings &&
+                       !checks_.base.has_same_tensor(name_of(kEmbedding) + ".weight", *original)) {
+                checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
             }
         }
     }
@@ -213,6 +220,11 @@ class ExtrasPlanner {
         plan_.token_rows = rows;
         plan_.token_order = std::move(order);
         for (const uint32_t i : plan_.token_order) plan_.token_ids.push_back(static_cast<uint32_t>(entry.tokens[i]));
+        if (config_.tied_by_name) {
+            // PEFT goes by the config and puts the embedding's rows into an output layer that is another matrix.
+            return checks_.misfit(rows->name, "a base whose output layer is its embedding, or whose config does not say so",
+                                  "tie_word_embeddings beside an lm_head.weight of other numbers", true);
+        }
         plan_.tokens_in_head = config_.tied_embeddings;
         if (plan_.tokens_in_head && (is_saved(kHead) || checks_.has_low_rank(kHead))) {
             checks_.misfit(rows->name, "either token rows or another change of the output layer, as the base ties them", "both");
@@ -245,7 +257,7 @@ class ExtrasPlanner {
     void check_saved(const std::string& end, const std::vector<Place>& places, const std::vector<std::string>& containers) {
         bool is_known = false;
         for (const Place& place : places) {
-            if (!name_of(place).ends_with(end)) continue;
+            if (!checks_.peft_name(place).ends_with(end)) continue;
             is_known = true;
             if (place.kind == PlaceKind::kLinear) {
                 checks_.misfit(format("modules_to_save: {}", name_of(place)), "the embedding, the output layer or norms",

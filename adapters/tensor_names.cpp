@@ -98,7 +98,8 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
         parsed.place.kind = PlaceKind::kHead;
         return;
     }
-    if (path.starts_with(kModel)) path.remove_prefix(kModel.size());
+    parsed.is_bare = !path.starts_with(kModel);
+    if (!parsed.is_bare) path.remove_prefix(kModel.size());
     if (path == "embed_tokens") {
         parsed.place.kind = PlaceKind::kEmbedding;
         return;

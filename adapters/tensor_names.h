@@ -63,6 +63,7 @@ inline constexpr size_t kTensorRoles = 11;
 struct ParsedName {
     Place place;
     TensorRole role = TensorRole::kA;
+    bool is_bare = false;  // the name lacks "model."
     // What was expected and found where the name means nothing; empty: it means the above.
     std::string expected, found;
     bool unsupported = false;

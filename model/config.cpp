@@ -31,7 +31,7 @@ struct ArchitectureFacts {
     bool kv_heads_default_to_heads = false;  // else num_key_value_heads must be there
     uint32_t head_dim_default = 0;           // 0: hidden_size / num_attention_heads
     uint32_t window_default = 0;              // where sliding_window is absent; null is none
-    uint32_t original_positions_default = 0;  // of longrope
+    uint32_t original_positions_default = 0;  // of original_max_position_embeddings
     double eps_default = 1e-6;
 };
 constexpr ArchitectureFacts kArchitectures[] = {

@@ -64,20 +64,37 @@ Result<RopeType> type_of(const JsonValue& rope) {
     return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope");
 }
 
-// A rope_scaling that somebody added to a config that has rope_parameters: transformers takes it and forgets the rest, theta among it, which nobody means.
-Status check_older_spelling(const JsonValue& root, const JsonValue& parameters) {
-    const auto scaling = root.find("rope_scaling");
-    if (!scaling) return ok_status();
-    TRY_ASSIGN(const auto members, scaling->as_object());
-    for (const auto& member : members) {
-        const bool is_type = member.key == "type" || member.key == "rope_type";
-        auto ours = parameters.find(is_type ? "rope_type" : member.key);
-        if (!ours && is_type) ours = parameters.find("type");
-        const bool same_number = ours && ours->is_number() && member.value.is_number() && *ours->as_number() == *member.value.as_number();
-        if (same_number || (ours && ours->dump() == member.value.dump())) continue;
-        return scaling->error(format("{} is not what rope_parameters says; expected one of the two objects, with all there is to say", json_quote(member.key)));
+bool is_same_value(const JsonValue& a, const JsonValue& b) {
+    if (a.is_number() && b.is_number()) return *a.as_number() == *b.as_number();
+    if (!a.is_array() || !b.is_array() || a.size() != b.size()) return a.dump() == b.dump();
+    const auto left = *a.as_array(), right = *b.as_array();
+    for (size_t i = 0; i < left.size(); ++i) {
+        if (!is_same_value(left[i], right[i])) return false;
+    }
+    return true;
+}
+
+// Every member of `rope` that is not null is in `other` as well; the type has two names, and theta and the rotary share may stand beside the objects.
+Status check_all_in(const JsonValue& rope, const JsonValue& other, std::string_view other_name, const JsonValue& root) {
+    TRY_ASSIGN(const auto members, rope.as_object());
+    for (const auto& [key, value] : members) {
+        if (!rope.find(key)) continue;
+        auto found = other.find(key);
+        if (!found && key == "rope_type") found = other.find("type");
+        if (!found && key == "type") found = other.find("rope_type");
+        if (!found && (key == "rope_theta" || key == "partial_rotary_factor")) found = root.find(key);
+        if (found && is_same_value(*found, value)) continue;
+        return rope.error(format("{}: expected the same in {}, or one of the two alone, found {} and {}", key, other_name, value.dump(), found ? found->dump() : "nothing"));
     }
     return ok_status();
+}
+
+// A rope_scaling that somebody added to a config with rope_parameters: transformers takes it and forgets the rest, theta among it, which nobody means.
+Status check_older_spelling(const JsonValue& root, const JsonValue& parameters) {
+    const auto scaling = root.find("rope_scaling");
+    if (!scaling || (scaling->is_object() && scaling->size() == 0)) return ok_status();
+    TRY(check_all_in(*scaling, parameters, "rope_parameters", root));
+    return check_all_in(parameters, *scaling, "rope_scaling", root);
 }
 
 Status read_llama3(const JsonValue& rope, RopeConfig& to) {
@@ -145,7 +162,8 @@ Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t 
     if (!rope) return to;
     TRY_ASSIGN(to.type, type_of(*rope));
     TRY_ASSIGN(to.original_max_positions, original_positions(root, *rope));
-    if (to.type == RopeType::kLongRope && to.original_max_positions == 0) to.original_max_positions = original_positions_default;
+    // A config class with a default has it beside the rope object, which counts first.
+    if (original_positions_default != 0 && !root.find("original_max_position_embeddings")) to.original_max_positions = original_positions_default;
     switch (to.type) {
         case RopeType::kDefault: break;
         case RopeType::kLinear: {

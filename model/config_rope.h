@@ -15,7 +15,7 @@ inline constexpr uint32_t kHeadDimMultiple = 8;
 inline constexpr uint32_t kVocabMax = 1u << 20;
 
 // Reads rope_parameters, or rope_scaling with rope_theta beside it (both only if they agree), and partial_rotary_factor. `root` is config.json;
-// original_positions_default: of longrope; 0: max_positions.
+// original_positions_default: of original_max_position_embeddings beside the rope object; 0: there is none.
 Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, uint32_t original_positions_default);
 
 }  // namespace lorad::model

@@ -284,7 +284,7 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
     if (!std::filesystem::exists(index, ignored)) {
         if (std::filesystem::exists(single, ignored)) {
             TRY_ASSIGN(TensorFiles files, map(single, ErrorCode::kInvalidModel));
-            files.name_as_causal_lm();
+            TRY(files.name_as_causal_lm());
             return files;
         }
         const bool has_pickle = std::filesystem::exists(folder / "pytorch_model.bin", ignored) ||
@@ -319,18 +319,21 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
                               format("{}: places tensor {} in {}, which does not hold it", kIndexName, json_quote(name), shard));
         }
     }
-    all.name_as_causal_lm();
+    TRY(all.name_as_causal_lm());
     return all;
 }
 
-void TensorFiles::name_as_causal_lm() {
+Status TensorFiles::name_as_causal_lm() {
     constexpr std::string_view kEmbedding = "embed_tokens.weight";
-    if (!find(kEmbedding) || find("model." + std::string(kEmbedding))) return;
+    if (!find(kEmbedding) || find("model." + std::string(kEmbedding))) return ok_status();
     for (Tensor& tensor : tensors_) {
         const std::string_view name = tensor.name;
         if (name == kEmbedding || name.starts_with("layers.") || name.starts_with("norm.")) tensor.name.insert(0, "model.");
     }
     std::ranges::sort(tensors_, {}, &Tensor::name);
+    const auto twice = std::ranges::adjacent_find(tensors_, {}, &Tensor::name);
+    if (twice == tensors_.end()) return ok_status();
+    return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected it once, found it with and without \"model.\"", twice->name));
 }
 
 const Tensor* TensorFiles::find(std::string_view name) const {

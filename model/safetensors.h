@@ -78,7 +78,7 @@ class TensorFiles {
   private:
     struct Bytes;  // of one file, mapped or copied
     TensorFiles();
-    void name_as_causal_lm();
+    Status name_as_causal_lm();
     static Result<TensorFiles> parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code);
     std::vector<std::unique_ptr<Bytes>> bytes_;
     std::vector<Tensor> tensors_;

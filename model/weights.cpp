@@ -96,7 +96,7 @@ namespace {
 
 // Tensors that some folders carry and no forward pass reads.
 bool is_ignored(const ModelConfig& config, std::string_view name) {
-    return name.ends_with(".rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
+    return name.ends_with("rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
 }
 
 uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
@@ -113,6 +113,7 @@ void untie_own_head(const TensorFiles& files, ModelConfig& config) {
     if (same) return;
     log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is lm_head.weight");
     config.tied_embeddings = false;
+    config.tied_by_name = true;
 }
 
 // Finds each part's tensor and the type of each matrix.

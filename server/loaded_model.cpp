@@ -119,9 +119,8 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     auto begin = std::chrono::steady_clock::now();
     LoadedModel loaded;
     // The cheap checks first: a wrong folder is told at once.
-    TRY_ASSIGN(loaded.config, model::load_model_config(arguments.folder));
     TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
-    loaded.config = base.config;  // knows the weights, too
+    loaded.config = base.config;
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));

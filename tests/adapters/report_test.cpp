@@ -125,6 +125,19 @@ TEST(AdapterReport, OfEveryGoldenAdapterIsJsonWithItsParts) {
     EXPECT_THAT(tokens.replaced_parts, ElementsAre("rows of 3 tokens in model.embed_tokens"));
 }
 
+TEST(BaseModel, HasTheOutputLayerOfItsFiles) {
+    const AdapterFolder folder;
+    std::filesystem::copy_file(kGoldens / "models/llama-tied/config.json", folder.path() / "config.json");
+    TestTensors tensors{{"model.embed_tokens.weight", matrix(4, 2, 1)}, {"lm_head.weight", matrix(4, 2, 1)}};
+    for (const bool same : {true, false}) {
+        if (!same) tensors["lm_head.weight"] = matrix(4, 2, 2);
+        std::ofstream(folder.path() / "model.safetensors", std::ios::binary) << safetensors_bytes(tensors);
+        const auto base = BaseModel::load(folder.path());
+        ASSERT_TRUE(base.ok()) << base.error().message;
+        EXPECT_EQ(base->config.tied_embeddings, same);
+    }
+}
+
 TEST(BaseFingerprint, ChangesWithTheWeightsAndTheConfigOnly) {
     const auto base = BaseModel::load(kGoldens / "models/llama-scaled");
     const auto other = BaseModel::load(kGoldens / "models/llama-tied");

@@ -187,11 +187,13 @@ TEST(PeftVariants, WhatPeftSavesBesideATrainedTableIsNotInTheWay) {
 TEST(PeftVariants, AdaptersOfTheBareDecoderHaveNoModelInTheirNames) {
     TestTensors tensors;
     for (const auto& [name, tensor] : plain_tensors()) tensors["base_model.model." + name.substr(kPrefix.size())] = tensor;
-    tensors["base_model.model.norm.weight"] = vector(40, 3);
-    const auto adapter = check(R"("modules_to_save":["model.norm"],"task_type":"FEATURE_EXTRACTION")", tensors);
+    tensors["base_model.model.embed_tokens.modules_to_save.weight"] = matrix(100, 40, 1);
+    // The config's expressions are about names without it, too.
+    const auto adapter = check(R"("modules_to_save":["embed_tokens"],"task_type":"FEATURE_EXTRACTION","alpha_pattern":{"^layers\\.0\\.self_attn\\.q_proj":16})", tensors);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
-    EXPECT_NE(module_of(**adapter, 1, LinearModule::kV).a, nullptr);
-    EXPECT_NE((*adapter)->plan.extras.final_norm, nullptr);
+    EXPECT_EQ(module_of(**adapter, 0, LinearModule::kQ).scale, 4.0f);
+    EXPECT_EQ(module_of(**adapter, 1, LinearModule::kQ).scale, 2.0f);
+    EXPECT_NE((*adapter)->plan.extras.embed_table, nullptr);
 }
 
 TEST(PeftVariants, OnATiedBaseATableBesideTheBasesIsAloneAndOneInItsPlaceIsNot) {
@@ -281,6 +283,9 @@ TEST(PeftVariants, TrainedTokensAreRowsInAscendingOrder) {
     along[head_name] = matrix(3, 40, 2, "F16");
     EXPECT_TRUE(check(one, along, base_with(true)).ok());
     EXPECT_THAT(refusal(one, along), HasSubstr("lm_head.token_adapter.trainable_tokens_delta: expected trainable_token_indices"));
+    BaseModel own_head = base_with();
+    own_head.config.tied_by_name = true;
+    EXPECT_THAT(refusal(one, tensors, own_head), HasSubstr("tie_word_embeddings beside an lm_head.weight of other numbers"));
     along[head_name] = matrix(3, 40, 3, "F16");
     EXPECT_THAT(refusal(one, along, base_with(true)), HasSubstr("as the base ties them"));
     EXPECT_THAT(refusal("", tensors), HasSubstr("expected trainable_token_indices in the config"));

@@ -82,13 +82,18 @@ TEST(ModelConfig, ReadsBothSpellingsOfRope) {
 TEST(ModelConfig, TakesBothSpellingsOfRopeOnlyIfTheyAgree) {
     json config = base_config("Qwen3ForCausalLM");
     config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512}, {"rope_theta", 1e6}};
-    config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+    config["rope_theta"] = 1e6;
+    config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"attention_factor", nullptr}};
     EXPECT_EQ(parsed(config).rope.theta, 1e6);
+    EXPECT_EQ(parsed(with(config, "rope_scaling", json::object())).rope.type, RopeType::kYarn);
+    EXPECT_THAT(error_of(with(config, "rope_theta", nullptr)), HasSubstr("rope_theta: expected the same in rope_scaling"));
+    config["rope_scaling"].erase("original_max_position_embeddings");
+    EXPECT_THAT(error_of(config), HasSubstr("original_max_position_embeddings: expected the same in rope_scaling, or one of the two alone, found 512 and nothing"));
     config["rope_scaling"]["factor"] = 2.0;
-    EXPECT_THAT(error_of(config), HasSubstr("rope_scaling: \"factor\" is not what rope_parameters says"));
+    EXPECT_THAT(error_of(config), HasSubstr("factor: expected the same in rope_parameters"));
     config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
     config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
-    EXPECT_THAT(error_of(config), HasSubstr("is not what rope_parameters says"));
+    EXPECT_THAT(error_of(config), HasSubstr("expected the same in rope_parameters"));
 }
 
 TEST(ModelConfig, BareDecodersAreTheirFamilys) {
@@ -121,6 +126,9 @@ TEST(ModelConfig, ReadsWindows) {
     EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 0, 0, 0));
     config["use_sliding_window"] = true;
     EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 0, 0, 32));
+    json without = with(config, "max_position_embeddings", 8192);
+    without.erase("sliding_window");
+    EXPECT_THAT(parsed(without).sliding_windows, ElementsAre(0, 0, 0, 4096));
     config["layer_types"] = {"full_attention", "sliding_attention", "full_attention", "sliding_attention"};
     EXPECT_THAT(parsed(config).sliding_windows, ElementsAre(0, 32, 0, 32));
     config["layer_types"] = {"full_attention"};
@@ -224,6 +232,11 @@ TEST(ModelConfig, LongRopeTakesItsFactorFromTheObjectOrTheContexts) {
     const json longrope{{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}};
     const json phi3 = with(with(base_config("Phi3ForCausalLM"), "rope_scaling", longrope), "max_position_embeddings", 16384);
     EXPECT_EQ(parsed(phi3).rope.original_max_positions, 4096u) << "Phi3Config's own default";
+    json inside = phi3;
+    inside["rope_scaling"]["original_max_position_embeddings"] = 512;
+    EXPECT_EQ(parsed(inside).rope.original_max_positions, 4096u) << "which counts before what the object says";
+    inside["original_max_position_embeddings"] = 2048;
+    EXPECT_EQ(parsed(inside).rope.original_max_positions, 2048u);
 }
 
 TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {

@@ -176,6 +176,8 @@ TEST_F(ModelFolder, NamesTheTensorsOfABareDecoderAsInAModelWithItsOutputLayer) {
     write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"layers.0.a)" + entry + R"(1,2]},"lm_head.weight)" + entry + R"(2,3]},"norm.weight)" +
                                            entry + R"(3,4]}})", 4));
     EXPECT_THAT(names(), ::testing::ElementsAre("lm_head.weight", "model.embed_tokens.weight", "model.layers.0.a", "model.norm.weight"));
+    write("model.safetensors", file_of(R"({"embed_tokens.weight)" + entry + R"(0,1]},"norm.weight)" + entry + R"(1,2]},"model.norm.weight)" + entry + R"(2,3]}})", 3));
+    EXPECT_THAT(folder_error(), HasSubstr("tensor model.norm.weight: expected it once"));
     write("model.safetensors", one_tensor("layers.0.a"));
     EXPECT_THAT(names(), ::testing::ElementsAre("layers.0.a"));
 }
@@ -187,6 +189,7 @@ TEST_F(ModelFolder, AnOutputLayerOfItsOwnNumbersIsNotTied) {
         config.tied_embeddings = true;
         untie_own_head(*TensorFiles::map_folder(dir_.path()), config);
         EXPECT_EQ(config.tied_embeddings, same);
+        EXPECT_EQ(config.tied_by_name, !same);
     }
 }
 

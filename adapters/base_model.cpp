@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "adapters/files.h"
-#include "model/weights.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::adapters {
 
@@ -30,6 +30,17 @@ bool has_same_numbers(const model::Tensor& a, const model::Tensor& b) {
         if (model::widen(a.dtype, a.data.data() + i * a_bytes) != model::widen(b.dtype, b.data.data() + i * b_bytes)) return false;
     }
     return true;
+}
+
+// A config that ties the output layer to the embedding, beside files with an output layer of other numbers: these count, as in transformers since version 5.
+void untie_own_head(const model::TensorFiles& files, model::ModelConfig& config) {
+    const model::Tensor* head = files.find("lm_head.weight");
+    const model::Tensor* embedding = files.find("model.embed_tokens.weight");
+    if (!config.tied_embeddings || head == nullptr || embedding == nullptr) return;
+    if (head->shape == embedding->shape && has_same_numbers(*head, *embedding)) return;
+    log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is lm_head.weight");
+    config.tied_embeddings = false;
+    config.tied_by_name = true;
 }
 
 }  // namespace
@@ -57,7 +68,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
 Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     TRY_ASSIGN(model::ModelConfig config, model::load_model_config(folder));
     TRY_ASSIGN(const model::TensorFiles files, model::TensorFiles::map_folder(folder));
-    model::untie_own_head(files, config);
+    untie_own_head(files, config);
     BaseModel base(std::move(config));
     base.folder = folder;
     base.fingerprint = base_fingerprint(base.config, files);

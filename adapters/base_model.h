@@ -21,7 +21,8 @@ struct BaseModel {
     // From the config alone: adapters with trained biases, which are differences to the base's, cannot be checked then.
     BaseModel(model::ModelConfig model_config) : config(std::move(model_config)) {}  // NOLINT(implicit)
 
-    // Reads the headers of the weights, the biases and a few bytes of each tensor. kInvalidModel.
+    // Reads the headers of the weights, the biases, a few bytes of each tensor, and an lm_head.weight beside a tied embedding, which it then
+    // unties if they differ. kInvalidModel.
     static Result<BaseModel> load(const std::filesystem::path& folder);
 
     // Whether the base has a tensor of this name, shape and numbers. Reads the folder's files; false if in doubt, such as when

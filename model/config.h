@@ -63,7 +63,7 @@ struct ModelConfig {
     uint32_t max_positions = 0;  // the context the model was made for
     float rms_norm_eps = 1e-6f;
     bool tied_embeddings = false;  // lm_head is embed_tokens
-    bool tied_by_name = false;     // the config says so, but the files have an lm_head of their own: untie_own_head()
+    bool tied_by_name = false;     // the config says so, but the files have an lm_head of their own: adapters::BaseModel::load()
     bool qkv_bias = false;
     bool o_bias = false;
     bool mlp_bias = false;

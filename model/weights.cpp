@@ -7,7 +7,6 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
 #include "proto/base/format.h"
-#include "proto/base/log.h"
 #include "proto/json.h"
 
 namespace lorad::model {
@@ -104,17 +103,6 @@ uint64_t bytes_on_device(const Matrix& matrix) { return row_bytes(matrix) * matr
 uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
 
 }  // namespace
-
-void untie_own_head(const TensorFiles& files, ModelConfig& config) {
-    const Tensor* head = files.find("lm_head.weight");
-    const Tensor* embedding = files.find("model.embed_tokens.weight");
-    if (!config.tied_embeddings || head == nullptr || embedding == nullptr) return;
-    const bool same = head->dtype == embedding->dtype && head->shape == embedding->shape && std::ranges::equal(head->data, embedding->data);
-    if (same) return;
-    log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is lm_head.weight");
-    config.tied_embeddings = false;
-    config.tied_by_name = true;
-}
 
 // Finds each part's tensor and the type of each matrix.
 Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts) {

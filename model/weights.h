@@ -52,10 +52,6 @@ struct ModelWeights {
     const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
 };
 
-// A config that ties the output layer to the embedding, beside files with an output layer of its own numbers: these count, as in
-// transformers since version 5.
-void untie_own_head(const TensorFiles& files, ModelConfig& config);
-
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 

@@ -135,6 +135,7 @@ TEST(BaseModel, HasTheOutputLayerOfItsFiles) {
         const auto base = BaseModel::load(folder.path());
         ASSERT_TRUE(base.ok()) << base.error().message;
         EXPECT_EQ(base->config.tied_embeddings, same);
+        EXPECT_EQ(base->config.tied_by_name, !same);
     }
 }
 

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <random>
 
-#include "model/weights.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::model {
@@ -143,12 +142,6 @@ class ModelFolder : public ::testing::Test {
     static std::string one_tensor(const std::string& name) {
         return file_of(R"({")" + name + R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4);
     }
-    static std::string head_beside_embedding(bool same) {
-        const std::string entry = R"(":{"dtype":"F32","shape":[1,1],"data_offsets":[)";
-        std::string file = file_of(R"({"lm_head.weight)" + entry + R"(0,4]},"model.embed_tokens.weight)" + entry + R"(4,8]}})", 8);
-        if (same) file.replace(file.size() - 4, 4, file.substr(file.size() - 8, 4));
-        return file;
-    }
     lorad::testing::TempDir dir_;
 };
 
@@ -180,17 +173,6 @@ TEST_F(ModelFolder, NamesTheTensorsOfABareDecoderAsInAModelWithItsOutputLayer) {
     EXPECT_THAT(folder_error(), HasSubstr("tensor model.norm.weight: expected it once"));
     write("model.safetensors", one_tensor("layers.0.a"));
     EXPECT_THAT(names(), ::testing::ElementsAre("layers.0.a"));
-}
-
-TEST_F(ModelFolder, AnOutputLayerOfItsOwnNumbersIsNotTied) {
-    for (const bool same : {true, false}) {
-        write("model.safetensors", head_beside_embedding(same));
-        ModelConfig config;
-        config.tied_embeddings = true;
-        untie_own_head(*TensorFiles::map_folder(dir_.path()), config);
-        EXPECT_EQ(config.tied_embeddings, same);
-        EXPECT_EQ(config.tied_by_name, !same);
-    }
 }
 
 TEST_F(ModelFolder, RefusesShardsOutsideTheFolder) {

@@ -74,12 +74,6 @@ const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
     return entry == found.end() ? nullptr : entry->second[static_cast<size_t>(role)];
 }
 
-std::string PlanChecks::peft_name(const Place& place) const {
-    constexpr std::string_view kModel = "model.";
-    const std::string name = name_of(place);
-    return is_bare && name.starts_with(kModel) ? name.substr(kModel.size()) : name;
-}
-
 bool PlanChecks::has_low_rank(const Place& place) const {
     for (const TensorRole role : {TensorRole::kA, TensorRole::kB, TensorRole::kEmbeddingA, TensorRole::kEmbeddingB}) {
         if (find(place, role) != nullptr) return true;

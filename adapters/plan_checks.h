@@ -23,7 +23,7 @@ class PlanChecks {
     const model::Tensor* find(const Place& place, TensorRole role) const;
     bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
     // What PEFT calls the module, and the config's expressions are about: without "model." in an adapter of the bare decoder.
-    std::string peft_name(const Place& place) const;
+    std::string peft_name(const Place& place) const { return name_of(place, is_bare); }
 
     void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
     // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit if not.

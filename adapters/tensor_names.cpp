@@ -200,7 +200,11 @@ std::string_view suffix_of(TensorRole role) {
 
 bool is_norm(PlaceKind kind) { return kind >= PlaceKind::kInputNorm; }
 
-std::string name_of(const Place& place) {
+std::string name_of(const Place& place, bool is_bare) {
+    if (is_bare) {
+        const std::string name = name_of(place);
+        return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
+    }
     switch (place.kind) {
         case PlaceKind::kEmbedding: return "model.embed_tokens";
         case PlaceKind::kHead: return "lm_head";

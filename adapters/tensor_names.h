@@ -41,8 +41,8 @@ struct Place {
     uint32_t linear = 0;  // index in kFileModules
     auto operator<=>(const Place&) const = default;
 };
-// "model.layers.3.self_attn.q_proj", "lm_head"
-std::string name_of(const Place& place);
+// "model.layers.3.self_attn.q_proj", "lm_head"; is_bare: as in the bare decoder, without "model."
+std::string name_of(const Place& place, bool is_bare = false);
 bool is_norm(PlaceKind kind);
 
 enum class TensorRole : uint8_t {

@@ -5,6 +5,17 @@ namespace {
 
 class LoraShrink : public KernelTest {
   protected:
+    // A step state with the grid of one group.
+    static Buffer step_with(const ShrinkGrid& grid, uint32_t group) {
+        StepHeader header{};
+        header.shrink_grid[group][0] = grid.x;
+        header.shrink_grid[group][1] = grid.y;
+        header.shrink_grid[group][2] = grid.z;
+        Buffer step = make_buffer(sizeof(header));
+        write_buffer(step, std::vector<StepHeader>{header});
+        return step;
+    }
+
     // Segments of several adapters, some rows without one, on a table with a second layer that must not be touched.
     // `bucket` says whether the recording is one of few rows or of many.
     void check(const std::vector<size_t>& ranks, Type act, uint32_t k, uint32_t first_module, uint32_t n_modules,
@@ -35,13 +46,7 @@ class LoraShrink : public KernelTest {
         uint32_t n_rows = static_cast<uint32_t>(slot_of_row.size());
         auto x = reference::random_values(size_t{n_rows} * k, act, random_);
 
-        StepHeader header{};
-        ShrinkGrid grid = shrink_grid(max_rank, static_cast<uint32_t>(segments.size()), n_modules);
-        header.shrink_grid[2][0] = grid.x;
-        header.shrink_grid[2][1] = grid.y;
-        header.shrink_grid[2][2] = grid.z;
-        Buffer step = make_buffer(sizeof(header));
-        write_buffer(step, std::vector<StepHeader>{header});
+        Buffer step = step_with(shrink_grid(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
         Buffer table_buffer = input(table);
         Buffer segment_buffer = input(segments);
         Buffer x_buffer = input(reference::encode(x, k, stride, act));
@@ -139,13 +144,7 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
     table[kLoraDown] = down.entry();
     Buffer table_buffer = input(table), x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK, padded(kK), Type::kF32));
     const auto run = [&](const std::vector<LoraSegment>& segments, uint32_t bucket, ShrinkPlace place) {
-        StepHeader header{};
-        const ShrinkGrid grid = shrink_grid(kRank, static_cast<uint32_t>(segments.size()), 1);
-        header.shrink_grid[3][0] = grid.x;
-        header.shrink_grid[3][1] = grid.y;
-        header.shrink_grid[3][2] = grid.z;
-        Buffer step = make_buffer(sizeof(header));
-        write_buffer(step, std::vector<StepHeader>{header});
+        Buffer step = step_with(shrink_grid(kRank, static_cast<uint32_t>(segments.size()), 1), 3);
         Buffer segment_buffer = input(segments), low = poisoned(KernelSet::lora_low_bytes(kRows));
         LoraShrinkParams params{};
         params.lora_layer = table_buffer.address();

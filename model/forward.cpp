@@ -146,7 +146,7 @@ class Pass {
                 .scale = attention_scale()};
     }
 
-    // Groups of modules that share an input; also the index of their grid in the step header.
+    // Groups of modules that share an input; also the index of their ShrinkDispatch in the step header.
     enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
     static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
@@ -252,7 +252,7 @@ class Pass {
     // May run beside the matmul: it writes nothing that the matmul touches.
     void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base, gpu::ShrinkPlace place) {
         if (shape_.lora == gpu::LoraLevel::kNone) return;
-        const uint64_t grid = offsetof(gpu::StepHeader, shrink_grid) + group * sizeof(gpu::StepHeader::shrink_grid[0]);
+        const uint64_t dispatch = offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
         kernels_.lora_shrink(recorder_,
                              {.lora_layer = lora_layer(layer),
                               .segments = step_ + layout_.segments,
@@ -264,7 +264,7 @@ class Pass {
                               .n_modules = kGroupModules[group],
                               .k = base.k,
                               .x_stride = base.k_stride},
-                             act_type(base.type), shape_.row_bucket, place, scratch_.step_state, grid);
+                             act_type(base.type), shape_.row_bucket, place, scratch_.step_state, dispatch);
     }
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.

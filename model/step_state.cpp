@@ -69,10 +69,7 @@ class LoraWriter {
         header.n_segments = n_segments_;
         constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
         for (size_t group = 0; group < max_ranks_.size(); ++group) {
-            const gpu::ShrinkGrid grid = gpu::shrink_grid(max_ranks_[group], n_segments_, kGroupModules[group]);
-            header.shrink_grid[group][0] = grid.x;
-            header.shrink_grid[group][1] = grid.y;
-            header.shrink_grid[group][2] = grid.z;
+            header.shrink[group] = gpu::shrink_dispatch(max_ranks_[group], n_segments_, kGroupModules[group]);
         }
     }
 

@@ -2,9 +2,9 @@
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
 //   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed
 // A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
-// With kRowsEach a thread takes as many rows, kRows apart: fewer threads, which all run side by side.
-// grid (ceil(act_stride / 4 / (workgroup / kRows)), ceil(T / kRows / kRowsEach)); four outputs per thread and row; moves 8 S F bytes in and 2-4 F
-// out, per row.
+// So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA, columns in turns.
+// grid (ceil(act_stride / 4 / (workgroup / kRows)), with LoRA any number, ceil(T / kRows / kRowsEach)); four outputs per thread, row and turn; moves 8 S F
+// bytes in and 2-4 F out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
@@ -43,14 +43,8 @@ vec4 add_bias(vec4 acc, uint column) {
     return kHasBias != 0 ? acc + load4_f32(p.bias, column, kAligned != 0) : acc;
 }
 
-vec4 gated(uint t, uint f) {
-    LoraModule gate_module;
-    LoraModule up_module;
-    if (kLora == 1) {
-        uint slot = step_row(p.step, t).v.adapter_slot;
-        gate_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraGate);
-        up_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraUp);
-    }
+// The modules are the row's at level kPlain, and not read otherwise.
+vec4 gated(uint t, uint f, LoraModule gate_module, LoraModule up_module) {
     vec4 gate_base = load_sum(t, f);
     vec4 gate = add_bias(gate_base, f);
     vec4 up_base = load_sum(t, p.ffn + f);
@@ -75,14 +69,25 @@ vec4 gated(uint t, uint f) {
 void main() {
     const uint width = gl_WorkGroupSize.x / kRows;
     const uint t = gl_WorkGroupID.y * (kRows * kRowsEach) + gl_LocalInvocationIndex / width;
-    const uint f = (gl_WorkGroupID.x * width + gl_LocalInvocationIndex % width) * 4;
+    uint f = (gl_WorkGroupID.x * width + gl_LocalInvocationIndex % width) * 4;
     const bool one_row = kRows * kRowsEach == 1 && gl_NumWorkGroups.y == 1;
     const uint n_rows = one_row ? 1 : step_n_rows(p.step);
     if (t >= n_rows || f >= p.act_stride) return;
-    vec4 value[kRowsEach];
-    [[unroll]] for (uint j = 0; j < kRowsEach; j++) value[j] = f < p.ffn ? gated(min(t + j * kRows, n_rows - 1), f) : vec4(0.0);
-    [[unroll]] for (uint j = 0; j < kRowsEach; j++) {
-        const uint row = t + j * kRows;
-        if (row < n_rows) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
+    LoraModule gate_module, up_module;
+    if (kLora == 1) {
+        uint slot = step_row(p.step, t).v.adapter_slot;
+        gate_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraGate);
+        up_module = lora_module(p.lora_layer, slot, p.lora_slot_stride, kLoraUp);
     }
+    do {
+        vec4 value[kRowsEach];
+        [[unroll]] for (uint j = 0; j < kRowsEach; j++) {
+            value[j] = f < p.ffn ? gated(min(t + j * kRows, n_rows - 1), f, gate_module, up_module) : vec4(0.0);
+        }
+        [[unroll]] for (uint j = 0; j < kRowsEach; j++) {
+            const uint row = t + j * kRows;
+            if (row < n_rows) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
+        }
+        f += gl_NumWorkGroups.x * width * 4;
+    } while (kLora != 0 && f < p.act_stride);
 }

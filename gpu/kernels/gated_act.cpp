@@ -9,6 +9,7 @@ namespace {
 constexpr uint32_t kRowsForSideBySide = 128;  // of the recording; fewer rows seldom share an adapter
 constexpr uint32_t kThreadsOfARow = 64;       // then
 constexpr uint32_t kRowsEachMax = 4;          // of a thread, which takes several so that all threads run side by side
+constexpr uint32_t kThreadsAtOnceWithLora = 640;  // of a multiprocessor; they have 96 registers each
 constexpr uint32_t kMatrixSubgroups = 4, kMatrixColumns = 16 * kMatrixSubgroups;  // of gated_act_matrix
 
 }  // namespace
@@ -31,13 +32,17 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
         return;
     }
     // Rows of one adapter side by side read its B once from beyond the multiprocessor.
-    uint32_t side_by_side = shape.lora != LoraLevel::kNone && shape.rows >= kRowsForSideBySide ? options_.expand_rows : 1;
+    const bool lora = shape.lora != LoraLevel::kNone;
+    uint32_t side_by_side = lora && shape.rows >= kRowsForSideBySide ? options_.expand_rows : 1;
     uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kThreadsOfARow * side_by_side, 8 * side_by_side);
     side_by_side = std::min(side_by_side, size / 8);
-    const uint32_t column_groups = ceil_div(params.act_stride / 4, size / side_by_side);
-    const bool steady = shape.lora == LoraLevel::kNone && shape.rows <= kSteadyRows;
-    const uint32_t threads_wanted = shape.rows * column_groups * size, at_once = kThreadsAtOnce * multiprocessors(device_.capabilities());
-    const uint32_t rows_each = steady ? std::min({ceil_div(threads_wanted, at_once), kRowsEachMax, shape.rows}) : 1;
+    uint32_t column_groups = ceil_div(params.act_stride / 4, size / side_by_side), rows_each = 1;
+    if (shape.rows <= kSteadyRows && side_by_side == 1) {
+        const uint32_t at_once = (lora ? kThreadsAtOnceWithLora : kThreadsAtOnce) * multiprocessors(device_.capabilities());
+        const uint32_t turns = ceil_div(shape.rows * column_groups * size, at_once);
+        if (lora) column_groups = ceil_div(column_groups, turns);
+        else rows_each = std::min({turns, kRowsEachMax, shape.rows});
+    }
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
                                            params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each});

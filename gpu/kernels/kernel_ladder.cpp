@@ -120,8 +120,8 @@ struct ShrinkTest {
 
     static Result<ShrinkTest> create(Device& device, ScalarType type) {
         ShrinkTest test;
-        const ShrinkGrid grid = shrink_grid(kRank, 1, kModules);
-        TRY(make(device, test.step, sizeof(grid), MemoryKind::kHostUpload));
+        const ShrinkDispatch dispatch = shrink_dispatch(kRank, 1, kModules);
+        TRY(make(device, test.step, sizeof(dispatch), MemoryKind::kHostUpload));
         TRY(make(device, test.segments, sizeof(LoraSegment), MemoryKind::kHostUpload));
         TRY(make(device, test.table, kLoraModules * sizeof(LoraModule), MemoryKind::kHostUpload));
         TRY(make(device, test.a, kModules * kRank * kK * 4, MemoryKind::kHostUpload));
@@ -129,7 +129,7 @@ struct ShrinkTest {
         TRY(make(device, test.low, KernelSet::lora_low_bytes(kRows), MemoryKind::kHostReadback));
         TRY(make(device, test.parts, KernelSet::kShrinkPartBytes, MemoryKind::kHostUpload));
         std::memset(test.parts.mapped().data(), 0, test.parts.size());
-        std::memcpy(test.step.mapped().data(), &grid, sizeof(grid));
+        std::memcpy(test.step.mapped().data(), &dispatch, sizeof(dispatch));
         const LoraSegment segment{0, kRows, 0, 0};
         std::memcpy(test.segments.mapped().data(), &segment, sizeof(segment));
         std::mt19937 random(21);

@@ -197,9 +197,9 @@ class KernelSet {
 
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul, before or behind which it is recorded: see ShrinkPlace.
-    // step_state[grid_offset]: the group's shrink_grid().
+    // step_state[dispatch_offset]: the group's ShrinkDispatch.
     void lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows, ShrinkPlace place,
-                     const Buffer& step_state, uint64_t grid_offset);
+                     const Buffer& step_state, uint64_t dispatch_offset);
     // Whether that runs on cooperative matrices; sums are added in another order then.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
 
@@ -330,13 +330,13 @@ class KernelSet {
     std::unique_ptr<Impl> impl_;
 };
 
-// The grid of lora_shrink for one group: max_rank over the group's modules and the adapters of this step's segments.
-struct ShrinkGrid {
-    uint32_t x, y, z;
-};
-constexpr ShrinkGrid shrink_grid(uint32_t max_rank, uint32_t n_segments, uint32_t n_modules) {
-    if (max_rank == 0 || n_segments == 0) return {0, 0, 0};
-    return {round_up(max_rank, 8) / kShrinkRanks, n_segments, n_modules};
+// max_rank: over the group's modules and the adapters of this step's segments. Workgroups that take turns take about two pieces each, where these are many: more
+// workgroups have to wait for room, and few leave the device idle (docs/PERFORMANCE.md, "Steps with adapters").
+constexpr uint32_t kShrinkTurnsMin = 128, kShrinkTurnsMax = 512;
+constexpr ShrinkDispatch shrink_dispatch(uint32_t max_rank, uint32_t n_segments, uint32_t n_modules) {
+    if (max_rank == 0 || n_segments == 0) return {{0, 0, 0}, {0, 1, 1}};
+    const uint32_t n_ranks = round_up(max_rank, 8), n_pieces = n_ranks / kShrinkPieceRanks * n_segments * n_modules;
+    return {{n_ranks / kShrinkRanks, n_segments, n_modules}, {std::min(n_pieces, std::clamp(n_pieces / 2, kShrinkTurnsMin, kShrinkTurnsMax)), 1, 1}};
 }
 
 }  // namespace lorad::gpu

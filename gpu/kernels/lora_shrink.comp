@@ -3,8 +3,8 @@
 //   x    [T][x_stride]             ACT_TYPE
 //   low  [i][n_modules][kMaxRank]  f32; ranks up to the next multiple of 8 are zeroed
 // A piece of work is kRanks ranks of one module for one segment: moves so many rows of A once for every kRowBlock rows of the segment (from cache after the
-// first). grid: shrink_grid(), whose unit is kShrinkRanks ranks; with kInTurns any number of workgroups in x, which read it from the step state and take the
-// pieces in turns.
+// first). grid: ShrinkDispatch.grid, whose unit is kShrinkRanks ranks; with kInTurns any number of workgroups in x, which read it from the step state and take
+// the pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

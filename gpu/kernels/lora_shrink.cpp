@@ -1,3 +1,5 @@
+#include <cstddef>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
@@ -5,10 +7,10 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kMatrixRows = 128;  // recordings of fewer rows have short segments
-// Behind a product: small workgroups, few enough to run side by side where nothing else does.
-constexpr uint32_t kThreads = 128, kRanks = 2, kAhead = 3;
-constexpr uint32_t kWorkgroupsOfAMultiprocessor = 4, kWorkgroupsOnCpu = 8;
-static_assert(kShrinkRanks % kRanks == 0);
+// Behind a product: small workgroups, for the room that its own leave. On an H200 these have 56 registers; with three chunks ahead it would be 64, with which
+// none fits beside three workgroups of a product with tiles of 64x96.
+constexpr uint32_t kThreads = 128, kAhead = 2;
+static_assert(kShrinkRanks % kShrinkPieceRanks == 0);
 // First: workgroups of all threads that one row of k keeps busy.
 constexpr uint32_t kThreadsFirst = 512, kAheadFirst = 1;
 
@@ -31,8 +33,9 @@ bool KernelSet::shrinks_by_matrix(ScalarType act_type, uint32_t rows) const {
 }
 
 void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarType act_type, uint32_t rows, ShrinkPlace place,
-                            const Buffer& step_state, uint64_t grid_offset) {
-    CHECK(grid_offset % 4 == 0 && grid_offset + sizeof(StepHeader::shrink_grid[0]) <= step_state.size());
+                            const Buffer& step_state, uint64_t dispatch_offset) {
+    CHECK(dispatch_offset % 4 == 0 && dispatch_offset + sizeof(ShrinkDispatch) <= step_state.size());
+    const uint64_t grid_offset = dispatch_offset + offsetof(ShrinkDispatch, grid), turns_offset = dispatch_offset + offsetof(ShrinkDispatch, turns);
     params.grid = step_state.address() + grid_offset;
     const DeviceCapabilities& caps = device_.capabilities();
     if (shrinks_by_matrix(act_type, rows)) {
@@ -45,14 +48,9 @@ void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarT
     }
     const bool first = place == ShrinkPlace::kFirst && !options_.batch_invariant;
     const uint32_t size = threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32);
-    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kRanks, first ? kAheadFirst : kAhead, !first});
+    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks, first ? kAheadFirst : kAhead, !first});
     if (k == nullptr) return;
-    if (first) {
-        recorder.dispatch_indirect(*k, params, step_state, grid_offset, {"lora_shrink", 0, 0});
-        return;
-    }
-    const uint32_t workgroups = caps.is_cpu ? kWorkgroupsOnCpu : kWorkgroupsOfAMultiprocessor * multiprocessors(caps);
-    recorder.dispatch(*k, params, workgroups, 1, 1, {"lora_shrink", 0, 0});
+    recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : turns_offset, {"lora_shrink", 0, 0});
 }
 
 }  // namespace lorad::gpu

@@ -22,7 +22,7 @@ struct LoraShrinkParams {
     uint32_t k;                 // input width
     uint32_t x_stride;          // elements; also the row stride of A
     uint32_t pad;
-    uint64_t grid;              // the group's StepHeader.shrink_grid; KernelSet::lora_shrink() sets it
+    uint64_t grid;              // the group's ShrinkDispatch.grid; KernelSet::lora_shrink() sets it
 };
 INTEROP_SIZE(LoraShrinkParams, 72);
 

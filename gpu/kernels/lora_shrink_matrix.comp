@@ -1,5 +1,5 @@
 // lora_shrink on KHR cooperative matrices, for steps of many rows: low[i][m][r] = sum_k A_m(slot)[r][k] * x[t][k], as in
-// lora_shrink.comp, with the same segments and results, and with shrink_grid() as its grid; the sums are added in another order.
+// lora_shrink.comp, with the same segments and results, and with ShrinkDispatch.grid as its grid; the sums are added in another order.
 //   x    [T][STRIDE]     16-bit, the matrices' own type (macro BF16, else f16)
 //   A    [rank][STRIDE]  any type; of another type than x it is cut into two parts of x's type, whose products are both added:
 //                        exact for f16 beside bf16, 16 bits and more otherwise

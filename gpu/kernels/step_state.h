@@ -20,7 +20,8 @@ INTEROP_CONST kNoReadback = 0xffffffffu;
 INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
-INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of shrink_grid()
+INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
+INTEROP_CONST kShrinkPieceRanks = 2;    // and of one piece of work that workgroups take in turns
 INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: KernelSet::attention_tile_rows
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
@@ -32,17 +33,23 @@ INTEROP_CONST kLoraGate = 4;
 INTEROP_CONST kLoraUp = 5;
 INTEROP_CONST kLoraDown = 6;
 
+// What lora_shrink has to do for one group: shrink_dispatch() in kernels.h. Dispatched by either.
+struct ShrinkDispatch {
+    uint32_t grid[3];   // units of ranks, segments, modules
+    uint32_t turns[3];  // workgroups that take the grid's pieces in turns, 1, 1
+};
+INTEROP_SIZE(ShrinkDispatch, 24);
+
 struct StepHeader {
     uint32_t n_rows;
     uint32_t n_logit_rows;
     uint32_t n_segments;
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
-    // What lora_shrink has to do for the groups qkv, o, gate_up, down: shrink_grid() in kernels.h. Dispatched as it is, or read by the kernel.
-    uint32_t shrink_grid[4][3];
-    uint32_t tile_grid[3];   // of attention_tiles: query heads, tiles, splits
-    uint32_t pad[5];
+    ShrinkDispatch shrink[4];  // qkv, o, gate_up, down
+    uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
+    uint32_t pad;
 };
-INTEROP_SIZE(StepHeader, 96);
+INTEROP_SIZE(StepHeader, 128);
 
 struct StepRow {
     int32_t token;          // >= 0: token id; < 0: the previous step's sampled id number ~token

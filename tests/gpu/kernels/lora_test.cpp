@@ -5,12 +5,10 @@ namespace {
 
 class LoraShrink : public KernelTest {
   protected:
-    // A step state with the grid of one group.
-    static Buffer step_with(const ShrinkGrid& grid, uint32_t group) {
+    // A step state with the dispatch of one group.
+    static Buffer step_with(const ShrinkDispatch& dispatch, uint32_t group) {
         StepHeader header{};
-        header.shrink_grid[group][0] = grid.x;
-        header.shrink_grid[group][1] = grid.y;
-        header.shrink_grid[group][2] = grid.z;
+        header.shrink[group] = dispatch;
         Buffer step = make_buffer(sizeof(header));
         write_buffer(step, std::vector<StepHeader>{header});
         return step;
@@ -46,7 +44,7 @@ class LoraShrink : public KernelTest {
         uint32_t n_rows = static_cast<uint32_t>(slot_of_row.size());
         auto x = reference::random_values(size_t{n_rows} * k, act, random_);
 
-        Buffer step = step_with(shrink_grid(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
+        Buffer step = step_with(shrink_dispatch(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
         Buffer table_buffer = input(table);
         Buffer segment_buffer = input(segments);
         Buffer x_buffer = input(reference::encode(x, k, stride, act));
@@ -66,7 +64,7 @@ class LoraShrink : public KernelTest {
             params.low = low.address();
             params.parts = address;
             execute([&](Recorder& recorder) {
-                kernels_->lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink_grid[2]));
+                kernels_->lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink[2]));
             });
 
             auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
@@ -108,6 +106,7 @@ TEST_F(LoraShrink, TakesPiecesInTurns) {
     check({512, 512, 33}, Type::kF16, 72, kLoraQ, 3);
     check({16, 7}, Type::kF16, 7000, kLoraQ, 3);
     check({300}, Type::kF32, 4200, kLoraDown, 1);
+    check({512, 40}, Type::kF16, 576, kLoraGate, 2);
     check({0, 0}, Type::kF16, 72, kLoraGate, 2);
 }
 
@@ -144,7 +143,7 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
     table[kLoraDown] = down.entry();
     Buffer table_buffer = input(table), x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK, padded(kK), Type::kF32));
     const auto run = [&](const std::vector<LoraSegment>& segments, uint32_t bucket, ShrinkPlace place) {
-        Buffer step = step_with(shrink_grid(kRank, static_cast<uint32_t>(segments.size()), 1), 3);
+        Buffer step = step_with(shrink_dispatch(kRank, static_cast<uint32_t>(segments.size()), 1), 3);
         Buffer segment_buffer = input(segments), low = poisoned(KernelSet::lora_low_bytes(kRows));
         LoraShrinkParams params{};
         params.lora_layer = table_buffer.address();
@@ -157,7 +156,7 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
         params.k = kK;
         params.x_stride = padded(kK);
         execute([&](Recorder& recorder) {
-            kernels_->lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink_grid[3]));
+            kernels_->lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink[3]));
         });
         return content<uint32_t>(low, size_t{kRows} * kMaxRank);
     };
@@ -172,10 +171,17 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
 }
 
 TEST_F(LoraShrink, WithoutAdaptersTheGridIsEmpty) {
-    ShrinkGrid grid = shrink_grid(0, 3, 3);
-    EXPECT_EQ(grid.x * grid.y * grid.z, 0u);
-    grid = shrink_grid(16, 0, 3);
-    EXPECT_EQ(grid.x * grid.y * grid.z, 0u);
+    for (const ShrinkDispatch& dispatch : {shrink_dispatch(0, 3, 3), shrink_dispatch(16, 0, 3)}) {
+        EXPECT_EQ(dispatch.grid[0] * dispatch.grid[1] * dispatch.grid[2], 0u);
+        EXPECT_EQ(dispatch.turns[0], 0u);
+    }
+}
+
+TEST_F(LoraShrink, AsManyWorkgroupsTakeTurnsAsPay) {
+    EXPECT_EQ(shrink_dispatch(3, 1, 1).turns[0], 4u) << "one for each piece of 2 ranks";
+    EXPECT_EQ(shrink_dispatch(16, 8, 3).turns[0], kShrinkTurnsMin) << "192 pieces";
+    EXPECT_EQ(shrink_dispatch(16, 64, 1).turns[0], 256u) << "512 pieces";
+    EXPECT_EQ(shrink_dispatch(512, 64, 3).turns[0], kShrinkTurnsMax);
 }
 
 struct GatedCase {
@@ -291,6 +297,14 @@ TEST_F(GatedActTest, AThreadTakesSeveralRowsOfManyColumns) {
     check({64 * units, 126, 128, 2, Activation::kSilu, Type::kBf16, false, false, false, 64}, false);
     check({160 * units, 126, 128, 1, Activation::kSilu, Type::kF16, false, false}, false);
     check({512 * units, 3, 4, 1, Activation::kSilu, Type::kF16, false, false}, false);
+}
+
+// With them a thread of fewer than 128 rows takes two to five groups of columns in turns, the last of which not all threads have.
+TEST_F(GatedActTest, AThreadTakesColumnsInTurnsWithAdapters) {
+    const uint32_t units = multiprocessors(device().capabilities());
+    check({64 * units - 1, 61, 64, 2, Activation::kSilu, Type::kF16, true, true}, false);
+    check({96 * units - 16, 63, 64, 1, Activation::kGeluTanh, Type::kF32, false, true}, false);
+    check({192 * units, 62, 64, 1, Activation::kSilu, Type::kBf16, false, true, false, 32}, false);
 }
 
 class GatedActOnMatrices : public GatedAct {};

@@ -23,7 +23,6 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer TileRef { At
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ModuleRef { LoraModule v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ResultRef { SampleResult v; };
 
-const uint kHeaderBytes = 128;
 const uint kRowBytes = 48;
 
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }

@@ -3,8 +3,8 @@
 //   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed
 // A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
 // So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA, columns in turns.
-// grid (ceil(act_stride / 4 / (workgroup / kRows)), with LoRA any number, ceil(T / kRows / kRowsEach)); four outputs per thread, row and turn; moves 8 S F
-// bytes in and 2-4 F out, per row.
+// grid (groups of columns, ceil(T / kRows / kRowsEach)); ceil(act_stride / 4 / (workgroup / kRows)) groups, with LoRA any number of them; four outputs per
+// thread, row and turn; moves 8 S F bytes in and 2-4 F out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"

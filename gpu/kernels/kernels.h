@@ -330,13 +330,14 @@ class KernelSet {
     std::unique_ptr<Impl> impl_;
 };
 
-// max_rank: over the group's modules and the adapters of this step's segments. Workgroups that take turns take about two pieces each, where these are many: more
-// workgroups have to wait for room, and few leave the device idle (docs/PERFORMANCE.md, "Steps with adapters").
-constexpr uint32_t kShrinkTurnsMin = 128, kShrinkTurnsMax = 512;
+// max_rank: over the group's modules and the adapters of this step's segments. Up to kShrinkTurnsMin pieces have a workgroup each; of more, one takes about two until
+// there are kShrinkTurnsMax: more workgroups have to wait for room, fewer leave the device idle (measured on an H200: docs/PERFORMANCE.md, "Steps with adapters").
+// An odd number, so that with adapters of different ranks all workgroups get a share of the largest one's pieces.
+inline constexpr uint32_t kShrinkTurnsMin = 129, kShrinkTurnsMax = 513;
 constexpr ShrinkDispatch shrink_dispatch(uint32_t max_rank, uint32_t n_segments, uint32_t n_modules) {
     if (max_rank == 0 || n_segments == 0) return {{0, 0, 0}, {0, 1, 1}};
     const uint32_t n_ranks = round_up(max_rank, 8), n_pieces = n_ranks / kShrinkPieceRanks * n_segments * n_modules;
-    return {{n_ranks / kShrinkRanks, n_segments, n_modules}, {std::min(n_pieces, std::clamp(n_pieces / 2, kShrinkTurnsMin, kShrinkTurnsMax)), 1, 1}};
+    return {{n_ranks / kShrinkRanks, n_segments, n_modules}, {std::min(n_pieces, std::clamp(n_pieces / 2 | 1, kShrinkTurnsMin, kShrinkTurnsMax)), 1, 1}};
 }
 
 }  // namespace lorad::gpu

@@ -106,5 +106,6 @@ void main() {
     }
     const uvec3 grid = uvec3(UintRef(p.grid).v * (kShrinkRanks / kRanks), UintRef(p.grid + 4).v, UintRef(p.grid + 8).v);
     const uint n_pieces = grid.x * grid.y * grid.z;
-    for (uint i = gl_WorkGroupID.x; i < n_pieces; i += gl_NumWorkGroups.x) shrink(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
+    // Ranks last: where an adapter has more of them than others, the pieces that these do not have are not always the same workgroups'.
+    for (uint i = gl_WorkGroupID.x; i < n_pieces; i += gl_NumWorkGroups.x) shrink(i / (grid.y * grid.z), i % grid.y, i / grid.y % grid.z);
 }

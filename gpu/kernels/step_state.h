@@ -19,6 +19,7 @@ INTEROP_CONST kNoSlot = 0xffffffffu;    // StepRow.adapter_slot: no adapter
 INTEROP_CONST kNoReadback = 0xffffffffu;
 INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
+INTEROP_CONST kHeaderBytes = 128;       // of StepHeader
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
 INTEROP_CONST kShrinkPieceRanks = 2;    // and of one piece of work that workgroups take in turns
@@ -49,7 +50,7 @@ struct StepHeader {
     uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
     uint32_t pad;
 };
-INTEROP_SIZE(StepHeader, 128);
+INTEROP_SIZE(StepHeader, kHeaderBytes);
 
 struct StepRow {
     int32_t token;          // >= 0: token id; < 0: the previous step's sampled id number ~token

@@ -180,7 +180,7 @@ TEST_F(LoraShrink, WithoutAdaptersTheGridIsEmpty) {
 TEST_F(LoraShrink, AsManyWorkgroupsTakeTurnsAsPay) {
     EXPECT_EQ(shrink_dispatch(3, 1, 1).turns[0], 4u) << "one for each piece of 2 ranks";
     EXPECT_EQ(shrink_dispatch(16, 8, 3).turns[0], kShrinkTurnsMin) << "192 pieces";
-    EXPECT_EQ(shrink_dispatch(16, 64, 1).turns[0], 256u) << "512 pieces";
+    EXPECT_EQ(shrink_dispatch(16, 64, 1).turns[0], 257u) << "512 pieces";
     EXPECT_EQ(shrink_dispatch(512, 64, 3).turns[0], kShrinkTurnsMax);
 }
 
@@ -299,7 +299,7 @@ TEST_F(GatedActTest, AThreadTakesSeveralRowsOfManyColumns) {
     check({512 * units, 3, 4, 1, Activation::kSilu, Type::kF16, false, false}, false);
 }
 
-// With them a thread of fewer than 128 rows takes two to five groups of columns in turns, the last of which not all threads have.
+// With them a thread of fewer than 128 rows takes two to five groups of columns in turns; not all workgroups have the last one.
 TEST_F(GatedActTest, AThreadTakesColumnsInTurnsWithAdapters) {
     const uint32_t units = multiprocessors(device().capabilities());
     check({64 * units - 1, 61, 64, 2, Activation::kSilu, Type::kF16, true, true}, false);

@@ -294,7 +294,7 @@ void run_engine(const CommonOptions& common, Options options) {
     const uint32_t n_adapters = largest(options.adapters);
     const auto folders = adapter_folders(options.adapter_folders, n_adapters);
     server::LoadArguments arguments;
-    arguments.device.device = common.device;
+    arguments.device = device_arguments(common);
     arguments.folder = options.model;
     arguments.base_name = "base";
     arguments.kernel_path = common.kernel_path;

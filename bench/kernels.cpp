@@ -297,7 +297,7 @@ class KernelsBench {
 // Every kernel of the model's step, by name, at each number of rows and context.
 void profile_model(const CommonOptions& common, const Options& options) {
     server::LoadArguments arguments;
-    arguments.device.device = common.device;
+    arguments.device = device_arguments(common);
     arguments.folder = options.model;
     arguments.base_name = "base";
     arguments.kernel_path = common.kernel_path;

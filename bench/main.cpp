@@ -10,14 +10,15 @@
 #include "bench/bench_util.h"
 #include "bench/commands.h"
 #include "bench/results.h"
-#include "server/loaded_model.h"
 
 namespace lorad::bench {
 
+server::DeviceArguments device_arguments(const CommonOptions& common) {
+    return {.device = common.device, .validation = false, .pipeline_cache = {}, .kernel_statistics = common.statistics};
+}
+
 std::unique_ptr<gpu::Device> open_device(const CommonOptions& common) {
-    server::DeviceArguments arguments;
-    arguments.device = common.device;
-    return must(gpu::Device::create(must(server::device_options(arguments))));
+    return must(gpu::Device::create(must(server::device_options(device_arguments(common)))));
 }
 
 gpu::KernelPath kernel_path(const CommonOptions& common) {
@@ -38,6 +39,7 @@ int main(int argc, char** argv) {
     app.add_option("--json", common.json, "file that gets a JSON line for each case; lines are appended");
     app.add_option("--device", common.device, "index or part of the name, as `lorad devices` prints it");
     app.add_option("--kernel-path", common.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2"}));
+    app.add_flag("--statistics", common.statistics, "say what the driver tells of each kernel that is made, after its specialization constants: registers, spills");
     app.add_option("--pool-gib", common.pool_gib, "random data that is read in turn, so that no cache is measured");
     lorad::bench::add_engine_command(app, common);
     lorad::bench::add_kernels_command(app, common);

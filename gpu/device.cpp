@@ -13,11 +13,12 @@
 namespace lorad::gpu {
 namespace {
 
-Status create_logical_device(DeviceImpl& impl) {
+Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
     const PhysicalDevice& physical = impl.physical;
-    FeatureChain features(physical.extensions);
+    FeatureChain features(physical.extensions, kernel_statistics);
     vkGetPhysicalDeviceFeatures2(physical.vk, &features.core);
     features.keep_only_used();
+    impl.kernel_statistics = features.executable_properties.pipelineExecutableInfo == VK_TRUE;
     std::vector<const char*> extensions = features.extensions;
     if (physical.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 
@@ -107,7 +108,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices), options.device_index));
     impl->physical = std::move(devices[index]);
     impl->cache_path = options.pipeline_cache;
-    TRY(create_logical_device(*impl));
+    TRY(create_logical_device(*impl, options.kernel_statistics));
     impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);
     impl->memory = std::make_unique<MemoryPool>();
     TRY(impl->memory->init(impl->physical, impl->vk, impl->health));

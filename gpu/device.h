@@ -55,6 +55,7 @@ struct DeviceOptions {
     int device_index = -1;         // -1: the best usable device; else this one or an error
     bool validation = false;       // core + synchronisation validation; every message is counted and logged
     std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
+    bool kernel_statistics = false;  // each kernel that is made says in the log what the driver tells of it: registers, spills
 };
 
 // Every physical device with its verdict. Needs no Device. An error only if there is no Vulkan at all.

@@ -13,7 +13,7 @@ void link(VkPhysicalDeviceFeatures2& chain, Structure& structure) {
 
 }  // namespace
 
-FeatureChain::FeatureChain(const std::vector<std::string>& present) {
+FeatureChain::FeatureChain(const std::vector<std::string>& present, bool kernel_statistics) {
     const auto link_if_present = [&](const char* extension, auto& structure) {
         if (std::find(present.begin(), present.end(), extension) == present.end()) return;
         link(core, structure);
@@ -24,6 +24,7 @@ FeatureChain::FeatureChain(const std::vector<std::string>& present) {
     link(core, v13);
     link_if_present(VK_KHR_WORKGROUP_MEMORY_EXPLICIT_LAYOUT_EXTENSION_NAME, workgroup_layout);
     link_if_present(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME, sm_builtins);
+    if (kernel_statistics) link_if_present(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME, executable_properties);
 #ifdef VK_KHR_cooperative_matrix
     link_if_present(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, coopmat);
 #endif

@@ -17,6 +17,8 @@ struct FeatureChain {
     VkPhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR workgroup_layout{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_WORKGROUP_MEMORY_EXPLICIT_LAYOUT_FEATURES_KHR};
     VkPhysicalDeviceShaderSMBuiltinsFeaturesNV sm_builtins{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_FEATURES_NV};
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable_properties{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR};
 #ifdef VK_KHR_cooperative_matrix
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR coopmat{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
@@ -32,8 +34,8 @@ struct FeatureChain {
     // Extensions behind the optional structures that are linked, to be enabled with them.
     std::vector<const char*> extensions;
 
-    // Links the structures of the extensions in `present`.
-    explicit FeatureChain(const std::vector<std::string>& present);
+    // Links the structures of the extensions in `present`; what statistics need only if these are wanted.
+    explicit FeatureChain(const std::vector<std::string>& present, bool kernel_statistics = false);
     FeatureChain(const FeatureChain&) = delete;
     FeatureChain& operator=(const FeatureChain&) = delete;
 

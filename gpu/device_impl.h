@@ -69,6 +69,7 @@ struct DeviceImpl {
     VkDevice vk = VK_NULL_HANDLE;
     VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;  // of all kernels: 128 bytes of push constants
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
+    bool kernel_statistics = false;  // asked for, and the driver has them
 
     SharedQueue compute;
     SharedQueue second;                  // only used where the upload queue is not the compute queue

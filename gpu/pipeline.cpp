@@ -2,8 +2,10 @@
 
 #include "gpu/device_impl.h"
 #include "gpu/kernel_modules.h"
+#include "gpu/kernel_statistics.h"
 #include "gpu/pipeline_impl.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::gpu {
 
@@ -15,6 +17,8 @@ Kernel::Kernel(std::unique_ptr<KernelImpl> impl) : impl_(std::move(impl)) {}
 Kernel::~Kernel() = default;
 Kernel::Kernel(Kernel&&) noexcept = default;
 Kernel& Kernel::operator=(Kernel&&) noexcept = default;
+
+const std::string& Kernel::statistics() const { return impl_->statistics; }
 
 Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     const std::span<const uint32_t> words = kernel_spirv(options.module);
@@ -50,6 +54,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
         VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
     required.requiredSubgroupSize = subgroup;
     VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+    if (impl.kernel_statistics) info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
     info.layout = impl.pipeline_layout;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.pNext = subgroup != 0 ? &required : nullptr;
@@ -71,6 +76,12 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
         Error error = vk_error("vkCreateComputePipelines", result);
         error.message += format(" for kernel '{}'", options.module);
         return error;
+    }
+    if (impl.kernel_statistics) {
+        kernel->statistics = kernel_statistics(impl.vk, kernel->pipeline);
+        std::string values;
+        for (const uint32_t constant : options.constants) values += format("{}{}", values.empty() ? "" : " ", constant);
+        log_info("kernel {} [{}]: {}", options.module, values, kernel->statistics);
     }
     return Kernel(std::move(kernel));
 }

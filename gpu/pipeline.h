@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,9 @@ class Kernel {
     ~Kernel();
     Kernel(Kernel&&) noexcept;
     Kernel& operator=(Kernel&&) noexcept;
+
+    // What the driver told, in its own words; empty without DeviceOptions::kernel_statistics, and where it tells nothing.
+    const std::string& statistics() const;
 
     const KernelImpl& impl() const { return *impl_; }  // gpu/*.cpp only
 

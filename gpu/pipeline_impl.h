@@ -1,6 +1,8 @@
 // Internal to gpu/.
 #pragma once
 
+#include <string>
+
 #include "gpu/device_health.h"
 #include "gpu/vk.h"
 
@@ -11,6 +13,7 @@ struct KernelImpl {
     const DeviceHealth* health = nullptr;  // the device's
     VkPipelineLayout layout = VK_NULL_HANDLE;  // the device's
     VkPipeline pipeline = VK_NULL_HANDLE;
+    std::string statistics;  // with DeviceOptions::kernel_statistics
 
     KernelImpl() = default;
     ~KernelImpl();

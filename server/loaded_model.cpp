@@ -61,6 +61,7 @@ class ProgressLog {
 Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments) {
     gpu::DeviceOptions options;
     options.validation = arguments.validation;
+    options.kernel_statistics = arguments.kernel_statistics;
     options.pipeline_cache =
         arguments.pipeline_cache.empty() ? default_pipeline_cache() : arguments.pipeline_cache;
     if (arguments.device.empty()) return options;

@@ -18,6 +18,7 @@ struct DeviceArguments {
     std::string device;  // index, or part of the name; empty: the best one
     bool validation = false;
     std::string pipeline_cache;  // empty: the user's
+    bool kernel_statistics = false;  // as in gpu::DeviceOptions
 };
 
 Result<gpu::DeviceOptions> device_options(const DeviceArguments& arguments);

@@ -31,6 +31,7 @@ struct DeviceCapabilities {
     bool has_transfer_queue = false;
     bool subgroup_vote = false;
     bool subgroup_ballot = false;
+    bool kernel_statistics = false;  // VK_KHR_pipeline_executable_properties
     bool multiprocessor_ids = false;  // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
     bool int64_atomics = false;    // shaderBufferInt64Atomics
     bool float16 = false;          // shaderFloat16 and 16-bit storage

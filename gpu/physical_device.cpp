@@ -133,6 +133,7 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     vkGetPhysicalDeviceFeatures2(vk, &features.core);
     const std::string missing = features.missing_required();
     if (device.rejection.empty() && !missing.empty()) device.rejection = "lacks " + missing;
+    caps.kernel_statistics = device.has_extension(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
     caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins && caps.subgroup_ballot;
     caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;

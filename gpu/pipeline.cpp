@@ -79,9 +79,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     }
     if (impl.kernel_statistics) {
         kernel->statistics = kernel_statistics(impl.vk, kernel->pipeline);
-        std::string values;
-        for (const uint32_t constant : options.constants) values += format("{}{}", values.empty() ? "" : " ", constant);
-        log_info("kernel {} [{}]: {}", options.module, values, kernel->statistics);
+        log_info("kernel {} [{}]: {}", options.module, fmt::join(options.constants, " "), kernel->statistics);
     }
     return Kernel(std::move(kernel));
 }

@@ -23,8 +23,6 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer TileRef { At
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ModuleRef { LoraModule v; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ResultRef { SampleResult v; };
 
-const uint kRowBytes = 48;
-
 uint step_n_rows(uint64_t step) { return UintRef(step).v; }
 // The first four fields of a row in one load: .x token, .y position, .z kv_slot, .w block_table.
 uvec4 step_row_begin(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes).v; }

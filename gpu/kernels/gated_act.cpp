@@ -31,8 +31,8 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
         recorder.dispatch(*k, params, params.ffn / kMatrixColumns, shape.rows / kAdapterTileRows, 1, {name, shape.rows * row_bytes, 0});
         return;
     }
-    // Rows of one adapter side by side read its B once from beyond the multiprocessor.
     const bool lora = shape.lora != LoraLevel::kNone;
+    // Rows of one adapter side by side read its B once from beyond the multiprocessor.
     uint32_t side_by_side = lora && shape.rows >= kRowsForSideBySide ? options_.expand_rows : 1;
     uint32_t size = side_by_side == 1 ? threads(128, 32) : threads(kThreadsOfARow * side_by_side, 8 * side_by_side);
     side_by_side = std::min(side_by_side, size / 8);

@@ -20,6 +20,7 @@ INTEROP_CONST kNoReadback = 0xffffffffu;
 INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
 INTEROP_CONST kHeaderBytes = 128;       // of StepHeader
+INTEROP_CONST kRowBytes = 48;           // of StepRow
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
 INTEROP_CONST kShrinkPieceRanks = 2;    // and of one piece of work that workgroups take in turns
@@ -64,7 +65,7 @@ struct StepRow {
     uint32_t turn_begin;    // where its sequence's positions begin in the table of cos and sin
     uint32_t pad[3];        // kernels load the first four fields at once
 };
-INTEROP_SIZE(StepRow, 48);
+INTEROP_SIZE(StepRow, kRowBytes);
 
 // A row whose logits are wanted. logits row i of the step belongs to LogitRow i.
 struct LogitRow {

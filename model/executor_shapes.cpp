@@ -26,6 +26,12 @@ bool has_few_runs(const StepBatch& batch, uint32_t row_bucket) {
     return n_runs > 0 && n_runs <= row_bucket / kRowsPerRun;
 }
 
+uint32_t largest_rank(const StepBatch& batch, const SlotLookup& slots) {
+    uint32_t largest = 0;
+    for (const LoraUse& use : batch.lora_uses()) largest = std::max(largest, std::ranges::max(slots(use.slot).ranks));
+    return largest;
+}
+
 }  // namespace
 
 // Whether the activation has a kernel for few runs in steps of so many rows.
@@ -38,10 +44,16 @@ bool Executor::Impl::gates_few_runs(uint32_t row_bucket) const {
            kernels->gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels->act_type(layer.down.type));
 }
 
+// Whether the adapters' parts of such a step are added by dispatches of their own.
+bool Executor::Impl::expands_apart(const StepShape& shape, uint32_t rank_max) const {
+    return shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && kernels->expands_apart(rank_max, shape.row_bucket);
+}
+
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
+    const gpu::LoraLevel lora = shape.expanded ? gpu::LoraLevel::kNone : shape.lora;  // what is still to be added
     return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras &&
-           kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = shape.lora}), attention_shape(config, shape));
+           kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = lora}), attention_shape(config, shape));
 }
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
@@ -78,9 +90,10 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.one_dispatch = decodes && n_context <= options.one_dispatch_context_max;
     shape.apart = decodes && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
-    shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
-    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
+    shape.expanded = expands_apart(shape, largest_rank(batch, slot_lookup()));
+    shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
     return shape;
 }
 
@@ -154,6 +167,9 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                 shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
                                .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .few_runs = true});
             }
+            StepShape expanded{.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(row_bucket, n_context), .lora = lora};
+            expanded.expanded = expands_apart(expanded, kLoraRankMax);
+            if (expanded.expanded) insert(expanded);
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {

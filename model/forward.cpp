@@ -282,7 +282,36 @@ class Pass {
         kernels_.matmul(recorder_, product_params(w, x, scratch_.y, plan), plan);
         if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x, w, place);
         recorder_.barrier();
-        return {plan, false};
+        if (!shape_.expanded) return {plan, false};
+        expand(layer, group, w);
+        recorder_.barrier();
+        return {plan, true};
+    }
+
+    // Adds the adapters' part to the product's sums.
+    void expand(uint32_t layer, Group group, const Matrix& w) {
+        gpu::LoraExpandParams params{.n_segments = step_ + offsetof(gpu::StepHeader, n_segments),
+                                     .segments = step_ + layout_.segments,
+                                     .lora_layer = lora_layer(layer),
+                                     .low = scratch_.low.address(),
+                                     .y = scratch_.y.address(),
+                                     .lora_slot_stride = lora_slot_stride(),
+                                     .first_module = kFirstModule[group],
+                                     .n_modules = kGroupModules[group],
+                                     .y_stride = w.n_padded,
+                                     .module_end = {},
+                                     .pad = 0};
+        set_module_ends(group, params.module_end);
+        kernels_.lora_expand(recorder_, params);
+    }
+
+    // Behind the last column of each module of a group's product.
+    void set_module_ends(Group group, uint32_t (&module_end)[3]) const {
+        uint32_t end = 0;
+        for (uint32_t m = 0; m < kGroupModules[group]; ++m) {
+            end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
+            module_end[m] = end;
+        }
     }
 
     // gate_up and the activation in one product, where that can be and is faster.
@@ -323,11 +352,7 @@ class Pass {
                                      .first_module = kFirstModule[group],
                                      .n_modules = kGroupModules[group],
                                      .module_end = {}};
-        uint32_t end = 0;
-        for (uint32_t m = 0; m < kGroupModules[group]; ++m) {
-            end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
-            params.module_end[m] = end;
-        }
+        set_module_ends(group, params.module_end);
         return params;
     }
 

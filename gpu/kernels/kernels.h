@@ -32,6 +32,7 @@
 #include "gpu/kernels/gather_rows.params.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kv_format.h"
+#include "gpu/kernels/lora_expand.params.h"
 #include "gpu/kernels/lora_shrink.params.h"
 #include "gpu/kernels/lora_vector.params.h"
 #include "gpu/kernels/matmul.params.h"
@@ -202,6 +203,12 @@ class KernelSet {
                      const Buffer& step_state, uint64_t dispatch_offset);
     // Whether that runs on cooperative matrices; sums are added in another order then.
     bool shrinks_by_matrix(ScalarType act_type, uint32_t rows) const;
+
+    // y[t][n] += scale * B_m(slot)[n] . low[t][m] for the modules of one group and the segments' rows, at LoraLevel::kPlain, in place: y is the first
+    // split of the group's product, which is complete, as is its shrink. Its consumers then have LoraLevel::kNone.
+    void lora_expand(Recorder& recorder, const LoraExpandParams& params);
+    // Whether that pays in recordings of so many rows, with adapters of which the largest has rank_max ranks: it is a dispatch more.
+    bool expands_apart(uint32_t rank_max, uint32_t rows) const;
 
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
     // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.

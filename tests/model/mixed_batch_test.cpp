@@ -219,6 +219,8 @@ TEST(LoraStep, ChangesTheRowsOfItsSlotAlone) {
 
 class LoraMix : public ::testing::Test {
   protected:
+    explicit LoraMix(bool batch_invariant = true) : batch_invariant_(batch_invariant) {}
+
     std::vector<float> logits(std::vector<LoraUse> uses, uint32_t from = 0) {
         auto made = Runner(*executor_).logits(tokens_, false, RowAdapters{uses, from}, 3);
         EXPECT_TRUE(made.ok());
@@ -228,7 +230,8 @@ class LoraMix : public ::testing::Test {
         return put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, rank, 0x7f, scale, seed, with_gains);
     }
 
-    const std::unique_ptr<Executor> executor_ = load("qwen2-tied", true);
+    const bool batch_invariant_;
+    const std::unique_ptr<Executor> executor_ = load("qwen2-tied", batch_invariant_);
     const std::vector<TokenId> tokens_ = {5, 17, 300, 42, 7, 99};
 };
 
@@ -251,6 +254,33 @@ TEST_F(LoraMix, DeltasAddUp) {
     EXPECT_LE(near({{2, 0.5f}, {0, 1.0f}, {2, -0.5f}}, {{0, 1.0f}}), 1e-4);
     EXPECT_GT(near({{0, 1.0f}, {1, 1.0f}}, {{0, 1.0f}}), 1e-3);
     EXPECT_GT(near({{2, 1.0f}, {0, 1.0f}}, {{0, 1.0f}}), 1e-3);
+}
+
+// Steps whose bits may depend on their other rows.
+class LoraRanks : public LoraMix {
+  protected:
+    LoraRanks() : LoraMix(false) {}
+};
+
+// By a dispatch of their own where the row's adapter is plain, in the consumers of the sums where it comes as a mix.
+TEST_F(LoraRanks, ManyAreTheSameExpandedApart) {
+    const auto many = put(0, 64, 0.3f, 5), more = put(1, 200, 0.2f, 6);
+    for (const uint32_t slot : {0u, 1u}) {
+        const auto apart = logits({{slot, 1.0f}}), mixed = logits({{slot, 0.25f}, {slot, 0.75f}}), base = logits({});
+        EXPECT_LE(relative_error(apart.data(), mixed.data(), mixed.size()), 1e-4) << slot;
+        EXPECT_GT(relative_error(apart.data(), base.data(), base.size()), 1e-2) << slot;
+    }
+}
+
+TEST_F(LoraRanks, OnlyManyAreExpandedApart) {
+    const auto few = put(0, 32, 0.3f, 5), many = put(1, 33, 0.3f, 6);
+    const auto expands = [&](std::vector<uint32_t> slots) {
+        const auto profile = executor_->profile({4, 10}, slots, 1);
+        EXPECT_TRUE(profile.ok());
+        return std::ranges::any_of(*profile, [](const gpu::KernelProfile& kernel) { return kernel.name == "lora_expand"; });
+    };
+    EXPECT_FALSE(expands({0}));
+    EXPECT_TRUE(expands({0, 1}));
 }
 
 TEST_F(LoraMix, WithoutAdaptersTheBitsAreThoseOfTheBase) {

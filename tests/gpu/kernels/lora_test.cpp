@@ -184,6 +184,84 @@ TEST_F(LoraShrink, AsManyWorkgroupsTakeTurnsAsPay) {
     EXPECT_EQ(shrink_dispatch(512, 64, 3).turns[0], kShrinkTurnsMax);
 }
 
+class LoraExpand : public KernelTest {
+  protected:
+    // One slot for each rank, of which every other one lacks the second module; segments of 1, 4, 7, ... rows, between them rows without an adapter.
+    void check(const std::vector<size_t>& ranks, const std::vector<uint32_t>& n_out) {
+        const auto n_slots = static_cast<uint32_t>(ranks.size()), n_modules = static_cast<uint32_t>(n_out.size());
+        LoraExpandParams params{};
+        uint32_t n = 0;
+        for (uint32_t m = 0; m < n_modules; m++) params.module_end[m] = n += n_out[m];
+        const uint32_t stride = padded(n);
+        constexpr uint32_t kLayers = 2, kFirstModule = kLoraGate;
+        std::vector<LoraModule> table(n_slots * kLayers * kLoraModules);
+        std::vector<TestModule> modules;
+        for (uint32_t s = 0; s < n_slots; s++) {
+            for (uint32_t m = 0; m < n_modules; m++) {
+                const size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];
+                modules.push_back(TestModule::make(n_out[m], 8, rank, reference::kTypes[(s + m) % 3], 0.7, random_));
+                table[(s * kLayers + 1) * kLoraModules + kFirstModule + m] = modules.back().entry();
+            }
+        }
+        std::vector<LoraSegment> segments;
+        std::vector<uint32_t> slot_of_row;
+        for (uint32_t s = 0; s < n_slots; s++) {
+            const auto begin = static_cast<uint32_t>(slot_of_row.size()), n_rows = std::min(1 + 3 * s, kMaxSegmentRows);
+            segments.push_back({begin, n_rows, s, begin});
+            slot_of_row.insert(slot_of_row.end(), n_rows, s);
+            slot_of_row.push_back(kNoSlot);
+        }
+        const auto n_rows = static_cast<uint32_t>(slot_of_row.size());
+        const auto low = reference::random_values(size_t{n_rows} * n_modules * kMaxRank, Type::kF32, random_);
+        const auto y = reference::random_values(size_t{n_rows} * stride, Type::kF32, random_, 3.0f);
+        Buffer y_buffer = input(y), low_buffer = input(low), table_buffer = input(table), segment_buffer = input(segments);
+        Buffer count = input(std::vector<uint32_t>{n_slots});
+        params.n_segments = count.address();
+        params.segments = segment_buffer.address();
+        params.lora_layer = table_buffer.address() + kLoraModules * sizeof(LoraModule);
+        params.low = low_buffer.address();
+        params.y = y_buffer.address();
+        params.lora_slot_stride = kLayers * kLoraModules;
+        params.first_module = kFirstModule;
+        params.n_modules = n_modules;
+        params.y_stride = stride;
+        execute([&](Recorder& recorder) { kernels_->lora_expand(recorder, params); });
+
+        const auto got = content<float>(y_buffer, y.size());
+        for (uint32_t t = 0; t < n_rows; t++) {
+            const std::string what = "row " + std::to_string(t);
+            for (uint32_t m = 0, begin = 0; m < n_modules; begin += n_out[m++]) {
+                Vector want = reference::to_doubles({&y[size_t{t} * stride + begin], n_out[m]});
+                const uint32_t slot = slot_of_row[t];
+                if (slot != kNoSlot) {
+                    add_expand(want, modules[slot * n_modules + m].pair, reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
+                }
+                expect_near(want, &got[size_t{t} * stride + begin], slot == kNoSlot ? 0.0 : 4e-6, 30.0, what + " module " + std::to_string(m));
+            }
+            for (uint32_t i = n; i < stride; i++) ASSERT_EQ(got[size_t{t} * stride + i], y[size_t{t} * stride + i]) << what << ": padding";
+        }
+    }
+};
+
+TEST_F(LoraExpand, AddsToTheSumsForMixedRanksAndTypes) {
+    check({64, 3, 512, 40}, {130, 67, 250});
+    check({128, 33, 1, 16, 8, 72}, {600});
+    check({0, 0}, {64, 64});
+}
+
+// More outputs than workgroups take in one block each.
+TEST_F(LoraExpand, TakesPiecesInTurns) { check({40, 16}, {140'000}); }
+
+TEST_F(LoraExpand, OnlyForManyRanksAndFewRows) {
+    EXPECT_TRUE(kernels_->expands_apart(64, 1));
+    EXPECT_TRUE(kernels_->expands_apart(33, 128));
+    EXPECT_FALSE(kernels_->expands_apart(32, 8));
+    EXPECT_FALSE(kernels_->expands_apart(64, 192));
+    // Whether a row's part is added by it depends on others' ranks.
+    const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
+    EXPECT_FALSE(invariant->expands_apart(64, 8));
+}
+
 struct GatedCase {
     uint32_t ffn, n_rows, bucket, n_splits;
     Activation activation;

@@ -1,0 +1,31 @@
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+// Measured with rank 64 and with one of 128 beside ranks of 16 (docs/PERFORMANCE.md).
+constexpr uint32_t kThreads = 256;
+constexpr uint32_t kWorkgroupsOfAUnit = 4;  // that a multiprocessor is expected to run side by side
+constexpr uint32_t kPieces = 4;             // of work for each of them, about
+constexpr uint32_t kLanesMax = 16;          // that share an output's ranks
+constexpr uint32_t kLanesMin = 4;           // see lora_expand.comp
+
+}  // namespace
+
+bool KernelSet::expands_apart(uint32_t rank_max, uint32_t rows) const {
+    constexpr uint32_t kRankMin = 33, kRowsMax = 128;
+    return rank_max >= kRankMin && rows <= kRowsMax && !options_.batch_invariant && device_.capabilities().subgroup_size >= kLanesMin;
+}
+
+void KernelSet::lora_expand(Recorder& recorder, const LoraExpandParams& params) {
+    const DeviceCapabilities& caps = device_.capabilities();
+    const uint32_t size = std::max(threads(kThreads, 32), caps.subgroup_size);
+    const Kernel* k = kernel("lora_expand", {size, kPieces, std::min(kLanesMax, caps.subgroup_size)}, caps.subgroup_size);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, kWorkgroupsOfAUnit * multiprocessors(caps), 1, 1, {"lora_expand", 0, 0});
+}
+
+}  // namespace lorad::gpu

@@ -267,7 +267,8 @@ class Pass {
                              act_type(base.type), shape_.row_bucket, place, scratch_.step_state, dispatch);
     }
 
-    // The base matrix product and, beside it without a barrier, the adapters' shrink; or after it, the product with the adapters.
+    // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, and after it
+    // the product with the adapters.
     Product linear(uint32_t layer, Group group, const Matrix& w, DeviceAddress x) {
         const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax);
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {

@@ -26,12 +26,6 @@ bool has_few_runs(const StepBatch& batch, uint32_t row_bucket) {
     return n_runs > 0 && n_runs <= row_bucket / kRowsPerRun;
 }
 
-uint32_t largest_rank(const StepBatch& batch, const SlotLookup& slots) {
-    uint32_t largest = 0;
-    for (const LoraUse& use : batch.lora_uses()) largest = std::max(largest, std::ranges::max(slots(use.slot).ranks));
-    return largest;
-}
-
 }  // namespace
 
 // Whether the activation has a kernel for few runs in steps of so many rows.
@@ -91,9 +85,10 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.apart = decodes && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
-    shape.expanded = expands_apart(shape, largest_rank(batch, slot_lookup()));
+    shape.expanded = expands_apart(shape, std::ranges::max(largest_ranks(batch, slot_lookup())));
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
-    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) && has_few_runs(batch, shape.row_bucket);
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) &&
+                     has_few_runs(batch, shape.row_bucket);
     return shape;
 }
 
@@ -159,17 +154,14 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
     const auto add = [&](uint32_t n_rows, uint32_t n_outputs, uint32_t n_context) {
         const uint32_t row_bucket = bucket_for(n_rows);
         for (const gpu::LoraLevel lora : kLoraLevels) {
-            for (const bool rules : {false, true}) {
-                insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
-                        .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .rules = rules});
-            }
-            if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) {
-                shapes.insert({.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
-                               .attention_splits = splits_for(row_bucket, n_context), .lora = lora, .few_runs = true});
-            }
-            StepShape expanded{.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(row_bucket, n_context), .lora = lora};
-            expanded.expanded = expands_apart(expanded, kLoraRankMax);
-            if (expanded.expanded) insert(expanded);
+            const StepShape shape{.row_bucket = row_bucket, .output_bucket = bucket_for(n_outputs),
+                                  .attention_splits = splits_for(row_bucket, n_context), .lora = lora};
+            StepShape with_rules = shape, few_runs = shape, expanded = shape;
+            with_rules.rules = few_runs.few_runs = expanded.expanded = true;
+            insert(shape);
+            insert(with_rules);
+            if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) shapes.insert(few_runs);
+            if (expands_apart(shape, kLoraRankMax)) insert(expanded);
             if (decode_layers && row_bucket == 1 && lora == gpu::LoraLevel::kNone) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {

@@ -68,8 +68,9 @@ class LoraWriter {
         }
         header.n_segments = n_segments_;
         constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
-        for (size_t group = 0; group < max_ranks_.size(); ++group) {
-            header.shrink[group] = gpu::shrink_dispatch(max_ranks_[group], n_segments_, kGroupModules[group]);
+        const std::array ranks = largest_ranks(batch_, slots_);
+        for (size_t group = 0; group < ranks.size(); ++group) {
+            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, kGroupModules[group]);
         }
     }
 
@@ -86,10 +87,6 @@ class LoraWriter {
                 put(to_, layout_.uses + (first.use_begin + i) * sizeof(entry), &entry, 1);
             }
             put_segments(begin, end, use.slot);
-            const SlotTraits& traits = slots_(use.slot);
-            for (size_t group = 0; group < max_ranks_.size(); ++group) {
-                max_ranks_[group] = std::max(max_ranks_[group], traits.ranks[group]);
-            }
         }
     }
 
@@ -113,7 +110,6 @@ class LoraWriter {
     const uint32_t segment_rows_ = shape_.row_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
     uint32_t n_segments_ = 0;
     uint32_t n_low_rows_ = 0;
-    std::array<uint32_t, 4> max_ranks_{};
 };
 
 // Calls with (begin, end) for each run of rows of one sequence at neighbouring positions.
@@ -205,6 +201,15 @@ gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots) {
 
 bool has_extras(const StepBatch& batch, const SlotLookup& slots) {
     return std::ranges::any_of(batch.lora_uses(), [&](const LoraUse& use) { return slots(use.slot).has_extras; });
+}
+
+std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots) {
+    std::array<uint32_t, 4> largest{};
+    for (const LoraUse& use : batch.lora_uses()) {
+        const SlotTraits& traits = slots(use.slot);
+        for (size_t group = 0; group < largest.size(); ++group) largest[group] = std::max(largest[group], traits.ranks[group]);
+    }
+    return largest;
 }
 
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) { return ListPlaces(batch, StepLayout(shape)).end; }

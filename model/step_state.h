@@ -1,6 +1,7 @@
 // Turns a batch into the bytes that the kernels read. Pure: no device.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,9 @@ using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 // What the batch's rows need of LoRA; whether some adapter has extras.
 gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots);
 bool has_extras(const StepBatch& batch, const SlotLookup& slots);
+
+// Largest of all the batch's adapters, as SlotTraits::ranks: of the groups q k v, o, gate up, down.
+std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots);
 
 // Rows in runs of fewer than kTileRowsMin neighbours, and the tiles of at most so many rows that write_step_state makes of the longer ones.
 struct RowRuns {

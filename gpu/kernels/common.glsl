@@ -28,6 +28,9 @@ uint step_n_rows(uint64_t step) { return UintRef(step).v; }
 uvec4 step_row_begin(uint64_t step, uint t) { return Uvec4Ref(step + kHeaderBytes + uint64_t(t) * kRowBytes).v; }
 RowRef step_row(uint64_t step, uint t) { return RowRef(step + kHeaderBytes + uint64_t(t) * kRowBytes); }
 
+// Shrink result of low row t and module number `index` of a group of n_modules. (Kernels on matrices write it out: glslc does not inline calls there.)
+uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) { return low + uint64_t(t * n_modules + index) * (kMaxRank * 4); }
+
 // With few rows it costs more to wait for their number before anything else is loaded than to load for rows that there are not:
 // then their number decides only what is written.
 const uint kFewRows = 128;

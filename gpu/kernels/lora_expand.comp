@@ -14,12 +14,11 @@
 #include "gpu/kernels/lora_expand.params.h"
 
 layout(constant_id = 1) const uint kPieces = 4;  // for each workgroup, about
-layout(constant_id = 2) const uint kLanesMax = 16;  // that share the ranks of an output: a power of two, 4 at least, of one subgroup
+layout(constant_id = 2) const uint kLanesMax = 16;  // that share the ranks of an output: a power of two, kExpandLanesMin at least, of one subgroup
 layout(push_constant, scalar) uniform Push { LoraExpandParams p; };
 
 const uint kRowBlock = 4;
-const uint kOutputs = 4;   // of lanes that share their ranks, asked for together
-const uint kLanesMin = kOutputs;  // each of which writes one of them
+const uint kOutputs = kExpandLanesMin;  // of lanes that share their ranks, asked for together; each lane writes one
 
 // kRows rows from t on, whose shrink results lie at `low`, row after row. type and kRows are literals, so that no load waits behind a branch.
 void add_rows(LoraModule m, uint t, uint64_t low, uint64_t low_step, uint first, uint end, uint column, uint lanes, const uint kRows, const uint type) {
@@ -61,10 +60,10 @@ void add_rows(LoraModule m, uint t, uint64_t low, uint64_t low_step, uint first,
 }
 
 void add_segment(LoraSegment segment, LoraModule m, uint m_idx, uint first, uint end, uint column, const uint type) {
-    uint lanes = kLanesMin;
+    uint lanes = kExpandLanesMin;
     while (lanes < kLanesMax && lanes * 8 < m.rank) lanes *= 2;
     const uint64_t low_step = uint64_t(p.n_modules) * (kMaxRank * 4);
-    const uint64_t low = p.low + uint64_t(segment.low_begin * p.n_modules + m_idx) * (kMaxRank * 4);
+    const uint64_t low = low_row(p.low, segment.low_begin, m_idx, p.n_modules);
     uint j = 0;
     for (; j + kRowBlock <= segment.n_rows; j += kRowBlock) {
         add_rows(m, segment.row_begin + j, low + j * low_step, low_step, first, end, column, lanes, kRowBlock, type);

@@ -11,13 +11,12 @@ constexpr uint32_t kThreads = 256;
 constexpr uint32_t kWorkgroupsOfAUnit = 4;  // that a multiprocessor is expected to run side by side
 constexpr uint32_t kPieces = 4;             // of work for each of them, about
 constexpr uint32_t kLanesMax = 16;          // that share an output's ranks
-constexpr uint32_t kLanesMin = 4;           // see lora_expand.comp
 
 }  // namespace
 
 bool KernelSet::expands_apart(uint32_t rank_max, uint32_t rows) const {
     constexpr uint32_t kRankMin = 33, kRowsMax = 128;
-    return rank_max >= kRankMin && rows <= kRowsMax && !options_.batch_invariant && device_.capabilities().subgroup_size >= kLanesMin;
+    return rank_max >= kRankMin && rows <= kRowsMax && !options_.batch_invariant && device_.capabilities().subgroup_size >= kExpandLanesMin;
 }
 
 void KernelSet::lora_expand(Recorder& recorder, const LoraExpandParams& params) {

@@ -69,11 +69,6 @@ vec4 add_lora(vec4 acc, LoraModule m, uint64_t low, uint n, uint n_out) {
     return fma(lora_delta(m, low, n, n_out), vec4(m.scale), acc);
 }
 
-// Shrink result of low row t and module number `index` of a group of n_modules.
-uint64_t low_row(uint64_t low, uint t, uint index, uint n_modules) {
-    return low + uint64_t(t * n_modules + index) * (kMaxRank * 4);
-}
-
 // Level kFull. Which module of the table, and where its shrink results lie.
 struct LoraPlace {
     uint64_t uses;        // StepUse[]

@@ -5,6 +5,8 @@
 
 INTEROP_BEGIN
 
+INTEROP_CONST kExpandLanesMin = 4;  // that share the ranks of an output; a subgroup has as many
+
 struct LoraExpandParams {
     uint64_t n_segments;  // u32
     uint64_t segments;    // LoraSegment[], as lora_shrink had them

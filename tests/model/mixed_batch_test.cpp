@@ -230,6 +230,16 @@ class LoraMix : public ::testing::Test {
         return put_synthetic_lora(test_device(), executor_->lora_table(), executor_->config(), slot, rank, 0x7f, scale, seed, with_gains);
     }
 
+    // Name and number of calls, of a step of four decodes.
+    std::vector<std::pair<std::string, uint64_t>> kernels(const std::vector<uint32_t>& slots) {
+        const auto profile = executor_->profile({4, 10}, slots, 1);
+        EXPECT_TRUE(profile.ok());
+        std::vector<std::pair<std::string, uint64_t>> names;
+        for (const gpu::KernelProfile& kernel : *profile) names.emplace_back(kernel.name, kernel.n_calls);
+        std::ranges::sort(names);
+        return names;
+    }
+
     const bool batch_invariant_;
     const std::unique_ptr<Executor> executor_ = load("qwen2-tied", batch_invariant_);
     const std::vector<TokenId> tokens_ = {5, 17, 300, 42, 7, 99};
@@ -274,10 +284,8 @@ TEST_F(LoraRanks, ManyAreTheSameExpandedApart) {
 
 TEST_F(LoraRanks, OnlyManyAreExpandedApart) {
     const auto few = put(0, 32, 0.3f, 5), many = put(1, 33, 0.3f, 6);
-    const auto expands = [&](std::vector<uint32_t> slots) {
-        const auto profile = executor_->profile({4, 10}, slots, 1);
-        EXPECT_TRUE(profile.ok());
-        return std::ranges::any_of(*profile, [](const gpu::KernelProfile& kernel) { return kernel.name == "lora_expand"; });
+    const auto expands = [&](const std::vector<uint32_t>& slots) {
+        return std::ranges::any_of(kernels(slots), [](const auto& kernel) { return kernel.first == "lora_expand"; });
     };
     EXPECT_FALSE(expands({0}));
     EXPECT_TRUE(expands({0, 1}));
@@ -292,17 +300,9 @@ TEST_F(LoraMix, WithoutAdaptersTheBitsAreThoseOfTheBase) {
 }
 
 TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
-    const auto kernels = [&] {
-        const auto profile = executor_->profile({4, 10}, {}, 1);
-        EXPECT_TRUE(profile.ok());
-        std::vector<std::pair<std::string, uint64_t>> names;
-        for (const gpu::KernelProfile& kernel : *profile) names.emplace_back(kernel.name, kernel.n_calls);
-        std::ranges::sort(names);
-        return names;
-    };
-    const auto before = kernels();
+    const auto before = kernels({});
     const auto first = put(0, 16, 0.5f, 5), second = put(1, 8, 0.4f, 7, true);
-    EXPECT_EQ(kernels(), before);
+    EXPECT_EQ(kernels({}), before);
     EXPECT_TRUE(std::ranges::none_of(before, [](const auto& kernel) { return kernel.first.find("lora") != std::string::npos; }));
     StepBatch batch;
     const std::vector<BlockId> blocks = {0};

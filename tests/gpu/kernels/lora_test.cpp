@@ -3,7 +3,50 @@
 namespace lorad::gpu::testing {
 namespace {
 
-class LoraShrink : public KernelTest {
+// Of one group, adapters in slots 0, 1, ... of a table with a second layer: that one is theirs, the first must not be touched.
+class LoraGroupTest : public KernelTest {
+  protected:
+    // Segments of several adapters, between them rows without one.
+    struct SegmentRows {
+        std::vector<LoraSegment> segments;
+        std::vector<uint32_t> slot_of_row;
+    };
+    // 1, 1 + growth, 1 + 2 growth, ... rows.
+    static SegmentRows segment_rows(uint32_t n_slots, uint32_t growth) {
+        SegmentRows rows;
+        for (uint32_t s = 0; s < n_slots; s++) {
+            const uint32_t n = std::min(1 + s * growth, kMaxSegmentRows);
+            const auto begin = static_cast<uint32_t>(rows.slot_of_row.size());
+            rows.segments.push_back({begin, n, s, begin});
+            rows.slot_of_row.insert(rows.slot_of_row.end(), n, s);
+            rows.slot_of_row.push_back(kNoSlot);
+        }
+        return rows;
+    }
+
+    struct GroupTable {
+        std::vector<TestModule> modules;  // [slot][module]
+        Buffer buffer;
+        uint64_t layer() const { return buffer.address() + kLoraModules * sizeof(LoraModule); }
+        static constexpr uint32_t kSlotStride = 2 * kLoraModules;
+    };
+    // One slot for each rank; every other one lacks the second module.
+    GroupTable group_table(const std::vector<size_t>& ranks, uint32_t first_module, const std::vector<uint32_t>& n_out, size_t k, double scale) {
+        GroupTable made;
+        std::vector<LoraModule> table(ranks.size() * GroupTable::kSlotStride);
+        for (size_t s = 0; s < ranks.size(); s++) {
+            for (size_t m = 0; m < n_out.size(); m++) {
+                const size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];
+                made.modules.push_back(TestModule::make(n_out[m], k, rank, reference::kTypes[(s + m) % 3], scale, random_));
+                table[s * GroupTable::kSlotStride + kLoraModules + first_module + m] = made.modules.back().entry();
+            }
+        }
+        made.buffer = input(table);
+        return made;
+    }
+};
+
+class LoraShrink : public LoraGroupTest {
   protected:
     // A step state with the dispatch of one group.
     static Buffer step_with(const ShrinkDispatch& dispatch, uint32_t group) {
@@ -14,46 +57,24 @@ class LoraShrink : public KernelTest {
         return step;
     }
 
-    // Segments of several adapters, some rows without one, on a table with a second layer that must not be touched.
     // `bucket` says whether the recording is one of few rows or of many.
     void check(const std::vector<size_t>& ranks, Type act, uint32_t k, uint32_t first_module, uint32_t n_modules,
                uint32_t bucket = 32, double tolerance = 0, ShrinkPlace place = ShrinkPlace::kBehindProduct) {
-        constexpr uint32_t kLayers = 2;
-        uint32_t stride = padded(k);
-        uint32_t n_slots = static_cast<uint32_t>(ranks.size());
-        std::vector<LoraModule> table(n_slots * kLayers * kLoraModules);
-        std::vector<TestModule> modules;
-        uint32_t max_rank = 0;
-        for (uint32_t s = 0; s < n_slots; s++) {
-            for (uint32_t m = 0; m < n_modules; m++) {
-                size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];  // every other adapter lacks the second module
-                modules.push_back(TestModule::make(1, k, rank, reference::kTypes[(s + m) % 3], 1, random_));
-                table[(s * kLayers + 1) * kLoraModules + first_module + m] = modules.back().entry();
-                max_rank = std::max(max_rank, static_cast<uint32_t>(rank));
-            }
-        }
-        std::vector<LoraSegment> segments;
-        std::vector<uint32_t> slot_of_row;
-        for (uint32_t s = 0; s < n_slots; s++) {
-            uint32_t n = std::min(1 + s * 5, kMaxSegmentRows);
-            const auto begin = static_cast<uint32_t>(slot_of_row.size());
-            segments.push_back({begin, n, s, begin});
-            slot_of_row.insert(slot_of_row.end(), n, s);
-            slot_of_row.push_back(kNoSlot);
-        }
-        uint32_t n_rows = static_cast<uint32_t>(slot_of_row.size());
+        const uint32_t stride = padded(k), max_rank = static_cast<uint32_t>(std::ranges::max(ranks));
+        const GroupTable table = group_table(ranks, first_module, std::vector<uint32_t>(n_modules, 1), k, 1);
+        const auto [segments, slot_of_row] = segment_rows(static_cast<uint32_t>(ranks.size()), 5);
+        const auto n_rows = static_cast<uint32_t>(slot_of_row.size());
         auto x = reference::random_values(size_t{n_rows} * k, act, random_);
 
         Buffer step = step_with(shrink_dispatch(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
-        Buffer table_buffer = input(table);
         Buffer segment_buffer = input(segments);
         Buffer x_buffer = input(reference::encode(x, k, stride, act));
         Buffer parts = input(std::vector<float>(KernelSet::kShrinkPartBytes / sizeof(float)));
         LoraShrinkParams params{};
-        params.lora_layer = table_buffer.address() + kLoraModules * sizeof(LoraModule);
+        params.lora_layer = table.layer();
         params.segments = segment_buffer.address();
         params.x = x_buffer.address();
-        params.lora_slot_stride = kLayers * kLoraModules;
+        params.lora_slot_stride = GroupTable::kSlotStride;
         params.first_module = first_module;
         params.n_modules = n_modules;
         params.k = k;
@@ -74,7 +95,7 @@ class LoraShrink : public KernelTest {
                     std::string what = "row " + std::to_string(t) + " module " + std::to_string(m);
                     uint32_t rank = 0;
                     if (slot_of_row[t] != kNoSlot) {
-                        const TestModule& module = modules[slot_of_row[t] * n_modules + m];
+                        const TestModule& module = table.modules[slot_of_row[t] * n_modules + m];
                         rank = static_cast<uint32_t>(module.pair.rank);
                         auto want = reference::multiply(module.a, reference::to_doubles({&x[size_t{t} * k], k}));
                         expect_near(want, row, sum_tolerance(k) + tolerance, 1.0 + std::sqrt(k) / 3, what);
@@ -184,44 +205,28 @@ TEST_F(LoraShrink, AsManyWorkgroupsTakeTurnsAsPay) {
     EXPECT_EQ(shrink_dispatch(512, 64, 3).turns[0], kShrinkTurnsMax);
 }
 
-class LoraExpand : public KernelTest {
+class LoraExpand : public LoraGroupTest {
   protected:
-    // One slot for each rank, of which every other one lacks the second module; segments of 1, 4, 7, ... rows, between them rows without an adapter.
     void check(const std::vector<size_t>& ranks, const std::vector<uint32_t>& n_out) {
         const auto n_slots = static_cast<uint32_t>(ranks.size()), n_modules = static_cast<uint32_t>(n_out.size());
         LoraExpandParams params{};
         uint32_t n = 0;
         for (uint32_t m = 0; m < n_modules; m++) params.module_end[m] = n += n_out[m];
         const uint32_t stride = padded(n);
-        constexpr uint32_t kLayers = 2, kFirstModule = kLoraGate;
-        std::vector<LoraModule> table(n_slots * kLayers * kLoraModules);
-        std::vector<TestModule> modules;
-        for (uint32_t s = 0; s < n_slots; s++) {
-            for (uint32_t m = 0; m < n_modules; m++) {
-                const size_t rank = m == 1 && s % 2 == 1 ? 0 : ranks[s];
-                modules.push_back(TestModule::make(n_out[m], 8, rank, reference::kTypes[(s + m) % 3], 0.7, random_));
-                table[(s * kLayers + 1) * kLoraModules + kFirstModule + m] = modules.back().entry();
-            }
-        }
-        std::vector<LoraSegment> segments;
-        std::vector<uint32_t> slot_of_row;
-        for (uint32_t s = 0; s < n_slots; s++) {
-            const auto begin = static_cast<uint32_t>(slot_of_row.size()), n_rows = std::min(1 + 3 * s, kMaxSegmentRows);
-            segments.push_back({begin, n_rows, s, begin});
-            slot_of_row.insert(slot_of_row.end(), n_rows, s);
-            slot_of_row.push_back(kNoSlot);
-        }
+        constexpr uint32_t kFirstModule = kLoraGate;
+        const GroupTable table = group_table(ranks, kFirstModule, n_out, 8, 0.7);
+        const auto [segments, slot_of_row] = segment_rows(n_slots, 3);
         const auto n_rows = static_cast<uint32_t>(slot_of_row.size());
         const auto low = reference::random_values(size_t{n_rows} * n_modules * kMaxRank, Type::kF32, random_);
         const auto y = reference::random_values(size_t{n_rows} * stride, Type::kF32, random_, 3.0f);
-        Buffer y_buffer = input(y), low_buffer = input(low), table_buffer = input(table), segment_buffer = input(segments);
+        Buffer y_buffer = input(y), low_buffer = input(low), segment_buffer = input(segments);
         Buffer count = input(std::vector<uint32_t>{n_slots});
         params.n_segments = count.address();
         params.segments = segment_buffer.address();
-        params.lora_layer = table_buffer.address() + kLoraModules * sizeof(LoraModule);
+        params.lora_layer = table.layer();
         params.low = low_buffer.address();
         params.y = y_buffer.address();
-        params.lora_slot_stride = kLayers * kLoraModules;
+        params.lora_slot_stride = GroupTable::kSlotStride;
         params.first_module = kFirstModule;
         params.n_modules = n_modules;
         params.y_stride = stride;
@@ -234,7 +239,7 @@ class LoraExpand : public KernelTest {
                 Vector want = reference::to_doubles({&y[size_t{t} * stride + begin], n_out[m]});
                 const uint32_t slot = slot_of_row[t];
                 if (slot != kNoSlot) {
-                    add_expand(want, modules[slot * n_modules + m].pair, reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
+                    add_expand(want, table.modules[slot * n_modules + m].pair, reference::to_doubles({&low[(size_t{t} * n_modules + m) * kMaxRank], kMaxRank}));
                 }
                 expect_near(want, &got[size_t{t} * stride + begin], slot == kNoSlot ? 0.0 : 4e-6, 30.0, what + " module " + std::to_string(m));
             }

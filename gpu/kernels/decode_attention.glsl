@@ -31,8 +31,8 @@ void norm_heads(uint64_t q_gamma, uint64_t k_gamma) {
         if (gl_SubgroupID != (which == 0 ? 0 : kSubgroups - 1) || (which == 0 ? q_gamma : k_gamma) == 0) continue;
         float squares = 0.0;
         for (uint i = gl_SubgroupInvocationID; i < kHeadDim; i += kLanes) squares = fma(head_raw[which][i], head_raw[which][i], squares);
-        squares = subgroupAdd(squares);
-        if (subgroupElect()) head_inverse[which] = inversesqrt(squares / float(kHeadDim) + p.eps);
+        squares = lanes_sum(squares);
+        if (gl_SubgroupInvocationID == 0) head_inverse[which] = inversesqrt(squares / float(kHeadDim) + p.eps);
     }
 }
 
@@ -189,7 +189,7 @@ void attend_to_tile(inout Attended a, Tile fetched, uint n_tokens) {
     }
     score = score_sum(score);
     if (lane / 4 >= n_tokens) score = kMinusInf;
-    float new_top = max(a.top, subgroupMax(score));
+    float new_top = max(a.top, lanes_max(score));
     float weight = exp(score - new_top), fade = exp(a.top - new_top);
     a.top = new_top;
     a.total = fma(a.total, fade, lane % 4 == 0 ? weight : 0.0);
@@ -212,8 +212,8 @@ void attend_to_tile(inout Attended a, Tile fetched, uint n_tokens) {
 // Adds up what teams have, in the lanes of the first one, and leaves it in `staged` for all subgroups to be joined.
 void keep_attended(Attended a) {
     uint lane = gl_SubgroupInvocationID;
-    a.total = subgroupAdd(a.total);
-    if (subgroupElect()) {
+    a.total = lanes_sum(a.total);
+    if (lane == 0) {
         tops[gl_SubgroupID] = a.top;
         totals[gl_SubgroupID] = a.total;
     }
@@ -267,7 +267,7 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     a.top = kMinusInf;
     a.total = 0.0;
     [[unroll]] for (uint c = 0; c < kValueChunks; c++) a.lo[c] = a.hi[c] = vec4(0.0);
-    if (split == kSplits - 1 && gl_SubgroupID == 0) attend_to_self(a);
+    if (split == kSplits - 1 && gl_SubgroupID == kSubgroups - 1) attend_to_self(a);  // the subgroup with fewest tokens
     for (uint tile = span.begin; tile + gl_SubgroupID * kSubTokens < span.end; tile += kTileTokens) {
         attend_to_tile(a, fetched, span.end - tile - gl_SubgroupID * kSubTokens);
         // Two tiles are on their way while one is used.

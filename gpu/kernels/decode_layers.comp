@@ -24,7 +24,6 @@
 #extension GL_KHR_shader_subgroup_ballot : require
 #endif
 #include "gpu/kernels/common.glsl"
-#include "gpu/kernels/reduce.glsl"
 #include "gpu/kernels/activation.glsl"
 #include "gpu/kernels/decode_layers.params.h"
 
@@ -42,10 +41,8 @@ layout(constant_id = 11) const uint kPartials = 64;  // rows of a workgroup and 
 layout(constant_id = 12) const uint kOwnRows = 64;   // rows of a workgroup in o and down
 layout(constant_id = 13) const uint kWorkgroups = 1;
 layout(constant_id = 14) const uint kSpeakers = 32;  // threads; one subgroup where a workgroup's subgroups run one after the other between barriers
-layout(constant_id = 15) const uint kOStepsAhead = 2;  // see decode_products.glsl
-layout(constant_id = 16) const uint kFfnStepsAhead = 2;
 #ifdef BEHIND_ATTENTION
-layout(constant_id = 17) const uint kAttentionType = 0;
+layout(constant_id = 15) const uint kAttentionType = 0;
 layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
 #define p behind.layers
 #else
@@ -70,6 +67,31 @@ const float kMinusInf = -1.0 / 0.0;
 shared uvec4 staged[kStaged];      // input of the product; in attention the teams' sums
 shared float partials[kPartials];  // of product rows: see row_sum()
 shared uint given_up;
+
+// ---- Sums over lanes ----
+
+// By shuffles: subgroupAdd() asks each time which lanes are there.
+float lanes_sum(float value) {
+    [[unroll]] for (uint lanes = kLanes / 2; lanes > 0; lanes /= 2) value += subgroupShuffleXor(value, lanes);
+    return value;
+}
+
+float lanes_max(float value) {
+    [[unroll]] for (uint lanes = kLanes / 2; lanes > 0; lanes /= 2) value = max(value, subgroupShuffleXor(value, lanes));
+    return value;
+}
+
+shared float subgroup_sums[kSubgroups];
+
+// The same value in every thread. All threads must call it; a second call needs a barrier() between.
+float workgroup_sum(float value) {
+    value = lanes_sum(value);
+    if (gl_SubgroupInvocationID == 0) subgroup_sums[gl_SubgroupID] = value;
+    barrier();
+    float total = 0.0;
+    [[unroll]] for (uint s = 0; s < kSubgroups; s++) total += subgroup_sums[s];
+    return total;
+}
 
 // ---- Layers ----
 
@@ -120,25 +142,30 @@ const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the re
 const uint kAtOnce = 10;
 const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;
 
-uint64_t look_at(const uint i, const uint per, uint channel, uint run, uint last_run) {
-    return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
+// Word i of the thread whose first run is `run` and first word is at `first`. With `inside` no thread's run lies behind the last one, and the address is that
+// of the first word and a constant.
+uint64_t look_at(const uint i, const uint per, const bool inside, uint64_t first, uint channel, uint run, uint last_run) {
+    if (!inside) return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
+    return atomicLoad(ChannelRef(first + (i / per * kThreads * per + i % per) * 8).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
 
 // This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who still multiply keep the
 // memory for themselves; then all that is missing at once, as one trip for each word in turn takes longer than what is waited for.
-void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, uint last_run, uint epoch) {
-    [[unroll]] for (uint i = 0; i < n; i++) words[i] = look_at(i, per, channel, run, last_run);
+// Of all threads' first runs most_run is the largest there is.
+void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, const uint most_run, const uint last_run, uint epoch) {
+    const uint64_t first = p.channels + (channel + run * per) * 8;
+    [[unroll]] for (uint i = 0; i < n; i++) words[i] = look_at(i, per, most_run + i / per * kThreads <= last_run, first, channel, run, last_run);
     uint polls = 0;
     for (;;) {
         bool all_there = uint(words[0] >> 32) == epoch;
         if (all_there) {
             [[unroll]] for (uint i = 1; i < n; i++) {
                 if (uint(words[i] >> 32) == epoch) continue;
-                words[i] = look_at(i, per, channel, run, last_run);
+                words[i] = look_at(i, per, most_run + i / per * kThreads <= last_run, first, channel, run, last_run);
                 all_there = false;
             }
         } else {
-            words[0] = look_at(0, per, channel, run, last_run);
+            words[0] = look_at(0, per, most_run <= last_run, first, channel, run, last_run);
         }
         if (all_there) break;
         if (++polls > p.max_polls || given_up != 0) {
@@ -148,20 +175,16 @@ void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint 
     }
 }
 
-bool leaves_early() {
-    if (given_up == 0) return false;
-    if (gl_LocalInvocationIndex == 0) {
-        UintRef(p.given_up).v = 1;
-#ifdef BEHIND_ATTENTION
-        SyncRef(p.sync).v.given_up = 1;
-#endif
-    }
-    return true;
-}
-
+// Who has given up goes on, with what happens to be there: leaving in the midst of it all would cost everybody, every time.
 void leave(uint epochs) {
     if (gl_LocalInvocationIndex != 0) return;
     SyncRef sync = SyncRef(p.sync);
+    if (given_up != 0) {
+        UintRef(p.given_up).v = 1;
+#ifdef BEHIND_ATTENTION
+        sync.v.given_up = 1;
+#endif
+    }
     if (atomicAdd(sync.v.left, 1u) != kWorkgroups - 1) return;
     sync.v.epoch += epochs;
     sync.v.left = 0;
@@ -205,13 +228,7 @@ void pad_staged(const uint k) {
 }
 
 // Elements 2 i and 2 i + 1.
-void stage_pair(uint i, uint pair) {
-    uint c = i % 4;
-    if (c == 0) staged[i / 4].x = pair;
-    if (c == 1) staged[i / 4].y = pair;
-    if (c == 2) staged[i / 4].z = pair;
-    if (c == 3) staged[i / 4].w = pair;
-}
+void stage_pair(uint i, uint pair) { staged[i / 4][i % 4] = pair; }
 
 vec2 gamma[kPairs];
 
@@ -221,11 +238,12 @@ void fetch_gamma(uint64_t at) {
     }
 }
 
-// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from memory.
-void stage_norm(bool is_first, uint epoch) {
+// staged = x * rsqrt(mean(x^2) + eps) * gamma, which was fetched before; x from the channel, in the first layer from memory. Of gate and up the rest of the
+// first words is asked for when x is there.
+void stage_norm(bool is_first, uint epoch, const bool is_gate_up) {
     const uint kLast = kHidden / 2 - 1;
     uint64_t words[kHeardMax];
-    if (!is_first) hear_all(words, kPairs * 2, 2, kXChannel, gl_LocalInvocationIndex, kLast, epoch);
+    if (!is_first) hear_all(words, kPairs * 2, 2, kXChannel, gl_LocalInvocationIndex, kThreads - 1, kLast, epoch);
     vec2 x[kPairs];
     float squares = 0.0;
     [[unroll]] for (uint j = 0; j < kPairs; j++) {
@@ -235,6 +253,7 @@ void stage_norm(bool is_first, uint epoch) {
         if (i > kLast) x[j] = vec2(0.0);
         squares = fma(x[j].y, x[j].y, fma(x[j].x, x[j].x, squares));
     }
+    if (is_gate_up) load_ahead(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
     [[unroll]] for (uint j = 0; j < kPairs; j++) {
         uint i = j * kThreads + gl_LocalInvocationIndex;
@@ -250,7 +269,7 @@ void stage_channel(uint channel, const uint n, const uint k, uint epoch) {
     const uint at_once = (k / 2 + kThreads * n_rounds - 1) / (kThreads * n_rounds);  // as equal as they come
     for (uint begin = gl_LocalInvocationIndex; begin < k / 2; begin += kThreads * at_once) {
         uint64_t words[kHeardMax];
-        hear_all(words, at_once, 1, channel, begin, n - 1, epoch);
+        hear_all(words, at_once, 1, channel, begin, ((n_rounds - 1) * at_once + 1) * kThreads - 1, n - 1, epoch);
         [[unroll]] for (uint j = 0; j < at_once; j++) {
             uint i = begin + j * kThreads;
             if (i < k / 2) stage_pair(i, i < n ? uint(words[j]) : 0);
@@ -346,11 +365,15 @@ void keep_act(uint64_t bias, uint first, uint half_count, uint epoch) {
 void main() {
     StepRow row = step_row(p.step, 0).v;
     uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
+    never = p.max_polls >> 31;
     bool speaks = gl_LocalInvocationIndex < kSpeakers;
     uint epoch = UintRef(p.sync).v;
 #ifdef BEHIND_ATTENTION
     // A step has as many dispatches as layers: they must not wait in vain one after the other.
-    if (gl_LocalInvocationIndex == 0) given_up = SyncRef(p.sync).v.given_up;
+    if (gl_LocalInvocationIndex == 0) {
+        given_up = SyncRef(p.sync).v.given_up;
+        if (given_up != 0) UintRef(p.given_up).v = 1;
+    }
     fetch_layer(0);
     fetch_layer(1);
     if (kSplits > 1 && speaks) say_attention(epoch + 1);
@@ -365,6 +388,9 @@ void main() {
     own_part = subgroupBroadcastFirst(taken_part);
 #else
     barrier();
+#endif
+#ifdef BEHIND_ATTENTION
+    if (given_up != 0) return;
 #endif
     uint first_x = share_begin(kHidden / kRowsApart, own_part) * kRowsApart;
     uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;
@@ -386,11 +412,10 @@ void main() {
         if (kSplits > 1) stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
         else stage_attention();
 #else
-        stage_norm(l == 0, epoch);
-        if (leaves_early()) return;
+        stage_norm(l == 0, epoch, false);
         epoch++;
         fetch_layer(l + 1);
-        multiply(kHiddenStride, kQkvTile, kQkvStepsAhead);
+        multiply(most_rows(kQkv), kHiddenStride, kQkvTile, kQkvStepsAhead);
         first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
@@ -406,8 +431,7 @@ void main() {
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile, kOStepsAhead);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
 #endif
-        if (leaves_early()) return;
-        multiply(kQStride, kOTile, kOStepsAhead);
+        multiply(most_rows(kHidden), kQStride, kOTile, kOStepsAhead);
         first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
@@ -415,17 +439,16 @@ void main() {
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
 
-        stage_norm(false, epoch);
-        if (leaves_early()) return;
-        multiply(kHiddenStride, kRowsApart, kFfnStepsAhead);
+        stage_norm(false, epoch, true);
+        multiply(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsAhead);
         first = row0, rows = half_rows;
         barrier();
         if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
-        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart, kFfnStepsAhead);
+        begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart, kFfnStepsFirst);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
-        if (leaves_early()) return;
-        multiply(kFfnStride, kRowsApart, kFfnStepsAhead);
+        load_ahead(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
+        multiply(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsAhead);
         first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
@@ -438,14 +461,14 @@ void main() {
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
 #ifdef BEHIND_ATTENTION
     if (p.n_layers > 1) {
-        stage_norm(false, epoch);
-        if (leaves_early()) return;
-        multiply(kHiddenStride, kQkvTile, kQkvStepsAhead);
+        stage_norm(false, epoch, false);
+        multiply(most_rows(kQkv), kHiddenStride, kQkvTile, kQkvStepsAhead);
         barrier();
         for (uint i = gl_LocalInvocationIndex; i < n_rows && speaks; i += kSpeakers) {
             FloatRef(behind.y + (row0 + i) * 4).v = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile);
         }
     }
 #endif
+    barrier();
     leave(2 * N_LAYERS);
 }

@@ -18,12 +18,6 @@ constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
 
-// Steps of weights that are on their way before a product's input is there; measured with 7B, 1.5B and 0.5B (docs/PERFORMANCE.md). Four in o only pay
-// where it has many, and between separate attentions none of it does.
-constexpr uint32_t kStepsAhead = 2, kFfnStepsAhead = 3, kLongOStepsAhead = 4;
-constexpr uint32_t kLongOSteps = 8;  // of a subgroup
-constexpr uint32_t kOTileRows = 2;   // see decode_products.glsl
-
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
     uint64_t shared_bytes = 0;
@@ -53,11 +47,6 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     // And the addresses of two layers, and slots of sums.
     launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + 1024 + 64;
     return launch;
-}
-
-uint32_t o_steps_ahead(const DecodeLaunch& launch, const DecodeLayersShape& shape, uint32_t subgroup_size) {
-    const uint32_t tiles = ceil_div(shape.hidden, launch.workgroups * kOTileRows), steps_of_tile = ceil_div(shape.n_q_heads * shape.head_dim, 8 * subgroup_size);
-    return tiles * steps_of_tile >= kLongOSteps * ceil_div(launch.threads, subgroup_size) ? kLongOStepsAhead : kStepsAhead;
 }
 
 }  // namespace
@@ -96,8 +85,7 @@ const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_h
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
-    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape,
-                                    std::array{o_steps_ahead(launch, shape, device_.capabilities().subgroup_size), kFfnStepsAhead});
+    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape, {});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
@@ -105,7 +93,7 @@ void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, con
 }
 
 void KernelSet::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type) {
-    const Kernel* k = decode_kernel("decode_behind", "decode_behind_homes", shape, std::array{kStepsAhead, kStepsAhead, static_cast<uint32_t>(attention_type)});
+    const Kernel* k = decode_kernel("decode_behind", "decode_behind_homes", shape, std::array{static_cast<uint32_t>(attention_type)});
     if (k == nullptr) return;
     params.layers.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch_of(device_.capabilities(), options_, shape).workgroups, 1, 1, {"decode_behind", layer_bytes(shape), 0});

@@ -4,8 +4,8 @@
 //   channels  u64: what workgroups tell each other, 32 bits of value below 32 bits of epoch
 // One workgroup for each multiprocessor, all of them at work at once. There are no barriers between them: a value and the epoch in which
 // it was said are one 64-bit word, so a reader asks for the word until its epoch is the wanted one (the LL protocol of NCCL). Each has
-// its first weights of the next product in registers before it waits. Nobody waits for ever: after max_polls questions a workgroup says
-// so in given_up and leaves, and so do all that depend on it.
+// its first weights of the next product in registers before it waits. Nobody waits for ever: after max_polls questions a workgroup goes on with what
+// there is, waits for nothing more and says so in given_up at its end, and so do all that depend on it.
 // Nothing is said over before everybody has read it: a workgroup says something in every product, and only when it has heard all others.
 // The order of sums depends on the number of workgroups and subgroups, not on timing.
 // With HOMES a multiprocessor has the same rows of the matrices in each step, see take_part(); otherwise they go by the workgroup's number.
@@ -67,10 +67,13 @@ const float kMinusInf = -1.0 / 0.0;
 shared uvec4 staged[kStaged];      // input of the product; in attention the teams' sums
 shared float partials[kPartials];  // of product rows: see row_sum()
 shared uint given_up;
+#ifdef BEHIND_ATTENTION
+shared uint in_vain;  // a dispatch before this one gave up
+#endif
 
 // ---- Sums over lanes ----
 
-// By shuffles: subgroupAdd() asks each time which lanes are there.
+// By shuffles: subgroupAdd() asks each time which lanes are there, which costs more than the sum in what is done once for each layer.
 float lanes_sum(float value) {
     [[unroll]] for (uint lanes = kLanes / 2; lanes > 0; lanes /= 2) value += subgroupShuffleXor(value, lanes);
     return value;
@@ -151,7 +154,7 @@ uint64_t look_at(const uint i, const uint per, const bool inside, uint64_t first
 
 // This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who still multiply keep the
 // memory for themselves; then all that is missing at once, as one trip for each word in turn takes longer than what is waited for.
-// Of all threads' first runs most_run is the largest there is.
+// No thread's first run is beyond most_run.
 void hear_all(out uint64_t words[kHeardMax], const uint n, const uint per, uint channel, uint run, const uint most_run, const uint last_run, uint epoch) {
     const uint64_t first = p.channels + (channel + run * per) * 8;
     [[unroll]] for (uint i = 0; i < n; i++) words[i] = look_at(i, per, most_run + i / per * kThreads <= last_run, first, channel, run, last_run);
@@ -205,7 +208,7 @@ void take_part(uint epoch) {
     uint home = sync.v.home[multiprocessor];
     uint part = home != 0 && home <= kWorkgroups ? home - 1 : gl_WorkGroupID.x;
     for (uint tries = 0; atomicExchange(sync.v.taken[part], epoch + 1) == epoch + 1; tries++) {
-        // All are taken only if a dispatch gave up in this epoch, which then did not advance.
+        // All are taken only if a dispatch ended in this epoch, which then did not advance: see the return in main().
         if (tries == kWorkgroups) {
             given_up = 1;
             break;
@@ -365,14 +368,13 @@ void keep_act(uint64_t bias, uint first, uint half_count, uint epoch) {
 void main() {
     StepRow row = step_row(p.step, 0).v;
     uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
-    never = p.max_polls >> 31;
+    never = p.max_polls >> 31;  // see decode_products.glsl
     bool speaks = gl_LocalInvocationIndex < kSpeakers;
     uint epoch = UintRef(p.sync).v;
 #ifdef BEHIND_ATTENTION
-    // A step has as many dispatches as layers: they must not wait in vain one after the other.
     if (gl_LocalInvocationIndex == 0) {
-        given_up = SyncRef(p.sync).v.given_up;
-        if (given_up != 0) UintRef(p.given_up).v = 1;
+        given_up = in_vain = SyncRef(p.sync).v.given_up;
+        if (in_vain != 0) UintRef(p.given_up).v = 1;
     }
     fetch_layer(0);
     fetch_layer(1);
@@ -390,7 +392,9 @@ void main() {
     barrier();
 #endif
 #ifdef BEHIND_ATTENTION
-    if (given_up != 0) return;
+    // A step has as many dispatches as layers: they must not wait in vain one after the other. Without leave(), so epoch and count of those who left mean
+    // nothing from then on, and the host does not use them again.
+    if (in_vain != 0) return;
 #endif
     uint first_x = share_begin(kHidden / kRowsApart, own_part) * kRowsApart;
     uint end_x = share_begin(kHidden / kRowsApart, own_part + 1) * kRowsApart;

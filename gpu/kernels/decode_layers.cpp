@@ -17,6 +17,7 @@ constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a l
 constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
+static_assert(kPollsMax < 1u << 31);  // the shaders take its highest bit for a zero that compilers do not know
 
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
@@ -33,9 +34,9 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     launch.threads = workgroup_size(caps, kThreadsOnGpu, kThreadsOnCpu);
     launch.workgroups = options.decode_workgroups != 0 ? options.decode_workgroups : caps.n_compute_units_hint;
     // Each says something in every product: see decode_layers.comp.
-    launch.workgroups = std::min(launch.workgroups, shape.hidden / kRowsApart);
-    if (launch.workgroups == 0 || caps.subgroup_size == 0) return launch;
     const uint32_t q_size = shape.n_q_heads * shape.head_dim, n_qkv = q_size + 2 * shape.n_kv_heads * shape.head_dim;
+    launch.workgroups = std::min(launch.workgroups, std::min({shape.hidden, n_qkv, padded(shape.ffn)}) / kRowsApart);
+    if (launch.workgroups == 0 || caps.subgroup_size == 0) return launch;
     const uint32_t longest = std::max({padded(shape.hidden), padded(q_size), padded(shape.ffn)});
     const uint32_t n_subgroups = ceil_div(launch.threads, caps.subgroup_size);
     // Attention keeps a head there for each subgroup.
@@ -44,8 +45,8 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     launch.partials = most_rows + n_subgroups * kRowsApart;
     launch.own_rows = ceil_div(shape.hidden, launch.workgroups) + kRowsApart;
     const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
-    // And the addresses of two layers, and slots of sums.
-    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + 1024 + 64;
+    // And the addresses of two layers, sums of subgroups, and a few words.
+    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64;
     return launch;
 }
 

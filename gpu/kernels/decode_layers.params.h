@@ -24,10 +24,10 @@ INTEROP_CONST kDecodeHomes = 1024;  // multiprocessors and parts; where parts ar
 // Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.
 struct DecodeSync {
     uint32_t epoch;
-    uint32_t left;  // workgroups that are done; zero between dispatches
+    uint32_t left;  // workgroups that are done; zero between dispatches, but for decode_behind that gave up
     uint32_t home[kDecodeHomes];   // by number of multiprocessor: 1 + the part of all matrices that it had last; 0: none yet
     uint32_t taken[kDecodeHomes];  // by part: 1 + the epoch of the dispatch that took it last
-    uint32_t given_up;             // decode_behind: a dispatch gave up, and those that follow do not begin
+    uint32_t given_up;             // decode_behind: a dispatch gave up, and no workgroup begins any more
 };
 INTEROP_SIZE(DecodeSync, 8204);
 
@@ -41,7 +41,7 @@ struct DecodeLayersParams {
     uint64_t sync;          // DecodeSync
     uint64_t given_up;      // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint32_t n_layers;
-    uint32_t max_polls;     // for one value
+    uint32_t max_polls;     // for one value; less than 2^31
     float eps;
     float scale;            // on q . k
 };

@@ -9,7 +9,8 @@ const uint kQkvTile = 2, kOTile = 2;  // shorter products, so that every subgrou
 // is there: answers come in order, so the input waits for what was asked for before.
 const uint kQkvStepsAhead = 3, kOStepsAhead = 4, kFfnStepsAhead = 3;
 const uint kFfnStepsFirst = 2;
-const uint kRing = kFfnStepsAhead * kRowsApart;  // the largest
+const uint kLongestRing = kOStepsAhead > kQkvStepsAhead ? kOStepsAhead * kOTile : kQkvStepsAhead * kQkvTile;  // of tiles of two rows
+const uint kRing = kFfnStepsAhead * kRowsApart > kLongestRing ? kFfnStepsAhead * kRowsApart : kLongestRing;
 
 uint steps_of(const uint k) { return (k / 8 + kLanes - 1) / kLanes; }
 
@@ -18,7 +19,7 @@ uint row0, n_rows;         // of this part; of gate and up: as many rows of each
 uint half_rows, jump;      // from row half_rows on, the matrix' rows are `jump` further (gate and up)
 uint last_row;             // no tile begins behind it
 uint tile_now, step_now, steps_left;  // to use next
-uint load_tile, load_step, loads_left;  // to load next, while loads_left > 1; then the same again
+uint load_tile, load_step, loads_left;  // to load next; the last step again and again when loads_left is 1
 uint64_t load_at;
 uvec4 ring[kRing];         // words of the next steps, of each one for each row of the tile
 
@@ -71,7 +72,7 @@ void load_ahead(const uint most, const uint k, const uint tile_rows, const uint 
     }
 }
 
-void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows, const uint n_steps) {
+void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows, const uint n_first) {
     matrix = w;
     uint all = n_rows / tile_rows * steps_of(k);
     uint first = min(gl_SubgroupID * steps_of_subgroup(most, k, tile_rows), all);
@@ -82,16 +83,16 @@ void begin_loads(uint64_t w, const uint most, const uint k, const uint tile_rows
     load_step = step_now;
     loads_left = steps_left;
     load_at = tile_address(tile_now, k, tile_rows) + step_now * (kLanes * 16);
-    load_ahead(most, k, tile_rows, 0, n_steps);
+    load_ahead(most, k, tile_rows, 0, n_first);
 }
 
-// Starts the loads of the first n_steps steps of a product with n rows; may be called while `staged` is still in use.
-void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows, const uint n_steps) {
+// Starts the loads of the first n_first steps of a product with n rows; may be called while `staged` is still in use.
+void begin_product(uint64_t w, const uint n, const uint k, const uint tile_rows, const uint n_first) {
     row0 = share_begin(n / kRowsApart, own_part) * kRowsApart;
     n_rows = half_rows = share_begin(n / kRowsApart, own_part + 1) * kRowsApart - row0;
     jump = 0;
     last_row = n - tile_rows;
-    begin_loads(w, most_rows(n), k, tile_rows, n_steps);
+    begin_loads(w, most_rows(n), k, tile_rows, n_first);
 }
 
 // Gate and up: pairs of rows f and F + f, up to the padding of the next product; what lies behind F is computed from some row and
@@ -125,7 +126,7 @@ float ended[4];  // of the one that has ended, if has_ended
 uint ended_tile;
 bool has_ended;
 
-// With the words of a slot, which those of a later step replace if there are any.
+// With the words of a slot, which are loaded anew if `loads`.
 void multiply_step(const uint slot, const bool loads, const uint k, const uint tile_rows) {
     const bool is_there = steps_left > 0;
     Eight x = unpack8(staged[step_now * kLanes + gl_SubgroupInvocationID], kType);

@@ -7,6 +7,7 @@
 // the pieces in turns.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/lora_shrink.params.h"
 
@@ -52,6 +53,20 @@ void add_products(inout float acc[kRowBlock][kRanks], const uint64_t a[kRanks], 
     }
 }
 
+// By shuffles, all sums side by side: subgroupAdd() asks for each which lanes are there, and the sums would be made one after the other. Rows that there are
+// not have the last one's sums, which nobody reads.
+void keep_sums(float acc[kRowBlock][kRanks], const uint n_rows) {
+    for (uint lanes = gl_SubgroupSize / 2; lanes > 0; lanes /= 2) {
+        [[unroll]] for (uint j = 0; j < n_rows; j++) {
+            [[unroll]] for (uint r = 0; r < kRanks; r++) acc[j][r] += subgroupShuffleXor(acc[j][r], lanes);
+        }
+    }
+    if (gl_SubgroupInvocationID != 0) return;
+    [[unroll]] for (uint j = 0; j < n_rows; j++) {
+        [[unroll]] for (uint r = 0; r < kRanks; r++) slots_sum[(j * kRanks + r) * gl_NumSubgroups + gl_SubgroupID] = acc[j][r];
+    }
+}
+
 void shrink(uint rank_group, uint segment_idx, uint m_idx) {
     LoraSegment segment = SegmentRef(p.segments + uint64_t(segment_idx) * 16).v;
     LoraModule m = ModuleRef(p.lora_layer + (uint64_t(segment.slot) * p.lora_slot_stride + p.first_module + m_idx) * 64).v;
@@ -81,12 +96,10 @@ void shrink(uint rank_group, uint segment_idx, uint m_idx) {
             add_products(acc, a, x, n_chunks, count, 2);
         }
         barrier();  // the sums of the block before have been read
-        [[unroll]] for (uint j = 0; j < kRowBlock; j++) {
-            if (j >= count) break;
-            [[unroll]] for (uint r = 0; r < kRanks; r++) {
-                float sum = subgroupAdd(acc[j][r]);
-                if (subgroupElect()) slots_sum[(j * kRanks + r) * gl_NumSubgroups + gl_SubgroupID] = sum;
-            }
+        if (count == 1) {
+            keep_sums(acc, 1);
+        } else {
+            keep_sums(acc, kRowBlock);
         }
         barrier();
         for (uint i = thread; i < count * kRanks; i += gl_WorkGroupSize.x) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 
 #include "gpu/kernels/kernels.h"
@@ -47,8 +48,9 @@ void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarT
         return;
     }
     const bool first = place == ShrinkPlace::kFirst && !options_.batch_invariant;
-    const uint32_t size = threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32);
-    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks, first ? kAheadFirst : kAhead, !first});
+    const uint32_t size = std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32), caps.subgroup_size);
+    const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks, first ? kAheadFirst : kAhead, !first},
+                             caps.subgroup_size);
     if (k == nullptr) return;
     recorder.dispatch_indirect(*k, params, step_state, first ? grid_offset : turns_offset, {"lora_shrink", 0, 0});
 }

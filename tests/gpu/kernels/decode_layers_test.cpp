@@ -3,6 +3,7 @@
 #include <ostream>
 #include <set>
 
+#include "proto/base/format.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -368,7 +369,7 @@ TEST_P(DecodeParts, AreEachTakenOnceWhateverHomesSay) {
     }
 }
 
-// What a dispatch that gave up has said is not taken for what the next one says.
+// The epoch advances, so what was said in it is not taken for what the next dispatch says.
 TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUp) {
     expect_right_step("first step");
     const uint32_t epoch = sync().epoch;
@@ -376,14 +377,39 @@ TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUp) {
     ASSERT_NO_FATAL_FAILURE(step());
     EXPECT_EQ(gave_up(), 1u);
     EXPECT_GT(sync().epoch, epoch);
+    EXPECT_EQ(sync().left, 0u);
     given_up_ = input(std::vector<uint32_t>{0});
     params_.given_up = given_up_.address();
     expect_right_step("behind one that gave up");
 }
 
+TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUpBetweenAttentions) {
+    std::ranges::fill(sync().taken, sync().epoch + 1);
+    Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(std::vector<float>(q_size(), 1.0f));
+    DecodeLayersShape shape = shape_;
+    shape.n_splits = 1;
+    execute([&](Recorder& recorder) {
+        kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
+    });
+    EXPECT_EQ(gave_up(), 1u);
+    EXPECT_EQ(sync().given_up, 1u);
+}
+
+// Each subgroup then has more steps than are on their way.
+TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
+    uint32_t n_possible = 0;
+    for (const uint32_t n_workgroups : {1u, 3u, 7u}) {
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
+        if (!kernels_->can_decode_layers(shape_)) continue;  // sums of so many rows do not fit the shared memory
+        n_possible++;
+        expect_right_step(lorad::format("{} workgroups", n_workgroups).c_str());
+    }
+    EXPECT_GE(n_possible, 2u);
+}
+
 // A software device compiles each for seconds: few, with rows of q that are and are not a multiple of 64.
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}, LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeLayers,
     ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1, 0, 4},  // parts without a token

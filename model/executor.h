@@ -108,7 +108,7 @@ class Executor {
     uint32_t n_kv_blocks() const;
     LoraTable& lora_table();
     uint64_t n_recordings() const;  // made so far: replays make none
-    bool decodes_in_one_dispatch() const;  // a step of one row without adapters: it passed its trial and nobody has given up since
+    bool decodes_in_one_dispatch() const;  // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since
 
     // Decode rows that each see n_context positions, or the rows of one prompt, or decode rows and n_chunk rows of a prompt before them.
     struct ProfileStep {

@@ -107,9 +107,9 @@ class Pass {
                              shape_.output_bucket);
     }
 
-    // All layers by one dispatch, for one row without adapters.
+    // All layers by one dispatch, for one row.
     void decode_layers() {
-        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits));
+        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, shape_.lora != gpu::LoraLevel::kNone));
         if (shape_.output_bucket > 0) recorder_.barrier();
     }
 
@@ -143,7 +143,10 @@ class Pass {
                 .n_layers = n_layers,
                 .max_polls = 0,
                 .eps = config_.rms_norm_eps,
-                .scale = attention_scale()};
+                .scale = attention_scale(),
+                .lora_table = context_.lora_table.address(),
+                .lora_slot_stride = lora_slot_stride(),
+                .pad = 0};
     }
 
     // Groups of modules that share an input; also the index of their ShrinkDispatch in the step header.

@@ -1,4 +1,4 @@
-// decode_layers: every layer of a step of one row, without adapters, in one dispatch
+// decode_layers: every layer of a step of one row in one dispatch
 //   x         [H]  f32: in the embedding, out the residual stream behind the last layer
 //   kv        [block][K|V][K][kBlockTokens][D]  f16, the row's own K and V are written
 //   channels  u64: what workgroups tell each other, 32 bits of value below 32 bits of epoch
@@ -13,6 +13,7 @@
 // of their own behind a long context.
 //   attention [Q]  of the weights' type or f32, the input, or with splits partials as in attention_combine.comp, which are joined here
 //   y [Q + 2K]     f32, q, k and v without bias, not behind the last layer
+// With LORA the row's adapter is added to the products, see decode_lora.glsl.
 // grid (workgroups); moves every weight once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -224,6 +225,13 @@ void take_part(uint epoch) {
 
 #include "gpu/kernels/decode_products.glsl"
 
+#ifdef LORA
+#include "gpu/kernels/decode_lora.glsl"
+#define IF_LORA(what) what
+#else
+#define IF_LORA(what)
+#endif
+
 // ---- Inputs of products ----
 
 void pad_staged(const uint k) {
@@ -334,33 +342,43 @@ void say_attention(uint epoch) {
 
 float bias_of(uint64_t bias, uint row) { return bias == 0 ? 0.0 : FloatRef(bias + row * 4).v; }
 
-void keep_qkv(uint64_t bias, uint first, uint rows, uint epoch) {
+void keep_qkv(uint l, uint first, uint rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
-        say(kQkvChannel + first + i, floatBitsToUint(row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile) + bias_of(bias, first + i)), epoch);
+        const uint row = first + i;
+        float sum = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile) + bias_of(layer_words[l % 2][kQkvBias], row);
+#ifdef LORA
+        const uint kKv = kKvHeads * kHeadDim, module = row < kQ ? 0 : row < kQ + kKv ? 1 : 2;
+        sum += low_delta(l, kLowQkv, kHiddenStride, module, row - (module == 0 ? 0 : kQ + (module - 1) * kKv));
+#endif
+        say(kQkvChannel + row, floatBitsToUint(sum), epoch);
     }
 }
 
 // This workgroup's rows of the residual stream are the same for o and down.
 shared float own_x[kOwnRows];
 
-void add_to_x(uint64_t bias, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
+void add_to_x(uint l, const bool is_down, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
-        own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(bias, first + i);
+        own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(layer_words[l % 2][is_down ? kDownBias : kOBias], first + i);
+        IF_LORA(own_x[i] += low_delta(l, is_down ? kLowDown : kLowO, k, 0, first + i));
         say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
     }
 }
 
-float gated(uint64_t bias, uint first, uint i, uint half_count) {
+float gated(uint l, uint first, uint i, uint half_count) {
+    const uint64_t bias = layer_words[l % 2][kGateUpBias];
     float gate = row_sum(i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, first + i);
     float up = row_sum(half_count + i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, kFfn + first + i);
+    IF_LORA(gate += low_delta(l, kLowGateUp, kHiddenStride, 0, first + i));
+    IF_LORA(up += low_delta(l, kLowGateUp, kHiddenStride, 1, first + i));
     return activate(gate, kSilu) * up;
 }
 
-void keep_act(uint64_t bias, uint first, uint half_count, uint epoch) {
+void keep_act(uint l, uint first, uint half_count, uint epoch) {
     for (uint i = gl_LocalInvocationIndex * 2; i < half_count; i += kSpeakers * 2) {
         vec2 pair = vec2(0.0);
-        if (first + i < kFfn) pair.x = gated(bias, first, i, half_count);
-        if (first + i + 1 < kFfn) pair.y = gated(bias, first, i + 1, half_count);
+        if (first + i < kFfn) pair.x = gated(l, first, i, half_count);
+        if (first + i + 1 < kFfn) pair.y = gated(l, first, i + 1, half_count);
         say(kActChannel + (first + i) / 2, pack_pair(pair, kType), epoch);
     }
 }
@@ -382,6 +400,7 @@ void main() {
 #else
     if (gl_LocalInvocationIndex == 0) given_up = 0;
     fetch_layer(0);
+    IF_LORA(fetch_lora(0, row.adapter_slot));
     fetch_turns(row.turn_begin + row.position);
 #endif
 #ifdef HOMES
@@ -403,6 +422,7 @@ void main() {
 #define N_LAYERS 1  // that the loop goes round; p.n_layers says whether there is a next one
 #else
 #define N_LAYERS p.n_layers
+    IF_LORA(fetch_a(0, kLowQkv, kHiddenStride, first_low()));
     begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
     fetch_gamma(layer_words[0][kInputNorm]);
 #endif
@@ -419,11 +439,14 @@ void main() {
         stage_norm(l == 0, epoch, false);
         epoch++;
         fetch_layer(l + 1);
+        IF_LORA(fetch_lora(l + 1, row.adapter_slot));
+        IF_LORA(say_lows(l, kLowQkv, kHiddenStride, epoch));
         multiply(most_rows(kQkv), kHiddenStride, kQkvTile, kQkvStepsAhead);
+        IF_LORA(hear_lows(l, kLowQkv, kHiddenStride, epoch));
         first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
-        if (speaks) keep_qkv(layer_words[now][kQkvBias], first, rows, epoch);
+        if (speaks) keep_qkv(l, first, rows, epoch);
 
         for (uint unit = own_part; unit < kQHeads * kSplits; unit += kWorkgroups) {
             if (unit != own_part) tile = fetch_first_tile(l, row, table, unit);
@@ -432,35 +455,51 @@ void main() {
         if (kSplits > 1) {
             for (uint head = own_part; head < kQHeads && gl_SubgroupID == 0; head += kWorkgroups) combine(head, epoch);
         }
+        IF_LORA(fetch_a(l, kLowO, kQStride, first_low()));
         begin_product(layer_words[now][kOWeights], kHidden, kQStride, kOTile, kOStepsAhead);
         stage_channel(kAttentionChannel, kQ / 2, kQStride, epoch);
 #endif
+        IF_LORA(say_lows(l, kLowO, kQStride, epoch));
         multiply(most_rows(kHidden), kQStride, kOTile, kOStepsAhead);
+        IF_LORA(hear_lows(l, kLowO, kQStride, epoch));
         first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
-        if (speaks) add_to_x(layer_words[now][kOBias], first, rows, kQStride, kOTile, epoch);
+        if (speaks) add_to_x(l, false, first, rows, kQStride, kOTile, epoch);
+        IF_LORA(fetch_a(l, kLowGateUp, kHiddenStride, first_low()));
         begin_gate_up(layer_words[now][kGateUpWeights]);
         fetch_gamma(layer_words[now][kPostNorm]);
 
         stage_norm(false, epoch, true);
+        IF_LORA(say_lows(l, kLowGateUp, kHiddenStride, epoch));
         multiply(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsAhead);
+        IF_LORA(hear_lows(l, kLowGateUp, kHiddenStride, epoch));
         first = row0, rows = half_rows;
         barrier();
-        if (speaks) keep_act(layer_words[now][kGateUpBias], first, rows, epoch);
+        if (speaks) keep_act(l, first, rows, epoch);
+        IF_LORA(fetch_a(l, kLowDown, kFfnStride, first_low()));
         begin_product(layer_words[now][kDownWeights], kHidden, kFfnStride, kRowsApart, kFfnStepsFirst);
 
         stage_channel(kActChannel, kFfnStride / 2, kFfnStride, epoch);
         load_ahead(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
+        IF_LORA(say_lows(l, kLowDown, kFfnStride, epoch));
         multiply(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsAhead);
+        IF_LORA(hear_lows(l, kLowDown, kFfnStride, epoch));
         first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
+#ifndef LORA
         begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
         fetch_gamma(layer_words[next][kInputNorm]);
+#endif
         barrier();
         epoch++;
-        if (speaks) add_to_x(layer_words[now][kDownBias], first, rows, kFfnStride, kRowsApart, epoch);
+        if (speaks) add_to_x(l, true, first, rows, kFfnStride, kRowsApart, epoch);
+#ifdef LORA  // behind B, which would have to wait for the words of qkv
+        fetch_a(l + 1 < p.n_layers ? l + 1 : l, kLowQkv, kHiddenStride, first_low());
+        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
+        fetch_gamma(layer_words[next][kInputNorm]);
+#endif
     }
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];
 #ifdef BEHIND_ATTENTION

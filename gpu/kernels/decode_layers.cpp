@@ -24,6 +24,9 @@ struct DecodeLaunch {
     uint64_t shared_bytes = 0;
 };
 
+// What is told of A x for one product at most, as kLowsMax in decode_lora.glsl.
+uint32_t lows_max(const DecodeLayersShape& shape, uint32_t threads) { return kDecodeRankMax * std::max(ceil_div(padded(shape.ffn) / 8, threads), 3u); }
+
 uint64_t layer_bytes(const DecodeLayersShape& shape) {
     const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, kv = uint64_t{shape.n_kv_heads} * shape.head_dim;
     return (q + 2 * kv + q + 3 * uint64_t{shape.ffn}) * shape.hidden * 2;
@@ -45,8 +48,9 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     launch.partials = most_rows + n_subgroups * kRowsApart;
     launch.own_rows = ceil_div(shape.hidden, launch.workgroups) + kRowsApart;
     const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
-    // And the addresses of two layers, sums of subgroups, and a few words.
-    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64;
+    // And the addresses of two layers, sums of subgroups, a few words, and what adapters need.
+    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64 +
+                          2 * kLoraModules * sizeof(LoraModule) + lows_max(shape, launch.threads) * 4;
     return launch;
 }
 
@@ -54,7 +58,7 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
 
 uint64_t KernelSet::decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max) {
     const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, qkv = q + 2 * uint64_t{shape.n_kv_heads} * shape.head_dim;
-    return shape.hidden + qkv + q / 2 + padded(shape.ffn) / 2 + uint64_t{shape.n_q_heads} * n_splits_max * (shape.head_dim + 2);
+    return shape.hidden + qkv + q / 2 + padded(shape.ffn) / 2 + uint64_t{shape.n_q_heads} * n_splits_max * (shape.head_dim + 2) + 4 * uint64_t{lows_max(shape, kThreadsOnCpu)};
 }
 
 bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
@@ -86,7 +90,7 @@ const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_h
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
-    const Kernel* k = decode_kernel("decode_layers", "decode_layers_homes", shape, {});
+    const Kernel* k = shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, {}) : decode_kernel("decode_layers", "decode_layers_homes", shape, {});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,

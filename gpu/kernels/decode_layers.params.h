@@ -19,6 +19,7 @@ struct DecodeLayer {
 };
 INTEROP_SIZE(DecodeLayer, 112);
 
+INTEROP_CONST kDecodeRankMax = 64;   // of a module of the row's adapter
 INTEROP_CONST kDecodeHomes = 1024;  // multiprocessors and parts; where parts are more, they go by the workgroup's number
 
 // Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.
@@ -44,8 +45,11 @@ struct DecodeLayersParams {
     uint32_t max_polls;     // for one value; less than 2^31
     float eps;
     float scale;            // on q . k
+    uint64_t lora_table;    // LoraModule[slot][layer][kLoraModules]; with adapters
+    uint32_t lora_slot_stride;  // modules of a slot
+    uint32_t pad;
 };
-INTEROP_SIZE(DecodeLayersParams, 80);
+INTEROP_SIZE(DecodeLayersParams, 96);
 
 // Of what lies between the attentions of two layers: layers.layers is the first of them, layers.n_layers 2, or 1 behind the last attention.
 struct DecodeBehindParams {
@@ -54,7 +58,7 @@ struct DecodeBehindParams {
     uint64_t partials;   // as in AttentionParams; with splits
     uint64_t y;          // [Q + 2K] f32: q, k and v of the second layer, without bias
 };
-INTEROP_SIZE(DecodeBehindParams, 104);
+INTEROP_SIZE(DecodeBehindParams, 120);
 
 INTEROP_END
 

@@ -181,6 +181,33 @@ TEST_P(GoldenAdapterOnDevice, TheDevicesOwnPathAgreesWithPeft) {
     check_golden_adapters(GetParam(), gpu::KernelPath::kAuto, kRelativeErrorMax16);
 }
 
+// Prompts row by row, as decodes are. What the dispatch does not take (extras, gains, more ranks) goes the other way.
+TEST_P(GoldenAdapterOnDevice, OneRowInOneDispatchAgreesWithPeft) {
+    const std::string model = GetParam();
+    const auto served = Served::load(goldens_dir() / "models" / model, false, 24, gpu::KernelPath::kAuto, gpu::PersistentDecode::kOn);
+    ASSERT_NE(served, nullptr);
+    const gpu::ScalarType type = served->executor().weights().layers[0].qkv.type;
+    if (type == gpu::ScalarType::kF32) GTEST_SKIP() << "only for 16-bit weights";
+    ASSERT_TRUE(served->executor().decodes_in_one_dispatch());
+    uint32_t n_checked = 0;
+    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
+        const std::string name = folder.path().filename();
+        const auto loaded = served->registry().load(name, folder.path());
+        ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
+        const auto answers = goldens_dir() / "expected/adapters" / model;
+        auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
+        ASSERT_TRUE(files.ok());
+        const auto prompts = read_golden_prompts(answers / (name + ".json"));
+        ASSERT_FALSE(prompts.empty());
+        const auto reference = golden_floats(*files, "prompt0.last_logits");
+        const auto logits = Runner(served->executor()).logits(prompts[0].ids, false, served->slot_of(name), 1);
+        ASSERT_TRUE(logits.ok()) << logits.error().message;
+        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), type == gpu::ScalarType::kBf16 ? 5e-2 : kRelativeErrorMax16) << name;
+        ++n_checked;
+    }
+    EXPECT_GT(n_checked, 0u);
+    EXPECT_TRUE(served->executor().decodes_in_one_dispatch()) << "a step gave up";
+}
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenAdapterOnDevice,
                          ::testing::Values("llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"),

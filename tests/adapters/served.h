@@ -20,7 +20,7 @@ class Served {
   public:
     static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
                                         uint32_t n_slots = 24,
-                                        gpu::KernelPath path = gpu::KernelPath::kPortable) {
+                                        gpu::KernelPath path = gpu::KernelPath::kPortable, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
         set_log_level(LogLevel::kWarn);
         model::ExecutorOptions options;
         options.n_rows_max = 256;
@@ -29,6 +29,7 @@ class Served {
         options.n_adapter_slots = n_slots;
         options.n_kv_blocks = 96;
         options.kernel_path = path;
+        options.decode = decode;
         options.batch_invariant = batch_invariant;
         std::unique_ptr<model::Executor> executor = testing::load_executor(folder, options);
         auto base = BaseModel::load(folder);

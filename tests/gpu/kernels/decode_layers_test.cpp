@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ostream>
 #include <set>
@@ -43,6 +44,8 @@ struct LayerValues {
     std::vector<float> input_norm, post_norm, q_norm, k_norm;
     std::vector<float> keys, values;  // [position][n_kv_heads][head_dim]
 };
+
+using LayerModules = std::array<TestModule, kLoraModules>;
 
 // All layers in one dispatch against the same in double precision. On a software device by one workgroup.
 class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<LayersCase> {
@@ -123,8 +126,9 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         return table;
     }
 
-    uint64_t state() {
+    uint64_t state(uint32_t adapter_slot = kNoSlot) {
         StepRow row{};
+        row.adapter_slot = adapter_slot;
         row.position = c_.position;
         row.kv_slot = block_of(c_.position) * kBlockTokens + c_.position % kBlockTokens;
         return buffers_.emplace_back(step_state({row}, 1)).address();
@@ -178,19 +182,39 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         for (size_t i = 0; i < x.size(); i++) x[i] += more[i];
     }
 
-    // What a layer adds to x from o on.
-    void add_behind(Vector& x, const LayerValues& layer, const Vector& attention) const {
-        add(x, product(layer.o, attention, layer.o_bias));
-        const Vector gate_up = product(layer.gate_up, reference::rms_norm(x, layer.post_norm, kEps), layer.gate_up_bias);
-        Vector act(c_.ffn);
-        for (uint32_t i = 0; i < c_.ffn; i++) act[i] = reference::silu(gate_up[i]) * gate_up[c_.ffn + i];
-        add(x, product(layer.down, act, layer.down_bias));
+    // What an adapter adds to a product from y[first] on.
+    static void add_module(Vector& y, uint32_t first, const LayerModules* modules, uint32_t module, const Vector& x) {
+        if (modules == nullptr || (*modules)[module].pair.rank == 0) return;
+        const LoraPair& pair = (*modules)[module].pair;
+        const Vector delta = reference::multiply((*modules)[module].b, reference::multiply((*modules)[module].a, rounded(x)));
+        for (size_t i = 0; i < delta.size(); i++) y[first + i] += pair.scale * delta[i];
     }
 
-    Vector expected(Vector x, const std::vector<float>& rope) const {
-        for (const LayerValues& layer : layers_) {
-            const Vector qkv = product(layer.qkv, reference::rms_norm(x, layer.input_norm, kEps), layer.qkv_bias);
-            add_behind(x, layer, attended(layer, qkv, rope));
+    // What a layer adds to x from o on.
+    void add_behind(Vector& x, const LayerValues& layer, const Vector& attention, const LayerModules* modules = nullptr) const {
+        Vector o = product(layer.o, attention, layer.o_bias);
+        add_module(o, 0, modules, kLoraO, attention);
+        add(x, o);
+        const Vector normed = reference::rms_norm(x, layer.post_norm, kEps);
+        Vector gate_up = product(layer.gate_up, normed, layer.gate_up_bias);
+        add_module(gate_up, 0, modules, kLoraGate, normed);
+        add_module(gate_up, c_.ffn, modules, kLoraUp, normed);
+        Vector act(c_.ffn);
+        for (uint32_t i = 0; i < c_.ffn; i++) act[i] = reference::silu(gate_up[i]) * gate_up[c_.ffn + i];
+        Vector down = product(layer.down, act, layer.down_bias);
+        add_module(down, 0, modules, kLoraDown, act);
+        add(x, down);
+    }
+
+    Vector expected(Vector x, const std::vector<float>& rope, const std::vector<LayerModules>& modules = {}) const {
+        for (size_t l = 0; l < layers_.size(); l++) {
+            const LayerModules* own = modules.empty() ? nullptr : &modules[l];
+            const Vector normed = reference::rms_norm(x, layers_[l].input_norm, kEps);
+            Vector qkv = product(layers_[l].qkv, normed, layers_[l].qkv_bias);
+            add_module(qkv, 0, own, kLoraQ, normed);
+            add_module(qkv, q_size(), own, kLoraK, normed);
+            add_module(qkv, q_size() + kv_size(), own, kLoraV, normed);
+            add_behind(x, layers_[l], attended(layers_[l], qkv, rope), own);
         }
         return x;
     }
@@ -252,6 +276,48 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
     Buffer x_, sync_, given_up_;
     Vector want_;
 };
+
+// Ranks and types of all kinds, in the second of two slots; one layer lacks some modules.
+class DecodeLayersLora : public DecodeLayers {
+  protected:
+    static constexpr uint32_t kSlots = 2;
+
+    std::vector<LayerModules> add_adapter() {
+        const uint32_t h = c_.hidden, f = c_.ffn;
+        const std::array<std::pair<uint32_t, uint32_t>, kLoraModules> sizes = {{{q_size(), h}, {kv_size(), h}, {kv_size(), h}, {h, q_size()}, {f, h}, {f, h}, {h, f}}};
+        const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {{{16, 5, 1, 8, 9, 64, 12}, {0, kDecodeRankMax, 8, 33, 0, 16, 64}}};
+        std::vector<LayerModules> modules(kLayers);
+        std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
+        for (uint32_t l = 0; l < kLayers; l++) {
+            for (uint32_t m = 0; m < kLoraModules; m++) {
+                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], reference::kTypes[(l + m) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
+                table[(kLayers + l) * kLoraModules + m] = modules[l][m].entry();
+            }
+        }
+        params_.lora_table = kept(table);
+        params_.lora_slot_stride = kLayers * kLoraModules;
+        shape_.lora = true;
+        return modules;
+    }
+};
+
+TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) {
+    const std::vector<LayerModules> modules = add_adapter();
+    const Vector without = want_;
+    want_ = expected(reference::to_doubles(x_first_), rope_table(), modules);
+    double difference = 0, largest = 0;
+    for (size_t i = 0; i < want_.size(); i++) {
+        difference = std::max(difference, std::fabs(want_[i] - without[i]));
+        largest = std::max(largest, std::fabs(want_[i]));
+    }
+    ASSERT_GT(difference, 0.1 * largest) << "the adapter changes too little to be missed";
+    params_.step = state(1);
+    expect_right_step("first step");
+    expect_right_step("second step");
+    params_.step = state(kNoSlot);
+    want_ = without;
+    expect_right_step("a row without an adapter");
+}
 
 // The second step finds what the first one said in the channels.
 TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
@@ -409,6 +475,7 @@ TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
 
 // A software device compiles each for seconds: few, with rows of q that are and are not a multiple of 64.
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}, LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLora, ::testing::Values(LayersCase{64, 64, 5}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeLayers,

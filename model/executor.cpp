@@ -86,6 +86,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, options.kv_type));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
+        decodes_adapters = kernels->can_decode_layers(decode_layers_shape(config, weights, 1, true));
     }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));

@@ -50,7 +50,8 @@ Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
     batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, kNoAdapterSlot), true);
     StepShape shape = shape_of(batch);
-    shape.one_dispatch = way == OneRow::kOneDispatch;
+    shape.one_dispatch = way == OneRow::kOneDispatch || way == OneRow::kWithAdapter;
+    if (way == OneRow::kWithAdapter) shape.lora = gpu::LoraLevel::kPlain;  // as if the row had one
     shape.apart = way == OneRow::kApart;
     if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
     shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
@@ -98,7 +99,9 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 // What is wrong with the logits of a step computed this way; empty where nothing is.
 Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const float> want) {
     TRY_ASSIGN(const std::vector<float> got, trial_logits(way));
-    const char* what = way == OneRow::kOneDispatch ? "all layers in one dispatch" : "what lies between attentions in one";
+    const char* what = way == OneRow::kOneDispatch  ? "all layers in one dispatch"
+                       : way == OneRow::kWithAdapter ? "all layers in one dispatch, with adapters"
+                                                     : "what lies between attentions in one";
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
     double error = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -121,6 +124,12 @@ Status Executor::Impl::try_decode_layers() {
         TRY_ASSIGN(why, trial_fault(OneRow::kApart, want));
     }
     decode_works = why.empty();
+    if (decode_works && decodes_adapters) {
+        TRY_ASSIGN(why, trial_fault(OneRow::kWithAdapter, want));
+        decodes_adapters = why.empty();
+        if (!decodes_adapters) log_warn("kernels: decode_layers on {} fails its trial ({}); rows with adapters use separate dispatches", device.capabilities().name, why);
+        decode_works = !decode_layers->given_up();
+    }
     if (decode_works && options.decode == gpu::PersistentDecode::kAuto) {
         TRY_ASSIGN(const TrialTimes times, trial_times());
         decode_works = !decode_layers->given_up() && times.one_ms < times.separate_ms;

@@ -82,6 +82,7 @@ struct Executor::Impl {
     std::shared_ptr<const MergedWeights> merged;
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     bool decode_works = false;
+    bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
     uint64_t n_recordings = 0;
@@ -151,7 +152,7 @@ struct Executor::Impl {
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
     // How the layers of a step of one row are computed.
-    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    enum class OneRow { kSeparate, kOneDispatch, kApart, kWithAdapter };
     Status trial_step(uint32_t position, OneRow way);
     Result<std::vector<float>> trial_logits(OneRow way);
     Result<std::string> trial_fault(OneRow way, std::span<const float> want);

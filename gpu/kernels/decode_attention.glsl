@@ -283,8 +283,6 @@ void attend(uint l, StepRow row, uint64_t table, uint head, uint split, Tile fet
     barrier();
 }
 
-float hear_float(uint place, uint epoch) { return uintBitsToFloat(hear(look(place), place, epoch)); }
-
 // attention = sum over splits of exp(max_s - max) result_s / sum over splits of exp(max_s - max) sum_s; the first subgroup.
 void combine(uint head, uint epoch) {
     for (uint i = gl_SubgroupInvocationID; i < kHeadDim / 4; i += kLanes) {

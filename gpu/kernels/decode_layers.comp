@@ -141,6 +141,8 @@ uint hear(uint64_t word, uint place, uint epoch) {
     return uint(word);
 }
 
+float hear_float(uint place, uint epoch) { return uintBitsToFloat(hear(look(place), place, epoch)); }
+
 // Each thread hears several words, runs of `per` neighbours that lie kThreads runs apart: thread 3 of 512 with per = 2 words 6, 7, 1030, 1031, ...
 const uint kPairs = (kHiddenStride / 2 + kThreads - 1) / kThreads;  // of the residual stream
 const uint kAtOnce = 10;
@@ -347,8 +349,8 @@ void keep_qkv(uint l, uint first, uint rows, uint epoch) {
         const uint row = first + i;
         float sum = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile) + bias_of(layer_words[l % 2][kQkvBias], row);
 #ifdef LORA
-        const uint kKv = kKvHeads * kHeadDim, module = row < kQ ? 0 : row < kQ + kKv ? 1 : 2;
-        sum += low_delta(l, kLowQkv, kHiddenStride, module, row - (module == 0 ? 0 : kQ + (module - 1) * kKv));
+        const uint n_kv = kKvHeads * kHeadDim, module = row < kQ ? 0 : row < kQ + n_kv ? 1 : 2;
+        sum += low_delta(l, kLowQkv, module, row - (module == 0 ? 0 : kQ + (module - 1) * n_kv));
 #endif
         say(kQkvChannel + row, floatBitsToUint(sum), epoch);
     }
@@ -360,7 +362,7 @@ shared float own_x[kOwnRows];
 void add_to_x(uint l, const bool is_down, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
         own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(layer_words[l % 2][is_down ? kDownBias : kOBias], first + i);
-        IF_LORA(own_x[i] += low_delta(l, is_down ? kLowDown : kLowO, k, 0, first + i));
+        IF_LORA(own_x[i] += low_delta(l, is_down ? kLowDown : kLowO, 0, first + i));
         say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
     }
 }
@@ -369,8 +371,8 @@ float gated(uint l, uint first, uint i, uint half_count) {
     const uint64_t bias = layer_words[l % 2][kGateUpBias];
     float gate = row_sum(i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, first + i);
     float up = row_sum(half_count + i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, kFfn + first + i);
-    IF_LORA(gate += low_delta(l, kLowGateUp, kHiddenStride, 0, first + i));
-    IF_LORA(up += low_delta(l, kLowGateUp, kHiddenStride, 1, first + i));
+    IF_LORA(gate += low_delta(l, kLowGateUp, 0, first + i));
+    IF_LORA(up += low_delta(l, kLowGateUp, 1, first + i));
     return activate(gate, kSilu) * up;
 }
 

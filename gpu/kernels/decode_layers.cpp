@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
+constexpr uint32_t kThreadsLeast = 64;  // with adapters; each fetches one word of seven modules' 56
 constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a lane has of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
 constexpr uint32_t kTokensPerSplit = 320;
@@ -24,8 +25,11 @@ struct DecodeLaunch {
     uint64_t shared_bytes = 0;
 };
 
-// What is told of A x for one product at most, as kLowsMax in decode_lora.glsl.
-uint32_t lows_max(const DecodeLayersShape& shape, uint32_t threads) { return kDecodeRankMax * std::max(ceil_div(padded(shape.ffn) / 8, threads), 3u); }
+// Words that are told of A x for one product at most, as lows_max() in decode_lora.glsl.
+uint32_t lows_max(const DecodeLayersShape& shape, uint32_t threads) {
+    const auto parts = [&](uint32_t k) { return ceil_div(padded(k) / 8, threads); };
+    return kDecodeRankMax * std::max({3 * parts(shape.hidden), parts(shape.n_q_heads * shape.head_dim), parts(shape.ffn)});
+}
 
 uint64_t layer_bytes(const DecodeLayersShape& shape) {
     const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, kv = uint64_t{shape.n_kv_heads} * shape.head_dim;
@@ -48,9 +52,9 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
     launch.partials = most_rows + n_subgroups * kRowsApart;
     launch.own_rows = ceil_div(shape.hidden, launch.workgroups) + kRowsApart;
     const uint64_t attention_bytes = uint64_t{shape.head_dim} * 4 * 6 + n_subgroups * 8 + 8;
-    // And the addresses of two layers, sums of subgroups, a few words, and what adapters need.
-    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64 +
-                          2 * kLoraModules * sizeof(LoraModule) + lows_max(shape, launch.threads) * 4;
+    // And the addresses of two layers, sums of subgroups, and a few words.
+    launch.shared_bytes = launch.staged_words * uint64_t{16} + (uint64_t{launch.partials} + launch.own_rows) * 4 + attention_bytes + 2 * sizeof(DecodeLayer) + n_subgroups * 4 + 64;
+    if (shape.lora) launch.shared_bytes += 2 * kLoraModules * sizeof(LoraModule) + 3 * kDecodeRankMax * sizeof(float);
     return launch;
 }
 
@@ -58,7 +62,7 @@ DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& o
 
 uint64_t KernelSet::decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max) {
     const uint64_t q = uint64_t{shape.n_q_heads} * shape.head_dim, qkv = q + 2 * uint64_t{shape.n_kv_heads} * shape.head_dim;
-    return shape.hidden + qkv + q / 2 + padded(shape.ffn) / 2 + uint64_t{shape.n_q_heads} * n_splits_max * (shape.head_dim + 2) + 4 * uint64_t{lows_max(shape, kThreadsOnCpu)};
+    return shape.hidden + qkv + q / 2 + padded(shape.ffn) / 2 + uint64_t{shape.n_q_heads} * n_splits_max * (shape.head_dim + 2) + 4 * uint64_t{lows_max(shape, kThreadsLeast)};
 }
 
 bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
@@ -67,7 +71,7 @@ bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
     // Without being asked only where 16-bit activations are the rule, and where the driver tells how many multiprocessors there are.
     if (options_.decode == PersistentDecode::kAuto && (caps.is_cpu || !ladder_.has(shape.type))) return false;
     const DecodeLaunch launch = launch_of(caps, options_, shape);
-    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim <= kHeadDimMax && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 8 == 0 &&
+    return caps.int64_atomics && shape.head_dim % 8 == 0 && shape.head_dim <= kHeadDimMax && shape.hidden % kRowsApart == 0 && shape.ffn % 2 == 0 && launch.workgroups != 0 && (!shape.lora || launch.threads >= kThreadsLeast) && launch.threads % caps.subgroup_size == 0 && caps.subgroup_size % 8 == 0 &&
            launch.shared_bytes <= caps.shared_memory_bytes;
 }
 
@@ -94,7 +98,7 @@ void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, con
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
-                      {"decode_layers", layer_bytes(shape) * params.n_layers, 0});
+                      {shape.lora ? "decode_layers_lora" : "decode_layers", layer_bytes(shape) * params.n_layers, 0});
 }
 
 void KernelSet::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type) {

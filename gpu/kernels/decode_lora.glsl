@@ -2,17 +2,22 @@
 // all others while these are at the base product; each then adds B A x to its own rows. The row has one adapter at most, as it is (LoraLevel::kPlain).
 const uint kModuleWords = 8;  // of 64 bits, of a LoraModule
 shared uint64_t lora_words[2][kLoraModules * kModuleWords];  // of the current layer and the next
-const uint kLowParts = (kFfnStride / 8 + kThreads - 1) / kThreads;  // of a rank of down, whose input is the longest
-const uint kLowsMax = kDecodeRankMax * (kLowParts > 3 ? kLowParts : 3);
-shared float lows[kLowsMax];  // A x of the product's modules: [rank][part], one module behind the other
+shared float lows[3 * kDecodeRankMax];  // A x of the product's modules, one behind the other
 
-const uint kLowChannel = kPartialsChannel + kQHeads * kSplits * (kHeadDim + 2);  // of each product its own places
+// Parts of a rank: so many words of 16 bytes as there are threads.
+uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
+
+const uint kLowChannel = kPartialsChannel + kQHeads * kSplits * (kHeadDim + 2);
+// Words of the channel for each product, [rank][part], one module behind the other: as many as that with most can have (lows_max() in decode_layers.cpp).
+uint lows_max() {
+    return kDecodeRankMax * max(max(3 * low_parts(kHiddenStride), low_parts(kQStride)), low_parts(kFfnStride));
+}
 
 // Groups of modules that share the input of a product.
 const uint kLowQkv = 0, kLowO = 1, kLowGateUp = 2, kLowDown = 3;
 uint first_module(const uint group) { return group == kLowQkv ? kLoraQ : group == kLowO ? kLoraO : group == kLowGateUp ? kLoraGate : kLoraDown; }
 uint modules_of(const uint group) { return group == kLowQkv ? 3 : group == kLowGateUp ? 2 : 1; }
-uint low_place(const uint group) { return kLowChannel + group * kLowsMax; }
+uint low_place(const uint group) { return kLowChannel + group * lows_max(); }
 
 void fetch_lora(uint l, uint slot) {
     if (gl_LocalInvocationIndex >= kLoraModules * kModuleWords || l >= p.n_layers) return;
@@ -26,13 +31,13 @@ uint rank_of(uint l, uint module) { return uint(module_word(l, module, 2)); }
 float scale_of(uint l, uint module) { return uintBitsToFloat(uint(module_word(l, module, 2) >> 32)); }
 uint type_of(uint l, uint module) { return uint(module_word(l, module, 3)); }
 
-uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
-
-uint n_lows(uint l, const uint group, const uint k) {
+uint ranks_of(uint l, const uint group) {
     uint ranks = 0;
     [[unroll]] for (uint m = 0; m < modules_of(group); m++) ranks += rank_of(l, first_module(group) + m);
-    return ranks * low_parts(k);
+    return ranks;
 }
+
+uint n_lows(uint l, const uint group, const uint k) { return ranks_of(l, group) * low_parts(k); }
 
 // Words of A that this thread multiplies for the workgroup's first part: the second is of f32 alone. Asked for before the product's own, so that these are
 // not waited for.
@@ -82,12 +87,17 @@ void say_lows(uint l, const uint group, const uint k, uint epoch) {
 
 // Before the barrier behind the product.
 void hear_lows(uint l, const uint group, const uint k, uint epoch) {
-    const uint n = n_lows(l, group, k);
-    for (uint low = gl_LocalInvocationIndex; low < n; low += kThreads) lows[low] = uintBitsToFloat(hear(look(low_place(group) + low), low_place(group) + low, epoch));
+    const uint ranks = ranks_of(l, group), parts = low_parts(k);
+    for (uint r = gl_LocalInvocationIndex; r < ranks; r += kThreads) {
+        const uint place = low_place(group) + r * parts;
+        float sum = 0.0;
+        for (uint part = 0; part < parts; part++) sum += hear_float(place + part, epoch);
+        lows[r] = sum;
+    }
 }
 
 // What module number m of a group adds to its row n.
-float low_delta(uint l, const uint group, const uint k, uint m, uint n) {
+float low_delta(uint l, const uint group, uint m, uint n) {
     const uint module = first_module(group) + m, rank = rank_of(l, module), type = type_of(l, module);
     uint first = 0;
     [[unroll]] for (uint before = 0; before + 1 < modules_of(group); before++) first += before < m ? rank_of(l, first_module(group) + before) : 0;
@@ -97,9 +107,7 @@ float low_delta(uint l, const uint group, const uint k, uint m, uint n) {
         const Eight e = load8(b, r8, type);
         [[unroll]] for (uint i = 0; i < 8; i++) {
             const uint r = r8 * 8 + i;
-            float low = 0.0;
-            [[unroll]] for (uint part = 0; part < low_parts(k); part++) low += r < rank ? lows[(first + r) * low_parts(k) + part] : 0.0;
-            delta = fma(i < 4 ? e.lo[i % 4] : e.hi[i % 4], low, delta);
+            if (r < rank) delta = fma(i < 4 ? e.lo[i % 4] : e.hi[i % 4], lows[first + r], delta);
         }
     }
     return delta * scale_of(l, module);

@@ -73,7 +73,7 @@ struct LoraVectorOptions {
     uint32_t at_once = 0;     // units (one chunk of 8 weights for each lane) that a subgroup asks for before it uses them
 };
 
-// Whether a step of one row without adapters runs its layers in one dispatch: kAuto where that is known to pay.
+// Whether a step of one row runs its layers in one dispatch: kAuto where that is known to pay.
 enum class PersistentDecode : uint32_t { kAuto, kOff, kOn };
 
 // How attention of tiles of rows is computed: on KHR matrices with scores through shared memory, on NV matrices 2 of a whole workgroup, or on KHR matrices
@@ -248,7 +248,7 @@ class KernelSet {
     // Whether that is done on matrices, which adds what adapters add in another order.
     bool gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const;
 
-    // All layers of a step of one row without adapters: see decode_layers.comp. Workgroups wait for each other, so the first use on
+    // All layers of a step of one row: see decode_layers.comp. Workgroups wait for each other, so the first use on
     // a device is a trial (Executor::load), and params.given_up is to be read after each step.
     void decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape);
     // The same of what lies between the attentions of two layers: the first from o on, q, k and v of the second. attention_type: of the input.

@@ -285,7 +285,7 @@ class DecodeLayersLora : public DecodeLayers {
     std::vector<LayerModules> add_adapter() {
         const uint32_t h = c_.hidden, f = c_.ffn;
         const std::array<std::pair<uint32_t, uint32_t>, kLoraModules> sizes = {{{q_size(), h}, {kv_size(), h}, {kv_size(), h}, {h, q_size()}, {f, h}, {f, h}, {h, f}}};
-        const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {{{16, 5, 1, 8, 9, 64, 12}, {0, kDecodeRankMax, 8, 33, 0, 16, 64}}};
+        const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {{{16, 5, 0, 8, 9, 64, 12}, {kDecodeRankMax, kDecodeRankMax, kDecodeRankMax, 33, 0, 16, 1}}};
         std::vector<LayerModules> modules(kLayers);
         std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
         for (uint32_t l = 0; l < kLayers; l++) {
@@ -297,6 +297,7 @@ class DecodeLayersLora : public DecodeLayers {
         params_.lora_table = kept(table);
         params_.lora_slot_stride = kLayers * kLoraModules;
         shape_.lora = true;
+        EXPECT_TRUE(kernels_->can_decode_layers(shape_));
         return modules;
     }
 };
@@ -317,6 +318,24 @@ TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) {
     params_.step = state(kNoSlot);
     want_ = without;
     expect_right_step("a row without an adapter");
+}
+
+// A rank of inputs of more than 4,096 elements is made in parts, where workgroups have 512 threads.
+class DecodeLayersLoraLong : public DecodeLayersLora {
+  protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (device().capabilities().is_cpu) GTEST_SKIP() << "takes a GPU: " << device().capabilities().name;
+        DecodeLayersLora::SetUp();
+    }
+};
+
+TEST_P(DecodeLayersLoraLong, AddTheAdapterOfTheRow) {
+    const std::vector<LayerModules> modules = add_adapter();
+    want_ = expected(reference::to_doubles(x_first_), rope_table(), modules);
+    params_.step = state(1);
+    expect_right_step("first step");
+    expect_right_step("second step");
 }
 
 // The second step finds what the first one said in the channels.
@@ -476,6 +495,7 @@ TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
 // A software device compiles each for seconds: few, with rows of q that are and are not a multiple of 64.
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}, LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLora, ::testing::Values(LayersCase{64, 64, 5}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLoraLong, ::testing::Values(LayersCase{64, 64, 3, 0, 1, false, 4160, 2, 1, 8256}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
 INSTANTIATE_TEST_SUITE_P(
     Shapes, DecodeLayers,

@@ -81,8 +81,8 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     if (shape.extras && shape.lora == gpu::LoraLevel::kPlain) shape.lora = gpu::LoraLevel::kFull;
     const uint32_t rank_max = std::ranges::max(largest_ranks(batch, slot_lookup()));
     const bool decodes = decode_works && shape.row_bucket == 1 && !shape.extras && (shape.weight_set == 0 || merged->decode_table() != nullptr);
-    const bool is_base = shape.lora == gpu::LoraLevel::kNone, is_small = shape.lora == gpu::LoraLevel::kPlain && rank_max <= gpu::kDecodeRankMax && decodes_adapters;
-    shape.one_dispatch = decodes && (is_base || is_small) && n_context <= options.one_dispatch_context_max;
+    const bool is_base = shape.lora == gpu::LoraLevel::kNone;
+    shape.one_dispatch = decodes && decodes_level(shape.lora) && (is_base || rank_max <= gpu::kDecodeRankMax) && n_context <= options.one_dispatch_context_max;
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
@@ -163,7 +163,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             insert(with_rules);
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) shapes.insert(few_runs);
             if (expands_apart(shape, kLoraRankMax)) insert(expanded);
-            if (decode_layers && row_bucket == 1 && (lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters))) {
+            if (decode_layers && row_bucket == 1 && decodes_level(lora)) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {
                         shapes.insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .lora = lora, .rules = rules, .one_dispatch = true});

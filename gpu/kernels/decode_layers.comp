@@ -124,9 +124,8 @@ void say(uint place, uint value, uint epoch) {
                 gl_SemanticsRelaxed);
 }
 
-uint64_t look(uint place) {
-    return atomicLoad(ChannelRef(p.channels + place * 8).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-}
+uint64_t look_from(uint64_t word) { return atomicLoad(ChannelRef(word).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed); }
+uint64_t look(uint place) { return look_from(p.channels + place * 8); }
 
 // The word, which was looked at before, once it is of this epoch.
 uint hear(uint64_t word, uint place, uint epoch) {
@@ -152,7 +151,7 @@ const uint kHeardMax = kPairs * 2 > kAtOnce ? kPairs * 2 : kAtOnce;
 // of the first word and a constant.
 uint64_t look_at(const uint i, const uint per, const bool inside, uint64_t first, uint channel, uint run, uint last_run) {
     if (!inside) return look(channel + min(run + i / per * kThreads, last_run) * per + i % per);
-    return atomicLoad(ChannelRef(first + (i / per * kThreads * per + i % per) * 8).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    return look_from(first + (i / per * kThreads * per + i % per) * 8);
 }
 
 // This thread's n words, once all are of this epoch. While the first is missing nothing else is asked for, so those who still multiply keep the
@@ -385,6 +384,13 @@ void keep_act(uint l, uint first, uint half_count, uint epoch) {
     }
 }
 
+// The first loads of q, k and v, of the layer in this half of layer_words.
+void begin_qkv(uint half_idx) {
+    IF_LORA(fetch_a(half_idx, kLowQkv, kHiddenStride, first_low()));
+    begin_product(layer_words[half_idx][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
+    fetch_gamma(layer_words[half_idx][kInputNorm]);
+}
+
 void main() {
     StepRow row = step_row(p.step, 0).v;
     uint64_t table = p.block_tables + uint64_t(row.block_table) * 4;
@@ -424,9 +430,7 @@ void main() {
 #define N_LAYERS 1  // that the loop goes round; p.n_layers says whether there is a next one
 #else
 #define N_LAYERS p.n_layers
-    IF_LORA(fetch_a(0, kLowQkv, kHiddenStride, first_low()));
-    begin_product(layer_words[0][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
-    fetch_gamma(layer_words[0][kInputNorm]);
+    begin_qkv(0);
 #endif
     for (uint l = 0; l < N_LAYERS; l++) {
         uint first, rows;  // of the product that was done last
@@ -491,16 +495,13 @@ void main() {
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;
 #ifndef LORA
-        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
-        fetch_gamma(layer_words[next][kInputNorm]);
+        begin_qkv(next);
 #endif
         barrier();
         epoch++;
         if (speaks) add_to_x(l, true, first, rows, kFfnStride, kRowsApart, epoch);
 #ifdef LORA  // behind B, which would have to wait for the words of qkv
-        fetch_a(l + 1 < p.n_layers ? l + 1 : l, kLowQkv, kHiddenStride, first_low());
-        begin_product(layer_words[next][kQkvWeights], kQkv, kHiddenStride, kQkvTile, kQkvStepsAhead);
-        fetch_gamma(layer_words[next][kInputNorm]);
+        begin_qkv(next);
 #endif
     }
     for (uint i = gl_LocalInvocationIndex; first_x + i < end_x && speaks; i += kSpeakers) FloatRef(p.x + (first_x + i) * 4).v = own_x[i];

@@ -116,6 +116,29 @@ JsonDocument read_json(const std::filesystem::path& file) {
     return std::move(document).value();
 }
 
+// An adapter that is loaded, and what PEFT answers with it.
+struct GoldenAdapter {
+    std::string where;
+    uint32_t slot;
+    std::vector<GoldenPrompt> prompts;
+    std::vector<std::vector<float>> last_logits;  // of each prompt
+};
+
+void load_golden_adapters(Served& served, const std::string& model, std::vector<GoldenAdapter>& adapters) {
+    const auto answers = goldens_dir() / "expected/adapters" / model;
+    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
+        const std::string name = folder.path().filename();
+        const auto loaded = served.registry().load(name, folder.path());
+        ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
+        auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
+        ASSERT_TRUE(files.ok());
+        GoldenAdapter& adapter = adapters.emplace_back(model + "/" + name, served.slot_of(name), read_golden_prompts(answers / (name + ".json")));
+        for (size_t i = 0; i < adapter.prompts.size(); ++i) {
+            adapter.last_logits.push_back(golden_floats(*files, "prompt" + std::to_string(i) + ".last_logits"));
+        }
+    }
+}
+
 // All adapters of a model are loaded at once; each answers all prompts, alone and beside all others.
 void check_golden_adapters(const std::string& model, gpu::KernelPath path, double error_max) {
     const auto served = Served::load(goldens_dir() / "models" / model, false, 24, path);
@@ -128,28 +151,23 @@ void check_golden_adapters(const std::string& model, gpu::KernelPath path, doubl
     std::vector<Request> requests;
     std::vector<Expected> expected;
     double worst = 0;
-    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
-        const std::string name = folder.path().filename();
-        const auto loaded = served->registry().load(name, folder.path());
-        ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
-        const uint32_t slot = served->slot_of(name);
-        const auto answers = goldens_dir() / "expected/adapters" / model;
-        auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
-        ASSERT_TRUE(files.ok());
-        const auto prompts = read_golden_prompts(answers / (name + ".json"));
-        for (size_t i = 0; i < prompts.size(); ++i) {
-            const std::string where = model + "/" + name + " prompt " + std::to_string(i);
-            const auto reference = golden_floats(*files, "prompt" + std::to_string(i) + ".last_logits");
-            const auto logits = Runner(served->executor()).logits(prompts[i].ids, false, slot);
+    std::vector<GoldenAdapter> adapters;
+    ASSERT_NO_FATAL_FAILURE(load_golden_adapters(*served, model, adapters));
+    for (const GoldenAdapter& adapter : adapters) {
+        for (size_t i = 0; i < adapter.prompts.size(); ++i) {
+            const GoldenPrompt& prompt = adapter.prompts[i];
+            const std::string where = adapter.where + " prompt " + std::to_string(i);
+            const std::vector<float>& reference = adapter.last_logits[i];
+            const auto logits = Runner(served->executor()).logits(prompt.ids, false, adapter.slot);
             ASSERT_TRUE(logits.ok()) << logits.error().message;
             const double error = relative_error(logits->data(), reference.data(), reference.size());
             EXPECT_LE(error, error_max) << where;
             worst = std::max(worst, error);
             Request request;
-            request.prompt = prompts[i].ids;
-            request.slot = slot;
+            request.prompt = prompt.ids;
+            request.slot = adapter.slot;
             requests.push_back(std::move(request));
-            expected.push_back({where, prompts[i], reference});
+            expected.push_back({where, prompt, reference});
         }
     }
     ASSERT_GE(requests.size(), 3u);
@@ -201,24 +219,18 @@ TEST_P(GoldenAdapterOnDevice, OneRowInOneDispatchAgreesWithPeft) {
         return output.ok() ? output->n_dispatches : 0;
     };
     const uint32_t n_of_base = n_dispatches(kNoAdapterSlot);
-    uint32_t n_checked = 0, n_in_one = 0;
-    for (const auto& folder : std::filesystem::directory_iterator(goldens_dir() / "adapters" / model)) {
-        const std::string name = folder.path().filename();
-        const auto loaded = served->registry().load(name, folder.path());
-        ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
-        const auto answers = goldens_dir() / "expected/adapters" / model;
-        auto files = model::TensorFiles::map(answers / (name + ".safetensors"), ErrorCode::kIo);
-        ASSERT_TRUE(files.ok());
-        const auto prompts = read_golden_prompts(answers / (name + ".json"));
-        ASSERT_FALSE(prompts.empty());
-        const auto reference = golden_floats(*files, "prompt0.last_logits");
-        const auto logits = Runner(served->executor()).logits(prompts[0].ids, false, served->slot_of(name), 1);
+    std::vector<GoldenAdapter> adapters;
+    ASSERT_NO_FATAL_FAILURE(load_golden_adapters(*served, model, adapters));
+    EXPECT_FALSE(adapters.empty());
+    uint32_t n_in_one = 0;
+    for (const GoldenAdapter& adapter : adapters) {
+        ASSERT_FALSE(adapter.prompts.empty());
+        const std::vector<float>& reference = adapter.last_logits[0];
+        const auto logits = Runner(served->executor()).logits(adapter.prompts[0].ids, false, adapter.slot, 1);
         ASSERT_TRUE(logits.ok()) << logits.error().message;
-        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), type == gpu::ScalarType::kBf16 ? 5e-2 : kRelativeErrorMax16) << name;
-        ++n_checked;
-        n_in_one += n_dispatches(served->slot_of(name)) == n_of_base ? 1 : 0;
+        EXPECT_LE(relative_error(logits->data(), reference.data(), reference.size()), type == gpu::ScalarType::kBf16 ? 5e-2 : kRelativeErrorMax16) << adapter.where;
+        n_in_one += n_dispatches(adapter.slot) == n_of_base ? 1 : 0;
     }
-    EXPECT_GT(n_checked, 0u);
     const bool all_have_biases = model == "llama-tied";  // which go the other way
     EXPECT_EQ(n_in_one == 0, all_have_biases);
     EXPECT_TRUE(served->executor().decodes_in_one_dispatch()) << "a step gave up";

@@ -264,6 +264,16 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         expect_near(want, content<float>(got, want.size()).data(), 3e-3, largest, name);
     }
 
+    // What lies behind the first attention, of an input of ones; for its signs of giving up.
+    void step_behind() {
+        Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(std::vector<float>(q_size(), 1.0f));
+        DecodeLayersShape shape = shape_;
+        shape.n_splits = 1;
+        execute([&](Recorder& recorder) {
+            kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
+        });
+    }
+
     uint32_t gave_up() { return content<uint32_t>(given_up_, 1)[0]; }
     DecodeSync& sync() { return *reinterpret_cast<DecodeSync*>(sync_.mapped().data()); }
 
@@ -300,9 +310,11 @@ class DecodeLayersLora : public DecodeLayers {
         EXPECT_TRUE(kernels_->can_decode_layers(shape_));
         return modules;
     }
+
+    void expect_adapter_added();
 };
 
-TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) {
+void DecodeLayersLora::expect_adapter_added() {
     const std::vector<LayerModules> modules = add_adapter();
     const Vector without = want_;
     want_ = expected(reference::to_doubles(x_first_), rope_table(), modules);
@@ -320,6 +332,8 @@ TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) {
     expect_right_step("a row without an adapter");
 }
 
+TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) { expect_adapter_added(); }
+
 // A rank of inputs of more than 4,096 elements is made in parts, where workgroups have 512 threads.
 class DecodeLayersLoraLong : public DecodeLayersLora {
   protected:
@@ -330,13 +344,7 @@ class DecodeLayersLoraLong : public DecodeLayersLora {
     }
 };
 
-TEST_P(DecodeLayersLoraLong, AddTheAdapterOfTheRow) {
-    const std::vector<LayerModules> modules = add_adapter();
-    want_ = expected(reference::to_doubles(x_first_), rope_table(), modules);
-    params_.step = state(1);
-    expect_right_step("first step");
-    expect_right_step("second step");
-}
+TEST_P(DecodeLayersLoraLong, AddTheAdapterOfTheRow) { expect_adapter_added(); }
 
 // The second step finds what the first one said in the channels.
 TEST_P(DecodeLayers, EqualTheReferenceInEveryStep) {
@@ -419,12 +427,7 @@ TEST_P(DecodeBehind, DoesNotBeginBehindOneThatGaveUp) {
     const uint32_t epoch = sync().epoch;
     sync().given_up = 1;
     std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
-    Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(std::vector<float>(q_size(), 1.0f));
-    DecodeLayersShape shape = shape_;
-    shape.n_splits = 1;
-    execute([&](Recorder& recorder) {
-        kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
-    });
+    ASSERT_NO_FATAL_FAILURE(step_behind());
     EXPECT_EQ(gave_up(), 1u);
     EXPECT_EQ(sync().epoch, epoch);
     EXPECT_EQ(content<float>(x_, c_.hidden), x_first_);
@@ -470,12 +473,7 @@ TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUp) {
 
 TEST_P(DecodeParts, OfAnEpochThatWasUsedAreGivenUpBetweenAttentions) {
     std::ranges::fill(sync().taken, sync().epoch + 1);
-    Buffer y = poisoned(n_qkv() * sizeof(float)), given = input(std::vector<float>(q_size(), 1.0f));
-    DecodeLayersShape shape = shape_;
-    shape.n_splits = 1;
-    execute([&](Recorder& recorder) {
-        kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
-    });
+    ASSERT_NO_FATAL_FAILURE(step_behind());
     EXPECT_EQ(gave_up(), 1u);
     EXPECT_EQ(sync().given_up, 1u);
 }

@@ -347,10 +347,6 @@ void keep_qkv(uint l, uint first, uint rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
         const uint row = first + i;
         float sum = row_sum(i, most_rows(kQkv), kHiddenStride, kQkvTile) + bias_of(layer_words[l % 2][kQkvBias], row);
-#ifdef LORA
-        const uint n_kv = kKvHeads * kHeadDim, module = row < kQ ? 0 : row < kQ + n_kv ? 1 : 2;
-        sum += low_delta(l, kLowQkv, module, row - (module == 0 ? 0 : kQ + (module - 1) * n_kv));
-#endif
         say(kQkvChannel + row, floatBitsToUint(sum), epoch);
     }
 }
@@ -361,7 +357,6 @@ shared float own_x[kOwnRows];
 void add_to_x(uint l, const bool is_down, uint first, uint rows, const uint k, const uint tile_rows, uint epoch) {
     for (uint i = gl_LocalInvocationIndex; i < rows; i += kSpeakers) {
         own_x[i] += row_sum(i, most_rows(kHidden), k, tile_rows) + bias_of(layer_words[l % 2][is_down ? kDownBias : kOBias], first + i);
-        IF_LORA(own_x[i] += low_delta(l, is_down ? kLowDown : kLowO, 0, first + i));
         say(kXChannel + first + i, floatBitsToUint(own_x[i]), epoch);
     }
 }
@@ -370,8 +365,6 @@ float gated(uint l, uint first, uint i, uint half_count) {
     const uint64_t bias = layer_words[l % 2][kGateUpBias];
     float gate = row_sum(i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, first + i);
     float up = row_sum(half_count + i, most_gate_up_rows(), kHiddenStride, kRowsApart) + bias_of(bias, kFfn + first + i);
-    IF_LORA(gate += low_delta(l, kLowGateUp, 0, first + i));
-    IF_LORA(up += low_delta(l, kLowGateUp, 1, first + i));
     return activate(gate, kSilu) * up;
 }
 
@@ -448,7 +441,7 @@ void main() {
         IF_LORA(fetch_lora(l + 1, row.adapter_slot));
         IF_LORA(say_lows(l, kLowQkv, kHiddenStride, epoch));
         multiply(most_rows(kQkv), kHiddenStride, kQkvTile, kQkvStepsAhead);
-        IF_LORA(hear_lows(l, kLowQkv, kHiddenStride, epoch));
+        IF_LORA(add_adapter(l, kLowQkv, most_rows(kQkv), kHiddenStride, kQkvTile, epoch));
         first = row0, rows = n_rows;
         Tile tile = fetch_first_tile(l, row, table, own_part);
         barrier();
@@ -467,7 +460,7 @@ void main() {
 #endif
         IF_LORA(say_lows(l, kLowO, kQStride, epoch));
         multiply(most_rows(kHidden), kQStride, kOTile, kOStepsAhead);
-        IF_LORA(hear_lows(l, kLowO, kQStride, epoch));
+        IF_LORA(add_adapter(l, kLowO, most_rows(kHidden), kQStride, kOTile, epoch));
         first = row0, rows = n_rows;
         barrier();
         // First what others wait for: begin_gate_up() waits itself until its addresses are translated.
@@ -479,7 +472,7 @@ void main() {
         stage_norm(false, epoch, true);
         IF_LORA(say_lows(l, kLowGateUp, kHiddenStride, epoch));
         multiply(most_gate_up_rows(), kHiddenStride, kRowsApart, kFfnStepsAhead);
-        IF_LORA(hear_lows(l, kLowGateUp, kHiddenStride, epoch));
+        IF_LORA(add_adapter(l, kLowGateUp, most_gate_up_rows(), kHiddenStride, kRowsApart, epoch));
         first = row0, rows = half_rows;
         barrier();
         if (speaks) keep_act(l, first, rows, epoch);
@@ -490,7 +483,7 @@ void main() {
         load_ahead(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsFirst, kFfnStepsAhead);
         IF_LORA(say_lows(l, kLowDown, kFfnStride, epoch));
         multiply(most_rows(kHidden), kFfnStride, kRowsApart, kFfnStepsAhead);
-        IF_LORA(hear_lows(l, kLowDown, kFfnStride, epoch));
+        IF_LORA(add_adapter(l, kLowDown, most_rows(kHidden), kFfnStride, kRowsApart, epoch));
         first = row0, rows = n_rows;
         // Behind the last layer the same addresses again, for nothing.
         uint next = l + 1 < p.n_layers ? 1 - now : now;

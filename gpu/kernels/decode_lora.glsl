@@ -2,22 +2,23 @@
 // all others while these are at the base product; each then adds B A x to its own rows. The row has one adapter at most, as it is (LoraLevel::kPlain).
 const uint kModuleWords = 8;  // of 64 bits, of a LoraModule
 shared uint64_t lora_words[2][kLoraModules * kModuleWords];  // of the current layer and the next
-shared float lows[3 * kDecodeRankMax];  // A x of the product's modules, one behind the other
+shared vec4 lows[3 * kDecodeRankMax / 4];  // A x of the product's modules, kDecodeRankMax for each, zeros behind a module's rank
 
 // Parts of a rank: so many words of 16 bytes as there are threads.
 uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
+const uint kHiddenParts = (kHiddenStride / 8 + kThreads - 1) / kThreads, kQParts = (kQStride / 8 + kThreads - 1) / kThreads,
+           kFfnParts = (kFfnStride / 8 + kThreads - 1) / kThreads;
+const uint kOtherParts = kQParts > kFfnParts ? kQParts : kFfnParts, kPartsMax = kHiddenParts > kOtherParts ? kHiddenParts : kOtherParts;
 
-const uint kLowChannel = kPartialsChannel + kQHeads * kSplits * (kHeadDim + 2);
 // Words of the channel for each product, [rank][part], one module behind the other: as many as that with most can have (lows_max() in decode_layers.cpp).
-uint lows_max() {
-    return kDecodeRankMax * max(max(3 * low_parts(kHiddenStride), low_parts(kQStride)), low_parts(kFfnStride));
-}
+const uint kLowWordsMax = kDecodeRankMax * (3 * kHiddenParts > kOtherParts ? 3 * kHiddenParts : kOtherParts);
+const uint kLowChannel = kPartialsChannel + kQHeads * kSplits * (kHeadDim + 2);
 
 // Groups of modules that share the input of a product.
 const uint kLowQkv = 0, kLowO = 1, kLowGateUp = 2, kLowDown = 3;
 uint first_module(const uint group) { return group == kLowQkv ? kLoraQ : group == kLowO ? kLoraO : group == kLowGateUp ? kLoraGate : kLoraDown; }
 uint modules_of(const uint group) { return group == kLowQkv ? 3 : group == kLowGateUp ? 2 : 1; }
-uint low_place(const uint group) { return kLowChannel + group * lows_max(); }
+uint low_place(const uint group) { return kLowChannel + group * kLowWordsMax; }
 
 void fetch_lora(uint l, uint slot) {
     if (gl_LocalInvocationIndex >= kLoraModules * kModuleWords || l >= p.n_layers) return;
@@ -85,30 +86,70 @@ void say_lows(uint l, const uint group, const uint k, uint epoch) {
     }
 }
 
-// Before the barrier behind the product.
-void hear_lows(uint l, const uint group, const uint k, uint epoch) {
-    const uint ranks = ranks_of(l, group), parts = low_parts(k);
-    for (uint r = gl_LocalInvocationIndex; r < ranks; r += kThreads) {
-        const uint place = low_place(group) + r * parts;
+// ---- B A x, a thread for each row of the product ----
+
+// Words of 16 bytes of a row of B that a thread asks for at once. More, or before A x is heard, is slower: a layer's instructions hardly fit the
+// multiprocessor's cache (docs/PERFORMANCE.md).
+const uint kBAtOnce = 2;
+
+// sum + the row's words from `word` on times A x; behind the last one comes that once more, with zeros.
+float add_b(uint64_t at, uint n_words, uint word, uint first_low, const uint type, float sum) {
+    uvec4 words[kBAtOnce];
+    [[unroll]] for (uint w = 0; w < kBAtOnce; w++) words[w] = Words(at + min(word + w, n_words - 1) * 16).v;
+    [[unroll]] for (uint w = 0; w < kBAtOnce; w++) {
+        const uint low = first_low + (word + w) * (type == 0 ? 1 : 2);
+        const bool is_there = word + w < n_words;
+        if (type == 0) {
+            sum += dot(uintBitsToFloat(words[w]), is_there ? lows[low] : vec4(0.0));
+        } else {
+            sum = dot8(unpack8(words[w], type), Eight(is_there ? lows[low] : vec4(0.0), is_there ? lows[low + 1] : vec4(0.0)), sum);
+        }
+    }
+    return sum;
+}
+
+// What the adapter adds to row i of the workgroup's.
+float row_delta(uint l, const uint group, uint i) {
+    uint n = row0 + i, index = 0;  // of the module's rows, and which one of the group
+    if (group == kLowQkv) {
+        const uint n_kv = kKvHeads * kHeadDim;
+        index = n < kQ ? 0 : n < kQ + n_kv ? 1 : 2;
+        n -= index == 0 ? 0 : kQ + (index - 1) * n_kv;
+    }
+    if (group == kLowGateUp) {
+        index = i < half_rows ? 0 : 1;
+        n = min(n - index * half_rows, kFfn - 1);
+    }
+    const uint module = first_module(group) + index, type = type_of(l, module);
+    const uint n_words = (rank_of(l, module) + 7) / 8 * (type == 0 ? 2 : 1), first_low = index * kDecodeRankMax / 4;
+    const uint64_t at = module_word(l, module, 1) + uint64_t(n) * (n_words * 16);
+    float sum = 0.0;
+    for (uint word = 0; word < n_words; word += kBAtOnce) {
+        if (type == 0) sum = add_b(at, n_words, word, first_low, 0, sum);
+        else if (type == 1) sum = add_b(at, n_words, word, first_low, 1, sum);
+        else sum = add_b(at, n_words, word, first_low, 2, sum);
+    }
+    return sum * scale_of(l, module);
+}
+
+void hear_lows(uint l, const uint group, const uint parts, uint epoch) {
+    for (uint i = gl_LocalInvocationIndex; i < modules_of(group) * kDecodeRankMax; i += kThreads) {
+        const uint index = i / kDecodeRankMax, r = i % kDecodeRankMax;
+        uint place = low_place(group) + r * parts;
+        [[unroll]] for (uint m = 0; m + 1 < modules_of(group); m++) place += m < index ? rank_of(l, first_module(group) + m) * parts : 0;
         float sum = 0.0;
-        for (uint part = 0; part < parts; part++) sum += hear_float(place + part, epoch);
-        lows[r] = sum;
+        if (r < rank_of(l, first_module(group) + index)) {
+            uint64_t words[kPartsMax];
+            [[unroll]] for (uint part = 0; part < parts; part++) words[part] = look(place + part);
+            [[unroll]] for (uint part = 0; part < parts; part++) sum += uintBitsToFloat(hear(words[part], place + part, epoch));
+        }
+        lows[i / 4][i % 4] = sum;
     }
 }
 
-// What module number m of a group adds to its row n.
-float low_delta(uint l, const uint group, uint m, uint n) {
-    const uint module = first_module(group) + m, rank = rank_of(l, module), type = type_of(l, module);
-    uint first = 0;
-    [[unroll]] for (uint before = 0; before + 1 < modules_of(group); before++) first += before < m ? rank_of(l, first_module(group) + before) : 0;
-    const uint64_t b = module_word(l, module, 1) + uint64_t(n) * ((rank + 7) / 8 * 8 * bytes_of(type));
-    float delta = 0.0;
-    for (uint r8 = 0; r8 * 8 < rank; r8++) {
-        const Eight e = load8(b, r8, type);
-        [[unroll]] for (uint i = 0; i < 8; i++) {
-            const uint r = r8 * 8 + i;
-            if (r < rank) delta = fma(i < 4 ? e.lo[i % 4] : e.hi[i % 4], lows[first + r], delta);
-        }
-    }
-    return delta * scale_of(l, module);
+// Adds B A x to the sums of the product, which is done; a barrier must follow. most, tile_rows: as in multiply().
+void add_adapter(uint l, const uint group, const uint most, const uint k, const uint tile_rows, uint epoch) {
+    hear_lows(l, group, low_parts(k), epoch);
+    barrier();
+    for (uint i = gl_LocalInvocationIndex; i < n_rows; i += kThreads) partials[first_part(i, most, k, tile_rows)] += row_delta(l, group, i);
 }

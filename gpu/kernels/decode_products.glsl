@@ -173,16 +173,21 @@ void multiply(const uint most, const uint k, const uint tile_rows, const uint st
     keep_sums(acc, step_now != 0, tile_now, tile_rows);
 }
 
+// Where the first part of a row's sum lies; the others follow it a tile apart.
+uint first_part(uint row, const uint most, const uint k, const uint tile_rows) {
+    const uint per = steps_of_subgroup(most, k, tile_rows), tile = row / tile_rows;
+    return (tile + tile * steps_of(k) / per) * tile_rows + row % tile_rows;
+}
+
 // After a barrier behind multiply().
 float row_sum(uint row, const uint most, const uint k, const uint tile_rows) {
     const uint per = steps_of_subgroup(most, k, tile_rows);
     const uint most_parts = (steps_of(k) + per - 2) / per + 1;  // of a tile
-    uint tile = row / tile_rows;
-    uint first = tile * steps_of(k) / per;
-    uint last = ((tile + 1) * steps_of(k) - 1) / per;
+    const uint tile = row / tile_rows, n_parts = ((tile + 1) * steps_of(k) - 1) / per - tile * steps_of(k) / per + 1;
+    const uint first = first_part(row, most, k, tile_rows);
     float sum = 0.0;
     [[unroll]] for (uint i = 0; i < most_parts; i++) {
-        if (first + i <= last) sum += partials[(tile + first + i) * tile_rows + row % tile_rows];
+        if (i < n_parts) sum += partials[first + i * tile_rows];
     }
     return sum;
 }

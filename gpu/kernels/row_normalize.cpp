@@ -8,11 +8,13 @@ namespace lorad::gpu {
 
 void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
                               uint32_t rows, uint32_t row_threads) {
-    // The norms in one subgroup, which has nobody to join, while that lasts; softmax is bound by the rate of exponentials.
-    const uint32_t columns = operation == RowOperation::kSoftmax ? 8 : 32;
+    // RMS norm in one subgroup, which has nobody to join, while that lasts; softmax is bound by the rate of exponentials, layer norm by its sums.
+    const uint32_t columns = operation == RowOperation::kRmsNorm ? 32 : 8;
     uint32_t size = threads(threads_for(ceil_div(params.n_columns, columns), 32, 1024), 32);
     if (row_threads != 0) size = within_limit(device_.capabilities(), std::bit_floor(row_threads));
-    const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation)});
+    const uint32_t lanes = device_.capabilities().subgroup_size;
+    size = std::max(size, lanes);
+    const Kernel* k = kernel("row_normalize", {size, static_cast<uint32_t>(type), params.n_columns, static_cast<uint32_t>(operation), lanes}, lanes);
     if (k == nullptr) return;
     const char* const names[] = {"softmax", "layer_norm", "rms_norm_rows"};
     recorder.dispatch(*k, params, rows, 1, 1,

@@ -3,6 +3,8 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <random>
 
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
@@ -15,6 +17,22 @@ namespace {
 // Of the trial of DecodeLayers: both ways round the inputs of products to the weights' type, but add in another order.
 constexpr uint32_t kTrialTokens = 3;
 constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
+
+// The trial's adapter: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
+constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialRank8 = gpu::round_up(kTrialRank, 8);
+static_assert(kTrialRank <= gpu::kDecodeRankMax);
+
+// n numbers of the 16-bit type from 2^exponent to twice that, of either sign; zero where `is_zero` says so.
+std::vector<uint16_t> random_16(size_t n, gpu::ScalarType type, int exponent, std::minstd_rand& random, const std::function<bool(size_t)>& is_zero) {
+    const bool is_bf16 = type == gpu::ScalarType::kBf16;
+    const uint32_t n_mantissa = is_bf16 ? 7 : 10, biased = static_cast<uint32_t>(exponent + (is_bf16 ? 127 : 15));
+    std::vector<uint16_t> values(n);
+    for (size_t i = 0; i < n; ++i) {
+        const auto bits = static_cast<uint32_t>(random() >> 8);
+        if (!is_zero(i)) values[i] = static_cast<uint16_t>((bits & 0x8000) | biased << n_mantissa | (bits & ((1u << n_mantissa) - 1)));
+    }
+    return values;
+}
 
 }  // namespace
 
@@ -43,15 +61,34 @@ Status Executor::Impl::redo_in_flight() {
     return ok_status();
 }
 
+// In kTrialSlot until clear_trial_slot(), for which the matrices must live.
+Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
+    const gpu::ScalarType type = weights.layers.front().qkv.type;
+    const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
+    const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
+    std::minstd_rand random(1);
+    // So that A x is about as large as an element of x, and what is added a few hundredths of that.
+    const auto a = random_16(size_t{kTrialRank} * k_max, type, -std::ilogb(std::sqrt(static_cast<double>(config.hidden_size))), random, [](size_t) { return false; });
+    const auto b = random_16(size_t{n_max} * kTrialRank8, type, -7, random, [](size_t i) { return i % kTrialRank8 >= kTrialRank; });
+    const uint64_t a_bytes = gpu::round_up(kTrialRank * k_max * 2, 256);
+    TRY_ASSIGN(gpu::Buffer matrices, device.create_buffer(a_bytes + b.size() * sizeof(uint16_t), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
+    TRY(device.uploader().upload(matrices, 0, std::as_bytes(std::span(a))));
+    TRY(device.uploader().upload(matrices, a_bytes, std::as_bytes(std::span(b))));
+    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = kTrialRank, .scale = 1.0f, .weight_type = static_cast<uint32_t>(type)};
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * kLinearModules, module)}));
+    return matrices;
+}
+
+Status Executor::Impl::clear_trial_slot() { return lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}); }
+
 // A token in the first block of the cache.
-Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
+Status Executor::Impl::trial_step(uint32_t position, OneRow way, uint32_t adapter_slot) {
     StepBatch batch;
     const BlockId block{0};
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
-    batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, kNoAdapterSlot), true);
+    batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, adapter_slot), true);
     StepShape shape = shape_of(batch);
-    shape.one_dispatch = way == OneRow::kOneDispatch || way == OneRow::kWithAdapter;
-    if (way == OneRow::kWithAdapter) shape.lora = gpu::LoraLevel::kPlain;  // as if the row had one
+    shape.one_dispatch = way == OneRow::kOneDispatch;
     shape.apart = way == OneRow::kApart;
     if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
     shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
@@ -59,15 +96,15 @@ Status Executor::Impl::trial_step(uint32_t position, OneRow way) {
     return device.compute_queue().wait(value);
 }
 
-Result<std::vector<float>> Executor::Impl::trial_logits(OneRow way) {
-    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, way));
+Result<std::vector<float>> Executor::Impl::trial_logits(OneRow way, uint32_t adapter_slot) {
+    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, way, adapter_slot));
     const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
     return std::vector<float>(logits, logits + config.vocab_size);
 }
 
 Result<double> Executor::Impl::trial_ms(OneRow way) {
     const auto start = std::chrono::steady_clock::now();
-    TRY(trial_step(kTrialTokens - 1, way));
+    TRY(trial_step(kTrialTokens - 1, way, kNoAdapterSlot));
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -97,11 +134,11 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 }
 
 // What is wrong with the logits of a step computed this way; empty where nothing is.
-Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const float> want) {
-    TRY_ASSIGN(const std::vector<float> got, trial_logits(way));
-    const char* what = way == OneRow::kOneDispatch  ? "all layers in one dispatch"
-                       : way == OneRow::kWithAdapter ? "all layers in one dispatch, with adapters"
-                                                     : "what lies between attentions in one";
+Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot) {
+    TRY_ASSIGN(const std::vector<float> got, trial_logits(way, adapter_slot));
+    const char* what = way == OneRow::kApart            ? "what lies between attentions in one"
+                       : adapter_slot == kNoAdapterSlot ? "all layers in one dispatch"
+                                                        : "all layers in one dispatch, with an adapter";
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
     double error = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -114,18 +151,28 @@ Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const floa
     return format("{}: relative error {:.1e}", what, error / largest);
 }
 
+// The same with an adapter. As adapters differ, so may their kernels' faults: this shows those of a device or driver alone.
+Result<std::string> Executor::Impl::trial_fault_with_adapter() {
+    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
+    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kTrialSlot));
+    TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kTrialSlot));
+    TRY(clear_trial_slot());
+    TRY(device.uploader().finish());
+    return why;
+}
+
 // Before the first request, with the model's own weights: right, and faster than the separate dispatches? With attention apart no time is taken: it
 // has the same products in fewer dispatches than they.
 Status Executor::Impl::try_decode_layers() {
     if (!decode_layers) return ok_status();
-    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate));
-    TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want));
+    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kNoAdapterSlot));
+    TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kNoAdapterSlot));
     if (why.empty() && options.n_positions_max > options.one_dispatch_context_max) {
-        TRY_ASSIGN(why, trial_fault(OneRow::kApart, want));
+        TRY_ASSIGN(why, trial_fault(OneRow::kApart, want, kNoAdapterSlot));
     }
     decode_works = why.empty();
     if (decode_works && decodes_adapters) {
-        TRY_ASSIGN(why, trial_fault(OneRow::kWithAdapter, want));
+        TRY_ASSIGN(why, trial_fault_with_adapter());
         decodes_adapters = why.empty();
         if (!decodes_adapters) log_warn("kernels: decode_layers on {} fails its trial ({}); rows with adapters use separate dispatches", device.capabilities().name, why);
         decode_works = !decode_layers->given_up();

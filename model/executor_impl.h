@@ -153,10 +153,13 @@ struct Executor::Impl {
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
     // How the layers of a step of one row are computed.
-    enum class OneRow { kSeparate, kOneDispatch, kApart, kWithAdapter };
-    Status trial_step(uint32_t position, OneRow way);
-    Result<std::vector<float>> trial_logits(OneRow way);
-    Result<std::string> trial_fault(OneRow way, std::span<const float> want);
+    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    Result<gpu::Buffer> put_trial_adapter();
+    Status clear_trial_slot();
+    Status trial_step(uint32_t position, OneRow way, uint32_t adapter_slot);
+    Result<std::vector<float>> trial_logits(OneRow way, uint32_t adapter_slot);
+    Result<std::string> trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot);
+    Result<std::string> trial_fault_with_adapter();
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;
     };

@@ -493,7 +493,7 @@ void main() {
         barrier();
         epoch++;
         if (speaks) add_to_x(l, true, first, rows, kFfnStride, kRowsApart, epoch);
-#ifdef LORA  // behind B, which would have to wait for the words of qkv
+#ifdef LORA  // where this kernel was measured; before what is said, as without adapters, it was not
         begin_qkv(next);
 #endif
     }

@@ -2,7 +2,7 @@
 // all others while these are at the base product; each then adds B A x to its own rows. The row has one adapter at most, as it is (LoraLevel::kPlain).
 const uint kModuleWords = 8;  // of 64 bits, of a LoraModule
 shared uint64_t lora_words[2][kLoraModules * kModuleWords];  // of the current layer and the next
-shared vec4 lows[3 * kDecodeRankMax / 4];  // A x of the product's modules, kDecodeRankMax for each, zeros behind a module's rank
+shared vec4 lows[3 * kDecodeRankMax / 4];  // A x of the product's modules, kDecodeRankMax (a multiple of 16) for each, zeros behind a module's rank
 
 // Parts of a rank: so many words of 16 bytes as there are threads.
 uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
@@ -88,22 +88,17 @@ void say_lows(uint l, const uint group, const uint k, uint epoch) {
 
 // ---- B A x, a thread for each row of the product ----
 
-// Words of 16 bytes of a row of B that a thread asks for at once. More, or before A x is heard, is slower: a layer's instructions hardly fit the
-// multiprocessor's cache (docs/PERFORMANCE.md).
+// Words of 16 bytes of a row of B that a thread asks for at once. More, or before A x is heard, makes the program longer, and slower (docs/PERFORMANCE.md).
 const uint kBAtOnce = 2;
 
-// sum + the row's words from `word` on times A x; behind the last one comes that once more, with zeros.
-float add_b(uint64_t at, uint n_words, uint word, uint first_low, const uint type, float sum) {
+// sum + the row's words from `word` on times the fours of A x from `four` on. Behind an odd number of words comes the last one once more: there A x is zero.
+float add_b(uint64_t at, uint n_words, uint word, uint four, const uint type, float sum) {
     uvec4 words[kBAtOnce];
     [[unroll]] for (uint w = 0; w < kBAtOnce; w++) words[w] = Words(at + min(word + w, n_words - 1) * 16).v;
     [[unroll]] for (uint w = 0; w < kBAtOnce; w++) {
-        const uint low = first_low + (word + w) * (type == 0 ? 1 : 2);
-        const bool is_there = word + w < n_words;
-        if (type == 0) {
-            sum += dot(uintBitsToFloat(words[w]), is_there ? lows[low] : vec4(0.0));
-        } else {
-            sum = dot8(unpack8(words[w], type), Eight(is_there ? lows[low] : vec4(0.0), is_there ? lows[low + 1] : vec4(0.0)), sum);
-        }
+        const uint first = four + (word + w) * (type == 0 ? 1 : 2);
+        if (type == 0) sum += dot(uintBitsToFloat(words[w]), lows[first]);
+        else sum = dot8(unpack8(words[w], type), Eight(lows[first], lows[first + 1]), sum);
     }
     return sum;
 }
@@ -121,13 +116,13 @@ float row_delta(uint l, const uint group, uint i) {
         n = min(n - index * half_rows, kFfn - 1);
     }
     const uint module = first_module(group) + index, type = type_of(l, module);
-    const uint n_words = (rank_of(l, module) + 7) / 8 * (type == 0 ? 2 : 1), first_low = index * kDecodeRankMax / 4;
+    const uint n_words = (rank_of(l, module) + 7) / 8 * (type == 0 ? 2 : 1), four = index * kDecodeRankMax / 4;
     const uint64_t at = module_word(l, module, 1) + uint64_t(n) * (n_words * 16);
     float sum = 0.0;
     for (uint word = 0; word < n_words; word += kBAtOnce) {
-        if (type == 0) sum = add_b(at, n_words, word, first_low, 0, sum);
-        else if (type == 1) sum = add_b(at, n_words, word, first_low, 1, sum);
-        else sum = add_b(at, n_words, word, first_low, 2, sum);
+        if (type == 0) sum = add_b(at, n_words, word, four, 0, sum);
+        else if (type == 1) sum = add_b(at, n_words, word, four, 1, sum);
+        else sum = add_b(at, n_words, word, four, 2, sum);
     }
     return sum * scale_of(l, module);
 }

@@ -293,7 +293,7 @@ class KernelSet {
     void lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
                      const LoraVectorOptions& options = {});
     // Softmax, layer norm or RMS norm of each row, one type in and out. Moves the rows in and out. row_threads, to compare: a power of
-    // two of threads for a row; 0: what is best for the size.
+    // two of threads for a row, a subgroup at least; 0: what is best for the size.
     void row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type, uint32_t rows,
                        uint32_t row_threads = 0);
     // Reads memory and keeps nothing: the ceiling that benchmarks divide by. loads: 16-byte words of a thread in flight.

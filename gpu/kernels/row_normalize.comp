@@ -134,7 +134,9 @@ struct Moments {
 
 // Of both together: squares about the common mean are those about each own one and, for each column, the square of the difference.
 Moments joined(Moments a, Moments b) {
-    const float n = a.n + b.n, off = b.mean - a.mean, share = n == 0.0 ? 0.0 : b.n / n;
+    if (a.n == 0.0) return b;
+    if (b.n == 0.0) return a;
+    const float n = a.n + b.n, off = b.mean - a.mean, share = b.n / n;
     return Moments(n, fma(off, share, a.mean), fma(off * off, a.n * share, a.squares + b.squares));
 }
 

@@ -300,7 +300,7 @@ class DecodeLayersLora : public DecodeLayers {
         std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
         for (uint32_t l = 0; l < kLayers; l++) {
             for (uint32_t m = 0; m < kLoraModules; m++) {
-                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], reference::kTypes[(l + m) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
+                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], reference::kTypes[(l + m + c_.position) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
                 table[(kLayers + l) * kLoraModules + m] = modules[l][m].entry();
             }
         }

@@ -226,11 +226,12 @@ INSTANTIATE_TEST_SUITE_P(
                       NormalizeCase{RowOperation::kLayerNorm, 1024, 64, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kLayerNorm, 1024, 3, Type::kF16, 2.0f},
                       NormalizeCase{RowOperation::kLayerNorm, 39, 4, Type::kF32, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 1024, 64, Type::kF32, 2.0f},
                       NormalizeCase{RowOperation::kRmsNorm, 1024, 3, Type::kF16, 2.0f}, NormalizeCase{RowOperation::kRmsNorm, 70, 5, Type::kBf16, 2.0f},
-                      // One subgroup of 8 and many; rows that end within a thread's first or second four columns, or subgroups before the last.
+                      // One subgroup, of 8 threads or what the device has, and many; rows that end within a thread's first or second four columns, or subgroups before the last.
                       NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF16, 4.0f, 8}, NormalizeCase{RowOperation::kSoftmax, 1024, 4, Type::kF32, 4.0f, 128},
                       NormalizeCase{RowOperation::kSoftmax, 523, 3, Type::kF16, 8.0f, 256}, NormalizeCase{RowOperation::kSoftmax, 518, 3, Type::kBf16, 8.0f, 16},
                       NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 1024, 4, Type::kF16, 2.0f, 8},
-                      NormalizeCase{RowOperation::kLayerNorm, 523, 3, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 61, 3, Type::kF16, 2.0f, 64},
+                      NormalizeCase{RowOperation::kLayerNorm, 523, 3, Type::kF32, 2.0f, 256}, NormalizeCase{RowOperation::kLayerNorm, 3001, 2, Type::kBf16, 2.0f},
+                      NormalizeCase{RowOperation::kLayerNorm, 61, 3, Type::kF16, 2.0f, 64},
                       NormalizeCase{RowOperation::kRmsNorm, 1024, 4, Type::kF16, 2.0f, 64}, NormalizeCase{RowOperation::kRmsNorm, 519, 3, Type::kF16, 2.0f, 128},
                       NormalizeCase{RowOperation::kRmsNorm, 9, 3, Type::kF32, 2.0f, 8}));
 

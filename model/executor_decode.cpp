@@ -3,9 +3,9 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <random>
 
+#include "gpu/kernels/self_test.h"
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
 #include "proto/base/format.h"
@@ -21,18 +21,6 @@ constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
 // The trial's adapter: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
 constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialRank8 = gpu::round_up(kTrialRank, 8);
 static_assert(kTrialRank <= gpu::kDecodeRankMax);
-
-// n numbers of the 16-bit type from 2^exponent to twice that, of either sign; zero where `is_zero` says so.
-std::vector<uint16_t> random_16(size_t n, gpu::ScalarType type, int exponent, std::minstd_rand& random, const std::function<bool(size_t)>& is_zero) {
-    const bool is_bf16 = type == gpu::ScalarType::kBf16;
-    const uint32_t n_mantissa = is_bf16 ? 7 : 10, biased = static_cast<uint32_t>(exponent + (is_bf16 ? 127 : 15));
-    std::vector<uint16_t> values(n);
-    for (size_t i = 0; i < n; ++i) {
-        const auto bits = static_cast<uint32_t>(random() >> 8);
-        if (!is_zero(i)) values[i] = static_cast<uint16_t>((bits & 0x8000) | biased << n_mantissa | (bits & ((1u << n_mantissa) - 1)));
-    }
-    return values;
-}
 
 }  // namespace
 
@@ -61,25 +49,27 @@ Status Executor::Impl::redo_in_flight() {
     return ok_status();
 }
 
-// In kTrialSlot until clear_trial_slot(), for which the matrices must live.
+// In kTrialSlot, for which the matrices must live.
 Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
     const gpu::ScalarType type = weights.layers.front().qkv.type;
     const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
-    std::minstd_rand random(1);
-    // So that A x is about as large as an element of x, and what is added a few hundredths of that.
-    const auto a = random_16(size_t{kTrialRank} * k_max, type, -std::ilogb(std::sqrt(static_cast<double>(config.hidden_size))), random, [](size_t) { return false; });
-    const auto b = random_16(size_t{n_max} * kTrialRank8, type, -7, random, [](size_t i) { return i % kTrialRank8 >= kTrialRank; });
-    const uint64_t a_bytes = gpu::round_up(kTrialRank * k_max * 2, 256);
-    TRY_ASSIGN(gpu::Buffer matrices, device.create_buffer(a_bytes + b.size() * sizeof(uint16_t), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
-    TRY(device.uploader().upload(matrices, 0, std::as_bytes(std::span(a))));
-    TRY(device.uploader().upload(matrices, a_bytes, std::as_bytes(std::span(b))));
-    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = kTrialRank, .scale = 1.0f, .weight_type = static_cast<uint32_t>(type)};
+    const uint32_t element = gpu::bytes_of(type), a_bytes = gpu::round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
+    std::vector<std::byte> both(a_bytes + size_t{n_max} * b_row_bytes);
+    std::mt19937 random(25);
+    gpu::self_test::fill_random(both, type, random);
+    for (size_t end = a_bytes + b_row_bytes; end <= both.size(); end += b_row_bytes) {
+        const size_t n_padding = (kTrialRank8 - kTrialRank) * element;
+        std::fill_n(both.begin() + static_cast<ptrdiff_t>(end - n_padding), n_padding, std::byte{0});
+    }
+    TRY_ASSIGN(gpu::Buffer matrices, device.create_buffer(both.size(), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
+    TRY(device.uploader().upload(matrices, 0, both));
+    // B A x is some 4 sqrt(hidden) times an element of x, and so a tenth of it.
+    const float scale = 0.025f / std::sqrt(static_cast<float>(config.hidden_size));
+    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = kTrialRank, .scale = scale, .weight_type = static_cast<uint32_t>(type)};
     TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * kLinearModules, module)}));
     return matrices;
 }
-
-Status Executor::Impl::clear_trial_slot() { return lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}); }
 
 // A token in the first block of the cache.
 Status Executor::Impl::trial_step(uint32_t position, OneRow way, uint32_t adapter_slot) {
@@ -156,7 +146,7 @@ Result<std::string> Executor::Impl::trial_fault_with_adapter() {
     TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
     TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kTrialSlot));
     TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kTrialSlot));
-    TRY(clear_trial_slot());
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
     TRY(device.uploader().finish());
     return why;
 }

@@ -155,7 +155,6 @@ struct Executor::Impl {
     // How the layers of a step of one row are computed.
     enum class OneRow { kSeparate, kOneDispatch, kApart };
     Result<gpu::Buffer> put_trial_adapter();
-    Status clear_trial_slot();
     Status trial_step(uint32_t position, OneRow way, uint32_t adapter_slot);
     Result<std::vector<float>> trial_logits(OneRow way, uint32_t adapter_slot);
     Result<std::string> trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot);

@@ -18,15 +18,15 @@ constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a l
 constexpr uint32_t kTokensPerSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
-static_assert(kDecodeRankMax % 16 == 0);  // decode_lora.glsl takes two words of eight ranks at once
 static_assert(kPollsMax < 1u << 31);  // the shaders take its highest bit for a zero that compilers do not know
+static_assert(kDecodeRankMax % 16 == 0);  // decode_lora.glsl takes two words of eight ranks at once
 
 struct DecodeLaunch {
     uint32_t threads = 0, workgroups = 0, staged_words = 0, partials = 0, own_rows = 0;
     uint64_t shared_bytes = 0;
 };
 
-// Words that are told of A x for one product at most, as kLowWordsMax in decode_lora.glsl.
+// Words that are told of A x for one product at most, as lows_max() in decode_lora.glsl.
 uint32_t lows_max(const DecodeLayersShape& shape, uint32_t threads) {
     const auto parts = [&](uint32_t k) { return ceil_div(padded(k) / 8, threads); };
     return kDecodeRankMax * std::max({3 * parts(shape.hidden), parts(shape.n_q_heads * shape.head_dim), parts(shape.ffn)});

@@ -6,19 +6,19 @@ shared vec4 lows[3 * kDecodeRankMax / 4];  // A x of the product's modules, kDec
 
 // Parts of a rank: so many words of 16 bytes as there are threads.
 uint low_parts(const uint k) { return (k / 8 + kThreads - 1) / kThreads; }
-const uint kHiddenParts = (kHiddenStride / 8 + kThreads - 1) / kThreads, kQParts = (kQStride / 8 + kThreads - 1) / kThreads,
-           kFfnParts = (kFfnStride / 8 + kThreads - 1) / kThreads;
-const uint kOtherParts = kQParts > kFfnParts ? kQParts : kFfnParts, kPartsMax = kHiddenParts > kOtherParts ? kHiddenParts : kOtherParts;
+const uint kPartsMax = (kStaged + kThreads - 1) / kThreads;
 
 // Words of the channel for each product, [rank][part], one module behind the other: as many as that with most can have (lows_max() in decode_layers.cpp).
-const uint kLowWordsMax = kDecodeRankMax * (3 * kHiddenParts > kOtherParts ? 3 * kHiddenParts : kOtherParts);
+uint lows_max() {
+    return kDecodeRankMax * max(max(3 * low_parts(kHiddenStride), low_parts(kQStride)), low_parts(kFfnStride));
+}
 const uint kLowChannel = kPartialsChannel + kQHeads * kSplits * (kHeadDim + 2);
 
 // Groups of modules that share the input of a product.
 const uint kLowQkv = 0, kLowO = 1, kLowGateUp = 2, kLowDown = 3;
 uint first_module(const uint group) { return group == kLowQkv ? kLoraQ : group == kLowO ? kLoraO : group == kLowGateUp ? kLoraGate : kLoraDown; }
 uint modules_of(const uint group) { return group == kLowQkv ? 3 : group == kLowGateUp ? 2 : 1; }
-uint low_place(const uint group) { return kLowChannel + group * kLowWordsMax; }
+uint low_place(const uint group) { return kLowChannel + group * lows_max(); }
 
 void fetch_lora(uint l, uint slot) {
     if (gl_LocalInvocationIndex >= kLoraModules * kModuleWords || l >= p.n_layers) return;

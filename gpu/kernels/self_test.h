@@ -1,4 +1,5 @@
-// What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to gpu/kernels.
+// What the tests of kernels at start-up share: random data, running a recording, how far results are off. Internal to gpu/kernels, but for
+// fill_random, which model/executor_decode.cpp takes for its trial.
 #pragma once
 
 #include <cstddef>

@@ -107,6 +107,7 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     TRY_ASSIGN(auto devices, probe_physical_devices(impl->instance->vk()));
     TRY_ASSIGN(const size_t index, choose_device(candidates_of(devices), options.device_index));
     impl->physical = std::move(devices[index]);
+    impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.workgroups_of_gpu;
     impl->cache_path = options.pipeline_cache;
     TRY(create_logical_device(*impl, options.kernel_statistics));
     impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);

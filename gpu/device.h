@@ -19,6 +19,7 @@ struct DeviceCapabilities {
     std::string driver;       // driver name and version, as text
     std::string api_version;  // "1.4.312"
     bool is_cpu = false;      // lavapipe and the like
+    bool small_workgroups = false;  // few threads for a workgroup, no work shared out to fill the device: is_cpu, unless DeviceOptions says otherwise
     uint64_t device_local_bytes = 0;
     uint64_t device_local_free_bytes = 0;  // VK_EXT_memory_budget where present, else device_local_bytes
     uint64_t max_allocation_bytes = 0;  // the largest buffer that create_buffer can make
@@ -26,6 +27,7 @@ struct DeviceCapabilities {
     uint32_t subgroup_size_min = 0, subgroup_size_max = 0;
     uint32_t shared_memory_bytes = 0;
     uint32_t max_workgroup_invocations = 0;
+    uint32_t max_workgroup_subgroups = 0;  // where a kernel asks for a subgroup size
     uint32_t max_push_constant_bytes = 0;
     uint32_t n_compute_units_hint = 0;  // multiprocessors where the driver tells, else 0
     bool has_transfer_queue = false;
@@ -56,6 +58,7 @@ struct DeviceOptions {
     int device_index = -1;         // -1: the best usable device; else this one or an error
     bool validation = false;       // core + synchronisation validation; every message is counted and logged
     std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
+    bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
     bool kernel_statistics = false;  // each kernel that is made says in the log what the driver tells of it: registers, spills
 };
 

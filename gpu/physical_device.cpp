@@ -83,6 +83,7 @@ void read_properties(PhysicalDevice& device) {
     caps.subgroup_size = v11.subgroupSize;
     caps.subgroup_size_min = v13.minSubgroupSize;
     caps.subgroup_size_max = v13.maxSubgroupSize;
+    caps.max_workgroup_subgroups = v13.maxComputeWorkgroupSubgroups;
     if (has_sm) caps.n_compute_units_hint = sm.shaderSMCount;
     if (has_amd) caps.n_compute_units_hint = amd.activeComputeUnitCount;
 

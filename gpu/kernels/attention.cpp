@@ -62,7 +62,7 @@ struct RegistersTile {
 
 uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
     const DeviceCapabilities& caps = device_.capabilities();
-    if (options_.batch_invariant || caps.is_cpu || rows == 0) return 1;
+    if (options_.batch_invariant || caps.small_workgroups || rows == 0) return 1;
     uint32_t units = multiprocessors(caps);
     // Rounded down: a second round of workgroups costs more than the first one's idle places.
     uint32_t to_fill = units * 2 / (rows * n_kv_heads);
@@ -71,14 +71,14 @@ uint32_t KernelSet::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, ui
 
 uint32_t KernelSet::plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const {
     const DeviceCapabilities& caps = device_.capabilities();
-    if (options_.batch_invariant || caps.is_cpu || n_tiles == 0) return 1;
+    if (options_.batch_invariant || caps.small_workgroups || n_tiles == 0) return 1;
     const uint32_t units = multiprocessors(caps);
     const uint32_t to_fill = units * 2 / (n_tiles * n_q_heads);
     return std::max(std::min({to_fill, kTileSplitsMax, max_context / kTileTokensPerSplit}), 1u);
 }
 
 uint32_t KernelSet::attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const {
-    if (options_.batch_invariant || device_.capabilities().is_cpu || row_bucket == 0) return 1;
+    if (options_.batch_invariant || device_.capabilities().small_workgroups || row_bucket == 0) return 1;
     return std::max(plan_attention_splits(row_bucket, n_kv_heads, max_context), std::min(kTilePartialRows / row_bucket, kTileSplitsMax));
 }
 
@@ -110,7 +110,7 @@ void KernelSet::attention_by_heads(Recorder& recorder, const AttentionParams& pa
     const DeviceCapabilities& caps = device_.capabilities();
     // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
     // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
-    uint32_t units = caps.is_cpu ? 1 : std::max(caps.n_compute_units_hint, 1u);
+    uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);
     bool few = !options_.batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
     uint32_t heads = options_.attention_heads != 0 ? options_.attention_heads : few ? 1 : heads_per_workgroup(group);
     uint32_t lanes = shape.head_dim / 4;
@@ -122,7 +122,7 @@ void KernelSet::attention_by_heads(Recorder& recorder, const AttentionParams& pa
 
     const Kernel* k = kernel(options_.kv_type == KvType::kInt8 ? "attention_kv8" : "attention",
                              {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
-                              slots, caps.is_cpu ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0});
+                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }

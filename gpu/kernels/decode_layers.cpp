@@ -39,7 +39,8 @@ uint64_t layer_bytes(const DecodeLayersShape& shape) {
 
 DecodeLaunch launch_of(const DeviceCapabilities& caps, const KernelSetOptions& options, const DecodeLayersShape& shape) {
     DecodeLaunch launch;
-    launch.threads = workgroup_size(caps, kThreadsOnGpu, kThreadsOnCpu);
+    // A software device runs subgroups one after the other from barrier to barrier, so none may wait for another's words.
+    launch.threads = caps.is_cpu ? kThreadsOnCpu : within_limit(caps, kThreadsOnGpu);
     launch.workgroups = options.decode_workgroups != 0 ? options.decode_workgroups : caps.n_compute_units_hint;
     // Each says something in every product: see decode_layers.comp.
     const uint32_t q_size = shape.n_q_heads * shape.head_dim, n_qkv = q_size + 2 * shape.n_kv_heads * shape.head_dim;

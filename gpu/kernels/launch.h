@@ -1,6 +1,7 @@
 // Shared by the launchers of gpu/kernels, and by the tests and benchmarks of these; nobody else includes it.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -23,13 +24,14 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
 
 // So many threads of a workgroup, halved until the device takes them.
 inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
-    const uint32_t limit = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
+    const uint32_t invocations = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
+    const uint32_t limit = caps.max_workgroup_subgroups != 0 ? std::min(invocations, caps.max_workgroup_subgroups * caps.subgroup_size) : invocations;
     while (threads > limit) threads /= 2;
     return threads;
 }
 
-inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, uint32_t on_cpu) {
-    return caps.is_cpu ? on_cpu : within_limit(caps, on_gpu);
+inline uint32_t workgroup_size(const DeviceCapabilities& caps, uint32_t on_gpu, uint32_t small) {
+    return caps.small_workgroups ? small : within_limit(caps, on_gpu);
 }
 
 // What the driver tells, or a guess.

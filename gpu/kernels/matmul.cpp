@@ -45,7 +45,7 @@ MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type
     plan.rows = rows;
     plan.weight_type = weight_type;
     plan.act_type = act_type(weight_type);
-    if (caps.is_cpu) {
+    if (caps.small_workgroups) {
         plan.variant = MatmulVariant::kLanes;
         plan.row_tile = std::min(rows, kLanesMaxRows);
         set_splits(plan, k, 1);

@@ -8,8 +8,9 @@ namespace lorad::gpu {
 
 void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
                               uint32_t rows, uint32_t row_threads) {
-    // RMS norm in one subgroup, which has nobody to join, while that lasts; softmax is bound by the rate of exponentials, layer norm by its sums.
-    const uint32_t columns = operation == RowOperation::kRmsNorm ? 32 : 8;
+    // More threads read sooner and join later: what was fastest for rows of 1,024 (docs/PERFORMANCE.md, "Single operations").
+    const bool is_wide = operation == RowOperation::kSoftmax || (operation == RowOperation::kLayerNorm && type == ScalarType::kF32);
+    const uint32_t columns = is_wide ? 8 : 16;
     uint32_t size = threads(threads_for(ceil_div(params.n_columns, columns), 32, 1024), 32);
     if (row_threads != 0) size = within_limit(device_.capabilities(), std::bit_floor(row_threads));
     const uint32_t lanes = device_.capabilities().subgroup_size;

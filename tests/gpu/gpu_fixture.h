@@ -16,6 +16,7 @@
 #include "gpu/device.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
+#include "tests/support/test_device.h"
 
 namespace lorad::gpu::testing {
 
@@ -29,16 +30,7 @@ class DeviceEnvironment : public ::testing::Environment {
 
     // Made at first use. Without a device the tests cannot say anything, so that is a failure, never a skip.
     Device& device() {
-        if (!device_) {
-            DeviceOptions options;
-            options.validation = true;
-            auto device = Device::create(options);
-            if (!device.ok()) {
-                std::fprintf(stderr, "GPU tests need a Vulkan device: %s\n", device.error().message.c_str());
-                std::abort();
-            }
-            device_ = std::move(device).value();
-        }
+        if (!device_) device_ = lorad::testing::make_test_device();
         return *device_;
     }
 

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #ifdef __SANITIZE_THREAD__
 // lavapipe's compiler seems to hold more locks at once than the deadlock detector can count; races are still found.
@@ -26,15 +27,23 @@ class SilentValidation : public ::testing::Environment {
 
 }  // namespace
 
-gpu::Device& test_device() {
-    if (!g_device) {
-        auto device = gpu::Device::create({.validation = true});
-        if (!device.ok()) {
-            std::fprintf(stderr, "no device for tests: %s\n", device.error().message.c_str());
-            std::abort();
-        }
-        g_device = std::move(device).value().release();
+std::unique_ptr<gpu::Device> make_test_device() {
+    const char* const subgroups = std::getenv("LORAD_TEST_SUBGROUPS");
+    auto device = gpu::Device::create({.validation = true, .workgroups_of_gpu = subgroups != nullptr});
+    if (!device.ok()) {
+        std::fprintf(stderr, "tests need a Vulkan device: %s\n", device.error().message.c_str());
+        std::abort();
     }
+    const gpu::DeviceCapabilities& caps = (*device)->capabilities();
+    if (subgroups != nullptr && caps.is_cpu && std::to_string(caps.subgroup_size) != subgroups) {
+        std::fprintf(stderr, "these tests are for subgroups of %s, %s has %u\n", subgroups, caps.name.c_str(), caps.subgroup_size);
+        std::abort();
+    }
+    return std::move(device).value();
+}
+
+gpu::Device& test_device() {
+    if (!g_device) g_device = make_test_device().release();
     return *g_device;
 }
 

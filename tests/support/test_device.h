@@ -1,9 +1,15 @@
 // The device that tests run on: one per process, with validation on.
 #pragma once
 
+#include <memory>
+
 #include "gpu/device.h"
 
 namespace lorad::testing {
+
+// A device with validation on. With LORAD_TEST_SUBGROUPS=N its workgroups are as large as on a GPU, and a software device that has not subgroups of N
+// aborts: tests/CMakeLists.txt sets it beside what makes lavapipe take another width. Aborts if there is no device.
+std::unique_ptr<gpu::Device> make_test_device();
 
 // Made on first use and never destroyed. Aborts with the reason if there is none: a machine without any Vulkan device
 // (lavapipe at least) cannot run these tests. When the program ends, a test environment fails if validation said anything.

@@ -37,7 +37,7 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.shape.apart = step.is_one_recording = false;
+        step.shape.one_dispatch = step.shape.lora_of_type = step.shape.apart = step.is_one_recording = false;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
@@ -78,7 +78,8 @@ Status Executor::Impl::trial_step(uint32_t position, OneRow way, uint32_t adapte
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
     batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, adapter_slot), true);
     StepShape shape = shape_of(batch);
-    shape.one_dispatch = way == OneRow::kOneDispatch;
+    shape.lora_of_type = way == OneRow::kOneDispatchOfType;
+    shape.one_dispatch = way == OneRow::kOneDispatch || shape.lora_of_type;
     shape.apart = way == OneRow::kApart;
     if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
     shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
@@ -127,6 +128,7 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot) {
     TRY_ASSIGN(const std::vector<float> got, trial_logits(way, adapter_slot));
     const char* what = way == OneRow::kApart            ? "what lies between attentions in one"
+                       : way == OneRow::kOneDispatchOfType ? "all layers in one dispatch, with an adapter of the weights' type"
                        : adapter_slot == kNoAdapterSlot ? "all layers in one dispatch"
                                                         : "all layers in one dispatch, with an adapter";
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
@@ -146,6 +148,9 @@ Result<std::string> Executor::Impl::trial_fault_with_adapter() {
     TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
     TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kTrialSlot));
     TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kTrialSlot));
+    if (why.empty()) {
+        TRY_ASSIGN(why, trial_fault(OneRow::kOneDispatchOfType, want, kTrialSlot));
+    }
     TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
     TRY(device.uploader().finish());
     return why;

@@ -153,7 +153,7 @@ struct Executor::Impl {
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
     // How the layers of a step of one row are computed.
-    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    enum class OneRow { kSeparate, kOneDispatch, kOneDispatchOfType, kApart };
     Result<gpu::Buffer> put_trial_adapter();
     Status trial_step(uint32_t position, OneRow way, uint32_t adapter_slot);
     Result<std::vector<float>> trial_logits(OneRow way, uint32_t adapter_slot);

@@ -86,6 +86,7 @@ Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
         CHECK(from.rank <= kLoraRankMax && (from.rank == 0 || (from.a != 0 && from.b != 0)));
         entries[i] = {from.a, from.b, from.rank, from.scale, from.weight_type, 0, from.gain, from.bias, {}};
         traits.is_plain = traits.is_plain && from.gain == 0 && from.bias == 0;
+        if (from.rank > 0) traits.types |= 1u << from.weight_type;
         uint32_t& rank = traits.ranks[kGroupOf[i % kLinearModules]];
         rank = std::max(rank, from.rank);
     }

@@ -76,6 +76,7 @@ struct AdapterView {
 struct SlotTraits {
     std::array<uint32_t, 4> ranks{};  // largest over all layers of the groups q k v, o, gate up, down
     bool is_plain = true;             // no module has a gain or a bias
+    uint32_t types = 0;               // of the modules' matrices: 1 << LoraModuleView::weight_type
     bool has_extras = false;
 };
 

@@ -212,6 +212,12 @@ std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& 
     return largest;
 }
 
+uint32_t types_of_adapters(const StepBatch& batch, const SlotLookup& slots) {
+    uint32_t types = 0;
+    for (const LoraUse& use : batch.lora_uses()) types |= slots(use.slot).types;
+    return types;
+}
+
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) { return ListPlaces(batch, StepLayout(shape)).end; }
 
 void write_step_state(const StepBatch& batch, const StepShape& shape, const SlotLookup& slots, uint32_t readback_begin,

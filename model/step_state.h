@@ -22,6 +22,8 @@ bool has_extras(const StepBatch& batch, const SlotLookup& slots);
 
 // Largest of all the batch's adapters, as SlotTraits::ranks: of the groups q k v, o, gate up, down.
 std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots);
+// Of all of them, as SlotTraits::types.
+uint32_t types_of_adapters(const StepBatch& batch, const SlotLookup& slots);
 
 // Rows in runs of fewer than kTileRowsMin neighbours, and the tiles of at most so many rows that write_step_state makes of the longer ones.
 struct RowRuns {

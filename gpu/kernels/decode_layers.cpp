@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
+constexpr uint32_t kLoraTypes = 3;      // as kAnyType in decode_layers.comp
 constexpr uint32_t kThreadsLeast = 64;  // with adapters; each fetches one word of seven modules' 56
 constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a lane has of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
@@ -96,7 +97,9 @@ const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_h
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
-    const Kernel* k = shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, {}) : decode_kernel("decode_layers", "decode_layers_homes", shape, {});
+    const uint32_t lora_type = shape.lora_of_type ? static_cast<uint32_t>(shape.type) : kLoraTypes;
+    const Kernel* k = shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, std::array{lora_type})
+                                 : decode_kernel("decode_layers", "decode_layers_homes", shape, {});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,

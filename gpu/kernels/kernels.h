@@ -147,6 +147,7 @@ struct DecodeLayersShape {
     uint32_t hidden = 0, n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0, ffn = 0;
     uint32_t n_splits = 1;  // as in AttentionShape; of decode_behind: of the attention before it, which are not joined yet
     bool lora = false;      // the row has an adapter of at most kDecodeRankMax ranks; not for decode_behind
+    bool lora_of_type = false;  // whose matrices are all of the weights' type: a shorter program, which is faster
 };
 
 // Several threads may record at once, each into its own Recorder.

@@ -139,13 +139,14 @@ struct OneRowSteps {
 };
 
 // Two steps in flight, each fed the token of the one before on the device; slot 1 has an adapter.
-OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step) {
+OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step, gpu::PersistentDecode decode = gpu::PersistentDecode::kOn,
+                          reference::Type adapter_type = reference::Type::kF32) {
     ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
-    options.decode = gpu::PersistentDecode::kOn;
+    options.decode = decode;
     options.decode_fault_step = fault_step;
     options.one_dispatch_context_max = one_dispatch_context_max;
     const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
-    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5);
+    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5, false, adapter_type);
     OneRowSteps steps;
     const BlockId block{0};
     const auto submit = [&](uint32_t position) {
@@ -169,14 +170,27 @@ OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint
     return steps;
 }
 
+double error(const OneRowSteps& got, const OneRowSteps& want) {
+    double largest = 0;
+    for (size_t i = 0; i < want.logits.size(); ++i) {
+        largest = std::max(largest, relative_error(got.logits[i].data(), want.logits[i].data(), want.logits[i].size()));
+    }
+    return largest;
+}
+
+// One of them is the weights' type, whose adapters have a program of their own.
+TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
+    for (const reference::Type type : reference::kTypes) {
+        const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff, type);
+        const OneRowSteps got = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, type);
+        EXPECT_TRUE(got.still_one_dispatch);
+        EXPECT_FALSE(want.still_one_dispatch);
+        EXPECT_EQ(got.tokens, want.tokens) << static_cast<int>(type);
+        EXPECT_LE(error(got, want), kRelativeErrorMax16Bit) << static_cast<int>(type);
+    }
+}
+
 TEST(OneDispatch, StepsInFlightAreComputedAgainWhenWorkgroupsGiveUp) {
-    const auto error = [](const OneRowSteps& got, const OneRowSteps& want) {
-        double largest = 0;
-        for (size_t i = 0; i < want.logits.size(); ++i) {
-            largest = std::max(largest, relative_error(got.logits[i].data(), want.logits[i].data(), want.logits[i].size()));
-        }
-        return largest;
-    };
     const OneRowSteps base = one_row_steps(kNoAdapterSlot, kOneDispatchContextMax, 0), with_adapter = one_row_steps(1, kOneDispatchContextMax, 0);
     EXPECT_TRUE(base.still_one_dispatch);
     EXPECT_TRUE(with_adapter.still_one_dispatch);

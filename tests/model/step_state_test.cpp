@@ -16,7 +16,7 @@ T at(const std::vector<std::byte>& bytes, uint64_t offset) {
 }
 
 const SlotTraits& traits_of(uint32_t slot) {
-    static const SlotTraits three{.ranks = {16, 0, 0, 12}}, gained{.ranks = {5, 4, 0, 12}, .is_plain = false},
+    static const SlotTraits three{.ranks = {16, 0, 0, 12}, .types = 2}, gained{.ranks = {5, 4, 0, 12}, .is_plain = false, .types = 5},
         extended{.ranks = {5, 4, 0, 12}, .has_extras = true}, other{.ranks = {5, 4, 0, 12}};
     return slot == 3 ? three : slot == 6 ? gained : slot == 7 ? extended : other;
 }
@@ -30,6 +30,18 @@ TEST(StepShape, BucketsHoldWhatTheyAreAskedFor) {
         ASSERT_EQ(bucket_for(bucket_for(n)), bucket_for(n));
         ASSERT_LE(bucket_for(n), n + n / 2 + 1);
     }
+}
+
+TEST(StepState, TheTypesOfAdaptersAreThoseOfAllRows) {
+    const std::vector<BlockId> block = {0};
+    const std::vector<TokenId> token = {1};
+    StepBatch batch;
+    batch.add_rows(token, 0, block, kNoAdapterSlot);
+    EXPECT_EQ(types_of_adapters(batch, kSlots), 0u);
+    batch.add_rows(token, 0, block, 3);
+    EXPECT_EQ(types_of_adapters(batch, kSlots), 2u);
+    batch.add_rows(token, 0, block, 6);
+    EXPECT_EQ(types_of_adapters(batch, kSlots), 7u);
 }
 
 TEST(StepState, WritesRowsWhereTheirKvGoes) {

@@ -7,7 +7,7 @@
 
 namespace lorad::model {
 
-gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora, bool lora_of_type) {
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora, uint32_t lora_type) {
     return {.type = weights.layers.front().qkv.type,
             .hidden = config.hidden_size,
             .n_q_heads = config.n_heads,
@@ -17,7 +17,7 @@ gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const Mode
             .ffn = config.intermediate_size,
             .n_splits = n_splits,
             .lora = lora,
-            .lora_of_type = lora_of_type};
+            .lora_type = lora_type};
 }
 
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {

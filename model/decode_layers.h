@@ -14,7 +14,7 @@
 namespace lorad::model {
 
 // The model's layers in the kernel's terms.
-gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora = false, bool lora_of_type = false);
+gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
 // Whether this device's kernels can run them: also asks that every layer's matrices have the same type.
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 

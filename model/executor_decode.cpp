@@ -37,7 +37,8 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.shape.lora_of_type = step.shape.apart = step.is_one_recording = false;
+        step.shape.one_dispatch = step.shape.apart = step.is_one_recording = false;
+        step.shape.lora_type = gpu::kAnyLoraType;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
@@ -50,8 +51,7 @@ Status Executor::Impl::redo_in_flight() {
 }
 
 // In kTrialSlot, for which the matrices must live.
-Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
-    const gpu::ScalarType type = weights.layers.front().qkv.type;
+Result<gpu::Buffer> Executor::Impl::put_trial_adapter(gpu::ScalarType type) {
     const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
     const uint32_t element = gpu::bytes_of(type), a_bytes = gpu::round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
@@ -72,30 +72,30 @@ Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
 }
 
 // A token in the first block of the cache.
-Status Executor::Impl::trial_step(uint32_t position, OneRow way, uint32_t adapter_slot) {
+Status Executor::Impl::trial_step(uint32_t position, const Trial& trial) {
     StepBatch batch;
     const BlockId block{0};
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
-    batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, adapter_slot), true);
+    batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, trial.adapter_slot), true);
     StepShape shape = shape_of(batch);
-    shape.lora_of_type = way == OneRow::kOneDispatchOfType;
-    shape.one_dispatch = way == OneRow::kOneDispatch || shape.lora_of_type;
-    shape.apart = way == OneRow::kApart;
+    shape.one_dispatch = trial.way == OneRow::kOneDispatch;
+    shape.lora_type = trial.lora_type;
+    shape.apart = trial.way == OneRow::kApart;
     if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
     shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }
 
-Result<std::vector<float>> Executor::Impl::trial_logits(OneRow way, uint32_t adapter_slot) {
-    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, way, adapter_slot));
+Result<std::vector<float>> Executor::Impl::trial_logits(const Trial& trial) {
+    for (uint32_t position = 0; position < kTrialTokens; ++position) TRY(trial_step(position, trial));
     const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
     return std::vector<float>(logits, logits + config.vocab_size);
 }
 
 Result<double> Executor::Impl::trial_ms(OneRow way) {
     const auto start = std::chrono::steady_clock::now();
-    TRY(trial_step(kTrialTokens - 1, way, kNoAdapterSlot));
+    TRY(trial_step(kTrialTokens - 1, {.way = way}));
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -125,12 +125,11 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 }
 
 // What is wrong with the logits of a step computed this way; empty where nothing is.
-Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot) {
-    TRY_ASSIGN(const std::vector<float> got, trial_logits(way, adapter_slot));
-    const char* what = way == OneRow::kApart            ? "what lies between attentions in one"
-                       : way == OneRow::kOneDispatchOfType ? "all layers in one dispatch, with an adapter of the weights' type"
-                       : adapter_slot == kNoAdapterSlot ? "all layers in one dispatch"
-                                                        : "all layers in one dispatch, with an adapter";
+Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<const float> want) {
+    TRY_ASSIGN(const std::vector<float> got, trial_logits(trial));
+    std::string what = trial.way == OneRow::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
+    constexpr std::array kPrograms = {"f32", "f16", "bf16", "any type"};  // by Trial::lora_type
+    if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", kPrograms[trial.lora_type]);
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
     double error = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -143,16 +142,20 @@ Result<std::string> Executor::Impl::trial_fault(OneRow way, std::span<const floa
     return format("{}: relative error {:.1e}", what, error / largest);
 }
 
-// The same with an adapter. As adapters differ, so may their kernels' faults: this shows those of a device or driver alone.
+// The same with an adapter of each type that has a program of its own, by that and by the one for any types. As adapters differ, so may their kernels'
+// faults: this shows those of a device or driver alone.
 Result<std::string> Executor::Impl::trial_fault_with_adapter() {
-    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
-    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kTrialSlot));
-    TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kTrialSlot));
-    if (why.empty()) {
-        TRY_ASSIGN(why, trial_fault(OneRow::kOneDispatchOfType, want, kTrialSlot));
+    std::string why;
+    for (const uint32_t type : decode_lora_types()) {
+        TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(static_cast<gpu::ScalarType>(type)));
+        TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
+        for (const uint32_t program : {type, gpu::kAnyLoraType}) {
+            if (!why.empty()) break;
+            TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
+        }
+        TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
+        TRY(device.uploader().finish());
     }
-    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
-    TRY(device.uploader().finish());
     return why;
 }
 
@@ -160,10 +163,10 @@ Result<std::string> Executor::Impl::trial_fault_with_adapter() {
 // has the same products in fewer dispatches than they.
 Status Executor::Impl::try_decode_layers() {
     if (!decode_layers) return ok_status();
-    TRY_ASSIGN(const std::vector<float> want, trial_logits(OneRow::kSeparate, kNoAdapterSlot));
-    TRY_ASSIGN(std::string why, trial_fault(OneRow::kOneDispatch, want, kNoAdapterSlot));
+    TRY_ASSIGN(const std::vector<float> want, trial_logits({}));
+    TRY_ASSIGN(std::string why, trial_fault({.way = OneRow::kOneDispatch}, want));
     if (why.empty() && options.n_positions_max > options.one_dispatch_context_max) {
-        TRY_ASSIGN(why, trial_fault(OneRow::kApart, want, kNoAdapterSlot));
+        TRY_ASSIGN(why, trial_fault({.way = OneRow::kApart}, want));
     }
     decode_works = why.empty();
     if (decode_works && decodes_adapters) {

@@ -1,6 +1,7 @@
 // What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
 #pragma once
 
+#include <array>
 #include <list>
 #include <map>
 #include <memory>
@@ -153,11 +154,17 @@ struct Executor::Impl {
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
     // How the layers of a step of one row are computed.
-    enum class OneRow { kSeparate, kOneDispatch, kOneDispatchOfType, kApart };
-    Result<gpu::Buffer> put_trial_adapter();
-    Status trial_step(uint32_t position, OneRow way, uint32_t adapter_slot);
-    Result<std::vector<float>> trial_logits(OneRow way, uint32_t adapter_slot);
-    Result<std::string> trial_fault(OneRow way, std::span<const float> want, uint32_t adapter_slot);
+    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    struct Trial {
+        OneRow way = OneRow::kSeparate;
+        uint32_t adapter_slot = kNoAdapterSlot, lora_type = gpu::kAnyLoraType;
+    };
+    // Of adapters that have a program of their own: see decode_lora.glsl. What PEFT writes is mostly f32 or the base's type.
+    std::array<uint32_t, 2> decode_lora_types() const { return {static_cast<uint32_t>(weights.layers.front().qkv.type), static_cast<uint32_t>(gpu::ScalarType::kF32)}; }
+    Result<gpu::Buffer> put_trial_adapter(gpu::ScalarType type);
+    Status trial_step(uint32_t position, const Trial& trial);
+    Result<std::vector<float>> trial_logits(const Trial& trial);
+    Result<std::string> trial_fault(const Trial& trial, std::span<const float> want);
     Result<std::string> trial_fault_with_adapter();
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;

@@ -110,7 +110,7 @@ class Pass {
     // All layers by one dispatch, for one row.
     void decode_layers() {
         const bool lora = shape_.lora != gpu::LoraLevel::kNone;
-        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_of_type));
+        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_type));
         if (shape_.output_bucket > 0) recorder_.barrier();
     }
 

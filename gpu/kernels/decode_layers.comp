@@ -48,8 +48,7 @@ layout(push_constant, scalar) uniform Push { DecodeBehindParams behind; };
 #define p behind.layers
 #else
 #ifdef LORA
-const uint kAnyType = 3;
-layout(constant_id = 15) const uint kLoraType = kAnyType;  // of all matrices of the row's adapter; kAnyType: its modules say theirs
+layout(constant_id = 15) const uint kLoraType = kAnyLoraType;  // of all matrices of the row's adapter; kAnyLoraType: its modules say theirs
 #endif
 layout(push_constant, scalar) uniform Push { DecodeLayersParams p; };
 #endif

@@ -12,7 +12,6 @@ namespace {
 constexpr uint32_t kThreadsOnGpu = 512;
 constexpr uint32_t kRowsApart = 4;  // see decode_layers.comp
 constexpr uint32_t kThreadsOnCpu = 64;
-constexpr uint32_t kLoraTypes = 3;      // as kAnyType in decode_layers.comp
 constexpr uint32_t kThreadsLeast = 64;  // with adapters; each fetches one word of seven modules' 56
 constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a lane has of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
@@ -97,13 +96,12 @@ const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_h
 
 void KernelSet::decode_layers(Recorder& recorder, DecodeLayersParams params, const DecodeLayersShape& shape) {
     const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
-    const uint32_t lora_type = shape.lora_of_type ? static_cast<uint32_t>(shape.type) : kLoraTypes;
-    const Kernel* k = shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, std::array{lora_type})
+    const Kernel* k = shape.lora ? decode_kernel("decode_layers_lora", "decode_layers_lora_homes", shape, std::array{shape.lora_type})
                                  : decode_kernel("decode_layers", "decode_layers_homes", shape, {});
     if (k == nullptr) return;
     params.max_polls = kPollsMax;
     recorder.dispatch(*k, params, launch.workgroups, 1, 1,
-                      {shape.lora ? "decode_layers_lora" : "decode_layers", layer_bytes(shape) * params.n_layers, 0});
+                      {!shape.lora ? "decode_layers" : shape.lora_type == kAnyLoraType ? "decode_layers_lora" : "decode_layers_lora_of_type", layer_bytes(shape) * params.n_layers, 0});
 }
 
 void KernelSet::decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type) {

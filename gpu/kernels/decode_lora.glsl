@@ -31,7 +31,7 @@ uint64_t module_word(uint l, uint module, uint word) { return lora_words[l % 2][
 uint rank_of(uint l, uint module) { return uint(module_word(l, module, 2)); }
 float scale_of(uint l, uint module) { return uintBitsToFloat(uint(module_word(l, module, 2) >> 32)); }
 // A constant leaves out what other types would need, 8 of 148 KB at 7B: the program is longer than what a multiprocessor keeps of it.
-uint type_of(uint l, uint module) { return kLoraType != kAnyType ? kLoraType : uint(module_word(l, module, 3)); }
+uint type_of(uint l, uint module) { return kLoraType != kAnyLoraType ? kLoraType : uint(module_word(l, module, 3)); }
 
 uint ranks_of(uint l, const uint group) {
     uint ranks = 0;
@@ -50,7 +50,7 @@ uint first_low() { return kWorkgroups - 1 - own_part; }
 
 void fetch_a(uint l, const uint group, const uint k, uint low) {
     uint64_t at = p.lora_table;  // something, if there is nothing to do
-    a_type = kLoraType != kAnyType ? kLoraType : 1;
+    a_type = kLoraType != kAnyLoraType ? kLoraType : 1;
     if (low < n_lows(l, group, k)) {
         uint rank = low / low_parts(k), module = first_module(group);
         [[unroll]] for (uint m = 0; m + 1 < modules_of(group); m++) {

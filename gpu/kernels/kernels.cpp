@@ -71,6 +71,6 @@ const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>&
     return entry->kernel ? &*entry->kernel : nullptr;
 }
 
-uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t on_cpu) const { return workgroup_size(device_.capabilities(), on_gpu, on_cpu); }
+uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(device_.capabilities(), on_gpu, small); }
 
 }  // namespace lorad::gpu

@@ -147,7 +147,7 @@ struct DecodeLayersShape {
     uint32_t hidden = 0, n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0, ffn = 0;
     uint32_t n_splits = 1;  // as in AttentionShape; of decode_behind: of the attention before it, which are not joined yet
     bool lora = false;      // the row has an adapter of at most kDecodeRankMax ranks; not for decode_behind
-    bool lora_of_type = false;  // whose matrices are all of the weights' type: a shorter program, which is faster
+    uint32_t lora_type = kAnyLoraType;  // of all its matrices, as LoraModule::type: a shorter program, which is faster
 };
 
 // Several threads may record at once, each into its own Recorder.
@@ -314,7 +314,7 @@ class KernelSet {
 
     // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
-    uint32_t threads(uint32_t on_gpu, uint32_t on_cpu) const;  // workgroup size within the device's limit
+    uint32_t threads(uint32_t on_gpu, uint32_t small) const;  // workgroup size within the device's limit
 
     const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more);
 

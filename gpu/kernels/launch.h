@@ -25,7 +25,7 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
 // So many threads of a workgroup, halved until the device takes them.
 inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
     const uint32_t invocations = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
-    const uint32_t limit = caps.max_workgroup_subgroups != 0 ? std::min(invocations, caps.max_workgroup_subgroups * caps.subgroup_size) : invocations;
+    const uint32_t limit = caps.max_workgroup_subgroups != 0 ? static_cast<uint32_t>(std::min<uint64_t>(invocations, uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size)) : invocations;
     while (threads > limit) threads /= 2;
     return threads;
 }

@@ -47,7 +47,7 @@ uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base, boo
     return size;
 }
 
-// As many as 64 registers hold, or 32 where more than 512 threads share what a multiprocessor has; in software few, as it compiles long
+// As many as 64 registers hold, or 32 where more than 512 threads share what a multiprocessor has; in small workgroups few, as software compiles long
 // programs slowly.
 uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarType type) {
     if (caps.small_workgroups) return 4;
@@ -99,7 +99,7 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
     const DeviceCapabilities& caps = device_.capabilities();
     const bool with_base = params.w != 0;
     const LoraVectorPlan plan = plan_lora_vector(caps, params, weight_type, options);
-    const uint32_t n_polls = caps.small_workgroups ? 16 : 4096;
+    const uint32_t n_polls = caps.is_cpu ? 16 : 4096;
     const Kernel* k = kernel(plan.shares ? "lora_vector_shared" : "lora_vector",
                              {plan.threads, static_cast<uint32_t>(weight_type), static_cast<uint32_t>(act_type), params.k, params.rank, plan.group_rows,
                               plan.n_parts, with_base, plan.sums.slices, plan.sums.rows_at_once, plan.sums.steps_at_once, n_polls});

@@ -8,7 +8,7 @@ namespace lorad::gpu {
 
 void KernelSet::row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type,
                               uint32_t rows, uint32_t row_threads) {
-    // More threads read sooner and join later: what was fastest for rows of 1,024 (docs/PERFORMANCE.md, "Single operations").
+    // More threads read sooner and join later: measured for rows of 1,024 (docs/PERFORMANCE.md, "Single operations").
     const bool is_wide = operation == RowOperation::kSoftmax || (operation == RowOperation::kLayerNorm && type == ScalarType::kF32);
     const uint32_t columns = is_wide ? 8 : 16;
     uint32_t size = threads(threads_for(ceil_div(params.n_columns, columns), 32, 1024), 32);

@@ -136,17 +136,18 @@ struct OneRowSteps {
     std::vector<TokenId> tokens;
     std::vector<std::vector<float>> logits;
     bool still_one_dispatch = false;
+    std::string kernel;  // for all layers, if there is one
 };
 
 // Two steps in flight, each fed the token of the one before on the device; slot 1 has an adapter.
 OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step, gpu::PersistentDecode decode = gpu::PersistentDecode::kOn,
-                          reference::Type adapter_type = reference::Type::kF32) {
+                          const std::vector<reference::Type>& adapter_types = {reference::Type::kF32}) {
     ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
     options.decode = decode;
     options.decode_fault_step = fault_step;
     options.one_dispatch_context_max = one_dispatch_context_max;
     const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
-    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5, false, adapter_type);
+    const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5, false, adapter_types);
     OneRowSteps steps;
     const BlockId block{0};
     const auto submit = [&](uint32_t position) {
@@ -167,6 +168,11 @@ OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint
     }
     EXPECT_TRUE(executor->finish().ok());
     steps.still_one_dispatch = executor->decodes_in_one_dispatch();
+    const auto profile = executor->profile({.n_rows = 1, .n_context = 4}, std::array{slot}, 1);
+    EXPECT_TRUE(profile.ok());
+    for (const gpu::KernelProfile& kernel : *profile) {
+        if (kernel.name.starts_with("decode_layers")) steps.kernel = kernel.name;
+    }
     return steps;
 }
 
@@ -178,15 +184,21 @@ double error(const OneRowSteps& got, const OneRowSteps& want) {
     return largest;
 }
 
-// One of them is the weights' type, whose adapters have a program of their own.
+// Those of f32 and of the weights' type have a program of their own, others share one.
 TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
-    for (const reference::Type type : reference::kTypes) {
-        const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff, type);
-        const OneRowSteps got = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, type);
-        EXPECT_TRUE(got.still_one_dispatch);
-        EXPECT_FALSE(want.still_one_dispatch);
-        EXPECT_EQ(got.tokens, want.tokens) << static_cast<int>(type);
-        EXPECT_LE(error(got, want), kRelativeErrorMax16Bit) << static_cast<int>(type);
+    using enum reference::Type;
+    const struct {
+        std::vector<reference::Type> types;
+        const char* kernel;
+    } cases[] = {{{kF32}, "decode_layers_lora_of_type"}, {{kF16}, "decode_layers_lora_of_type"}, {{kBf16}, "decode_layers_lora"}, {{kF32, kF16}, "decode_layers_lora"}};
+    for (const auto& [types, kernel] : cases) {
+        SCOPED_TRACE(static_cast<int>(types.back()));
+        const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff, types);
+        const OneRowSteps got = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, types);
+        EXPECT_EQ(want.kernel, "");
+        EXPECT_EQ(got.kernel, kernel) << "the weights are f16";
+        EXPECT_EQ(got.tokens, want.tokens);
+        EXPECT_LE(error(got, want), kRelativeErrorMax16Bit);
     }
 }
 

@@ -28,7 +28,7 @@ gpu::Buffer upload_random(gpu::Device& device, uint32_t n_rows, uint32_t n_colum
 
 std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTable& table, const model::ModelConfig& config,
                                             uint32_t slot, uint32_t rank, uint32_t modules, float scale, uint32_t seed,
-                                            bool with_gains, reference::Type type) {
+                                            bool with_gains, const std::vector<reference::Type>& types) {
     std::mt19937 random(seed);
     std::vector<gpu::Buffer> buffers;
     model::AdapterView adapter;
@@ -38,6 +38,7 @@ std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTabl
         const uint32_t module = i % model::kLinearModules;
         if ((modules >> module & 1) == 0) continue;
         const model::LinearShape shape = config.shape(static_cast<model::LinearModule>(module));
+        const reference::Type type = types[i % types.size()];
         const float deviation_a = 1.0f / std::sqrt(static_cast<float>(shape.k));
         buffers.push_back(upload_random(device, rank, shape.k, gpu::padded(shape.k), deviation_a, random, 0.0f, type));
         views[i].a = buffers.back().address();

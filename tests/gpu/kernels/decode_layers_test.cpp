@@ -292,7 +292,7 @@ class DecodeLayersLora : public DecodeLayers {
   protected:
     static constexpr uint32_t kSlots = 2;
 
-    std::vector<LayerModules> add_adapter(bool of_type) {
+    std::vector<LayerModules> add_adapter(uint32_t type) {
         const uint32_t h = c_.hidden, f = c_.ffn;
         const std::array<std::pair<uint32_t, uint32_t>, kLoraModules> sizes = {{{q_size(), h}, {kv_size(), h}, {kv_size(), h}, {h, q_size()}, {f, h}, {f, h}, {h, f}}};
         const std::array<std::array<size_t, kLoraModules>, kLayers> ranks = {{{16, 5, 0, 8, 9, 64, 12}, {kDecodeRankMax, kDecodeRankMax, kDecodeRankMax, 33, 0, 16, 1}}};
@@ -300,23 +300,23 @@ class DecodeLayersLora : public DecodeLayers {
         std::vector<LoraModule> table(kSlots * kLayers * kLoraModules);
         for (uint32_t l = 0; l < kLayers; l++) {
             for (uint32_t m = 0; m < kLoraModules; m++) {
-                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], of_type ? reference::Type::kF16 : reference::kTypes[(l + m + c_.position) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
+                modules[l][m] = TestModule::make(sizes[m].first, sizes[m].second, ranks[l][m], reference::kTypes[type != kAnyLoraType ? type : (l + m + c_.position) % 3], 0.5 / std::sqrt(sizes[m].second), random_);
                 table[(kLayers + l) * kLoraModules + m] = modules[l][m].entry();
             }
         }
         params_.lora_table = kept(table);
         params_.lora_slot_stride = kLayers * kLoraModules;
         shape_.lora = true;
-        shape_.lora_of_type = of_type;
+        shape_.lora_type = type;
         EXPECT_TRUE(kernels_->can_decode_layers(shape_));
         return modules;
     }
 
-    void expect_adapter_added(bool of_type = false);
+    void expect_adapter_added(uint32_t type = kAnyLoraType);
 };
 
-void DecodeLayersLora::expect_adapter_added(bool of_type) {
-    const std::vector<LayerModules> modules = add_adapter(of_type);
+void DecodeLayersLora::expect_adapter_added(uint32_t type) {
+    const std::vector<LayerModules> modules = add_adapter(type);
     const Vector without = want_;
     want_ = expected(reference::to_doubles(x_first_), rope_table(), modules);
     double difference = 0, largest = 0;
@@ -334,7 +334,8 @@ void DecodeLayersLora::expect_adapter_added(bool of_type) {
 }
 
 TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) { expect_adapter_added(); }
-TEST_P(DecodeLayersLora, AddAnAdapterOfTheWeightsType) { expect_adapter_added(true); }
+TEST_P(DecodeLayersLora, AddAnAdapterOfF16) { expect_adapter_added(1); }
+TEST_P(DecodeLayersLora, AddAnAdapterOfF32) { expect_adapter_added(0); }
 
 // A rank of inputs of more than 4,096 elements is made in parts, where workgroups have 512 threads.
 class DecodeLayersLoraLong : public DecodeLayersLora {

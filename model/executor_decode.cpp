@@ -51,7 +51,8 @@ Status Executor::Impl::redo_in_flight() {
 }
 
 // In kTrialSlot, for which the matrices must live.
-Result<gpu::Buffer> Executor::Impl::put_trial_adapter(gpu::ScalarType type) {
+Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
+    const gpu::ScalarType type = weights.layers.front().qkv.type;
     const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
     const uint32_t element = gpu::bytes_of(type), a_bytes = gpu::round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
@@ -142,20 +143,18 @@ Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<co
     return format("{}: relative error {:.1e}", what, error / largest);
 }
 
-// The same with an adapter of each type that has a program of its own, by that and by the one for any types. As adapters differ, so may their kernels'
-// faults: this shows those of a device or driver alone.
+// The same with an adapter of the weights' type, by the program for such and by the one for any types. As adapters differ, so may their kernels' faults:
+// this shows those of a device or driver alone.
 Result<std::string> Executor::Impl::trial_fault_with_adapter() {
+    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
+    TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
     std::string why;
-    for (const uint32_t type : decode_lora_types()) {
-        TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(static_cast<gpu::ScalarType>(type)));
-        TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
-        for (const uint32_t program : {type, gpu::kAnyLoraType}) {
-            if (!why.empty()) break;
-            TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
-        }
-        TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
-        TRY(device.uploader().finish());
+    for (const uint32_t program : {decode_lora_type(), gpu::kAnyLoraType}) {
+        if (!why.empty()) break;
+        TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
     }
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
+    TRY(device.uploader().finish());
     return why;
 }
 

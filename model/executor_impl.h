@@ -1,7 +1,6 @@
 // What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
 #pragma once
 
-#include <array>
 #include <list>
 #include <map>
 #include <memory>
@@ -159,9 +158,9 @@ struct Executor::Impl {
         OneRow way = OneRow::kSeparate;
         uint32_t adapter_slot = kNoAdapterSlot, lora_type = gpu::kAnyLoraType;
     };
-    // Of adapters that have a program of their own: see decode_lora.glsl. What PEFT writes is mostly f32 or the base's type.
-    std::array<uint32_t, 2> decode_lora_types() const { return {static_cast<uint32_t>(weights.layers.front().qkv.type), static_cast<uint32_t>(gpu::ScalarType::kF32)}; }
-    Result<gpu::Buffer> put_trial_adapter(gpu::ScalarType type);
+    // Of adapters that have a program of their own: the weights' type. One for f32 was no shorter than that for any types (docs/PERFORMANCE.md).
+    uint32_t decode_lora_type() const { return static_cast<uint32_t>(weights.layers.front().qkv.type); }
+    Result<gpu::Buffer> put_trial_adapter();
     Status trial_step(uint32_t position, const Trial& trial);
     Result<std::vector<float>> trial_logits(const Trial& trial);
     Result<std::string> trial_fault(const Trial& trial, std::span<const float> want);

@@ -83,11 +83,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     const bool decodes = decode_works && shape.row_bucket == 1 && !shape.extras && (shape.weight_set == 0 || merged->decode_table() != nullptr);
     const bool is_base = shape.lora == gpu::LoraLevel::kNone;
     shape.one_dispatch = decodes && decodes_level(shape.lora) && (is_base || rank_max <= gpu::kDecodeRankMax) && n_context <= options.one_dispatch_context_max;
-    if (shape.one_dispatch && !is_base) {
-        for (const uint32_t type : decode_lora_types()) {
-            if (types_of_adapters(batch, slot_lookup()) == 1u << type) shape.lora_type = type;
-        }
-    }
+    if (shape.one_dispatch && !is_base && types_of_adapters(batch, slot_lookup()) == 1u << decode_lora_type()) shape.lora_type = decode_lora_type();
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
@@ -174,10 +170,8 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                         StepShape one{.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits, .lora = lora, .rules = rules, .one_dispatch = true};
                         shapes.insert(one);
                         if (lora == gpu::LoraLevel::kNone) continue;
-                        for (const uint32_t type : decode_lora_types()) {
-                            one.lora_type = type;
-                            shapes.insert(one);
-                        }
+                        one.lora_type = decode_lora_type();
+                        shapes.insert(one);
                     }
                     if (n_context <= options.one_dispatch_context_max || lora != gpu::LoraLevel::kNone) continue;
                     insert({.row_bucket = 1, .output_bucket = bucket_for(n_outputs), .attention_splits = splits_for(1, n_context), .rules = rules, .apart = true});

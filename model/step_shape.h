@@ -32,7 +32,7 @@ struct StepShape {
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
     bool one_dispatch = false;   // all layers by DecodeLayers,
-    uint32_t lora_type = gpu::kAnyLoraType;  // whose row has an adapter with matrices of one type, the weights' or f32,
+    uint32_t lora_type = gpu::kAnyLoraType;  // whose row has an adapter with matrices of the weights' type alone: that,
     bool apart = false;          // or what lies between the attentions of two layers, behind a long context
     StepPart part = StepPart::kWhole;
 

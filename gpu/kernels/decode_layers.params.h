@@ -20,7 +20,7 @@ struct DecodeLayer {
 INTEROP_SIZE(DecodeLayer, 112);
 
 INTEROP_CONST kDecodeRankMax = 64;   // of a module of the row's adapter
-INTEROP_CONST kAnyLoraType = 3;      // whose matrices are not all of one type, as LoraModule::type, or of one without a program of its own
+INTEROP_CONST kAnyLoraType = 3;      // otherwise the type of all the adapter's matrices, as in LoraModule
 INTEROP_CONST kDecodeHomes = 1024;  // multiprocessors and parts; where parts are more, they go by the workgroup's number
 
 // Between dispatches: how often a value has been said in any place of the channels, so that what is said next is told from what lies there.

@@ -184,13 +184,13 @@ double error(const OneRowSteps& got, const OneRowSteps& want) {
     return largest;
 }
 
-// Those of f32 and of the weights' type have a program of their own, others share one.
+// Those of the weights' type have a program of their own, others share one.
 TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
     using enum reference::Type;
     const struct {
         std::vector<reference::Type> types;
         const char* kernel;
-    } cases[] = {{{kF32}, "decode_layers_lora_of_type"}, {{kF16}, "decode_layers_lora_of_type"}, {{kBf16}, "decode_layers_lora"}, {{kF32, kF16}, "decode_layers_lora"}};
+    } cases[] = {{{kF32}, "decode_layers_lora"}, {{kF16}, "decode_layers_lora_of_type"}, {{kBf16}, "decode_layers_lora"}, {{kF32, kF16}, "decode_layers_lora"}};
     for (const auto& [types, kernel] : cases) {
         SCOPED_TRACE(static_cast<int>(types.back()));
         const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff, types);

@@ -335,7 +335,6 @@ void DecodeLayersLora::expect_adapter_added(uint32_t type) {
 
 TEST_P(DecodeLayersLora, AddTheAdapterOfTheRow) { expect_adapter_added(); }
 TEST_P(DecodeLayersLora, AddAnAdapterOfF16) { expect_adapter_added(1); }
-TEST_P(DecodeLayersLora, AddAnAdapterOfF32) { expect_adapter_added(0); }
 
 // A rank of inputs of more than 4,096 elements is made in parts, where workgroups have 512 threads.
 class DecodeLayersLoraLong : public DecodeLayersLora {

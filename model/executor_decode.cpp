@@ -129,8 +129,7 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<const float> want) {
     TRY_ASSIGN(const std::vector<float> got, trial_logits(trial));
     std::string what = trial.way == OneRow::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
-    constexpr std::array kPrograms = {"f32", "f16", "bf16", "any type"};  // by Trial::lora_type
-    if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", kPrograms[trial.lora_type]);
+    if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", trial.lora_type == gpu::kAnyLoraType ? "any types" : "the weights' type");
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
     double error = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {

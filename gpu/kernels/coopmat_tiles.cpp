@@ -98,7 +98,7 @@ bool fits(const CoopmatTile& tile, uint32_t n, uint32_t stride, const DeviceCapa
     const uint32_t threads = tile.subgroups * caps.subgroup_size, words = tile.k / 8;
     if (threads % words != 0 || tile.columns % (threads / words) != 0) return false;
     return stride % tile.k == 0 && padded(n) >= tile.columns && staged_words(tile) * 16 + slots_of_rows * 4 <= caps.shared_memory_bytes &&
-           threads <= caps.max_workgroup_invocations;
+           threads <= threads_max(caps);
 }
 
 bool gates(const CoopmatTile& tile, uint32_t subgroup_size) {

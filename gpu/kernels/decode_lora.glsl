@@ -30,7 +30,7 @@ void fetch_lora(uint l, uint slot) {
 uint64_t module_word(uint l, uint module, uint word) { return lora_words[l % 2][module * kModuleWords + word]; }
 uint rank_of(uint l, uint module) { return uint(module_word(l, module, 2)); }
 float scale_of(uint l, uint module) { return uintBitsToFloat(uint(module_word(l, module, 2) >> 32)); }
-// A constant leaves out what other types would need, 8 of 148 KB at 7B: the program is longer than what a multiprocessor keeps of it.
+// A constant leaves out what other types would need: 8 of 148 KB at 7B, where a step takes 3 % less (docs/PERFORMANCE.md).
 uint type_of(uint l, uint module) { return kLoraType != kAnyLoraType ? kLoraType : uint(module_word(l, module, 3)); }
 
 uint ranks_of(uint l, const uint group) {

@@ -262,7 +262,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) 
     if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     const bool fits = capabilities.subgroup_size >= 8 && capabilities.shared_memory_bytes >= 32 * 1024 &&
-                      capabilities.max_workgroup_invocations >= 4 * capabilities.subgroup_size;
+                      threads_max(capabilities) >= 4 * capabilities.subgroup_size;
     ladder.coopmat[1] = fits && capabilities.coopmat_f16 && has_kernel_module("matmul_coopmat_f16");
     ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
     ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");

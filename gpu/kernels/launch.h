@@ -22,10 +22,15 @@ constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_mo
     return wanted < at_least ? at_least : wanted > at_most ? at_most : wanted;
 }
 
+// Threads of a workgroup at most, also where its kernel asks for subgroups of the device's size; 0: not known.
+inline uint32_t threads_max(const DeviceCapabilities& caps) {
+    if (caps.max_workgroup_subgroups == 0) return caps.max_workgroup_invocations;
+    return static_cast<uint32_t>(std::min<uint64_t>(caps.max_workgroup_invocations, uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size));
+}
+
 // So many threads of a workgroup, halved until the device takes them.
 inline uint32_t within_limit(const DeviceCapabilities& caps, uint32_t threads) {
-    const uint32_t invocations = caps.max_workgroup_invocations != 0 ? caps.max_workgroup_invocations : 128;
-    const uint32_t limit = caps.max_workgroup_subgroups != 0 ? static_cast<uint32_t>(std::min<uint64_t>(invocations, uint64_t{caps.max_workgroup_subgroups} * caps.subgroup_size)) : invocations;
+    const uint32_t limit = threads_max(caps) != 0 ? threads_max(caps) : 128;
     while (threads > limit) threads /= 2;
     return threads;
 }

@@ -20,7 +20,7 @@ uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
     constexpr uint32_t kSharedBytes = 32 * 9 * 16 + 16 * 16 * 4, kAllShare = 4;
     for (const uint32_t subgroups : {8u, 4u, 2u, 1u}) {
         if (subgroups * kSharedBytes + kAllShare <= caps.shared_memory_bytes &&
-            subgroups * caps.subgroup_size <= caps.max_workgroup_invocations) {
+            subgroups * caps.subgroup_size <= threads_max(caps)) {
             return subgroups;
         }
     }

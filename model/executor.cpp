@@ -203,35 +203,52 @@ Result<uint64_t> Executor::Impl::run(const StepBatch& batch, const StepShape& sh
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Executor::~Executor() = default;
 
-Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
-                                                 const ModelConfig& config, const ExecutorOptions& options,
-                                                 const LoadProgress& progress) {
-    auto impl = std::make_unique<Impl>(device, config, options);
-    TRY(fill_in(config, impl->options));
+Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
+    TRY(fill_in(config, options));
     TRY_ASSIGN(const TensorFiles files, TensorFiles::map_folder(folder));
-    TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, impl->weights));
-    TRY_ASSIGN(impl->kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
-                                                              .batch_invariant = options.batch_invariant,
-                                                              .kv_type = options.kv_type,
-                                                              .decode = options.decode,
-                                                              .decode_workgroups = options.decode_workgroups,
-                                                              .lora_on_matrices = options.lora_on_matrices,
-                                                              .expand_rows = options.expand_rows,
-                                                              .head_dims = {config.head_dim},
-                                                              .head_group = config.n_heads / config.n_kv_heads}));
-    impl->options.kernel_path = impl->kernels->options().path;
+    TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, weights));
+    TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
+                                                        .batch_invariant = options.batch_invariant,
+                                                        .kv_type = options.kv_type,
+                                                        .decode = options.decode,
+                                                        .decode_workgroups = options.decode_workgroups,
+                                                        .lora_on_matrices = options.lora_on_matrices,
+                                                        .expand_rows = options.expand_rows,
+                                                        .refused = options.refused_kernels,
+                                                        .head_dims = {config.head_dim},
+                                                        .head_group = config.n_heads / config.n_kv_heads}));
+    options.kernel_path = kernels->options().path;
     ScratchBytes scratch_sizes{};
-    TRY(impl->plan_memory_for(loader->device_bytes(), scratch_sizes));
+    TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
     TRY(loader->allocate(device));
-    TRY(impl->allocate(scratch_sizes));
+    TRY(allocate(scratch_sizes));
     Status warmed = ok_status();
     std::thread warmer;
-    if (options.warm_up) warmer = std::thread([&] { warmed = impl->warm_up(); });
+    if (options.warm_up) warmer = std::thread([&] { warmed = warm_up(); });
     Status uploaded = loader->upload(device, progress);
     if (warmer.joinable()) warmer.join();
     TRY(std::move(uploaded));
     TRY(std::move(warmed));
-    TRY(impl->try_decode_layers());
+    return try_decode_layers();
+}
+
+// The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
+// refuse; then, unless a path was asked for, all is done by the portable kernels.
+Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
+                                                 const ModelConfig& config, const ExecutorOptions& options,
+                                                 const LoadProgress& progress) {
+    auto impl = std::make_unique<Impl>(device, config, options);
+    Status loaded = impl->load(folder, progress);
+    const bool may_step_down = options.kernel_path == gpu::KernelPath::kAuto && impl->options.kernel_path != gpu::KernelPath::kPortable;
+    if (!loaded.ok() && loaded.error().code == ErrorCode::kKernelRefused && may_step_down) {
+        log_warn("kernels: {} on {}; loading again, with the portable kernels alone", loaded.error().message, device.capabilities().name);
+        impl.reset();
+        ExecutorOptions portable = options;
+        portable.kernel_path = gpu::KernelPath::kPortable;
+        impl = std::make_unique<Impl>(device, config, portable);
+        loaded = impl->load(folder, progress);
+    }
+    TRY(std::move(loaded));
     return std::unique_ptr<Executor>(new Executor(std::move(impl)));
 }
 

@@ -127,7 +127,9 @@ Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
 
 // What is wrong with the logits of a step computed this way; empty where nothing is.
 Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<const float> want) {
-    TRY_ASSIGN(const std::vector<float> got, trial_logits(trial));
+    Result<std::vector<float>> got_or_error = trial_logits(trial);
+    if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
+    TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
     std::string what = trial.way == OneRow::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
     if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", trial.lora_type == gpu::kAnyLoraType ? "any types" : "the weights' type");
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
@@ -145,9 +147,10 @@ Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<co
 // The same with an adapter of the weights' type, by the program for such and by the one for any types. As adapters differ, so may their kernels' faults:
 // this shows those of a device or driver alone.
 Result<std::string> Executor::Impl::trial_fault_with_adapter() {
+    std::string why = decode_adapter_refusal;
+    if (!why.empty()) return why;
     TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
     TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
-    std::string why;
     for (const uint32_t program : {decode_lora_type(), gpu::kAnyLoraType}) {
         if (!why.empty()) break;
         TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
@@ -161,8 +164,11 @@ Result<std::string> Executor::Impl::trial_fault_with_adapter() {
 // has the same products in fewer dispatches than they.
 Status Executor::Impl::try_decode_layers() {
     if (!decode_layers) return ok_status();
+    std::string why = decode_refusal;
     TRY_ASSIGN(const std::vector<float> want, trial_logits({}));
-    TRY_ASSIGN(std::string why, trial_fault({.way = OneRow::kOneDispatch}, want));
+    if (why.empty()) {
+        TRY_ASSIGN(why, trial_fault({.way = OneRow::kOneDispatch}, want));
+    }
     if (why.empty() && options.n_positions_max > options.one_dispatch_context_max) {
         TRY_ASSIGN(why, trial_fault({.way = OneRow::kApart}, want));
     }

@@ -83,6 +83,7 @@ struct Executor::Impl {
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     bool decode_works = false;
     bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
+    std::string decode_refusal, decode_adapter_refusal;  // what the driver says where it does not make a kernel of the usual steps of either kind
     bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
@@ -109,6 +110,7 @@ struct Executor::Impl {
     }
     uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
 
+    Status load(const std::filesystem::path& folder, const LoadProgress& progress);
     Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_table();

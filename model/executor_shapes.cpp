@@ -235,6 +235,11 @@ Status Executor::Impl::warm_up() {
     work();
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {
+        if (!made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused && (shapes[i].one_dispatch || shapes[i].apart)) {
+            // There is another way: see try_decode_layers().
+            (shapes[i].lora == gpu::LoraLevel::kNone ? decode_refusal : decode_adapter_refusal) = made[i]->error().message;
+            continue;
+        }
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));
         ++n_recordings;
         if (!InFlight::can_be_one_recording(shapes[i])) {

@@ -51,6 +51,7 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kExpectationFailed, 417, kInvalid, "expectation_failed"},
     ErrorInfo{ErrorCode::kTooManyConnections, 503, kServer, "too_many_connections"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
+    ErrorInfo{ErrorCode::kKernelRefused, 500, kServer, "kernel_refused"},
     ErrorInfo{ErrorCode::kNotFinite, 500, kServer, "output_not_finite"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
     ErrorInfo{ErrorCode::kInvalidConfig, 500, kServer, "invalid_config"},

@@ -160,7 +160,6 @@ Status KernelSet::test_attention_from_qkv() {
             }
         }
         if (deviation.error <= kFromQkvTolerance) continue;
-        forget_error();
         ladder_.attention_from_qkv = false;
         tell_left_out("attention_from_qkv", device_, deviation);
     }

@@ -296,7 +296,6 @@ Status KernelSet::test_shrink(ScalarType type) {
     Deviation deviation;
     deviation.add(test.run(device_, *this, type, ShrinkTest::kManyRows), want);
     if (deviation.error <= kShrinkTolerance) return ok_status();
-    forget_error();
     works = false;
     tell_left_out("lora_shrink on matrices", device_, deviation);
     return ok_status();
@@ -315,7 +314,6 @@ Status KernelSet::test_gated_act(ScalarType type) {
         deviation.add(test.run(device_, *this, type, true), want);
     }
     if (deviation.error <= kGatedTolerance) return ok_status();
-    forget_error();
     works = false;
     tell_left_out("gated_act on matrices", device_, deviation);
     return ok_status();
@@ -342,7 +340,6 @@ Status KernelSet::climb_ladder() {
             Deviation deviation;
             deviation.add(test.run(device_, *this, plan), want);
             if (deviation.error <= kSelfTestTolerance) continue;
-            forget_error();
             tell_left_out(variant_name(plan), device_, deviation);
             ladder_.coopmat2[type_idx] = false;
             if (variant != MatmulVariant::kCoopmat2) ladder_.coopmat[type_idx] = false;
@@ -361,7 +358,6 @@ Status KernelSet::climb_ladder() {
             Deviation deviation;
             deviation.add(test.run_gated(device_, *this, *plan), TestProduct::gated(want));
             if (deviation.error <= kGatedTolerance) continue;
-            forget_error();
             ladder_.gated[type_idx] = false;
             tell_left_out("matmul_coopmat_gated", device_, deviation);
         }

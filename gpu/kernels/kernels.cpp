@@ -5,21 +5,29 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "gpu/kernels/launch.h"
+#include "proto/base/format.h"
 
 namespace lorad::gpu {
 
 struct KernelSet::Impl {
     // Compiled outside the lock, by whoever asks first; others that want the same one wait for it alone.
     struct Entry {
-        std::once_flag once;
-        std::optional<Kernel> kernel;
+        std::mutex mutex;
+        std::optional<Kernel> kernel;   // guarded by mutex; stays once it is there
+        std::optional<Error> refusal;   // likewise: the driver is not asked again. Memory may be there the next time
     };
-    mutable std::mutex mutex;
+    std::mutex mutex;
     std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
-    std::optional<Error> error;                                             // guarded by mutex; the first one
+    std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
+
+    void note(Error error) {
+        std::lock_guard lock(mutex);
+        errors.try_emplace(std::this_thread::get_id(), std::move(error));
+    }
 };
 
 KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
@@ -30,18 +38,17 @@ KernelSet::~KernelSet() = default;
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
     TRY(kernels->climb_ladder());
+    kernels->is_tested_ = true;
     return kernels;
 }
 
-Status KernelSet::status() const {
+Status KernelSet::status() {
     std::lock_guard lock(impl_->mutex);
-    if (impl_->error) return *impl_->error;
-    return ok_status();
-}
-
-void KernelSet::forget_error() {
-    std::lock_guard lock(impl_->mutex);
-    impl_->error.reset();
+    const auto found = impl_->errors.find(std::this_thread::get_id());
+    if (found == impl_->errors.end()) return ok_status();
+    Error error = std::move(found->second);
+    impl_->errors.erase(found);
+    return error;
 }
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
@@ -52,23 +59,33 @@ const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>&
         std::lock_guard lock(impl_->mutex);
         entry = &impl_->kernels[{module, std::move(key)}];
     }
-    std::call_once(entry->once, [&] {
-        KernelOptions kernel_options;
-        kernel_options.module = module;
-        kernel_options.constants = constants;
-        kernel_options.required_subgroup_size = subgroup_size;
-        // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
-        uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
-        kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
-        Result<Kernel> made = Kernel::create(device_, kernel_options);
-        if (made.ok()) {
-            entry->kernel = std::move(made).value();
-            return;
+    std::lock_guard making(entry->mutex);
+    if (entry->kernel) return &*entry->kernel;
+    if (!entry->refusal) {
+        Result<Kernel> made = make(module, constants, subgroup_size);
+        if (made.ok()) return &entry->kernel.emplace(std::move(made).value());
+        if (made.error().code != ErrorCode::kKernelRefused) {
+            impl_->note(std::move(made).error());
+            return nullptr;
         }
-        std::lock_guard lock(impl_->mutex);
-        if (!impl_->error) impl_->error = made.error();
-    });
-    return entry->kernel ? &*entry->kernel : nullptr;
+        entry->refusal = std::move(made).error();
+    }
+    impl_->note(*entry->refusal);
+    return nullptr;
+}
+
+Result<Kernel> KernelSet::make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const {
+    if (is_tested_ && std::ranges::find(options_.refused, module) != options_.refused.end()) {
+        return make_error(ErrorCode::kKernelRefused, lorad::format("kernel '{}' is refused, as a test wants it", module));
+    }
+    KernelOptions kernel_options;
+    kernel_options.module = module;
+    kernel_options.constants = constants;
+    kernel_options.required_subgroup_size = subgroup_size;
+    // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
+    const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
+    kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
+    return Kernel::create(device_, kernel_options);
 }
 
 uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(device_.capabilities(), on_gpu, small); }

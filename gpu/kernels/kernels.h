@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gpu/buffer.h"
@@ -96,6 +97,7 @@ struct KernelSetOptions {
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
+    std::vector<std::string> refused = {};  // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
     // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
     std::vector<uint32_t> head_dims = {64, 128};
     uint32_t head_group = 2;
@@ -158,8 +160,9 @@ class KernelSet {
     static Result<std::unique_ptr<KernelSet>> create(Device& device, const KernelSetOptions& options);
     ~KernelSet();
 
-    // The first failure to build a pipeline; later recordings of that kernel record nothing. Check after recording.
-    Status status() const;
+    // What kept a kernel from being made, and so recorded, in this thread's recordings since the last call: check after each. kKernelRefused: the
+    // driver will not take it; kOutOfMemory: it may be made the next time.
+    Status status();
     const KernelSetOptions& options() const { return options_; }  // path is never kAuto here
 
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
@@ -314,6 +317,7 @@ class KernelSet {
 
     // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
+    Result<Kernel> make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const;
     uint32_t threads(uint32_t on_gpu, uint32_t small) const;  // workgroup size within the device's limit
 
     const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more);
@@ -331,11 +335,11 @@ class KernelSet {
     template <typename Params>
     void record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
                         uint32_t columns, Activation activation);
-    void forget_error();
 
     Device& device_;
     KernelSetOptions options_;
     KernelLadder ladder_;
+    bool is_tested_ = false;  // the tests at the start are over
     std::unique_ptr<Impl> impl_;
 };
 

@@ -52,6 +52,7 @@ enum class ErrorCode : uint8_t {
     kExpectationFailed,   // Expect with anything but 100-continue: 417
     kTooManyConnections,  // in all or from one address: 503
     kDeviceLost,
+    kKernelRefused,     // the driver does not make a kernel: 500
     kNotFinite,         // the model's output is NaN or infinite: that request ends, 500
     kInvalidModel,      // model folder missing, corrupt or of an unsupported architecture
     kInvalidConfig,     // flags, file or environment

@@ -158,7 +158,7 @@ bool Engine::step() {
     if (planned) {
         done = submit_step();
         planned = done.ok();
-        if (!done.ok() && done.error().code == ErrorCode::kOutOfMemory) {
+        if (!done.ok() && (done.error().code == ErrorCode::kOutOfMemory || done.error().code == ErrorCode::kKernelRefused)) {
             refuse_step(done.error());
             done = ok_status();
         }
@@ -390,10 +390,11 @@ void Engine::add_prompt_outputs(Planned& planned, uint32_t first_row) {
     }
 }
 
-// There was no memory to make the step, and nothing of it was run: its requests end, all others go on.
+// There was no memory to make the step, or the driver does not make a kernel of it, and nothing of it was run: its requests end, all others go on.
 void Engine::refuse_step(const Error& error) {
-    log_error("no memory for a step of {} requests, which end: {}", planned_.size(), error.message);
-    const Error told = make_error(ErrorCode::kOutOfMemory, "the device has no memory left for this request's step");
+    log_error("a step cannot be made, and its {} requests end: {}", planned_.size(), error.message);
+    const bool is_memory = error.code == ErrorCode::kOutOfMemory;
+    const Error told = make_error(error.code, is_memory ? "the device has no memory left for this request's step" : "the device's driver does not make a kernel that this request's step needs");
     for (const Planned& planned : planned_) {
         Sequence& sequence = *planned.sequence;
         if (sequence.ended) continue;

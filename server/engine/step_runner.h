@@ -29,8 +29,8 @@ class StepRunner {
     virtual ~StepRunner() = default;
     // Engine thread only. Up to two steps may be in flight: rows of the younger may name outputs of
     // the older as their tokens (StepBatch::add_fed_back_row). Steps run in order. An error of
-    // either call is final, the device is not used again; but for submit's kOutOfMemory, which says that there was no memory
-    // to make this step: nothing of it was run, those in flight go on, and others may follow.
+    // either call is final, the device is not used again; but for submit's kOutOfMemory and kKernelRefused, which say that there was no
+    // memory to make this step, or a kernel that the driver does not make: nothing of it was run, those in flight go on, and others may follow.
     virtual Status submit(const model::StepBatch& batch) = 0;
     // Of the oldest step in flight. Does next to nothing after its wait: the engine takes the time of it for the device's (plan_ahead.h).
     virtual Result<StepResult> finish() = 0;

@@ -111,7 +111,8 @@ class ChoiceDevice {
         kernels_->sample_changes(recorder, params, n, true);
         recorder.barrier();
         kernels_->sample_logprobs(recorder, params, n);
-        EXPECT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
+        const Status recorded = kernels_->status();
+        EXPECT_TRUE(recorded.ok()) << recorded.error().message;
         const gpu::CommandBuffer made = value(std::move(recorder).end());
         const gpu::CommandBuffer* recordings[] = {&made};
         gpu::Queue& queue = test_device().compute_queue();

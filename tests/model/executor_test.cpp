@@ -127,6 +127,61 @@ TEST_P(ExecutorRecordings, OfUsualStepsAreMadeByWarmingUp) {
     EXPECT_EQ((*executor)->n_recordings(), n_recordings);
 }
 
+// What the driver refuses behind the tests at the start.
+struct Refused {
+    std::vector<std::string> kernels;
+    gpu::PersistentDecode decode = gpu::PersistentDecode::kOff;
+    Result<std::unique_ptr<Executor>> load_it() const {
+        return load(folder_of("qwen2-tied"), {.n_positions_max = 128, .decode = decode, .decode_workgroups = 1, .refused_kernels = kernels, .warm_up = true});
+    }
+};
+
+TEST(Executor, SaysWhichKernelTheDriverRefuses) {
+    const auto loaded = Refused{{"embed"}}.load_it();
+    ASSERT_FALSE(loaded.ok());
+    EXPECT_EQ(loaded.error().code, ErrorCode::kKernelRefused);
+    EXPECT_THAT(loaded.error().message, HasSubstr("'embed'"));
+}
+
+TEST(Executor, WhereOneDispatchForAllLayersIsRefusedThereAreSeparateOnes) {
+    const std::vector<std::string> all = {"decode_layers", "decode_layers_homes"}, with_adapters = {"decode_layers_lora", "decode_layers_lora_homes"};
+    const auto wanted = Refused{all, gpu::PersistentDecode::kOn}.load_it();
+    ASSERT_FALSE(wanted.ok()) << "separate dispatches were not asked for";
+    EXPECT_EQ(wanted.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(wanted.error().message, HasSubstr("'decode_layers"));
+
+    const auto automatic = Refused{all, gpu::PersistentDecode::kAuto}.load_it(), whole = Refused{{}, gpu::PersistentDecode::kOff}.load_it();
+    ASSERT_TRUE(automatic.ok() && whole.ok());
+    EXPECT_FALSE((*automatic)->decodes_in_one_dispatch());
+    const auto part = Refused{with_adapters, gpu::PersistentDecode::kOn}.load_it();
+    ASSERT_TRUE(part.ok()) << part.error().message;
+    EXPECT_TRUE((*part)->decodes_in_one_dispatch()) << "of rows without an adapter";
+    const std::vector<TokenId> prompt = {3, 99, 512, 8};
+    const GenerateOptions options{.n_tokens_max = 8, .ignore_eos = true};
+    const auto expected = Runner(**whole).generate(prompt, options);
+    ASSERT_TRUE(expected.ok());
+    for (const auto* executor : {&automatic, &part}) {
+        const auto found = Runner(***executor).generate(prompt, options);
+        ASSERT_TRUE(found.ok()) << found.error().message;
+        EXPECT_EQ(found->ids, expected->ids);
+    }
+}
+
+// Small products pass on the fast path, but those of the model's own sizes are refused.
+TEST(Executor, WhereAFastKernelIsRefusedTheModelIsServedByPortableOnes) {
+    const auto whole = Refused{{}}.load_it();
+    ASSERT_TRUE(whole.ok()) << whole.error().message;
+    if ((*whole)->options().kernel_path == gpu::KernelPath::kPortable) GTEST_SKIP() << "this device has nothing above the portable kernels";
+    const auto stepped_down = Refused{{"matmul_coopmat_f16", "matmul_coopmat_bf16"}}.load_it();
+    ASSERT_TRUE(stepped_down.ok()) << stepped_down.error().message;
+    EXPECT_EQ((*stepped_down)->options().kernel_path, gpu::KernelPath::kPortable);
+    const std::vector<TokenId> prompt = {3, 99, 512, 8};
+    const GenerateOptions options{.n_tokens_max = 8, .ignore_eos = true};
+    const auto expected = Runner(**whole).generate(prompt, options), found = Runner(**stepped_down).generate(prompt, options);
+    ASSERT_TRUE(expected.ok() && found.ok());
+    EXPECT_EQ(found->ids, expected->ids);
+}
+
 TEST(Executor, TellsMaximumAndLogSumExpOfTheLogits) {
     auto executor = load(folder_of("qwen2-tied"), {.n_positions_max = 128});
     ASSERT_TRUE(executor.ok());

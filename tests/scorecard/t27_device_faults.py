@@ -283,9 +283,32 @@ def steps(card):
             card.figure("requests that had no memory", n_refused)
 
 
+def first_requests(card):
+    """What found no memory is made the next time: the first requests need kernels and recordings that the start did not make."""
+    requests = ({}, {"temperature": 0.5, "repetition_penalty": 1.1, "logprobs": 2}, {"model": "pirate", "prompt": PROMPTS[0] * 40})
+    with control.FaultLayer(card.build) as layer, card.part("what found no memory is made the next time"):
+        with card.server("--max-num-seqs", "16", adapters=ADAPTERS, env=layer.env()) as server:
+            n_refused = 0
+            for request in requests:
+                for after in range(100):
+                    faults = layer.injected
+                    layer.fail_next(CREATE, OUT_OF_HOST_MEMORY, after=after)
+                    status, body = server.post("/v1/completions", **({"model": "base", "prompt": PROMPTS[1], "max_tokens": 4} | request))
+                    layer.clear(CREATE)
+                    if layer.injected == faults:
+                        break
+                    check_equal((status, body["error"]["code"]), (507, "out_of_memory"), f"{request} whose creation {after + 1} failed")
+                    n_refused += 1
+                check_equal(status, 200, f"{request} with memory: {body}")
+            check(n_refused >= 5, "hardly anything was made for the first requests")
+            card.figure("first requests that had no memory", n_refused)
+            card.trials += n_refused
+
+
 def run(card):
     losses(card)
     starts(card)
+    first_requests(card)
     loads(card)
     steps(card)
     if card.quick:

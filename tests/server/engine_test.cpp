@@ -277,6 +277,22 @@ TEST(Engine, AStepWithoutMemoryEndsItsOwnRequestsOnly) {
     EXPECT_NE(f.metrics.text({}).find("vllm:kv_cache_usage_perc{model_name=\"base\"} 0\n"), std::string::npos);
 }
 
+TEST(Engine, AStepThatNeedsAKernelTheDriverRefusesEndsItsOwnRequestsOnly) {
+    Fixture f;
+    f.runner.refusal_ = ErrorCode::kKernelRefused;
+    f.runner.refuse_step_ = [](uint64_t step) { return step == 1; };
+    auto refused = f.submit(prompt_of(5, 10), 20);
+    f.run_until_idle();
+    const TokenStream::Batch batch = refused->pop(milliseconds(0));
+    ASSERT_TRUE(batch.end && batch.end->error);
+    EXPECT_EQ(batch.end->error->code, ErrorCode::kKernelRefused);
+    EXPECT_FALSE(f.engine.failed());
+    const auto prompt = prompt_of(5, 11);
+    auto next = f.submit(prompt, 20);
+    f.run_until_idle();
+    EXPECT_EQ(next->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 20));
+}
+
 TEST(Engine, ALossThatOthersFindEndsAnIdleEngineToo) {
     Fixture f;
     f.engine.start();

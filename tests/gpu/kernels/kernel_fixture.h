@@ -140,7 +140,8 @@ class KernelTest : public GpuTest {
     void execute(const std::function<void(Recorder&)>& record) {
         auto recorder = must(Recorder::begin(device()));
         record(recorder);
-        ASSERT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
+        const Status recorded = kernels_->status();
+        ASSERT_TRUE(recorded.ok()) << recorded.error().message;
         run(must(std::move(recorder).end()));
     }
 

@@ -44,7 +44,8 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
                                   y.address(), low.address(), c.n, c.k, c.rank, scale};
     auto recorder = must(Recorder::begin(device()));
     kernels_->lora_vector(recorder, params, scalar(c.weights), scalar(c.act), {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
-    ASSERT_TRUE(kernels_->status().ok()) << kernels_->status().error().message;
+    const Status recorded = kernels_->status();
+    ASSERT_TRUE(recorded.ok()) << recorded.error().message;
     const CommandBuffer recording = must(std::move(recorder).end());
 
     const std::vector<double> x_wide(x.begin(), x.end());

@@ -187,6 +187,7 @@ class KernelsBench {
             }
         }
         recorder.barrier();
+        stop_on_error(kernels_.status());
         run_and_wait(device_, must(std::move(recorder).end()));
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
         const auto x = [&](uint64_t element) {
@@ -225,12 +226,12 @@ class KernelsBench {
                         for (size_t j = next++; j < plans.size(); j = next++) {
                             gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
                             kernels_.matmul(recorder, params(s, plans[j], pool_.first()), plans[j]);
+                            stop_on_error(kernels_.status());
                             (void)must(std::move(recorder).end());
                         }
                     });
                 }
                 for (std::thread& t : threads) t.join();
-                stop_on_error(kernels_.status());
                 struct Timed {
                     double us;
                     size_t plan;

@@ -117,6 +117,7 @@ class MergeBench {
                                         matrix->type);
             }
         }
+        stop_on_error(kernels_->status());
         const gpu::CommandBuffer recording = must(std::move(recorder).end());
         const gpu::CommandBuffer* recordings[] = {&recording};
         stop_on_error(device_.compute_queue().wait(must(device_.compute_queue().submit(recordings))));

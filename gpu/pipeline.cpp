@@ -74,7 +74,6 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     vkDestroyShaderModule(impl.vk, module, nullptr);
     if (result != VK_SUCCESS) {
         Error error = vk_error("vkCreateComputePipelines", result);
-        if (error.code == ErrorCode::kInternal) error.code = ErrorCode::kKernelRefused;
         error.message += format(" for kernel '{}'", options.module);
         return error;
     }

@@ -233,14 +233,15 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
-// refuse; then, unless a path was asked for, all is done by the portable kernels.
+// refuse; then, unless a path was asked for, all is done by the portable kernels. Some drivers call it a lack of memory when they cannot compile.
 Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
                                                  const ModelConfig& config, const ExecutorOptions& options,
                                                  const LoadProgress& progress) {
     auto impl = std::make_unique<Impl>(device, config, options);
     Status loaded = impl->load(folder, progress);
     const bool may_step_down = options.kernel_path == gpu::KernelPath::kAuto && impl->options.kernel_path != gpu::KernelPath::kPortable;
-    if (!loaded.ok() && loaded.error().code == ErrorCode::kKernelRefused && may_step_down) {
+    const bool is_refusal = !loaded.ok() && (loaded.error().code == ErrorCode::kKernelRefused || loaded.error().code == ErrorCode::kOutOfMemory);
+    if (is_refusal && impl->kernels && impl->kernels->has_failed() && may_step_down) {
         log_warn("kernels: {} on {}; loading again, with the portable kernels alone", loaded.error().message, device.capabilities().name);
         impl.reset();
         ExecutorOptions portable = options;
@@ -275,6 +276,8 @@ Status Executor::submit(const StepBatch& batch) {
     if (!next.is_drawn) {
         TRY(it.mask_copy(it.ring[next.slot], next.n_masks));
         TRY(it.recording_of(shape.draw_part()));
+        std::vector<const gpu::CommandBuffer*> behind;
+        TRY(it.add_epilogues(next, behind));
     }
     it.write_state(batch, next);
     TRY(it.replay(next, *step));

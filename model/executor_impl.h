@@ -83,7 +83,7 @@ struct Executor::Impl {
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     bool decode_works = false;
     bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
-    std::string decode_refusal, decode_adapter_refusal;  // what the driver says where it does not make a kernel of the usual steps of either kind
+    std::string decode_refusal, decode_adapter_refusal;  // what the driver says where it does not make a kernel of the usual steps of either kind; the first also of those with attention apart
     bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
     RingSlot ring[kRingSlots];
     RecordingCache recordings;

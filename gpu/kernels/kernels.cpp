@@ -1,6 +1,7 @@
 #include "gpu/kernels/kernels.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -23,8 +24,10 @@ struct KernelSet::Impl {
     std::mutex mutex;
     std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
     std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
+    std::atomic<bool> has_failed{false};
 
     void note(Error error) {
+        has_failed = true;
         std::lock_guard lock(mutex);
         errors.try_emplace(std::this_thread::get_id(), std::move(error));
     }
@@ -39,6 +42,7 @@ Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const Kerne
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
     TRY(kernels->climb_ladder());
     kernels->is_tested_ = true;
+    kernels->impl_->has_failed = false;
     return kernels;
 }
 
@@ -50,6 +54,8 @@ Status KernelSet::status() {
     impl_->errors.erase(found);
     return error;
 }
+
+bool KernelSet::has_failed() const { return impl_->has_failed; }
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;
@@ -85,7 +91,12 @@ Result<Kernel> KernelSet::make(const char* module, const std::vector<uint32_t>& 
     // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
     const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
     kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
-    return Kernel::create(device_, kernel_options);
+    Result<Kernel> made = Kernel::create(device_, kernel_options);
+    if (made.ok() || made.error().code != ErrorCode::kInternal) return made;
+    Error error = std::move(made).error();
+    error.code = ErrorCode::kKernelRefused;
+    if (error.message.find(module) == std::string::npos) error.message += lorad::format(" for kernel '{}'", module);
+    return error;
 }
 
 uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(device_.capabilities(), on_gpu, small); }

@@ -163,6 +163,7 @@ class KernelSet {
     // What kept a kernel from being made, and so recorded, in this thread's recordings since the last call: check after each. kKernelRefused: the
     // driver will not take it; kOutOfMemory: it may be made the next time.
     Status status();
+    bool has_failed() const;  // whether that ever happened behind the tests at the start. Any thread
     const KernelSetOptions& options() const { return options_; }  // path is never kAuto here
 
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.

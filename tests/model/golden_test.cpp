@@ -141,11 +141,14 @@ struct OneRowSteps {
 
 // Two steps in flight, each fed the token of the one before on the device; slot 1 has an adapter.
 OneRowSteps one_row_steps(uint32_t slot, uint32_t one_dispatch_context_max, uint64_t fault_step, gpu::PersistentDecode decode = gpu::PersistentDecode::kOn,
-                          const std::vector<reference::Type>& adapter_types = {reference::Type::kF32}) {
+                          const std::vector<reference::Type>& adapter_types = {reference::Type::kF32}, const std::vector<std::string>& refused = {},
+                          bool warm_up = false) {
     ExecutorOptions options{.n_rows_max = 8, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 2};
     options.decode = decode;
     options.decode_fault_step = fault_step;
     options.one_dispatch_context_max = one_dispatch_context_max;
+    options.refused_kernels = refused;
+    options.warm_up = warm_up;
     const auto executor = load_executor(goldens_dir() / "models/qwen2-tied", options);
     const auto adapter = put_synthetic_lora(test_device(), executor->lora_table(), executor->config(), 1, 8, 0x7f, 1.0f, 5, false, adapter_types);
     OneRowSteps steps;
@@ -199,6 +202,17 @@ TEST(OneDispatch, AdaptersOfEachTypeGiveWhatTheyDoInSeparateDispatches) {
         EXPECT_EQ(got.kernel, kernel) << "the weights are f16";
         EXPECT_EQ(got.tokens, want.tokens);
         EXPECT_LE(error(got, want), kRelativeErrorMax16Bit);
+    }
+}
+
+TEST(OneDispatch, ARowWithAnAdapterWhoseProgramTheDriverRefusesHasSeparateDispatches) {
+    const OneRowSteps want = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOff);
+    for (const bool warm_up : {false, true}) {
+        const OneRowSteps got = one_row_steps(1, kOneDispatchContextMax, 0, gpu::PersistentDecode::kOn, {reference::Type::kF32},
+                                              {"decode_layers_lora", "decode_layers_lora_homes"}, warm_up);
+        EXPECT_EQ(got.kernel, "");
+        EXPECT_TRUE(got.still_one_dispatch) << "of rows without an adapter";
+        EXPECT_EQ(got.logits, want.logits);
     }
 }
 

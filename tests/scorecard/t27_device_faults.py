@@ -285,7 +285,7 @@ def steps(card):
 
 def first_requests(card):
     """What found no memory is made the next time: the first requests need kernels and recordings that the start did not make."""
-    requests = ({}, {"temperature": 0.5, "repetition_penalty": 1.1, "logprobs": 2}, {"model": "pirate", "prompt": PROMPTS[0] * 40})
+    requests = ({"structured_outputs": {"choice": ["yes", "no"]}}, {"structured_outputs": {"choice": ["yes", "no"]}, "logprobs": 1}, {}, {"temperature": 0.5, "repetition_penalty": 1.1, "logprobs": 2}, {"model": "pirate", "prompt": PROMPTS[0] * 40})
     with control.FaultLayer(card.build) as layer, card.part("what found no memory is made the next time"):
         with card.server("--max-num-seqs", "16", adapters=ADAPTERS, env=layer.env()) as server:
             n_refused = 0

@@ -253,16 +253,23 @@ TEST(Engine, ALostDeviceEndsEveryRequestWithItsError) {
     EXPECT_FALSE(f.engine.submit(std::move(request)).ok());
 }
 
-TEST(Engine, AStepWithoutMemoryEndsItsOwnRequestsOnly) {
+// For want of memory, or of a kernel that the driver does not make.
+class EngineRefusals : public ::testing::TestWithParam<ErrorCode> {};
+
+INSTANTIATE_TEST_SUITE_P(All, EngineRefusals, ::testing::Values(ErrorCode::kOutOfMemory, ErrorCode::kKernelRefused),
+                         [](const auto& code) { return code.param == ErrorCode::kOutOfMemory ? "Memory" : "Kernel"; });
+
+TEST_P(EngineRefusals, AStepThatCannotBeMadeEndsItsOwnRequestsOnly) {
     Fixture f;
+    f.runner.refusal_ = GetParam();
     f.shares_prefixes = true;
     f.runner.refuse_step_ = [](uint64_t step) { return step == 2; };
     auto in_flight = f.submit(prompt_of(5, 10), 50);
-    ASSERT_TRUE(f.engine.step());  // the first step runs, the second has no memory
+    ASSERT_TRUE(f.engine.step());  // the first step runs, the second is refused
     f.run_until_idle();
     TokenStream::Batch batch = in_flight->pop(milliseconds(0));
     ASSERT_TRUE(batch.end && batch.end->error);
-    EXPECT_EQ(batch.end->error->code, ErrorCode::kOutOfMemory);
+    EXPECT_EQ(batch.end->error->code, GetParam());
     EXPECT_FALSE(f.engine.failed());
     // Later ones get what they would have had, also where their prompt's blocks were named by the step that was not run.
     auto prompt = prompt_of(200, 11);
@@ -275,22 +282,6 @@ TEST(Engine, AStepWithoutMemoryEndsItsOwnRequestsOnly) {
     EXPECT_EQ(again->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 20));
     EXPECT_EQ(f.runner.n_broken(), 0u);
     EXPECT_NE(f.metrics.text({}).find("vllm:kv_cache_usage_perc{model_name=\"base\"} 0\n"), std::string::npos);
-}
-
-TEST(Engine, AStepThatNeedsAKernelTheDriverRefusesEndsItsOwnRequestsOnly) {
-    Fixture f;
-    f.runner.refusal_ = ErrorCode::kKernelRefused;
-    f.runner.refuse_step_ = [](uint64_t step) { return step == 1; };
-    auto refused = f.submit(prompt_of(5, 10), 20);
-    f.run_until_idle();
-    const TokenStream::Batch batch = refused->pop(milliseconds(0));
-    ASSERT_TRUE(batch.end && batch.end->error);
-    EXPECT_EQ(batch.end->error->code, ErrorCode::kKernelRefused);
-    EXPECT_FALSE(f.engine.failed());
-    const auto prompt = prompt_of(5, 11);
-    auto next = f.submit(prompt, 20);
-    f.run_until_idle();
-    EXPECT_EQ(next->pop(milliseconds(0)).tokens, fake_continuation(prompt, kNoAdapterSlot, 20));
 }
 
 TEST(Engine, ALossThatOthersFindEndsAnIdleEngineToo) {

@@ -130,7 +130,7 @@ class FakeRunner final : public StepRunner {
         }
         if (fail_at_step_ && n_steps_ == *fail_at_step_)
             return make_error(ErrorCode::kDeviceLost, "the fake device is gone");
-        if (refuse_step_ && refuse_step_(n_steps_)) return make_error(refusal_, "the fake device is full");
+        if (refuse_step_ && refuse_step_(n_steps_)) return make_error(refusal_, "the fake device refuses this step");
         // Each slot is read once when the step begins and once when it ends.
         std::map<uint32_t, uint64_t> slots;
         for (const LoraUse& use : batch.lora_uses()) {
@@ -267,7 +267,7 @@ class FakeRunner final : public StepRunner {
     std::atomic<std::chrono::microseconds> step_time_{};  // from its submission, or the end of the step before
     std::optional<uint64_t> fail_at_step_;
     ErrorCode refusal_ = ErrorCode::kOutOfMemory;
-    std::function<bool(uint64_t step)> refuse_step_;  // whether there is no memory for it; steps count from 1
+    std::function<bool(uint64_t step)> refuse_step_;  // whether it is refused; steps count from 1
     std::atomic<bool> lost_{false};                   // somebody else has found the device lost
     bool spread_logits_ = false;  // else one token has nearly all of the probability
     std::optional<TokenId> not_finite_token_;  // after it the output is not finite

@@ -152,7 +152,13 @@ float center(inout vec4 v[kThreadQuads]) {
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) all.squares = sum_squares4(masked(v[i] - all.mean, quad_of(i), 0.0), all.squares);
     [[unroll]] for (uint lanes = 1; lanes < kLanes; lanes *= 2) {
         const Moments other = Moments(kWhole ? all.n : subgroupShuffleXor(all.n, lanes), subgroupShuffleXor(all.mean, lanes), subgroupShuffleXor(all.squares, lanes));
-        all = (gl_SubgroupInvocationID & lanes) == 0 ? joined(all, other) : joined(other, all);  // to the same bits in both
+        // To the same bits in both lanes.
+        if (kWhole) {
+            const float off = other.mean - all.mean;
+            all = Moments(all.n * 2.0, (all.mean + other.mean) * 0.5, fma(off * off, all.n * 0.5, all.squares + other.squares));
+        } else {
+            all = (gl_SubgroupInvocationID & lanes) == 0 ? joined(all, other) : joined(other, all);
+        }
     }
     if (kSubgroups > 1) {
         if (gl_SubgroupInvocationID == 0) {
@@ -161,8 +167,16 @@ float center(inout vec4 v[kThreadQuads]) {
             count_slots[gl_SubgroupID] = all.n;
         }
         barrier();
-        all = Moments(0.0, 0.0, 0.0);
-        [[unroll]] for (uint i = 0; i < kSubgroups; i++) all = joined(all, Moments(count_slots[i], first_slots[i], second_slots[i]));
+        if (kWhole) {  // as many columns each: without the divisions, which wait for one another
+            float means = 0.0, squares = 0.0;
+            [[unroll]] for (uint i = 0; i < kSubgroups; i++) means += first_slots[i];
+            const float mean = means / float(kSubgroups);
+            [[unroll]] for (uint i = 0; i < kSubgroups; i++) squares = fma((first_slots[i] - mean) * (first_slots[i] - mean), all.n, squares + second_slots[i]);
+            all = Moments(float(kColumns), mean, squares);
+        } else {
+            all = Moments(0.0, 0.0, 0.0);
+            [[unroll]] for (uint i = 0; i < kSubgroups; i++) all = joined(all, Moments(count_slots[i], first_slots[i], second_slots[i]));
+        }
     }
     [[unroll]] for (uint i = 0; i < kThreadQuads; i++) v[i] -= all.mean;
     return all.squares;

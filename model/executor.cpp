@@ -212,6 +212,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                         .kv_type = options.kv_type,
                                                         .decode = options.decode,
                                                         .decode_workgroups = options.decode_workgroups,
+                                                        .left_out = options.left_out_kernels,
                                                         .lora_on_matrices = options.lora_on_matrices,
                                                         .expand_rows = options.expand_rows,
                                                         .refused = options.refused_kernels,
@@ -233,24 +234,28 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
-// refuse; then, unless a path was asked for, all is done by the portable kernels. Some drivers call it a lack of memory when they cannot compile.
+// refuse; then, unless a path was asked for, it is tried without what they stand for, and where that does not help, with portable kernels alone. Some
+// drivers call it a lack of memory when they cannot compile.
 Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
                                                  const ModelConfig& config, const ExecutorOptions& options,
                                                  const LoadProgress& progress) {
-    auto impl = std::make_unique<Impl>(device, config, options);
-    Status loaded = impl->load(folder, progress);
-    const bool may_step_down = options.kernel_path == gpu::KernelPath::kAuto && impl->options.kernel_path != gpu::KernelPath::kPortable;
-    const bool is_refusal = !loaded.ok() && (loaded.error().code == ErrorCode::kKernelRefused || loaded.error().code == ErrorCode::kOutOfMemory);
-    if (is_refusal && impl->kernels && impl->kernels->has_failed() && may_step_down) {
-        log_warn("kernels: {} on {}; loading again, with the portable kernels alone", loaded.error().message, device.capabilities().name);
-        impl.reset();
-        ExecutorOptions portable = options;
-        portable.kernel_path = gpu::KernelPath::kPortable;
-        impl = std::make_unique<Impl>(device, config, portable);
-        loaded = impl->load(folder, progress);
+    ExecutorOptions tried = options;
+    while (true) {
+        auto impl = std::make_unique<Impl>(device, config, tried);
+        const Status loaded = impl->load(folder, progress);
+        if (loaded.ok()) return std::unique_ptr<Executor>(new Executor(std::move(impl)));
+        const bool is_refusal = loaded.error().code == ErrorCode::kKernelRefused || loaded.error().code == ErrorCode::kOutOfMemory;
+        std::vector<std::string> failed;
+        if (impl->kernels) failed = impl->kernels->failed_modules();
+        if (!is_refusal || failed.empty() || options.kernel_path != gpu::KernelPath::kAuto || impl->options.kernel_path == gpu::KernelPath::kPortable) {
+            return loaded.error();
+        }
+        std::erase_if(failed, [&](const std::string& module) { return std::ranges::find(tried.left_out_kernels, module) != tried.left_out_kernels.end(); });
+        log_warn("kernels: {} on {}; loading again {}", loaded.error().message, device.capabilities().name,
+                 failed.empty() ? "with portable kernels alone" : format("without {}", fmt::join(failed, ", ")));
+        if (failed.empty()) tried.kernel_path = gpu::KernelPath::kPortable;
+        tried.left_out_kernels.insert(tried.left_out_kernels.end(), failed.begin(), failed.end());
     }
-    TRY(std::move(loaded));
-    return std::unique_ptr<Executor>(new Executor(std::move(impl)));
 }
 
 Status Executor::submit(const StepBatch& batch) {

@@ -40,6 +40,7 @@ struct ExecutorOptions {
     uint32_t one_dispatch_context_max = kOneDispatchContextMax;  // beyond, attention has dispatches of its own
     gpu::PersistentDecode decode = gpu::PersistentDecode::kAuto;  // this and the next: KernelSetOptions
     uint32_t decode_workgroups = 0;
+    std::vector<std::string> left_out_kernels = {};  // KernelSetOptions::left_out
     std::vector<std::string> refused_kernels = {};  // for tests: KernelSetOptions::refused
     uint64_t decode_fault_step = 0;   // for tests: this step, counted from 1, ends as if its workgroups had waited in vain
     bool batch_invariant = false;     // a row's bits never depend on what else is in its step

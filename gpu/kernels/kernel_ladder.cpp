@@ -256,33 +256,34 @@ KernelPath KernelLadder::path() const {
     return coopmat[1] || coopmat[2] ? KernelPath::kCoopmat : KernelPath::kPortable;
 }
 
-KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path) {
+KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
     KernelLadder ladder;
+    const auto is_there = [&](const char* module) { return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end(); };
     // A software device has matrices for tests: compiling their kernels takes it minutes.
     if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
     const bool fits = capabilities.subgroup_size >= 8 && capabilities.shared_memory_bytes >= 32 * 1024 &&
                       threads_max(capabilities) >= 4 * capabilities.subgroup_size;
-    ladder.coopmat[1] = fits && capabilities.coopmat_f16 && has_kernel_module("matmul_coopmat_f16");
-    ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && has_kernel_module("matmul_coopmat_bf16");
-    ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_f16");
-    ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && has_kernel_module("lora_shrink_bf16");
-    ladder.gated_act[1] = ladder.coopmat[1] && has_kernel_module("gated_act_f16");
-    ladder.gated_act[2] = ladder.coopmat[2] && has_kernel_module("gated_act_bf16");
-    ladder.gated[1] = ladder.coopmat[1] && has_kernel_module("matmul_coopmat_gated_f16");
-    ladder.gated[2] = ladder.coopmat[2] && has_kernel_module("matmul_coopmat_gated_bf16");
+    ladder.coopmat[1] = fits && capabilities.coopmat_f16 && is_there("matmul_coopmat_f16");
+    ladder.coopmat[2] = fits && capabilities.bfloat16_coopmat && is_there("matmul_coopmat_bf16");
+    ladder.shrink[1] = ladder.coopmat[1] && capabilities.subgroup_size <= 128 && is_there("lora_shrink_f16");
+    ladder.shrink[2] = ladder.coopmat[2] && capabilities.subgroup_size <= 128 && is_there("lora_shrink_bf16");
+    ladder.gated_act[1] = ladder.coopmat[1] && is_there("gated_act_f16");
+    ladder.gated_act[2] = ladder.coopmat[2] && is_there("gated_act_bf16");
+    ladder.gated[1] = ladder.coopmat[1] && is_there("matmul_coopmat_gated_f16");
+    ladder.gated[2] = ladder.coopmat[2] && is_there("matmul_coopmat_gated_bf16");
     const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
-    offer(TileAttention::kStaged, capabilities.coopmat_f16 && has_kernel_module("attention_tile") && has_kernel_module("attention_tile_kv8"));
-    ladder.attention_group = subgroups_of_32 && functions && capabilities.coopmat_f16_16x8 && has_kernel_module("attention_group") && has_kernel_module("attention_group_kv8");
-    ladder.attention_from_qkv = ladder.attention_group && has_kernel_module("attention_from_qkv");
-    offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && has_kernel_module("attention_coopmat2"));
-    offer(TileAttention::kRegisters, capabilities.coopmat_f16 && capabilities.subgroup_vote && has_kernel_module("attention_registers"));
+    offer(TileAttention::kStaged, capabilities.coopmat_f16 && is_there("attention_tile") && is_there("attention_tile_kv8"));
+    ladder.attention_group = subgroups_of_32 && functions && capabilities.coopmat_f16_16x8 && is_there("attention_group") && is_there("attention_group_kv8");
+    ladder.attention_from_qkv = ladder.attention_group && is_there("attention_from_qkv");
+    offer(TileAttention::kWorkgroup, functions && capabilities.coopmat2 && is_there("attention_coopmat2"));
+    offer(TileAttention::kRegisters, capabilities.coopmat_f16 && capabilities.subgroup_vote && is_there("attention_registers"));
     // Only on request: with the same tiles it is slower than KHR matrices wherever it was measured (docs/REJECTED.md).
     if (path != KernelPath::kCoopmat2) return ladder;
-    ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && has_kernel_module("matmul_coopmat2_f16");
-    ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && has_kernel_module("matmul_coopmat2_bf16");
+    ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && is_there("matmul_coopmat2_f16");
+    ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && is_there("matmul_coopmat2_bf16");
     return ladder;
 }
 
@@ -321,7 +322,7 @@ Status KernelSet::test_gated_act(ScalarType type) {
 
 Status KernelSet::climb_ladder() {
     const KernelPath wanted = options_.path;
-    ladder_ = ladder_of(device_.capabilities(), wanted);
+    ladder_ = ladder_of(device_.capabilities(), wanted, options_.left_out);
     for (const ScalarType type : kShortTypes) {
         if (!ladder_.has(type)) continue;
         const auto type_idx = static_cast<uint32_t>(type);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <span>
+#include <string>
 
 #include "gpu/device.h"
 #include "gpu/kernels/matmul_plan.h"
@@ -31,8 +33,8 @@ struct KernelLadder {
 };
 
 // By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat
-// for products, which is faster, but not for attention.
+// for products, which is faster, but not for attention. No rung needs a module of left_out.
 // Runs nothing.
-KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path);
+KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out = {});
 
 }  // namespace lorad::gpu

@@ -1,10 +1,10 @@
 #include "gpu/kernels/kernels.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,11 +24,11 @@ struct KernelSet::Impl {
     std::mutex mutex;
     std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
     std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
-    std::atomic<bool> has_failed{false};
+    std::set<std::string> failed;                                           // guarded by mutex
 
-    void note(Error error) {
-        has_failed = true;
+    void note(const char* module, Error error) {
         std::lock_guard lock(mutex);
+        failed.insert(module);
         errors.try_emplace(std::this_thread::get_id(), std::move(error));
     }
 };
@@ -42,7 +42,7 @@ Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const Kerne
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
     TRY(kernels->climb_ladder());
     kernels->is_tested_ = true;
-    kernels->impl_->has_failed = false;
+    kernels->impl_->failed.clear();
     return kernels;
 }
 
@@ -55,7 +55,14 @@ Status KernelSet::status() {
     return error;
 }
 
-bool KernelSet::has_failed() const { return impl_->has_failed; }
+std::vector<std::string> KernelSet::failed_modules() const {
+    std::lock_guard lock(impl_->mutex);
+    return {impl_->failed.begin(), impl_->failed.end()};
+}
+
+bool KernelSet::offers(const char* module) const {
+    return has_kernel_module(module) && std::ranges::find(options_.left_out, module) == options_.left_out.end();
+}
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;
@@ -71,12 +78,12 @@ const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>&
         Result<Kernel> made = make(module, constants, subgroup_size);
         if (made.ok()) return &entry->kernel.emplace(std::move(made).value());
         if (made.error().code != ErrorCode::kKernelRefused) {
-            impl_->note(std::move(made).error());
+            impl_->note(module, std::move(made).error());
             return nullptr;
         }
         entry->refusal = std::move(made).error();
     }
-    impl_->note(*entry->refusal);
+    impl_->note(module, *entry->refusal);
     return nullptr;
 }
 

@@ -1,5 +1,9 @@
 // The matmul variants above the portable ones, where the device has them; the ladder that chooses them, everywhere.
 #include "gpu/kernels/kernel_ladder.h"
+
+#include <array>
+#include <string>
+
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -216,6 +220,17 @@ TEST(KernelLadder, ACpuDeviceStaysPortableUnlessAskedOtherwise) {
 TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
     EXPECT_EQ(ladder_of(capable(), KernelPath::kPortable).path(), KernelPath::kPortable);
     EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat).path(), KernelPath::kCoopmat2);
+}
+
+TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
+    const KernelLadder whole = ladder_of(capable(), KernelPath::kAuto);
+    const std::array<std::string, 2> left_out = {"matmul_coopmat_f16", "gated_act_bf16"};
+    const KernelLadder ladder = ladder_of(capable(), KernelPath::kAuto, left_out);
+    EXPECT_FALSE(ladder.has(ScalarType::kF16));
+    EXPECT_FALSE(ladder.has_shrink(ScalarType::kF16)) << "which stands on it";
+    EXPECT_FALSE(ladder.has_gated_act(ScalarType::kBf16));
+    EXPECT_EQ(ladder.has(ScalarType::kBf16), whole.has(ScalarType::kBf16));
+    EXPECT_EQ(ladder.has_shrink(ScalarType::kBf16), whole.has_shrink(ScalarType::kBf16));
 }
 
 TEST(KernelLadder, LeavesABf16ModelPortableWhereOnlyF16Works) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
@@ -234,27 +235,28 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
-// refuse; then, unless a path was asked for, it is tried without what they stand for, and where that does not help, with portable kernels alone. Some
-// drivers call it a lack of memory when they cannot compile.
+// refuse. Then, unless a path was asked for, the model is loaded again without those that there are others for, and where that does not help with
+// portable kernels alone. Some drivers call it a lack of memory when they cannot compile: what lacks it twice counts as refused.
 Result<std::unique_ptr<Executor>> Executor::load(gpu::Device& device, const std::filesystem::path& folder,
                                                  const ModelConfig& config, const ExecutorOptions& options,
                                                  const LoadProgress& progress) {
     ExecutorOptions tried = options;
+    bool has_lacked_memory = false;
     while (true) {
         auto impl = std::make_unique<Impl>(device, config, tried);
         const Status loaded = impl->load(folder, progress);
         if (loaded.ok()) return std::unique_ptr<Executor>(new Executor(std::move(impl)));
-        const bool is_refusal = loaded.error().code == ErrorCode::kKernelRefused || loaded.error().code == ErrorCode::kOutOfMemory;
-        std::vector<std::string> failed;
-        if (impl->kernels) failed = impl->kernels->failed_modules();
-        if (!is_refusal || failed.empty() || options.kernel_path != gpu::KernelPath::kAuto || impl->options.kernel_path == gpu::KernelPath::kPortable) {
-            return loaded.error();
+        const ErrorCode why = loaded.error().code;
+        const bool is_for_kernels = (why == ErrorCode::kKernelRefused || why == ErrorCode::kOutOfMemory) && impl->kernels && impl->kernels->has_failures(why);
+        if (!is_for_kernels || options.kernel_path != gpu::KernelPath::kAuto || impl->options.kernel_path == gpu::KernelPath::kPortable) return loaded.error();
+        std::string how = "as before";
+        if (why == ErrorCode::kKernelRefused || std::exchange(has_lacked_memory, true)) {
+            const std::vector<std::string> without = impl->kernels->replaceable_failures(why);
+            tried.left_out_kernels.insert(tried.left_out_kernels.end(), without.begin(), without.end());
+            if (without.empty()) tried.kernel_path = gpu::KernelPath::kPortable;
+            how = without.empty() ? "with portable kernels alone" : format("without {}", fmt::join(without, ", "));
         }
-        std::erase_if(failed, [&](const std::string& module) { return std::ranges::find(tried.left_out_kernels, module) != tried.left_out_kernels.end(); });
-        log_warn("kernels: {} on {}; loading again {}", loaded.error().message, device.capabilities().name,
-                 failed.empty() ? "with portable kernels alone" : format("without {}", fmt::join(failed, ", ")));
-        if (failed.empty()) tried.kernel_path = gpu::KernelPath::kPortable;
-        tried.left_out_kernels.insert(tried.left_out_kernels.end(), failed.begin(), failed.end());
+        log_warn("kernels: on {}: {}; loading again {}", device.capabilities().name, loaded.error().message, how);
     }
 }
 

@@ -256,9 +256,13 @@ KernelPath KernelLadder::path() const {
     return coopmat[1] || coopmat[2] ? KernelPath::kCoopmat : KernelPath::kPortable;
 }
 
+bool offers(std::string_view module, std::span<const std::string> left_out) {
+    return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end();
+}
+
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
     KernelLadder ladder;
-    const auto is_there = [&](const char* module) { return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end(); };
+    const auto is_there = [&](const char* module) { return offers(module, left_out); };
     // A software device has matrices for tests: compiling their kernels takes it minutes.
     if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
@@ -321,7 +325,7 @@ Status KernelSet::test_gated_act(ScalarType type) {
 }
 
 Status KernelSet::climb_ladder() {
-    const KernelPath wanted = options_.path;
+    const KernelPath wanted = wanted_path_ = options_.path;
     ladder_ = ladder_of(device_.capabilities(), wanted, options_.left_out);
     for (const ScalarType type : kShortTypes) {
         if (!ladder_.has(type)) continue;

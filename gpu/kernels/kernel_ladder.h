@@ -5,6 +5,7 @@
 #include <array>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "gpu/device.h"
 #include "gpu/kernels/matmul_plan.h"
@@ -30,7 +31,11 @@ struct KernelLadder {
     bool has_gated_act(ScalarType type) const { return has(type) && gated_act[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
+    bool operator==(const KernelLadder&) const = default;
 };
+
+// Whether the build has a kernel's module and it is not left out.
+bool offers(std::string_view module, std::span<const std::string> left_out);
 
 // By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat
 // for products, which is faster, but not for attention. No rung needs a module of left_out.

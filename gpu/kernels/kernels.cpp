@@ -4,7 +4,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,11 +23,12 @@ struct KernelSet::Impl {
     std::mutex mutex;
     std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
     std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
-    std::set<std::string> failed;                                           // guarded by mutex
+    std::map<std::string, ErrorCode> failed;                                // guarded by mutex; by module, a refusal before a lack of memory
 
     void note(const char* module, Error error) {
         std::lock_guard lock(mutex);
-        failed.insert(module);
+        ErrorCode& why = failed.try_emplace(module, error.code).first->second;
+        if (error.code == ErrorCode::kKernelRefused) why = error.code;
         errors.try_emplace(std::this_thread::get_id(), std::move(error));
     }
 };
@@ -55,13 +55,23 @@ Status KernelSet::status() {
     return error;
 }
 
-std::vector<std::string> KernelSet::failed_modules() const {
+bool KernelSet::has_failures(ErrorCode code) const {
     std::lock_guard lock(impl_->mutex);
-    return {impl_->failed.begin(), impl_->failed.end()};
+    return std::ranges::any_of(impl_->failed, [&](const auto& failure) { return failure.second == code; });
 }
 
-bool KernelSet::offers(const char* module) const {
-    return has_kernel_module(module) && std::ranges::find(options_.left_out, module) == options_.left_out.end();
+std::vector<std::string> KernelSet::replaceable_failures(ErrorCode code) const {
+    const KernelLadder whole = ladder_of(device_.capabilities(), wanted_path_, options_.left_out);
+    std::vector<std::string> found;
+    std::lock_guard lock(impl_->mutex);
+    for (const auto& [module, why] : impl_->failed) {
+        if (why != code || !offers(module, options_.left_out)) continue;
+        std::vector<std::string> left_out = options_.left_out;
+        left_out.push_back(module);
+        const bool adds_adapters = module.starts_with("matmul_coopmat_") && module.find("lora") != std::string::npos;
+        if (adds_adapters || ladder_of(device_.capabilities(), wanted_path_, left_out) != whole) found.push_back(module);
+    }
+    return found;
 }
 
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {

@@ -90,7 +90,7 @@ struct KernelSetOptions {
     KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
-    std::vector<std::string> left_out = {};  // modules that no rung of the ladder may need: the driver does not make them
+    std::vector<std::string> left_out = {};  // modules whose kernels are not used, where there are others: the driver does not make them
     // To compare, in benchmarks and tests.
     bool lora_on_matrices = true;  // shrink, and gated_act with adapters, by cooperative matrices where that is possible and rows are many
     GatedProducts gated = GatedProducts::kAuto;  // kAlways: wherever it is possible
@@ -164,7 +164,9 @@ class KernelSet {
     // What kept a kernel from being made, and so recorded, in this thread's recordings since the last call: check after each. kKernelRefused: the
     // driver will not take it; kOutOfMemory: it may be made the next time.
     Status status();
-    std::vector<std::string> failed_modules() const;  // of the kernels that could not be made behind the tests at the start. Any thread
+    // Modules of kernels that could not be made behind the tests at the start, for this reason, and that there are others for (KernelSetOptions::left_out).
+    std::vector<std::string> replaceable_failures(ErrorCode code) const;
+    bool has_failures(ErrorCode code) const;  // of any kernel, likewise. Both: any thread
     const KernelSetOptions& options() const { return options_; }  // path is never kAuto here
 
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
@@ -319,7 +321,6 @@ class KernelSet {
 
     // The pipeline for a module and its constants, made on first use; null after a failure (see status()).
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size = 0);
-    bool offers(const char* module) const;  // it is in the build and not left out
     Result<Kernel> make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const;
     uint32_t threads(uint32_t on_gpu, uint32_t small) const;  // workgroup size within the device's limit
 
@@ -342,6 +343,7 @@ class KernelSet {
     Device& device_;
     KernelSetOptions options_;
     KernelLadder ladder_;
+    KernelPath wanted_path_ = KernelPath::kAuto;
     bool is_tested_ = false;  // the tests at the start are over
     std::unique_ptr<Impl> impl_;
 };

@@ -164,10 +164,10 @@ float center(inout vec4 v[kThreadQuads]) {
         if (gl_SubgroupInvocationID == 0) {
             first_slots[gl_SubgroupID] = all.mean;
             second_slots[gl_SubgroupID] = all.squares;
-            count_slots[gl_SubgroupID] = all.n;
+            if (!kWhole) count_slots[gl_SubgroupID] = all.n;
         }
         barrier();
-        if (kWhole) {  // as many columns each: without the divisions, which wait for one another
+        if (kWhole) {  // as many columns each: no division waits for another
             float means = 0.0, squares = 0.0;
             [[unroll]] for (uint i = 0; i < kSubgroups; i++) means += first_slots[i];
             const float mean = means / float(kSubgroups);

@@ -196,31 +196,36 @@ TEST(Executor, WhereOneDispatchForAllLayersIsRefusedThereAreSeparateOnes) {
 }
 
 // Small products pass on the fast path, but those of the model's own sizes are refused.
-TEST(Executor, WhatAFastKernelThatIsRefusedStandsForIsLeftOut) {
+TEST(Executor, AFastKernelThatIsRefusedIsLeftOutAlone) {
     const auto whole = Refused{{}}.load_it();
     ASSERT_TRUE(whole.ok()) << whole.error().message;
     const gpu::KernelPath best = (*whole)->options().kernel_path;
     if (best == gpu::KernelPath::kPortable) GTEST_SKIP() << "this device has nothing above the portable kernels";
-    const struct {
-        std::vector<std::string> kernels;
-        gpu::KernelPath path;
-    } cases[] = {{{"attention_from_qkv", "matmul_coopmat_gated_f16", "lora_shrink_f16", "gated_act_f16", "matmul_coopmat_lora_f16"}, best},
-                 {{"attention_group", "attention_registers", "attention_coopmat2", "attention_tile"}, best},
-                 {{"matmul_coopmat_f16"}, best},
-                 {{"matmul_gemv"}, gpu::KernelPath::kPortable}};
     const std::vector<float> want = answer(**whole).logits;
-    for (const auto& [kernels, path] : cases) {
+    const auto expect_others = [&](const std::vector<std::string>& kernels, auto&& check) {
         SCOPED_TRACE(kernels.front());
         const auto loaded = Refused{kernels}.load_it();
         ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-        // Without products of f16 the path is still that of bf16, where the device has that.
-        if (kernels.front() != "matmul_coopmat_f16") {
-            EXPECT_EQ((*loaded)->options().kernel_path, path);
-        }
+        check((*loaded)->options());
         const std::vector<float> got = answer(**loaded).logits;
         ASSERT_EQ(got.size(), want.size());
         EXPECT_LE(relative_error(got.data(), want.data(), want.size()), 1e-2) << "16-bit activations beside f32";
-    }
+    };
+    expect_others({"attention_from_qkv"}, [&](const ExecutorOptions& found) {
+        EXPECT_EQ(found.kernel_path, best);
+        EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("attention_from_qkv"));
+    });
+    // Where one is out the next best is tried, and refused.
+    expect_others({"attention_group", "attention_registers", "attention_coopmat2", "attention_tile"}, [&](const ExecutorOptions& found) {
+        EXPECT_EQ(found.kernel_path, best);
+        EXPECT_THAT(found.left_out_kernels, ::testing::IsSupersetOf({"attention_registers", "attention_tile"}));
+    });
+    expect_others({"matmul_coopmat_f16"}, [&](const ExecutorOptions& found) { EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("matmul_coopmat_f16")); });
+    // There is no other that goes with the fast products.
+    expect_others({"matmul_gemv"}, [&](const ExecutorOptions& found) {
+        EXPECT_EQ(found.kernel_path, gpu::KernelPath::kPortable);
+        EXPECT_THAT(found.left_out_kernels, ::testing::IsEmpty());
+    });
 }
 
 TEST(Executor, TellsMaximumAndLogSumExpOfTheLogits) {

@@ -203,7 +203,8 @@ TEST_F(FastMatmul, AForcedPathIsTakenOrRefused) {
 
 DeviceCapabilities capable() {
     DeviceCapabilities caps;
-    caps.subgroup_size = 32;
+    caps.subgroup_size = caps.subgroup_size_min = caps.subgroup_size_max = 32;
+    caps.matrix_functions = caps.coopmat_f16_16x8 = caps.subgroup_vote = true;
     caps.shared_memory_bytes = 48 * 1024;
     caps.max_workgroup_invocations = 1024;
     caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
@@ -223,14 +224,20 @@ TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
 }
 
 TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
-    const KernelLadder whole = ladder_of(capable(), KernelPath::kAuto);
+    const KernelLadder whole = ladder_of(capable(), KernelPath::kCoopmat2);
+    for (const std::string module : {"matmul_coopmat_f16", "matmul_coopmat_bf16", "matmul_coopmat2_f16", "matmul_coopmat2_bf16", "lora_shrink_f16", "lora_shrink_bf16",
+                                     "gated_act_f16", "gated_act_bf16", "matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16", "attention_tile", "attention_tile_kv8",
+                                     "attention_group", "attention_group_kv8", "attention_from_qkv", "attention_coopmat2", "attention_registers"}) {
+        EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat2, {&module, 1}) == whole, has_kernel_module(module)) << module;
+    }
     const std::array<std::string, 2> left_out = {"matmul_coopmat_f16", "gated_act_bf16"};
-    const KernelLadder ladder = ladder_of(capable(), KernelPath::kAuto, left_out);
+    const KernelLadder ladder = ladder_of(capable(), KernelPath::kCoopmat2, left_out);
     EXPECT_FALSE(ladder.has(ScalarType::kF16));
     EXPECT_FALSE(ladder.has_shrink(ScalarType::kF16)) << "which stands on it";
     EXPECT_FALSE(ladder.has_gated_act(ScalarType::kBf16));
     EXPECT_EQ(ladder.has(ScalarType::kBf16), whole.has(ScalarType::kBf16));
     EXPECT_EQ(ladder.has_shrink(ScalarType::kBf16), whole.has_shrink(ScalarType::kBf16));
+    EXPECT_EQ(ladder.attention_group, whole.attention_group);
 }
 
 TEST(KernelLadder, LeavesABf16ModelPortableWhereOnlyF16Works) {

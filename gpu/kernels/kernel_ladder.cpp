@@ -256,13 +256,9 @@ KernelPath KernelLadder::path() const {
     return coopmat[1] || coopmat[2] ? KernelPath::kCoopmat : KernelPath::kPortable;
 }
 
-bool offers(std::string_view module, std::span<const std::string> left_out) {
-    return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end();
-}
-
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out) {
     KernelLadder ladder;
-    const auto is_there = [&](const char* module) { return offers(module, left_out); };
+    const auto is_there = [&](const char* module) { return has_kernel_module(module) && std::ranges::find(left_out, module) == left_out.end(); };
     // A software device has matrices for tests: compiling their kernels takes it minutes.
     if (path == KernelPath::kPortable || (capabilities.is_cpu && path == KernelPath::kAuto)) return ladder;
     // The smallest tile and its subgroups must fit; see kCoopmatTiles.
@@ -276,6 +272,10 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
     ladder.gated_act[2] = ladder.coopmat[2] && is_there("gated_act_bf16");
     ladder.gated[1] = ladder.coopmat[1] && is_there("matmul_coopmat_gated_f16");
     ladder.gated[2] = ladder.coopmat[2] && is_there("matmul_coopmat_gated_bf16");
+    ladder.adapters[1] = ladder.coopmat[1] && is_there("matmul_coopmat_lora_f16");
+    ladder.adapters[2] = ladder.coopmat[2] && is_there("matmul_coopmat_lora_bf16");
+    ladder.gated_adapters[1] = ladder.gated[1] && is_there("matmul_coopmat_gated_lora_f16");
+    ladder.gated_adapters[2] = ladder.gated[2] && is_there("matmul_coopmat_gated_lora_bf16");
     const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };

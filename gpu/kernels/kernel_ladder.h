@@ -5,7 +5,6 @@
 #include <array>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "gpu/device.h"
 #include "gpu/kernels/matmul_plan.h"
@@ -20,6 +19,7 @@ struct KernelLadder {
     std::array<bool, 3> gated_act{};  // gated_act with adapters on them
 
     std::array<bool, 3> gated{};     // products that end in the activation; only with coopmat
+    std::array<bool, 3> adapters{}, gated_adapters{};  // of either kind with the adapters of the rows in their sums
 
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
@@ -29,13 +29,12 @@ struct KernelLadder {
     bool has2(ScalarType type) const { return coopmat2[static_cast<uint32_t>(type)]; }
     bool has_shrink(ScalarType type) const { return shrink[static_cast<uint32_t>(type)]; }
     bool has_gated_act(ScalarType type) const { return has(type) && gated_act[static_cast<uint32_t>(type)]; }
+    bool has_adapters(ScalarType type) const { return has(type) && adapters[static_cast<uint32_t>(type)]; }
+    bool has_gated_adapters(ScalarType type) const { return has_gated(type) && gated_adapters[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
     bool operator==(const KernelLadder&) const = default;
 };
-
-// Whether the build has a kernel's module and it is not left out.
-bool offers(std::string_view module, std::span<const std::string> left_out);
 
 // By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat
 // for products, which is faster, but not for attention. No rung needs a module of left_out.

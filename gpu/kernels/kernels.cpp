@@ -65,11 +65,10 @@ std::vector<std::string> KernelSet::replaceable_failures(ErrorCode code) const {
     std::vector<std::string> found;
     std::lock_guard lock(impl_->mutex);
     for (const auto& [module, why] : impl_->failed) {
-        if (why != code || !offers(module, options_.left_out)) continue;
+        if (why != code) continue;
         std::vector<std::string> left_out = options_.left_out;
         left_out.push_back(module);
-        const bool adds_adapters = module.starts_with("matmul_coopmat_") && module.find("lora") != std::string::npos;
-        if (adds_adapters || ladder_of(device_.capabilities(), wanted_path_, left_out) != whole) found.push_back(module);
+        if (ladder_of(device_.capabilities(), wanted_path_, left_out) != whole) found.push_back(module);
     }
     return found;
 }

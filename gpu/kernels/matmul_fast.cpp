@@ -248,7 +248,7 @@ const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan
 }
 
 bool KernelSet::adds_adapters(const MatmulPlan& plan) const {
-    return plan.variant == MatmulVariant::kCoopmat && !options_.batch_invariant && offers(coopmat_name(plan, false, true), options_.left_out);
+    return plan.variant == MatmulVariant::kCoopmat && !options_.batch_invariant && ladder_.has_adapters(plan.weight_type);
 }
 
 void KernelSet::matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan) {
@@ -262,7 +262,7 @@ void KernelSet::matmul_gated(Recorder& recorder, MatmulParams params, const Matm
     record_coopmat(recorder, coopmat_name(plan, true, false), params, params, plan, plan.column_tile / 2, activation);
 }
 
-bool KernelSet::adds_adapters_gated(const MatmulPlan& plan) const { return offers(coopmat_name(plan, true, true), options_.left_out); }
+bool KernelSet::adds_adapters_gated(const MatmulPlan& plan) const { return ladder_.has_gated_adapters(plan.weight_type); }
 
 void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation) {
     CHECK(adds_adapters_gated(plan));

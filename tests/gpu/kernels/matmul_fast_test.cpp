@@ -226,7 +226,8 @@ TEST(KernelLadder, NeverClimbsAboveThePathThatWasAskedFor) {
 TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     const KernelLadder whole = ladder_of(capable(), KernelPath::kCoopmat2);
     for (const std::string module : {"matmul_coopmat_f16", "matmul_coopmat_bf16", "matmul_coopmat2_f16", "matmul_coopmat2_bf16", "lora_shrink_f16", "lora_shrink_bf16",
-                                     "gated_act_f16", "gated_act_bf16", "matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16", "attention_tile", "attention_tile_kv8",
+                                     "gated_act_f16", "gated_act_bf16", "matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16", "matmul_coopmat_lora_f16", "matmul_coopmat_lora_bf16",
+                                     "matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16", "attention_tile", "attention_tile_kv8",
                                      "attention_group", "attention_group_kv8", "attention_from_qkv", "attention_coopmat2", "attention_registers"}) {
         EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat2, {&module, 1}) == whole, has_kernel_module(module)) << module;
     }

@@ -22,6 +22,7 @@
 #include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/profiler.h"
@@ -139,7 +140,11 @@ class KernelsBench {
         Shape shape;
         MatmulPlan plan;
     };
-    MatmulPlan engine_plan(const Shape& s, uint32_t rows) const { return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s)); }
+    // What attention gives o, and the last norm the output layer, is never in blocks.
+    MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
+        const bool may_be_in_blocks = std::strcmp(s.name, "o") != 0 && std::strcmp(s.name, "lm_head") != 0;
+        return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), may_be_in_blocks);
+    }
 
     // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.
     std::vector<double> measure(const std::vector<Planned>& turn, uint32_t rows, double wanted_us) {
@@ -190,7 +195,8 @@ class KernelsBench {
         stop_on_error(kernels_.status());
         run_and_wait(device_, must(std::move(recorder).end()));
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
-        const auto x = [&](uint64_t element) {
+        const auto x = [&](uint32_t t, uint32_t k) {
+            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k & ~1u, p.x_stride) / 2 + k % 2 : uint64_t{t} * p.x_stride + k;
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
@@ -199,7 +205,7 @@ class KernelsBench {
             const auto [t, n] = sample(i);
             double want = 0, have = 0;
             for (uint32_t k = 0; k < s.k; k++) {
-                want += double{pool_.value(uint64_t{n} * p.w_stride + k)} * x(uint64_t{t} * p.x_stride + k);
+                want += double{pool_.value(uint64_t{n} * p.w_stride + k)} * x(t, k);
             }
             for (uint32_t split = 0; split < plan.splits_of(t); split++) have += got[size_t{i} * 16 + split];
             worst = std::isfinite(have) ? std::max(worst, std::fabs(have - want)) : INFINITY;
@@ -274,13 +280,13 @@ class KernelsBench {
         Row row("kernel");
         row.field("kernel", variant_name(plan)).field("product", s.name).field("shape", options_.shape).field("type", options_.type);
         row.field("n", s.n).field("k", s.k).field("rows", rows).field("splits", plan.n_splits).field("whole_rows", plan.whole_rows).field("row_tile", plan.row_tile);
-        row.field("timed", "chain").field("column_tile", plan.column_tile).samples("us", measure({{s, plan}}, rows, kWantedUs));
+        row.field("timed", "chain").field("column_tile", plan.column_tile).field("x_in_blocks", plan.x_in_blocks).samples("us", measure({{s, plan}}, rows, kWantedUs));
         const Summary us = row.summary();
         const double tb_s = bytes(s) / us.median * 1e-6, tflop_s = 2e-6 * s.n * s.k * rows / us.median;
         row.field("bytes", bytes(s)).field("gb_s", tb_s * 1e3).field("tflop_s", tflop_s).field("of_ceiling", tb_s / ceiling_);
         row.field("error", error);
-        results_.add(std::move(row), lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}  {:8.2f} us ({:.2f}..{:.2f})  {:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
-                                                   s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits, us.median,
+        results_.add(std::move(row), lorad::format("{:<8} rows {:4}  {:<21} tile {:3}x{:<3} splits {:2}{} {:8.2f} us ({:.2f}..{:.2f})  {:5.2f} TB/s {:3.0f} %  {:6.1f} TFLOP/s  error {:.0e}",
+                                                   s.name, rows, variant_name(plan), plan.row_tile, plan.column_tile, plan.n_splits, plan.x_in_blocks ? " x in blocks" : "", us.median,
                                                    us.p10, us.p90, tb_s, 100 * tb_s / ceiling_, tflop_s, error));
         return us.median;
     }

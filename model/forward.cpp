@@ -43,30 +43,37 @@ class Pass {
   private:
     void layers() {
         norm_first();
+        Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, false), scratch_.xn);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
             const bool is_last = layer + 1 == config_.n_layers;
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
-            const Product qkv = linear(layer, kQkv, w.qkv, scratch_.xn.address());
+            const Product qkv = linear(layer, kQkv, w.qkv, qkv_input);
             if (is_last && shape_.output_bucket == 0) {  // nobody reads more of it than its keys and values
                 qkv_post(layer, w, qkv);
                 return;
             }
             attend(layer, w, qkv);
             if (is_last) keep_rows_with_outputs(w.o);
-            const Product o = linear(layer, kO, w.o, attention_);
+            const Product o = linear(layer, kO, w.o, {product_plan(w.o, false), attention_});
+            const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
+            const Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
             add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
-                     {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type});
+                     {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            if (!gated_product(layer, w)) {
-                const Product gate_up = linear(layer, kGateUp, w.gate_up, scratch_.xn.address());
+            const Input down_input = input_of(product_plan(w.down, gated.has_value()), scratch_.act);
+            if (gated) {
+                gated_product(layer, w, gate_up_input, down_input);
+            } else {
+                const Product gate_up = linear(layer, kGateUp, w.gate_up, gate_up_input);
                 gated_act(layer, w, gate_up);
             }
-            const Product down = linear(layer, kDown, w.down, scratch_.act.address());
+            const Product down = linear(layer, kDown, w.down, down_input);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
-            add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1));
+            if (!is_last) qkv_input = input_of(product_plan(weights_.layers[layer + 1].qkv, true), scratch_.xn);
+            add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1, qkv_input));
         }
     }
 
@@ -117,7 +124,8 @@ class Pass {
     // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
     void layers_apart() {
         norm_first();
-        Product qkv = linear(0, kQkv, weights_.layers[0].qkv, scratch_.xn.address());
+        const Matrix& first_qkv = weights_.layers[0].qkv;
+        Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
             attend(layer, w, qkv);
@@ -161,15 +169,29 @@ class Pass {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
+    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/activation_blocks.h) or, where adapters' shrinks read the rows, both.
+    struct Input {
+        gpu::MatmulPlan plan;
+        DeviceAddress rows = 0, blocks = 0;
+
+        DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
+    };
+    // Blocks are of a 16-bit type and lie in the second half of a buffer that has room for f32.
+    Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
+        if (!plan.x_in_blocks) return {plan, buffer.address()};
+        return {plan, shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), buffer.address() + buffer.size() / 2};
+    }
+
     // The norm that comes with the sum of a residual; without gamma there is none.
     struct NextNorm {
         DeviceAddress gamma = 0;
         DeviceAddress slot_norms = 0;
-        ScalarType weight_type = ScalarType::kF32;  // of the matrix that reads its result
+        ScalarType weight_type = ScalarType::kF32;  // of the matrix that reads its result,
+        Input to = {};                              // from here
     };
-    NextNorm input_norm(uint32_t layer) const {
+    NextNorm input_norm(uint32_t layer, const Input& to) const {
         const LayerWeights& w = weights_.layers[layer];
-        return {w.input_norm.address(), slot_norms(layer, LoraTable::Norm::kInput), w.qkv.type};
+        return {w.input_norm.address(), slot_norms(layer, LoraTable::Norm::kInput), w.qkv.type, to};
     }
 
     float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
@@ -236,7 +258,7 @@ class Pass {
     }
 
     void norm_first() {
-        const NextNorm first = input_norm(0);
+        const NextNorm first = input_norm(0, {});
         kernels_.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
                            .x = scratch_.x.address(),
@@ -273,19 +295,19 @@ class Pass {
 
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, and after it
     // the product with the adapters.
-    Product linear(uint32_t layer, Group group, const Matrix& w, DeviceAddress x) {
-        const gpu::MatmulPlan plan = kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax);
+    Product linear(uint32_t layer, Group group, const Matrix& w, const Input& x) {
+        const gpu::MatmulPlan& plan = x.plan;
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
-            shrink(layer, group, x, w, gpu::ShrinkPlace::kFirst);
+            shrink(layer, group, x.rows, w, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            record_matmul_with_adapters(layer, group, w, x, plan);
+            record_matmul_with_adapters(layer, group, w, x.of_product(), plan);
             recorder_.barrier();
             return {plan, true};
         }
         const gpu::ShrinkPlace place = gpu::shrink_place(plan);
-        if (place == gpu::ShrinkPlace::kFirst) shrink(layer, group, x, w, place);
-        kernels_.matmul(recorder_, product_params(w, x, scratch_.y, plan), plan);
-        if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x, w, place);
+        if (place == gpu::ShrinkPlace::kFirst) shrink(layer, group, x.rows, w, place);
+        kernels_.matmul(recorder_, product_params(w, x.of_product(), scratch_.y, plan), plan);
+        if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x.rows, w, place);
         recorder_.barrier();
         if (!shape_.expanded) return {plan, false};
         expand(layer, group, w);
@@ -319,25 +341,35 @@ class Pass {
         }
     }
 
-    // gate_up and the activation in one product, where that can be and is faster.
-    bool gated_product(uint32_t layer, const LayerWeights& w) {
-        if (address_of(w.gate_up_bias) != 0 || act_type(w.down.type) != w.gate_up.type) return false;
+    gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
+        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks);
+    }
+
+    // Of gate_up and the activation in one product, where that can be and is faster.
+    std::optional<gpu::MatmulPlan> gated_plan(const LayerWeights& w) const {
+        if (address_of(w.gate_up_bias) != 0 || act_type(w.down.type) != w.gate_up.type) return std::nullopt;
         const std::optional<gpu::MatmulPlan> plan =
-            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax);
+            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax, true);
         const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
-        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return false;
-        gpu::MatmulParams product = product_params(w.gate_up, scratch_.xn.address(), scratch_.act, *plan);
+        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return std::nullopt;
+        return plan;
+    }
+
+    void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act) {
+        const gpu::MatmulPlan& plan = x.plan;
+        gpu::MatmulParams product = product_params(w.gate_up, x.of_product(), scratch_.act, plan);
+        product.y = act.rows;
+        product.y_blocks = act.blocks;
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
-        if (adapters) {
-            shrink(layer, kGateUp, scratch_.xn.address(), w.gate_up, gpu::ShrinkPlace::kFirst);
+        if (shape_.lora != gpu::LoraLevel::kNone) {
+            shrink(layer, kGateUp, x.rows, w.gate_up, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), *plan, gpu::Activation::kSilu);
+            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu);
         } else {
-            kernels_.matmul_gated(recorder_, product, *plan, gpu::Activation::kSilu);
+            kernels_.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu);
         }
         recorder_.barrier();
-        return true;
     }
 
     gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
@@ -460,7 +492,8 @@ class Pass {
                            .x = x_,
                            .gamma = norm.gamma,
                            .slot_norms = norm.slot_norms,
-                           .xn = scratch_.xn.address(),
+                           .xn = norm.to.rows,
+                           .xn_blocks = norm.to.blocks,
                            .lora_slot_stride = lora_slot_stride(),
                            .lora_module = module,
                            .hidden = config_.hidden_size,

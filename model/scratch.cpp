@@ -50,8 +50,10 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
         for (const LayerWeights& w : shapes.layers) {
             for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-                const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax);
-                bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                for (const bool in_blocks : {false, true}) {
+                    const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks);
+                    bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                }
             }
         }
         const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);

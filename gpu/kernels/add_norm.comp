@@ -1,12 +1,13 @@
 // add_norm: x[t] += sum_s y[s][t] + bias + LoRA;  xn[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * gamma
 //   y      [S][T][y_stride]  f32
 //   x      [T][x_stride]     f32, in place
-//   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma
+//   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma; in rows, in blocks or both
 // grid (T); one workgroup per row; moves 4 (S + 1) H bytes in and 4-8 H out, per row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/slot_norms.glsl"
 
@@ -18,6 +19,8 @@ layout(constant_id = 5) const uint kHasBias = 0;
 layout(constant_id = 6) const uint kHasNorm = 1;
 layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
+layout(constant_id = 9) const uint kInRows = 1;     // whether xn is wanted in rows,
+layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
 
 const uint kRankSteps = 1;  // large workgroups have few registers
@@ -31,6 +34,14 @@ const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
 vec4 masked(vec4 v, uint chunk) {
     if (kHidden % 4 == 0 || chunk * 4 + 4 <= kHidden) return v;
     return mix(vec4(0.0), v, lessThan(chunk * 4 + uvec4(0, 1, 2, 3), uvec4(kHidden)));
+}
+
+void store_normed(uint t, uint chunk, vec4 value) {
+    if (kInRows != 0) store4(p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType), chunk, value, kActType);
+    if (kInBlocks == 0) return;
+    const uint64_t first_pair = p.xn_blocks + block_offset(t, chunk * 4, p.xn_stride);
+    UintRef(first_pair).v = pack_pair(value.xy, kActType);
+    UintRef(first_pair + 16).v = pack_pair(value.zw, kActType);
 }
 
 void main() {
@@ -82,12 +93,11 @@ void main() {
         if (chunk < kChunks) store4(x, chunk, v[i], 0);
     }
     if (kHasNorm == 0) return;
-    uint64_t xn = p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
-        if (chunk < kChunks) store4(xn, chunk, masked(v[i] * inverse * gamma[i], chunk), kActType);
+        if (chunk < kChunks) store_normed(t, chunk, masked(v[i] * inverse * gamma[i], chunk));
     }
     for (uint chunk = kChunks + thread; chunk < p.xn_stride / 4; chunk += kThreads) {
-        store4(xn, chunk, vec4(0.0), kActType);
+        store_normed(t, chunk, vec4(0.0));
     }
 }

@@ -15,7 +15,8 @@ struct AddNormParams {
     uint64_t x;           // [t][x_stride] f32, updated in place
     uint64_t gamma;       // [hidden] f32, or 0: only the residual, xn is not touched
     uint64_t slot_norms;  // as in RmsNormParams
-    uint64_t xn;          // [t][xn_stride] of the activation type; hidden..xn_stride-1 are written with zeros
+    uint64_t xn;          // [t][xn_stride] of the activation type, or 0; hidden..xn_stride-1 are written with zeros
+    uint64_t xn_blocks;   // the same in blocks (activation_blocks.h), or 0
     uint32_t lora_slot_stride;
     uint32_t lora_module;  // kLoraO or kLoraDown
     uint32_t hidden;
@@ -25,7 +26,7 @@ struct AddNormParams {
     uint32_t xn_stride;
     float eps;
 };
-INTEROP_SIZE(AddNormParams, 112);
+INTEROP_SIZE(AddNormParams, 120);
 
 INTEROP_END
 

@@ -116,7 +116,8 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
     }
     TileChoice best;
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
-        const CoopmatTile& tile = kCoopmatTiles[tile_idx];
+        CoopmatTile tile = kCoopmatTiles[tile_idx];
+        if (wish.in_blocks && tile_idx == kBlocksTile) tile.factor *= kBlocksGain;
         if (!fits(tile, wish.n, wish.stride, caps) || (wish.gated && !gates(tile, caps.subgroup_size))) continue;
         // A cut of k that one tile takes must suit a tile of any number of rows: the first one's does.
         if (wish.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;

@@ -35,6 +35,11 @@ inline constexpr std::array kCoopmatTiles = {
     CoopmatTile{128, 128, 64, 4, 2, 0.86, true, false, true},                                CoopmatTile{128, 192, 64, 8, 4, 1.02, true},
 };
 
+// 128x128, which takes x in blocks (activation_blocks.h) where rows are many.
+inline constexpr uint32_t kBlocksTile = 18;
+inline constexpr double kBlocksGain = 0.92;  // of the time with x in rows, from 256 rows on
+static_assert(kCoopmatTiles[kBlocksTile].rows == 128 && kCoopmatTiles[kBlocksTile].columns == 128 && kCoopmatTiles[kBlocksTile].late);
+
 inline constexpr uint32_t kWideRounds = 2;
 inline constexpr uint32_t kMixedSplits = 8;  // at most, of the rows that are not whole
 
@@ -43,6 +48,7 @@ struct TileWish {
     uint32_t max_splits = 1;
     bool gated = false;            // only tiles that can end in the activation
     bool batch_invariant = false;  // k cut alike for every number of rows
+    bool in_blocks = false;        // kBlocksTile takes x in blocks
 };
 
 struct TileChoice {

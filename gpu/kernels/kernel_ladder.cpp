@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/coopmat_tiles.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
@@ -38,17 +40,24 @@ struct TestProduct {
     static constexpr uint32_t kN = 512, kK = 512, kRows = 20;
     static constexpr uint32_t kBufferRows = round_up(kRows, kSlackRows) + kSlackRows;
 
-    Buffer count, w, x, y;
+    Buffer count, w, x, x_blocks, y, y_blocks;
 
     static Result<TestProduct> create(Device& device, ScalarType type) {
         TestProduct test;
         TRY(make(device, test.count, 16, MemoryKind::kHostUpload));
         TRY(make(device, test.w, kN * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.x, kBufferRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.x_blocks, kBufferRows * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.y_blocks, uint64_t{kBufferRows} * kHalf * 2, MemoryKind::kHostReadback));
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
+        for (uint32_t t = 0; t < kBufferRows; t++) {
+            for (uint32_t k = 0; k < kK; k += 2) {
+                std::memcpy(test.x_blocks.mapped().data() + block_offset(t, k, kK), test.x.mapped().data() + (size_t{t} * kK + k) * 2, 4);
+            }
+        }
         std::memcpy(test.count.mapped().data(), &kRows, 4);
         return test;
     }
@@ -56,7 +65,7 @@ struct TestProduct {
     // The sum over splits, rows kRows.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         const uint32_t split_stride = kBufferRows * kN;
-        MatmulParams params = params_of(kN);
+        MatmulParams params = params_of(kN, plan);
         params.split_stride = split_stride;
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
         std::vector<float> sum(size_t{kRows} * kN);
@@ -80,22 +89,31 @@ struct TestProduct {
         return act;
     }
 
-    // That, rows kRows, computed by the product itself.
+    // That, rows kRows, computed by the product itself; in blocks as x is.
     Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params_of(kHalf), plan, Activation::kSilu); }));
+        MatmulParams params = params_of(kHalf, plan);
+        if (plan.x_in_blocks) {
+            params.y = 0;
+            params.y_blocks = y_blocks.address();
+        }
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params, plan, Activation::kSilu); }));
         std::vector<float> act(size_t{kRows} * kHalf);
-        const auto* values = reinterpret_cast<const uint16_t*>(y.mapped().data());
-        for (size_t i = 0; i < act.size(); i++) act[i] = decode16(values[i], plan.act_type);
+        const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
+        for (uint32_t i = 0; i < act.size(); i++) {
+            uint16_t bits = 0;
+            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf & ~1u, kHalf) + i % 2 * 2 : uint64_t{i} * 2), 2);
+            act[i] = decode16(bits, plan.act_type);
+        }
         return act;
     }
 
   private:
     // n: columns of the result.
-    MatmulParams params_of(uint32_t n) const {
+    MatmulParams params_of(uint32_t n, const MatmulPlan& plan) const {
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w.address();
-        params.x = x.address();
+        params.x = (plan.x_in_blocks ? x_blocks : x).address();
         params.y = y.address();
         params.n = params.y_stride = n;
         params.k = params.w_stride = params.x_stride = kK;
@@ -105,6 +123,7 @@ struct TestProduct {
     template <typename Record>
     Status execute(Device& device, KernelSet& kernels, Record record) {
         std::memset(y.mapped().data(), 0xff, y.size());
+        std::memset(y_blocks.mapped().data(), 0xff, y_blocks.size());
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         record(recorder);
         TRY(kernels.status());
@@ -249,6 +268,22 @@ constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, Gated
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
 
+// Of the product and the gated product of x in blocks, where it is not allowed.
+std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    MatmulPlan plan;
+    plan.variant = MatmulVariant::kCoopmat;
+    plan.weight_type = plan.act_type = type;
+    plan.rows = TestProduct::kRows;
+    take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK});
+    plan.x_in_blocks = true;
+    Deviation plain, gated;
+    plain.add(test.run(device, kernels, plan), want);
+    if (!(plain.error <= kSelfTestTolerance)) return plain;
+    gated.add(test.run_gated(device, kernels, plan), TestProduct::gated(want));
+    if (!(gated.error <= kGatedTolerance)) return gated;
+    return std::nullopt;
+}
+
 }  // namespace
 
 KernelPath KernelLadder::path() const {
@@ -276,6 +311,14 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
     ladder.adapters[2] = ladder.coopmat[2] && is_there("matmul_coopmat_lora_bf16");
     ladder.gated_adapters[1] = ladder.gated[1] && is_there("matmul_coopmat_gated_lora_f16");
     ladder.gated_adapters[2] = ladder.gated[2] && is_there("matmul_coopmat_gated_lora_bf16");
+    // Which elements of a matrix a lane has is known of NVIDIA's devices alone.
+    const auto offer_blocks = [&](ScalarType type, const char* suffix) {
+        bool all = ladder.has_gated_adapters(type) && ladder.has_adapters(type) && capabilities.subgroup_size == 32;
+        for (const char* kind : {"", "lora_", "gated_", "gated_lora_"}) all = all && is_there(lorad::format("matmul_coopmat_{}blocks_{}", kind, suffix).c_str());
+        ladder.blocks[static_cast<uint32_t>(type)] = all;
+    };
+    offer_blocks(ScalarType::kF16, "f16");
+    offer_blocks(ScalarType::kBf16, "bf16");
     const bool subgroups_of_32 = fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
@@ -341,7 +384,7 @@ Status KernelSet::climb_ladder() {
         TRY_ASSIGN(const std::vector<float> want, test.run(device_, *this, portable));
         for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
             if (variant == MatmulVariant::kCoopmat2 && !ladder_.has2(type)) continue;
-            const MatmulPlan plan = plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4);
+            const MatmulPlan plan = plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4, false);
             Deviation deviation;
             deviation.add(test.run(device_, *this, plan), want);
             if (deviation.error <= kSelfTestTolerance) continue;
@@ -367,6 +410,12 @@ Status KernelSet::climb_ladder() {
             tell_left_out("matmul_coopmat_gated", device_, deviation);
         }
         if (tested.empty()) ladder_.gated[type_idx] = false;
+        if (ladder_.has_blocks(type)) {
+            if (const auto deviation = deviation_of_blocks(device_, *this, test, type, want)) {
+                ladder_.blocks[type_idx] = false;
+                tell_left_out("matmul_coopmat with x in blocks", device_, *deviation);
+            }
+        }
         TRY(test_shrink(type));
         TRY(test_gated_act(type));
     }

@@ -171,8 +171,9 @@ class KernelSet {
 
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
     ScalarType act_type(ScalarType weight_type) const;
-    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time.
-    MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks
+    // and MatmulParams::y_blocks, the plan says whether it is to be.
+    MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
@@ -198,9 +199,10 @@ class KernelSet {
     bool adds_adapters(const MatmulPlan& plan) const;
 
     // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
-    // act and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
+    // act, or y_blocks, and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
     // out and in. Only with a plan of plan_gated(): none where the two are faster, or where the device cannot.
-    std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
+    std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
+                                         bool may_be_in_blocks = false) const;
     void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation);
     void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation);
     bool adds_adapters_gated(const MatmulPlan& plan) const;
@@ -333,7 +335,8 @@ class KernelSet {
     Status test_attention();
     Status test_attention_from_qkv();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
-    MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
+    bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units);
     template <typename Params>

@@ -8,6 +8,7 @@
 
 #include "gpu/command.h"
 #include "gpu/device.h"
+#include "gpu/kernels/coopmat_tiles.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
 #include "proto/base/result.h"
@@ -52,6 +53,8 @@ inline DispatchInfo product_info(const char* name, const MatmulParams& params, c
     return {name, uint64_t{params.n} * params.k * bytes_of(plan.weight_type), uint64_t{params.n} * params.k * 2 * plan.rows};
 }
 
+// Puts the tile and its cut of k into a plan of kCoopmat.
+void take(MatmulPlan& plan, const TileChoice& choice);
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 std::string describe(const MatmulPlan& plan);

@@ -37,8 +37,9 @@ ScalarType KernelSet::act_type(ScalarType weight_type) const {
     return ladder_.has(weight_type) ? weight_type : ScalarType::kF32;
 }
 
-MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
-    if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits);
+MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
+                                  bool may_be_in_blocks) const {
+    if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
     const DeviceCapabilities& caps = device_.capabilities();
     uint32_t units = multiprocessors(caps);
     MatmulPlan plan;

@@ -9,8 +9,9 @@ INTEROP_BEGIN
 struct MatmulParams {
     uint64_t n_rows;  // address of the u32 row count
     uint64_t w;       // [n_padded][w_stride] of the weight type, padding zero
-    uint64_t x;       // [t][x_stride] of the activation type; x_stride == w_stride, elements k.. are zero
-    uint64_t y;       // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many of up
+    uint64_t x;       // [t][x_stride] of the activation type, in blocks if the plan says so; x_stride == w_stride, elements k.. are zero
+    uint64_t y;       // [split][t][y_stride] f32; of a gated product: [t][y_stride] of the activation type, n columns of gate and as many of up, or 0
+    uint64_t y_blocks;  // of a gated product: the same in blocks (activation_blocks.h), or 0
     uint32_t n;             // columns of y that are wanted; up to n_padded may be written
     uint32_t k;
     uint32_t w_stride;      // elements, a multiple of 64
@@ -20,7 +21,7 @@ struct MatmulParams {
     uint32_t k_per_split;   // elements, a multiple of 64; the last split may be shorter
     uint32_t pad;
 };
-INTEROP_SIZE(MatmulParams, 64);
+INTEROP_SIZE(MatmulParams, 72);
 
 // matmul_coopmat with the adapters of the rows in its sums. Each row has at most one, as it is (LoraLevel::kPlain).
 struct MatmulLoraParams {
@@ -33,7 +34,7 @@ struct MatmulLoraParams {
     uint32_t n_modules;      // of the group
     uint32_t module_end[3];  // columns of y where the group's modules end, in order
 };
-INTEROP_SIZE(MatmulLoraParams, 112);
+INTEROP_SIZE(MatmulLoraParams, 120);
 
 INTEROP_END
 

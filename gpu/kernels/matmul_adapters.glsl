@@ -48,7 +48,7 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
             stage[at + 2 * kPartWords + word] = main_part;
         }
         barrier();
-        for (uint k = 0; k < n_parts * kPartWords / 2; ++k) multiply_16(k, sub_n, sub_row);
+        for (uint k = 0; k < n_parts * kPartWords / 2; ++k) multiply_16(k, sub_n, sub_row, true);
     }
 }
 

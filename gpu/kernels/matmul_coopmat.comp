@@ -7,6 +7,7 @@
 // Bytes: the matrix once per row tile, x once per workgroup from the caches.
 // With IN_TURNS the grid has fewer workgroups than there are tiles of w rows: each takes several neighbouring ones, and the first words of the next tile are
 // on their way while the last ones of this are multiplied. Not with LATE, WHOLE or splits.
+// With BLOCKS, which takes LATE, x lies in blocks and goes straight into registers, w alone is staged: a fifth less to move past a multiprocessor's data path.
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
 // activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits. A subgroup has matrices of gates and
 // of the ups that belong to them, or, where its matrices are an odd number, of 8 gates and 8 ups each.
@@ -22,8 +23,15 @@
 #ifdef BF16
 #extension GL_EXT_bfloat16 : require
 #define ELEMENT bfloat16_t
+#ifdef BLOCKS
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#define PAIR bf16vec2
+PAIR pair_of(uint bits) { return uintBitsToBFloat16EXT(unpack16(bits)); }
+#endif
 #else
 #define ELEMENT float16_t
+#define PAIR f16vec2
+PAIR pair_of(uint bits) { return unpackFloat2x16(bits); }
 #endif
 #if defined(LORA) || defined(GATED)
 #include "gpu/kernels/common.glsl"
@@ -33,6 +41,7 @@ layout(local_size_x_id = 0) in;
 #ifdef GATED
 #include "gpu/kernels/activation.glsl"
 #endif
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/matmul.params.h"
 
 layout(constant_id = 0) const uint THREADS = 128;
@@ -81,7 +90,13 @@ const uint kSubParts = kInterleaved ? 1 : kParts;  // parts of the stage that a 
 const uint kWords = K_TILE / 8;       // 16-byte words of one row in one step
 const uint kStride = kWords + 1;
 const uint kWLoads = N_TILE * kWords / THREADS;
+#ifdef BLOCKS
+const bool kXIsStaged = false;
+const uint kXLoads = 0;
+#else
+const bool kXIsStaged = true;
 const uint kXLoads = (ROWS * kWords + THREADS - 1) / THREADS;
+#endif
 const uint kLoads = kWLoads + kXLoads;
 const uint kLoadRows = THREADS / kWords;           // rows that all threads together fetch with one load each
 const uint kSubRows = THREADS / SUBGROUP / SUB_N;  // subgroups along the rows of x
@@ -130,19 +145,49 @@ void put() {
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsN * kMatsRows];
 
+#ifdef BLOCKS
+const uint kBlocks = K_TILE / kBlockColumns;  // of a step
+const uint kBlockWords = kBlockBytes / 16;
+uint64_t blocks_at;                 // this lane's word of the subgroup's first block of the step
+uvec4 x_held[kBlocks * kMatsRows];  // of this step
+
+void fetch_blocks(const uint first, const uint end) {
+    const uint row_words = STRIDE / kBlockColumns * kBlockWords;
+    [[unroll]] for (uint k = first; k < end; ++k) {
+        [[unroll]] for (uint j = 0; j < kMatsRows; ++j) x_held[k * kMatsRows + j] = Words(blocks_at).data[j * row_words + k * kBlockWords];
+    }
+}
+
+// 16 rows of x and 16 of the step's k.
+coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> matrix_of_blocks(const uint j, const uint k) {
+    coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
+    const uvec4 words = x_held[k * kMatsRows + j];
+    [[unroll]] for (uint i = 0; i < 4; ++i) {
+        const PAIR pair = pair_of(words[i]);
+        b[2 * i] = pair.x;
+        b[2 * i + 1] = pair.y;
+    }
+    return b;
+}
+#endif
+
 // Row of the staged w where the subgroup's matrix i begins.
 uint matrix_row(uint i, uint sub_n) {
     const uint per_part = kMatsN / kSubParts;
     return i / per_part * kColumns + sub_n + i % per_part * 16;
 }
 
-// 16 of the staged k.
-void multiply_16(uint k, uint sub_n, uint sub_row) {
+// 16 of the step's k, x staged as w is, or held.
+void multiply_16(const uint k, uint sub_n, uint sub_row, const bool is_staged) {
     coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsN];
     [[unroll]] for (uint i = 0; i < kMatsN; ++i)
         coopMatLoad(a[i], stage, matrix_row(i, sub_n) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutRowMajor);
     [[unroll]] for (uint j = 0; j < kMatsRows; ++j) {
         coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
+#ifdef BLOCKS
+        if (!is_staged) b = matrix_of_blocks(j, k);
+        else
+#endif
         coopMatLoad(b, stage, (N_TILE + sub_row + j * 16) * kStride + k * 2, kStride, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint i = 0; i < kMatsN; ++i) acc[i * kMatsRows + j] = coopMatMulAdd(a[i], b, acc[i * kMatsRows + j]);
     }
@@ -180,7 +225,11 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
                 e.hi[c] = activate(e.hi[c], ACTIVATION) * up_hi[c];
             }
         }
-        Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = pack8(e, kTypeOfElement);
+        const uvec4 words = pack8(e, kTypeOfElement);
+        if (params.y != 0) Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = words;
+        if (params.y_blocks == 0) continue;
+        const uint64_t first_pair = params.y_blocks + block_offset(row0 + row, n0 + word * 8, params.y_stride);
+        [[unroll]] for (uint c = 0; c < 4; ++c) UintRef(first_pair + c * 16).v = words[c];
     }
 }
 #endif
@@ -201,6 +250,9 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
         const bool is_last = step_idx + 1 == n_steps;
         barrier();
         put();
+#ifdef BLOCKS
+        fetch_blocks(0, kBlocks / 2);
+#endif
         if (LATE == 0 && (!is_last || more)) {
             if (is_last) point_at(next_n0, row0, first_k);
             else advance(K_TILE * 2);
@@ -211,9 +263,14 @@ void sum_tile(uint n_steps, uint sub_n, uint sub_row, bool more, uint next_n0, u
             // No branch: the last step loads itself again. Loads behind a branch, or before the stores, cost a large tile more
             // registers than there are, and what is spilled is waited for.
             advance(is_last ? 0 : K_TILE * 2);
+#ifdef BLOCKS
+            // In front of the next step's w: answers come in order.
+            fetch_blocks(kBlocks / 2, kBlocks);
+            blocks_at += kBlocks * kBlockBytes;
+#endif
             fetch();
         }
-        [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row);
+        [[unroll]] for (uint k = 0; k < K_TILE / 16; ++k) multiply_16(k, sub_n, sub_row, kXIsStaged);
     }
 }
 
@@ -251,6 +308,9 @@ void main() {
 
     const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kSubParts * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
+#ifdef BLOCKS
+    blocks_at = params.x + block_offset(row0 + sub_row, begin, STRIDE) + gl_SubgroupInvocationID * 16;
+#endif
     if (n_steps > 0) fetch();
     for (;;) {
         const uint n0 = first_column(column_tile);

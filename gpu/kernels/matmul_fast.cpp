@@ -60,6 +60,24 @@ constexpr uint32_t kRoundsInTurns = 2;
 
 constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a dispatch begins and ends
 
+constexpr uint32_t kBlocksMinRows = 256;  // with 128 they gain nothing (docs/PERFORMANCE.md, "Activations in blocks")
+
+const char* coopmat_name(const MatmulPlan& plan, bool gated, bool adapters) {
+    const bool bf16 = plan.weight_type == ScalarType::kBf16;
+    if (plan.x_in_blocks) {
+        if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_blocks_bf16" : "matmul_coopmat_gated_lora_blocks_f16";
+        if (gated) return bf16 ? "matmul_coopmat_gated_blocks_bf16" : "matmul_coopmat_gated_blocks_f16";
+        if (adapters) return bf16 ? "matmul_coopmat_lora_blocks_bf16" : "matmul_coopmat_lora_blocks_f16";
+        return bf16 ? "matmul_coopmat_blocks_bf16" : "matmul_coopmat_blocks_f16";
+    }
+    if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_bf16" : "matmul_coopmat_gated_lora_f16";
+    if (gated) return bf16 ? "matmul_coopmat_gated_bf16" : "matmul_coopmat_gated_f16";
+    if (adapters) return bf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
+    return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
+}
+
+}  // namespace
+
 void take(MatmulPlan& plan, const TileChoice& choice) {
     CHECK(choice.k_per_split != 0);
     plan.tile = choice.tile;
@@ -69,16 +87,6 @@ void take(MatmulPlan& plan, const TileChoice& choice) {
     plan.k_per_split = choice.k_per_split;
     plan.whole_rows = choice.whole_rows;
 }
-
-const char* coopmat_name(const MatmulPlan& plan, bool gated, bool adapters) {
-    const bool bf16 = plan.weight_type == ScalarType::kBf16;
-    if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_bf16" : "matmul_coopmat_gated_lora_f16";
-    if (gated) return bf16 ? "matmul_coopmat_gated_bf16" : "matmul_coopmat_gated_f16";
-    if (adapters) return bf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
-    return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
-}
-
-}  // namespace
 
 const char* variant_name(const MatmulPlan& plan) {
     const bool bf16 = plan.weight_type == ScalarType::kBf16;
@@ -100,8 +108,12 @@ MatmulVariant KernelSet::fast_variant(uint32_t n, uint32_t rows, ScalarType type
     return many && ladder_.has2(type) ? MatmulVariant::kCoopmat2 : MatmulVariant::kCoopmat;
 }
 
+bool KernelSet::can_be_in_blocks(ScalarType type, uint32_t rows) const {
+    return rows >= kBlocksMinRows && ladder_.has_blocks(type) && !options_.batch_invariant;
+}
+
 MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows,
-                                uint32_t max_splits) const {
+                                uint32_t max_splits, bool may_be_in_blocks) const {
     const DeviceCapabilities& caps = device_.capabilities();
     const uint32_t stride = padded(k);
     MatmulPlan plan;
@@ -128,17 +140,21 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
         plan.column_tile = kCoopmat2Tiles[plan.tile].columns;
         return plan;
     }
-    take(plan, choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits, .batch_invariant = options_.batch_invariant}));
+    const bool in_blocks = may_be_in_blocks && can_be_in_blocks(type, rows);
+    take(plan, choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits, .batch_invariant = options_.batch_invariant, .in_blocks = in_blocks}));
+    plan.x_in_blocks = in_blocks && plan.tile == kBlocksTile;
     return plan;
 }
 
-std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
+std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits,
+                                                bool may_be_in_blocks) const {
     const DeviceCapabilities& caps = device_.capabilities();
     if (!ladder_.has_gated(type) || options_.batch_invariant || options_.gated == GatedProducts::kNever || ffn % kWeightAlign != 0) return std::nullopt;
     const uint32_t n = 2 * ffn, stride = padded(k);
     if (fast_variant(n, rows, type) != MatmulVariant::kCoopmat) return std::nullopt;
-    const TileChoice apart = choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits});
-    const TileChoice together = choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = 1, .gated = true});
+    const bool in_blocks = may_be_in_blocks && can_be_in_blocks(type, rows);
+    const TileChoice apart = choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits, .in_blocks = in_blocks});
+    const TileChoice together = choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = 1, .gated = true, .in_blocks = in_blocks});
     if (together.k_per_split == 0) return std::nullopt;
     // Sums written and read once more, and a dispatch of its own.
     const double sums = rows + (apart.n_splits - 1.0) * (rows - apart.whole_rows);
@@ -149,14 +165,15 @@ std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, Scalar
     plan.rows = rows;
     plan.weight_type = plan.act_type = type;
     take(plan, together);
+    plan.x_in_blocks = in_blocks && plan.tile == kBlocksTile;
     return plan;
 }
 
 std::string describe(const MatmulPlan& plan) {
     if (plan.variant == MatmulVariant::kCoopmat) {
         const CoopmatTile& t = kCoopmatTiles[plan.tile];
-        return lorad::format("coopmat {}x{}x{} sub{}/{}{}{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n, t.late ? " late" : "",
-                             plan.whole_rows > 0 ? lorad::format(", {} rows whole", plan.whole_rows) : "");
+        return lorad::format("coopmat {}x{}x{} sub{}/{}{}{}{}", t.rows, t.columns, t.k, t.subgroups, t.subgroups_n, t.late ? " late" : "",
+                             plan.x_in_blocks ? " x in blocks" : "", plan.whole_rows > 0 ? lorad::format(", {} rows whole", plan.whole_rows) : "");
     }
     if (plan.variant == MatmulVariant::kCoopmat2) {
         const Coopmat2Tile& t = kCoopmat2Tiles[plan.tile];
@@ -200,6 +217,11 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
             all.push_back(plan);
         }
         plan.whole_rows = 0;
+    }
+    for (size_t i = 0, n_in_rows = all.size(); i < n_in_rows; i++) {
+        if (all[i].tile != kBlocksTile || !can_be_in_blocks(type, rows)) continue;
+        all.push_back(all[i]);
+        all.back().x_in_blocks = true;
     }
     if (rows >= 512 && ladder_.has2(type)) {
         plan.variant = MatmulVariant::kCoopmat2;

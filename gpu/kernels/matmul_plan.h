@@ -32,6 +32,7 @@ struct MatmulPlan {
     uint32_t rows = 0;         // capacity
     uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
     uint32_t tile = 0;         // which of the variant's own tiles
+    bool x_in_blocks = false;  // activation_blocks.h; of kCoopmat
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -53,6 +54,15 @@ std::vector<T> content(const Buffer& buffer, size_t n) {
 
 inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
+}
+
+// 16-bit rows as a product reads them in blocks; whole blocks of both.
+inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride) {
+    std::vector<std::byte> blocks(rows.size());
+    for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
+        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride)], &rows[(size_t{t} * stride + k) * 2], 4);
+    }
+    return blocks;
 }
 
 // Of [split][t][width]: what no one may read, because k of the first rows is whole.
@@ -136,6 +146,9 @@ class KernelTest : public GpuTest {
         }
         return types;
     }
+
+    // Whether the test's kernels read x in blocks where rows are many.
+    bool reads_blocks(Type type) const { return kernels_->plan_matmul(4096, 4096, scalar(type), 2048, 1, true).x_in_blocks; }
 
     void execute(const std::function<void(Recorder&)>& record) {
         auto recorder = must(Recorder::begin(device()));

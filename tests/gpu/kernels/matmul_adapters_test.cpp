@@ -24,7 +24,7 @@ class MatmulAdapters : public KernelTest {
     }
 
     void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n, const std::vector<Adapter>& adapters,
-               const std::vector<RowRun>& runs, uint32_t whole_tiles = 0) {
+               const std::vector<RowRun>& runs, uint32_t whole_tiles = 0, bool x_in_blocks = false) {
         if (kernels_->act_type(scalar(type)) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const auto n_modules = static_cast<uint32_t>(module_n.size());
         uint32_t n = 0, n_rows = 0;
@@ -41,6 +41,8 @@ class MatmulAdapters : public KernelTest {
         }
         n_rows = static_cast<uint32_t>(rows.size());
         MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        if (x_in_blocks) take(plan, {.tile = kBlocksTile, .k_per_split = padded(k)});
+        plan.x_in_blocks = x_in_blocks;
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile << "x" << plan.column_tile
                                           << " splits " << plan.n_splits);
@@ -70,7 +72,7 @@ class MatmulAdapters : public KernelTest {
                 for (uint32_t r = rank; r < kMaxRank; r++) row[r] = r < round_up(rank, 8) ? 0.0f : NAN;
             }
         }
-        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_bytes), low_buffer = input(low);
+        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride) : x_bytes), low_buffer = input(low);
         Buffer table_buffer = input(table), step = step_state(rows, n_rows);
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
@@ -137,6 +139,16 @@ TEST_F(MatmulAdapters, OneAdapterForAllRowsOfManyTiles) {
 
 TEST_F(MatmulAdapters, AreAddedOnceToRowsWhoseKIsWholeAndToOthers) {
     check(Type::kF16, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1);
+}
+
+TEST_F(MatmulAdapters, AreAddedToSumsOfBlocks) {
+    kernels_ = must(KernelSet::create(device(), {}));
+    if (!reads_blocks(Type::kF16)) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
+    for (const Type type : matrix_types()) {
+        if (!reads_blocks(type)) continue;
+        check(type, 320, 256, {192, 64, 64}, {{{16, 5, 40}, Type::kF32}, {{8, 0, 64}, type}}, {{-1, 3}, {0, 50}, {1, 90}, {0, 1}, {-1, 20}, {1, 30}}, 0, true);
+        check(type, 640, 384, {128}, {{{16}, Type::kF16}, {{8}, Type::kF16}}, {{0, 100}, {-1, 20}, {1, 250}}, 1, true);
+    }
 }
 
 TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) { check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}}); }

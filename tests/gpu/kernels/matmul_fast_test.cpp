@@ -37,7 +37,7 @@ class FastMatmul : public KernelTest {
         Buffer w_buffer = input(reference::encode(rows, k, stride, type));
         auto x_bytes = reference::encode(x, k, stride, type);
         x_bytes.resize(size_t{bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        Buffer x_buffer = input(x_bytes);
+        Buffer x_buffer = input(plan.x_in_blocks ? in_blocks(x_bytes, stride) : x_bytes);
         Buffer count = input(std::vector<uint32_t>{n_rows});
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
@@ -158,6 +158,35 @@ TEST_F(FastMatmul, RowsInFrontMayHaveAllOfKWhereThatOfTheOthersIsSplit) {
     }
 }
 
+// In blocks or in rows, the same elements are added in the same order.
+TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
+    kernels_ = must(KernelSet::create(device(), {}));
+    if (!reads_blocks(Type::kF16)) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
+    constexpr uint32_t kN = 448, kK = 1030, kRows = 500, kBucket = 512;
+    uint32_t n_mixed = 0;
+    for (const Type type : matrix_types()) {
+        const auto w = reference::random_values(size_t{kN} * kK, type, random_);
+        const auto x = reference::random_values(size_t{kRows} * kK, type, random_);
+        auto plans = kernels_->matmul_candidates(kN, kK, scalar(type), kBucket, 8);
+        plans.push_back(kernels_->plan_matmul(kN, kK, scalar(type), kBucket, 8));
+        take(plans.back(), {.tile = kBlocksTile, .n_splits = 3, .k_per_split = 384});
+        plans.push_back(with_whole_rows(plans.back(), kK, 2));
+        for (size_t i = plans.size() - 2; i < plans.size(); i++) plans[i].x_in_blocks = true;
+        std::erase_if(plans, [](const MatmulPlan& plan) { return !plan.x_in_blocks; });
+        EXPECT_GE(plans.size(), 5u);
+        for (const MatmulPlan& plan : plans) {
+            MatmulPlan in_rows = plan;
+            in_rows.x_in_blocks = false;
+            n_mixed += plan.whole_rows > 0 ? 1 : 0;
+            const Result got = multiply(plan, kN, kK, kRows, kBucket, type, w, x), want = multiply(in_rows, kN, kK, kRows, kBucket, type, w, x);
+            ASSERT_EQ(0, std::memcmp(got.y.data(), want.y.data(), got.y.size() * 4)) << describe(plan) << " splits " << plan.n_splits;
+            const auto row = reference::multiply(w, reference::to_doubles({&x[size_t{kRows - 1} * kK], kK}));
+            expect_near(row, &got.y[size_t{kRows - 1} * kN], sum_tolerance(kK), 1.0 + std::sqrt(kK) / 3, "last row");
+        }
+    }
+    EXPECT_GE(n_mixed, 1u);
+}
+
 TEST_F(FastMatmul, ManyRowsOnTheHighestRungMatchTheReference) {
     auto forced = KernelSet::create(device(), {.path = KernelPath::kCoopmat2});
     if (!forced.ok()) GTEST_SKIP() << forced.error().message;
@@ -227,7 +256,9 @@ TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     const KernelLadder whole = ladder_of(capable(), KernelPath::kCoopmat2);
     for (const std::string module : {"matmul_coopmat_f16", "matmul_coopmat_bf16", "matmul_coopmat2_f16", "matmul_coopmat2_bf16", "lora_shrink_f16", "lora_shrink_bf16",
                                      "gated_act_f16", "gated_act_bf16", "matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16", "matmul_coopmat_lora_f16", "matmul_coopmat_lora_bf16",
-                                     "matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16", "attention_tile", "attention_tile_kv8",
+                                     "matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16", "matmul_coopmat_blocks_f16", "matmul_coopmat_blocks_bf16",
+                                     "matmul_coopmat_lora_blocks_f16", "matmul_coopmat_lora_blocks_bf16", "matmul_coopmat_gated_blocks_f16", "matmul_coopmat_gated_blocks_bf16",
+                                     "matmul_coopmat_gated_lora_blocks_f16", "matmul_coopmat_gated_lora_blocks_bf16", "attention_tile", "attention_tile_kv8",
                                      "attention_group", "attention_group_kv8", "attention_from_qkv", "attention_coopmat2", "attention_registers"}) {
         EXPECT_NE(ladder_of(capable(), KernelPath::kCoopmat2, {&module, 1}) == whole, has_kernel_module(module)) << module;
     }

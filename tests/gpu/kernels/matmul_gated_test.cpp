@@ -13,6 +13,7 @@ class MatmulGated : public KernelTest {
         Activation activation = Activation::kSilu;
         uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
         std::optional<uint32_t> tile;         // instead of the one that plan_gated() takes
+        bool x_in_blocks = false;             // with kBlocksTile
     };
 
     void SetUp() override {
@@ -31,6 +32,7 @@ class MatmulGated : public KernelTest {
             together->row_tile = kCoopmatTiles[*c.tile].rows;
             together->column_tile = kCoopmatTiles[*c.tile].columns;
         }
+        together->x_in_blocks = c.x_in_blocks;
         const MatmulPlan apart = kernels_->plan_matmul(n, c.k, type, c.bucket, 8);
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k " << c.k << " tile "
                                           << together->row_tile << "x" << together->column_tile);
@@ -48,14 +50,16 @@ class MatmulGated : public KernelTest {
         const Buffer w = input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
         auto x_bytes = reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer x = input(x_bytes);
+        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride) : std::vector<std::byte>());
         const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
         const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
         const size_t act_elements = size_t{c.bucket} * c.ffn;
         const Buffer want = poisoned(act_elements * 2), got = poisoned(act_elements * 2);
+        const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * c.ffn * 2;
+        const Buffer got_blocks = poisoned(block_bytes), blocks_alone = poisoned(block_bytes);
 
         MatmulLoraParams params{};
-        params.product = {.n_rows = step.address(), .w = w.address(), .x = x.address(), .y = y.address(), .n = n, .k = c.k, .w_stride = stride,
+        params.product = {.n_rows = step.address(), .w = w.address(), .x = x.address(), .y = y.address(), .y_blocks = 0, .n = n, .k = c.k, .w_stride = stride,
                           .x_stride = stride, .y_stride = n, .split_stride = static_cast<uint32_t>(split_stride), .k_per_split = 0, .pad = 0};
         params.step = step.address();
         params.lora_layer = table_buffer.address();
@@ -74,19 +78,30 @@ class MatmulGated : public KernelTest {
         act.split_stride = static_cast<uint32_t>(split_stride);
         MatmulLoraParams gated = params;
         gated.product.n = gated.product.y_stride = c.ffn;
+        gated.product.x = (c.x_in_blocks ? x_blocks : x).address();
         gated.product.y = got.address();
+        gated.product.y_blocks = got_blocks.address();
+        MatmulLoraParams gated_alone = gated;  // without rows
+        gated_alone.product.y = 0;
+        gated_alone.product.y_blocks = blocks_alone.address();
         execute([&](Recorder& recorder) {
             if (adapters) {
                 kernels_->matmul_with_adapters(recorder, params, apart);
                 kernels_->matmul_gated_with_adapters(recorder, gated, *together, c.activation);
+                kernels_->matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation);
             } else {
                 kernels_->matmul(recorder, params.product, apart);
                 kernels_->matmul_gated(recorder, gated.product, *together, c.activation);
+                kernels_->matmul_gated(recorder, gated_alone.product, *together, c.activation);
             }
             recorder.barrier();
             kernels_->gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
         });
 
+        auto rows_bytes = content<std::byte>(got, act_elements * 2);
+        rows_bytes.resize(block_bytes, std::byte{0xff});
+        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn)) << "in blocks";
+        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn)) << "in blocks alone";
         const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);
         const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
         // Sums of the two may differ by their order; what that is in the result depends on the other factor.
@@ -125,6 +140,16 @@ TEST_F(MatmulGated, WithAdapters) {
         check({.type = type, .ffn = 128, .k = 64, .n_rows = 70, .bucket = 96, .gate_rank = 40, .up_rank = 0});
         // More tiles than run side by side, which workgroups take in turns.
         check({.type = type, .ffn = 64 * (7 * multiprocessors(device().capabilities()) + 1), .k = 128, .n_rows = 5, .bucket = 6, .gate_rank = 16, .up_rank = 3});
+    }
+}
+
+TEST_F(MatmulGated, FromBlocks) {
+    if (!reads_blocks(Type::kF16)) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        if (!reads_blocks(type)) continue;
+        check({.type = type, .ffn = 320, .k = 448, .n_rows = 200, .bucket = 256, .tile = kBlocksTile, .x_in_blocks = true});
+        check({.type = type, .ffn = 128, .k = 64, .n_rows = 512, .bucket = 512, .activation = Activation::kGeluTanh, .tile = kBlocksTile, .x_in_blocks = true});
+        check({.type = type, .ffn = 192, .k = 256, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5, .tile = kBlocksTile, .x_in_blocks = true});
     }
 }
 

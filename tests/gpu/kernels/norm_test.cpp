@@ -192,5 +192,39 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     }
 }
 
+// Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
+TEST_F(KernelTest, AddNormWritesBlocksToo) {
+    constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        for (const uint32_t hidden : {112u, 250u, 2050u}) {
+            const uint32_t stride = padded(hidden);
+            Buffer step = step_state(std::vector<StepRow>(kBucket), kRows);
+            Buffer y = input(reference::encode(reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32));
+            Buffer gamma = input(reference::encode(reference::random_values(hidden, Type::kF32, random_), hidden, stride, Type::kF32));
+            const auto x_bytes = reference::encode(reference::random_values(size_t{kCapacity} * hidden, Type::kF32, random_), hidden, stride, Type::kF32);
+            const size_t n_bytes = size_t{kBucket} * stride * 2;
+            Buffer rows = poisoned(n_bytes), blocks = poisoned(n_bytes), blocks_alone = poisoned(n_bytes);
+            AddNormParams params{};
+            params.step = step.address();
+            params.y = y.address();
+            params.gamma = gamma.address();
+            params.hidden = hidden;
+            params.y_stride = params.x_stride = params.xn_stride = stride;
+            params.eps = 1e-5f;
+            for (const bool alone : {false, true}) {
+                Buffer x = input(x_bytes);
+                params.x = x.address();
+                params.xn = alone ? 0 : rows.address();
+                params.xn_blocks = (alone ? blocks_alone : blocks).address();
+                execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {.rows = kBucket}, scalar(type)); });
+            }
+            const auto want = content<std::byte>(rows, n_bytes);
+            ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));
+            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride)) << "hidden " << hidden;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace lorad::gpu::testing

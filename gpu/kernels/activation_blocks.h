@@ -1,0 +1,31 @@
+// Activations in blocks: what a product of many rows loads straight into the registers of its matrices, 16 neighbouring bytes for each lane, where rows
+// would be staged in shared memory (matmul_coopmat.comp, BLOCKS). As large as the same buffer in rows, of which there are whole blocks.
+//   block  16 rows x 16 columns of a 16-bit type, 512 bytes: a B matrix; the blocks of 16 rows one after the other
+//   lane   4 g + t of a subgroup of 32 has 16 bytes: of row g columns 2t, 2t + 1, 2t + 8 and 2t + 9, then the same of row g + 8
+// These are the elements that NVIDIA's devices give a lane, in their order. Which they are is up to an implementation; a test at the start shows whether it is so.
+#ifdef __cplusplus
+#pragma once
+#endif
+#ifndef LORAD_GPU_KERNELS_ACTIVATION_BLOCKS_H
+#define LORAD_GPU_KERNELS_ACTIVATION_BLOCKS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+INTEROP_CONST kBlockRows = 16;
+INTEROP_CONST kBlockColumns = 16;
+INTEROP_CONST kBlockBytes = kBlockRows * kBlockColumns * 2;
+
+#ifdef __cplusplus
+constexpr
+#endif
+// Where a pair of columns, the first of which is even, lies. stride: elements of a row.
+uint64_t block_offset(uint32_t row, uint32_t column, uint32_t stride) {
+    return uint64_t(row / kBlockRows * (stride / kBlockColumns) + column / kBlockColumns) * kBlockBytes + row % 8 * 64 + column % 8 / 2 * 16 +
+           row % 16 / 8 * 8 + column % 16 / 8 * 4;
+}
+
+INTEROP_END
+
+#endif

@@ -37,6 +37,7 @@ struct DeviceCapabilities {
     bool multiprocessor_ids = false;  // a shader can tell which one it runs on: VK_NV_shader_sm_builtins, and subgroup_ballot
     bool int64_atomics = false;    // shaderBufferInt64Atomics
     bool float16 = false;          // shaderFloat16 and 16-bit storage
+    bool int16 = false;            // shaderInt16
     bool bfloat16_coopmat = false; // VK_KHR_shader_bfloat16 with cooperative matrix, f32 accumulation
     bool coopmat_f16 = false;      // VK_KHR_cooperative_matrix 16x16x16 f16 x f16 -> f32, subgroup scope, listed or by flexible dimensions
     bool coopmat_f16_16x8 = false; // the same with 16x8x16

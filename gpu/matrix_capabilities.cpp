@@ -93,7 +93,7 @@ void read_matrix_capabilities([[maybe_unused]] VkInstance instance, [[maybe_unus
 #ifdef VK_KHR_shader_bfloat16
     const bool bfloat16 = features.bfloat16.shaderBFloat16Type &&
                           features.bfloat16.shaderBFloat16CooperativeMatrix &&
-                          features.v11.storageBuffer16BitAccess && features.core.features.shaderInt16;  // by which pairs of bits become bf16
+                          features.v11.storageBuffer16BitAccess;
     caps.bfloat16_coopmat = bfloat16 && shapes.has_16x16_by(16, VK_COMPONENT_TYPE_BFLOAT16_KHR);
 #endif
 #ifdef VK_NV_cooperative_matrix2

@@ -137,6 +137,7 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     caps.kernel_statistics = device.has_extension(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
     caps.int64_atomics = features.v12.shaderBufferInt64Atomics;
     caps.multiprocessor_ids = features.sm_builtins.shaderSMBuiltins && caps.subgroup_ballot;
+    caps.int16 = features.core.features.shaderInt16;
     caps.float16 = features.v12.shaderFloat16 && features.v11.storageBuffer16BitAccess;
 
     VkPhysicalDeviceDriverProperties driver{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};

@@ -63,12 +63,13 @@ class Pass {
                      {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            const Input down_input = input_of(product_plan(w.down, gated.has_value()), scratch_.act);
+            const bool act_may_be_in_blocks = gated.has_value() || shape_.lora == gpu::LoraLevel::kNone;
+            const Input down_input = input_of(product_plan(w.down, act_may_be_in_blocks), scratch_.act);
             if (gated) {
                 gated_product(layer, w, gate_up_input, down_input);
             } else {
                 const Product gate_up = linear(layer, kGateUp, w.gate_up, gate_up_input);
-                gated_act(layer, w, gate_up);
+                gated_act(layer, w, gate_up, down_input);
             }
             const Product down = linear(layer, kDown, w.down, down_input);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
@@ -176,7 +177,7 @@ class Pass {
 
         DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
     };
-    // Blocks are of a 16-bit type and lie in the second half of a buffer that has room for f32.
+    // Blocks are of a 16-bit type and lie in the second half of a buffer that has room for f32 (scratch.h).
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
         if (!plan.x_in_blocks) return {plan, buffer.address()};
         return {plan, shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), buffer.address() + buffer.size() / 2};
@@ -506,7 +507,7 @@ class Pass {
         recorder_.barrier();
     }
 
-    void gated_act(uint32_t layer, const LayerWeights& w, const Product& product) {
+    void gated_act(uint32_t layer, const LayerWeights& w, const Product& product, const Input& act) {
         kernels_.gated_act(recorder_,
                            {.step = counted_rows(),
                             .y = scratch_.y.address(),
@@ -514,7 +515,8 @@ class Pass {
                             .low = scratch_.low.address(),
                             .lora_layer = lora_layer(layer),
                             .uses = step_ + layout_.uses,
-                            .act = scratch_.act.address(),
+                            .act = act.rows,
+                            .act_blocks = act.blocks,
                             .lora_slot_stride = lora_slot_stride(),
                             .ffn = config_.intermediate_size,
                             .y_stride = w.gate_up.n_padded,

@@ -2,7 +2,8 @@
 // would be staged in shared memory (matmul_coopmat.comp, BLOCKS). As large as the same buffer in rows, of which there are whole blocks.
 //   block  16 rows x 16 columns of a 16-bit type, 512 bytes: a B matrix; the blocks of 16 rows one after the other
 //   lane   4 g + t of a subgroup of 32 has 16 bytes: of row g columns 2t, 2t + 1, 2t + 8 and 2t + 9, then the same of row g + 8
-// These are the elements that NVIDIA's devices give a lane, in their order. Which they are is up to an implementation; a test at the start shows whether it is so.
+// These are the elements that NVIDIA's devices give a lane, in their order. Which they are is up to an implementation; a test at the start
+// shows whether a device has these.
 #ifdef __cplusplus
 #pragma once
 #endif

@@ -1,6 +1,6 @@
 // gated_act: act[t][f] = activation(gate) * up, with gate and up each = sum_s y[s][t] + bias + LoRA
 //   y    [S][T][y_stride]   f32: gate 0..F-1, up F..2F-1
-//   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed
+//   act  [T][act_stride]    ACT_TYPE, elements F.. are zeroed; in rows, in blocks or both
 // A workgroup takes kRows rows of the same columns, so that rows with one adapter find its B in the multiprocessor's cache.
 // So that all threads run side by side, one can take several rows (kRowsEach of them, kRows apart) or, with LoRA, columns in turns.
 // grid (groups of columns, ceil(T / kRows / kRowsEach)); ceil(act_stride / 4 / (workgroup / kRows)) groups, with LoRA any number of them; four outputs per
@@ -9,6 +9,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/activation.glsl"
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/gated_act.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
@@ -21,6 +22,8 @@ layout(constant_id = 7) const uint kExchange = 0;    // F is a multiple of 16
 layout(constant_id = 8) const uint kRows = 1;
 layout(constant_id = 9) const uint kWholeRows = 0;   // the first rows' sums are all in split 0
 layout(constant_id = 10) const uint kRowsEach = 1;   // more only without LoRA
+layout(constant_id = 11) const uint kInRows = 1;     // whether act is wanted in rows,
+layout(constant_id = 12) const uint kInBlocks = 0;   // and in blocks
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -86,7 +89,12 @@ void main() {
         }
         [[unroll]] for (uint j = 0; j < kRowsEach; j++) {
             const uint row = t + j * kRows;
-            if (row < n_rows) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
+            if (row >= n_rows) continue;
+            if (kInRows != 0) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
+            if (kInBlocks == 0) continue;
+            const uint64_t first_pair = p.act_blocks + block_offset(row, f, p.act_stride);
+            UintRef(first_pair).v = pack_pair(value[j].xy, kActType);
+            UintRef(first_pair + 16).v = pack_pair(value[j].zw, kActType);
         }
         f += gl_NumWorkGroups.x * width * 4;
     } while (kLora != 0 && f < p.act_stride);

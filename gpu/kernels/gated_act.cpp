@@ -22,7 +22,9 @@ bool KernelSet::gates_by_matrix(const GatedActParams& params, const ConsumerShap
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
                           Activation activation, ScalarType act_type) {
     const uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
+    CHECK(params.act_blocks == 0 || act_type != ScalarType::kF32);
     if (gates_by_matrix(params, shape, act_type)) {
+        CHECK(params.act != 0 && params.act_blocks == 0);
         const char* name = act_type == ScalarType::kBf16 ? "gated_act_bf16" : "gated_act_f16";
         const uint32_t subgroup = device_.capabilities().subgroup_size;
         const Kernel* k = kernel(name, {kMatrixSubgroups * subgroup, subgroup, kMatrixSubgroups, static_cast<uint32_t>(activation), shape.n_splits,
@@ -45,7 +47,7 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
     }
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
-                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each});
+                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each, params.act != 0, params.act_blocks != 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, column_groups, ceil_div(shape.rows, side_by_side * rows_each), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

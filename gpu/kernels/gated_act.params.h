@@ -12,7 +12,8 @@ struct GatedActParams {
     uint64_t low;         // shrink result of group gate_up; unused without LoRA
     uint64_t lora_layer;  // as in LoraShrinkParams
     uint64_t uses;        // StepUse[]; read at level kFull only
-    uint64_t act;         // [t][act_stride] of the activation type; ffn..act_stride-1 are written with zeros
+    uint64_t act;         // [t][act_stride] of the activation type, or 0; ffn..act_stride-1 are written with zeros
+    uint64_t act_blocks;  // the same in blocks (activation_blocks.h), or 0; not on matrices
     uint32_t lora_slot_stride;
     uint32_t ffn;
     uint32_t y_stride;
@@ -20,7 +21,7 @@ struct GatedActParams {
     uint32_t act_stride;
     uint32_t pad;
 };
-INTEROP_SIZE(GatedActParams, 80);
+INTEROP_SIZE(GatedActParams, 88);
 
 INTEROP_END
 

@@ -295,6 +295,7 @@ void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams 
 template <typename Params>
 void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
                                uint32_t columns, Activation activation) {
+    CHECK(!plan.x_in_blocks || plan.tile == kBlocksTile);
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), whole_tiles = plan.whole_rows / plan.row_tile, column_tiles = ceil_div(product.n, columns);

@@ -325,6 +325,16 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
     const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs, c.whole_rows};
     ASSERT_EQ(kernels_->gates_by_matrix(params, shape, scalar(c.act)), few_runs);
     execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
+    if (c.act != Type::kF32 && !few_runs) {
+        const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * act_stride * 2;
+        Buffer blocks = poisoned(block_bytes);
+        params.act = 0;
+        params.act_blocks = blocks.address();
+        execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
+        auto rows_bytes = content<std::byte>(act, size_t{c.bucket} * act_stride * 2);
+        rows_bytes.resize(block_bytes, std::byte{0xff});
+        EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_blocks(rows_bytes, act_stride));
+    }
 
     auto got = content(act, size_t{c.bucket} * act_stride, c.act);
     for (uint32_t t = 0; t < c.bucket; t++) {

@@ -163,6 +163,10 @@ TEST_F(FastMatmul, XInBlocksGivesTheSameBits) {
     kernels_ = must(KernelSet::create(device(), {}));
     if (!reads_blocks(Type::kF16)) GTEST_SKIP() << "no products of blocks: " << device().capabilities().name;
     constexpr uint32_t kN = 448, kK = 1030, kRows = 500, kBucket = 512;
+    EXPECT_FALSE(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1).x_in_blocks) << "nobody said that x may be";
+    EXPECT_FALSE(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 192, 1, true).x_in_blocks);
+    const auto invariant = must(KernelSet::create(device(), {.batch_invariant = true}));
+    EXPECT_FALSE(invariant->plan_matmul(4096, 4096, ScalarType::kF16, 2048, 1, true).x_in_blocks);
     uint32_t n_mixed = 0;
     for (const Type type : matrix_types()) {
         const auto w = reference::random_values(size_t{kN} * kK, type, random_);
@@ -236,7 +240,7 @@ DeviceCapabilities capable() {
     caps.matrix_functions = caps.coopmat_f16_16x8 = caps.subgroup_vote = true;
     caps.shared_memory_bytes = 48 * 1024;
     caps.max_workgroup_invocations = 1024;
-    caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
+    caps.int16 = caps.float16 = caps.coopmat_f16 = caps.bfloat16_coopmat = caps.coopmat2 = caps.coopmat2_bfloat16 = true;
     return caps;
 }
 
@@ -270,6 +274,22 @@ TEST(KernelLadder, HasNoRungThatNeedsAModuleLeftOut) {
     EXPECT_EQ(ladder.has(ScalarType::kBf16), whole.has(ScalarType::kBf16));
     EXPECT_EQ(ladder.has_shrink(ScalarType::kBf16), whole.has_shrink(ScalarType::kBf16));
     EXPECT_EQ(ladder.attention_group, whole.attention_group);
+}
+
+TEST(KernelLadder, BlocksAreForSubgroupsOf32WithRoomForTheirTile) {
+    const auto offers = [](auto&& change, ScalarType type) {
+        DeviceCapabilities caps = capable();
+        change(caps);
+        return ladder_of(caps, KernelPath::kAuto).has_blocks(type);
+    };
+    for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
+        const bool there = has_kernel_module(type == ScalarType::kF16 ? "matmul_coopmat_blocks_f16" : "matmul_coopmat_blocks_bf16");
+        EXPECT_EQ(offers([](DeviceCapabilities&) {}, type), there);
+        EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 16; }, type));
+        EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.subgroup_size = 64; }, type));
+        EXPECT_FALSE(offers([](DeviceCapabilities& caps) { caps.shared_memory_bytes = 32 * 1024; }, type));
+        EXPECT_EQ(offers([](DeviceCapabilities& caps) { caps.int16 = false; }, type), there && type == ScalarType::kF16);
+    }
 }
 
 TEST(KernelLadder, LeavesABf16ModelPortableWhereOnlyF16Works) {

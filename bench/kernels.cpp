@@ -196,7 +196,7 @@ class KernelsBench {
         run_and_wait(device_, must(std::move(recorder).end()));
         const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
         const auto x = [&](uint32_t t, uint32_t k) {
-            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k & ~1u, p.x_stride) / 2 + k % 2 : uint64_t{t} * p.x_stride + k;
+            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k, p.x_stride) / 2 : uint64_t{t} * p.x_stride + k;
             if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };

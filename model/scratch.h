@@ -48,11 +48,11 @@ inline gpu::AttentionShape attention_shape(const ModelConfig& config, const Step
 struct Scratch {
     gpu::Buffer step_state;
     gpu::Buffer x;          // [rows][H] f32, the residual stream
-    gpu::Buffer xn;         // [rows][H] normed, in the next matmul's input type, which may be f32; xn and act of 16 bits may be in blocks, too, in the second half
+    gpu::Buffer xn;         // [rows][H] normed, in the next matmul's input type; in blocks, of a 16-bit type, in the second half
     gpu::Buffer y;          // [splits][rows][n] f32, result of the last matmul
     gpu::Buffer q;          // [rows][Q D] f32
     gpu::Buffer attention;  // [rows][Q D], input of o
-    gpu::Buffer act;        // [rows][F], input of down
+    gpu::Buffer act;        // [rows][F], input of down; in blocks likewise
     gpu::Buffer low;        // shrink results
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;

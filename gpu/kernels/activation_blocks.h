@@ -17,14 +17,15 @@ INTEROP_BEGIN
 INTEROP_CONST kBlockRows = 16;
 INTEROP_CONST kBlockColumns = 16;
 INTEROP_CONST kBlockBytes = kBlockRows * kBlockColumns * 2;
+INTEROP_CONST kBlockPairBytes = 16;  // from a pair of columns, of which the first is even, to the next pair of the same 8 columns
 
+// Where an element lies, in bytes. stride: elements of a row.
 #ifdef __cplusplus
 constexpr
 #endif
-// Where a pair of columns, the first of which is even, lies. stride: elements of a row.
 uint64_t block_offset(uint32_t row, uint32_t column, uint32_t stride) {
-    return uint64_t(row / kBlockRows * (stride / kBlockColumns) + column / kBlockColumns) * kBlockBytes + row % 8 * 64 + column % 8 / 2 * 16 +
-           row % 16 / 8 * 8 + column % 16 / 8 * 4;
+    return uint64_t(row / kBlockRows * (stride / kBlockColumns) + column / kBlockColumns) * kBlockBytes + row % 8 * 64 + column % 8 / 2 * kBlockPairBytes +
+           row % 16 / 8 * 8 + column % 16 / 8 * 4 + column % 2 * 2;
 }
 
 INTEROP_END

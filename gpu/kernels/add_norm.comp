@@ -7,7 +7,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
-#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/activation_blocks.glsl"
 #include "gpu/kernels/add_norm.params.h"
 #include "gpu/kernels/slot_norms.glsl"
 
@@ -38,10 +38,7 @@ vec4 masked(vec4 v, uint chunk) {
 
 void store_normed(uint t, uint chunk, vec4 value) {
     if (kInRows != 0) store4(p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType), chunk, value, kActType);
-    if (kInBlocks == 0) return;
-    const uint64_t first_pair = p.xn_blocks + block_offset(t, chunk * 4, p.xn_stride);
-    UintRef(first_pair).v = pack_pair(value.xy, kActType);
-    UintRef(first_pair + 16).v = pack_pair(value.zw, kActType);
+    if (kInBlocks != 0) store4_in_blocks(p.xn_blocks, t, chunk, p.xn_stride, value, kActType);
 }
 
 void main() {

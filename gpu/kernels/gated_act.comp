@@ -9,7 +9,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/activation.glsl"
-#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/activation_blocks.glsl"
 #include "gpu/kernels/gated_act.params.h"
 
 layout(constant_id = 1) const uint kActType = 0;
@@ -91,10 +91,7 @@ void main() {
             const uint row = t + j * kRows;
             if (row >= n_rows) continue;
             if (kInRows != 0) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
-            if (kInBlocks == 0) continue;
-            const uint64_t first_pair = p.act_blocks + block_offset(row, f, p.act_stride);
-            UintRef(first_pair).v = pack_pair(value[j].xy, kActType);
-            UintRef(first_pair + 16).v = pack_pair(value[j].zw, kActType);
+            if (kInBlocks != 0) store4_in_blocks(p.act_blocks, row, f / 4, p.act_stride, value[j], kActType);
         }
         f += gl_NumWorkGroups.x * width * 4;
     } while (kLora != 0 && f < p.act_stride);

@@ -171,8 +171,8 @@ class KernelSet {
 
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
     ScalarType act_type(ScalarType weight_type) const;
-    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks
-    // and MatmulParams::y_blocks, the plan says whether it is to be.
+    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks,
+    // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;

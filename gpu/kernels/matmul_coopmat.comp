@@ -40,8 +40,10 @@ layout(local_size_x_id = 0) in;
 #endif
 #ifdef GATED
 #include "gpu/kernels/activation.glsl"
-#endif
+#include "gpu/kernels/activation_blocks.glsl"
+#elif defined(BLOCKS)
 #include "gpu/kernels/activation_blocks.h"
+#endif
 #include "gpu/kernels/matmul.params.h"
 
 layout(constant_id = 0) const uint THREADS = 128;
@@ -227,9 +229,7 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
         }
         const uvec4 words = pack8(e, kTypeOfElement);
         if (params.y != 0) Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = words;
-        if (params.y_blocks == 0) continue;
-        const uint64_t first_pair = params.y_blocks + block_offset(row0 + row, n0 + word * 8, params.y_stride);
-        [[unroll]] for (uint c = 0; c < 4; ++c) UintRef(first_pair + c * 16).v = words[c];
+        if (params.y_blocks != 0) store8_in_blocks(params.y_blocks, row0 + row, n0 / 8 + word, params.y_stride, words);
     }
 }
 #endif

@@ -149,7 +149,7 @@ class KernelTest : public GpuTest {
 
     // Whether the test's kernels, on the device's best path, read x in blocks where rows are many. NVIDIA's devices, which know their multiprocessors, must.
     bool reads_blocks(Type type) const {
-        const bool reads = kernels_->plan_matmul(4096, 4096, scalar(type), 2048, 1, true).x_in_blocks;
+        const bool reads = std::ranges::any_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
         const DeviceCapabilities& caps = device().capabilities();
         EXPECT_TRUE(reads || !caps.multiprocessor_ids || kernels_->act_type(scalar(type)) == ScalarType::kF32) << caps.name << " has another order of elements";
         return reads;

@@ -117,7 +117,8 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
     TileChoice best;
     for (uint32_t tile_idx = 0; tile_idx < kCoopmatTiles.size(); tile_idx++) {
         CoopmatTile tile = kCoopmatTiles[tile_idx];
-        if (wish.in_blocks && tile_idx == kBlocksTile) tile.factor *= kBlocksGain;
+        const bool in_blocks = wish.in_blocks && tile_idx == kBlocksTile;
+        if (in_blocks) tile.factor *= kBlocksGain;
         if (!fits(tile, wish.n, wish.stride, caps) || (wish.gated && !gates(tile, caps.subgroup_size))) continue;
         // A cut of k that one tile takes must suit a tile of any number of rows: the first one's does.
         if (wish.batch_invariant && tile.k != kCoopmatTiles[0].k) continue;
@@ -130,7 +131,7 @@ TileChoice choose_tile(const DeviceCapabilities& caps, const TileWish& wish) {
             const Split mixed = best_mixed(tile, wish, multiprocessors(caps), n_splits);
             if (mixed.cost < split.cost * (split.whole_rows == 0 ? kMixedGain : 1.0)) split = mixed;
         }
-        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows};
+        if (split.cost < best.cost) best = {tile_idx, split.cost, split.n_splits, split.k_per_split, split.whole_rows, in_blocks};
     }
     return best;
 }

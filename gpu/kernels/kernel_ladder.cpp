@@ -53,11 +53,7 @@ struct TestProduct {
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
-        for (uint32_t t = 0; t < kBufferRows; t++) {
-            for (uint32_t k = 0; k < kK; k += 2) {
-                std::memcpy(test.x_blocks.mapped().data() + block_offset(t, k, kK), test.x.mapped().data() + (size_t{t} * kK + k) * 2, 4);
-            }
-        }
+        to_blocks(test.x.mapped(), test.x_blocks.mapped(), kK);
         std::memcpy(test.count.mapped().data(), &kRows, 4);
         return test;
     }
@@ -274,8 +270,7 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
     plan.variant = MatmulVariant::kCoopmat;
     plan.weight_type = plan.act_type = type;
     plan.rows = TestProduct::kRows;
-    take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK});
-    plan.x_in_blocks = true;
+    take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK, .x_in_blocks = true});
     Deviation plain, gated;
     plain.add(test.run(device, kernels, plan), want);
     if (!(plain.error <= kSelfTestTolerance)) return plain;

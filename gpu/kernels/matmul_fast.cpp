@@ -63,17 +63,12 @@ constexpr double kDispatchBytes = 100e3;  // what a multiprocessor moves while a
 constexpr uint32_t kBlocksMinRows = 256;  // with 128 they gain nothing (docs/PERFORMANCE.md, "Activations in blocks")
 
 const char* coopmat_name(const MatmulPlan& plan, bool gated, bool adapters) {
-    const bool bf16 = plan.weight_type == ScalarType::kBf16;
-    if (plan.x_in_blocks) {
-        if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_blocks_bf16" : "matmul_coopmat_gated_lora_blocks_f16";
-        if (gated) return bf16 ? "matmul_coopmat_gated_blocks_bf16" : "matmul_coopmat_gated_blocks_f16";
-        if (adapters) return bf16 ? "matmul_coopmat_lora_blocks_bf16" : "matmul_coopmat_lora_blocks_f16";
-        return bf16 ? "matmul_coopmat_blocks_bf16" : "matmul_coopmat_blocks_f16";
-    }
-    if (gated && adapters) return bf16 ? "matmul_coopmat_gated_lora_bf16" : "matmul_coopmat_gated_lora_f16";
-    if (gated) return bf16 ? "matmul_coopmat_gated_bf16" : "matmul_coopmat_gated_f16";
-    if (adapters) return bf16 ? "matmul_coopmat_lora_bf16" : "matmul_coopmat_lora_f16";
-    return bf16 ? "matmul_coopmat_bf16" : "matmul_coopmat_f16";
+    static constexpr const char* kNames[2][2][2][2] = {  // [x in blocks][gated][adapters][bf16]
+        {{{"matmul_coopmat_f16", "matmul_coopmat_bf16"}, {"matmul_coopmat_lora_f16", "matmul_coopmat_lora_bf16"}},
+         {{"matmul_coopmat_gated_f16", "matmul_coopmat_gated_bf16"}, {"matmul_coopmat_gated_lora_f16", "matmul_coopmat_gated_lora_bf16"}}},
+        {{{"matmul_coopmat_blocks_f16", "matmul_coopmat_blocks_bf16"}, {"matmul_coopmat_lora_blocks_f16", "matmul_coopmat_lora_blocks_bf16"}},
+         {{"matmul_coopmat_gated_blocks_f16", "matmul_coopmat_gated_blocks_bf16"}, {"matmul_coopmat_gated_lora_blocks_f16", "matmul_coopmat_gated_lora_blocks_bf16"}}}};
+    return kNames[plan.x_in_blocks][gated][adapters][plan.weight_type == ScalarType::kBf16];
 }
 
 }  // namespace
@@ -86,6 +81,7 @@ void take(MatmulPlan& plan, const TileChoice& choice) {
     plan.n_splits = choice.n_splits;
     plan.k_per_split = choice.k_per_split;
     plan.whole_rows = choice.whole_rows;
+    plan.x_in_blocks = choice.x_in_blocks;
 }
 
 const char* variant_name(const MatmulPlan& plan) {
@@ -142,7 +138,6 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
     }
     const bool in_blocks = may_be_in_blocks && can_be_in_blocks(type, rows);
     take(plan, choose_tile(caps, {.n = n, .stride = stride, .rows = rows, .max_splits = max_splits, .batch_invariant = options_.batch_invariant, .in_blocks = in_blocks}));
-    plan.x_in_blocks = in_blocks && plan.tile == kBlocksTile;
     return plan;
 }
 
@@ -165,7 +160,6 @@ std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, Scalar
     plan.rows = rows;
     plan.weight_type = plan.act_type = type;
     take(plan, together);
-    plan.x_in_blocks = in_blocks && plan.tile == kBlocksTile;
     return plan;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "gpu/kernels/activation_blocks.h"
 #include "gpu/queue.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -33,6 +34,12 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
         const uint32_t exponent = kExponents[static_cast<uint32_t>(type)] + (bits >> 24) % 4;
         const uint32_t value = (bits >> 31 << sign) | (exponent << mantissa_bits) | (bits & ((1u << mantissa_bits) - 1));
         std::memcpy(bytes.data() + i, &value, n_bytes);
+    }
+}
+
+void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride) {
+    for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
+        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride)], &rows[(size_t{t} * stride + k) * 2], 4);
     }
 }
 

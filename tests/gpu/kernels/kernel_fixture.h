@@ -16,6 +16,7 @@
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/self_test.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "tests/reference/numbers.h"
 #include "tests/reference/transformer.h"
@@ -59,9 +60,7 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
 // 16-bit rows as a product reads them in blocks; whole blocks of both.
 inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride) {
     std::vector<std::byte> blocks(rows.size());
-    for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
-        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride)], &rows[(size_t{t} * stride + k) * 2], 4);
-    }
+    self_test::to_blocks(rows, blocks, stride);
     return blocks;
 }
 
@@ -147,12 +146,15 @@ class KernelTest : public GpuTest {
         return types;
     }
 
-    // Whether the test's kernels, on the device's best path, read x in blocks where rows are many. NVIDIA's devices, which know their multiprocessors, must.
-    bool reads_blocks(Type type) const {
-        const bool reads = std::ranges::any_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
-        const DeviceCapabilities& caps = device().capabilities();
-        EXPECT_TRUE(reads || !caps.multiprocessor_ids || kernels_->act_type(scalar(type)) == ScalarType::kF32) << caps.name << " has another order of elements";
-        return reads;
+    // Those of them whose products, on the device's best path, read x in blocks where rows are many. On NVIDIA's devices, which know their multiprocessors,
+    // that is all.
+    std::vector<Type> block_types() const {
+        std::vector<Type> types = matrix_types();
+        std::erase_if(types, [&](Type type) {
+            return std::ranges::none_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
+        });
+        EXPECT_TRUE(types == matrix_types() || !device().capabilities().multiprocessor_ids) << device().capabilities().name << " has another order of elements";
+        return types;
     }
 
     void execute(const std::function<void(Recorder&)>& record) {

@@ -161,16 +161,17 @@ class AttentionBench {
         header.tile_grid[1] = static_cast<uint32_t>(tiles.size());
         header.tile_grid[2] = splits;
         std::memcpy(bytes.data(), &header, sizeof(header));
-        for (uint32_t i = 0; i < rows; i++) {
-            gpu::StepRow row{};
-            row.position = prompt ? context - rows + i : context - 1;
-            row.block_table = prompt ? 0 : i * n_row_blocks;
-            step.pairs += row.position + 1;
-            std::memcpy(bytes.data() + sizeof(header) + i * sizeof(row), &row, sizeof(row));
-        }
         std::vector<uint32_t> table(n_blocks);
         for (uint32_t i = 0; i < n_blocks; i++) table[i] = i;
         std::shuffle(table.begin(), table.end(), std::mt19937(4));
+        for (uint32_t i = 0; i < rows; i++) {
+            gpu::StepRow row{};
+            row.position = prompt ? context - rows + i : context - 1;
+            const uint32_t first_block = prompt ? 0 : i * n_row_blocks;
+            row.set_blocks(first_block, &table[first_block], n_row_blocks);
+            step.pairs += row.position + 1;
+            std::memcpy(bytes.data() + sizeof(header) + i * sizeof(row), &row, sizeof(row));
+        }
         std::memcpy(bytes.data() + table_at, table.data(), uint64_t{n_blocks} * 4);
         std::memcpy(bytes.data() + tiles_at, tiles.data(), tiles.size() * sizeof(gpu::AttentionTile));
         // As in the engine: on the device, where a kernel does not wait for the bus to read its row.

@@ -28,7 +28,7 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     to.token = row.token;
     to.position = row.position;
     to.kv_slot = block * kBlockTokens + row.position % kBlockTokens;
-    to.block_table = row.table_begin;
+    to.set_blocks(row.table_begin, &batch.block_tables()[row.table_begin], row.n_blocks);
     to.adapter_slot = row.adapter_slot;
     to.use_begin = row.use_begin;
     to.n_uses = row.n_uses;

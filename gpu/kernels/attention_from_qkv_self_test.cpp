@@ -53,7 +53,7 @@ struct FromQkvTest {
         for (uint32_t i = 0; i < kRows; i++) {
             StepRow row{};
             row.position = kPositions[i];
-            row.block_table = i * kBlocksPerRow;
+            row.set_blocks(i * kBlocksPerRow, &blocks[i * kBlocksPerRow], kBlocksPerRow);
             row.kv_slot = blocks[row.block_table + row.position / kBlockTokens] * kBlockTokens + row.position % kBlockTokens;
             std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
         }

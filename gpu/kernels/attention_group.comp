@@ -63,9 +63,8 @@ void main() {
 #endif
     if (gl_NumWorkGroups.y > 1) n_rows = step_n_rows(p.step);
     const uint kv_head = gl_WorkGroupID.x, first_head = kv_head * kGroup;
-    const uvec4 row = step_row_begin(p.step, t);
+    const uvec4 row = step_row_begin(p.step, t), row_end = step_row_end(p.step, t);
 #ifdef FROM_QKV
-    const uint turn_begin = UintRef(p.step + kHeaderBytes + uint64_t(t) * kRowBytes + 32).v;  // StepRow.turn_begin
     load_sums(t, kv_head);
 #endif
     // No row has this position; it is asked for so that the row is not loaded behind the wait for the number of rows.
@@ -76,7 +75,7 @@ void main() {
     const uint64_t table = p.block_tables + uint64_t(row.w) * 4;
     const uint end = is_row ? row.y + 1 : 0;  // tokens
 #ifdef FROM_QKV
-    const Turn turn = turn_of(is_row ? turn_begin + row.y : 0, gl_LocalInvocationIndex % kKvWords);
+    const Turn turn = turn_of(is_row ? row_end.x + row.y : 0, gl_LocalInvocationIndex % kKvWords);
 #endif
     const uint begin = p.window != 0 && end > p.window ? end - p.window : 0;
     uint block_idx = begin / kBlockTokens, end_block = (end + kBlockTokens - 1) / kBlockTokens;
@@ -89,8 +88,12 @@ void main() {
     const uint last_block = end_block > 0 ? end_block - 1 : 0;
     uint next_block = 0;
     if (block_idx < end_block) {
-        const uint block = block_at(table, block_idx);
-        next_block = block_at(table, min(block_idx + 1, last_block));
+        uint block = row_end.y;
+        next_block = row_end.z;
+        if (block_idx > 0) {
+            block = block_at(table, block_idx);
+            next_block = block_at(table, min(block_idx + 1, last_block));
+        }
         fetch(block, 0, kv_head);
         fetch(block, 1, kv_head);
     }

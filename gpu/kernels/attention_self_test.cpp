@@ -48,12 +48,13 @@ struct AttentionTest {
         TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, n_heads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, uint64_t{2} * kTokens * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
+        constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
         for (uint32_t i = 0; i < kRows; i++) {
             StepRow row{};
             row.position = kFirstPosition + i;
+            row.set_blocks(0, kTable, kBlocks);
             std::memcpy(test.step.mapped().data() + sizeof(StepHeader) + i * sizeof(row), &row, sizeof(row));
         }
-        constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
         std::memcpy(test.tables.mapped().data(), kTable, sizeof(kTable));
         std::mt19937 random(22);
         fill_random(test.q.mapped(), ScalarType::kF32, random);

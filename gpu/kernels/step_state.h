@@ -63,7 +63,17 @@ struct StepRow {
     uint32_t n_uses;
     uint32_t extras_slot;   // of the only use if that adapter changes more than the linear modules, or kNoSlot
     uint32_t turn_begin;    // where its sequence's positions begin in the table of cos and sin
-    uint32_t pad[3];        // kernels load the first four fields at once
+    uint32_t first_blocks[2];  // the first two entries of its sequence's block table, so that no kernel waits for the table to read what they hold;
+                               // of one that has one block, that one twice
+    uint32_t pad;              // kernels load the first four fields at once, and the last four
+#ifdef __cplusplus
+    // `blocks` holds n_blocks numbers, at least one, and lies at `table` in the block table.
+    void set_blocks(uint32_t table, const uint32_t* blocks, uint32_t n_blocks) {
+        block_table = table;
+        first_blocks[0] = blocks[0];
+        first_blocks[1] = blocks[n_blocks > 1 ? 1 : 0];
+    }
+#endif
 };
 INTEROP_SIZE(StepRow, kRowBytes);
 

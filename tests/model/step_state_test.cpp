@@ -68,9 +68,13 @@ TEST(StepState, WritesRowsWhereTheirKvGoes) {
     EXPECT_EQ(row0.position, 70u);
     EXPECT_EQ(row0.kv_slot, 9u * 64 + 6);
     EXPECT_EQ(row0.adapter_slot, 3u);
+    EXPECT_EQ(row0.first_blocks[0], 7u);
+    EXPECT_EQ(row0.first_blocks[1], 9u);
     const auto row2 = at<gpu::StepRow>(bytes, layout.rows + 2 * sizeof(gpu::StepRow));
     EXPECT_EQ(row2.token, 22);
     EXPECT_EQ(row2.kv_slot, 4u * 64 + 1);
+    EXPECT_EQ(row2.first_blocks[0], 4u);
+    EXPECT_EQ(row2.first_blocks[1], 4u);
     EXPECT_EQ(at<BlockId>(bytes, layout.block_tables + row2.block_table * sizeof(BlockId)), 4u);
     EXPECT_EQ(at<gpu::StepRow>(bytes, layout.rows + 3 * sizeof(gpu::StepRow)).token, ~1);
     EXPECT_EQ(at<gpu::LogitRow>(bytes, layout.logit_rows).readback, gpu::kNoReadback);

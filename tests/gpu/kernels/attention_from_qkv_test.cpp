@@ -48,7 +48,7 @@ class AttentionFromQkv : public KernelTest {
             const uint32_t p = c.positions[t];
             rows[t].position = p;
             rows[t].turn_begin = t % 2 == 0 ? c.turn_begin : 0;
-            rows[t].block_table = static_cast<uint32_t>(tables.size());
+            const auto table = static_cast<uint32_t>(tables.size());
             for (uint32_t b = 0; b <= p / kBlockTokens; b++) {
                 tables.push_back(order.back());
                 order.pop_back();
@@ -57,6 +57,7 @@ class AttentionFromQkv : public KernelTest {
                     for (size_t i = 0; i < n; i++) halves[begin + i] = reference::to_f16(reference::random_values(1, Type::kF16, random_, 2.0f)[0]);
                 }
             }
+            rows[t].set_blocks(table, &tables[table], static_cast<uint32_t>(tables.size()) - table);
             rows[t].kv_slot = tables.back() * kBlockTokens + p % kBlockTokens;
         }
         const uint32_t n_turns = c.turn_begin + *std::max_element(c.positions.begin(), c.positions.end()) + 1;

@@ -45,11 +45,12 @@ class Attention : public KernelTest {
             cache.keys.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
             cache.values.push_back(reference::random_values(n, Type::kF16, random_, 2.0f));
             cache.rows[t].position = c.positions[t];
-            cache.rows[t].block_table = static_cast<uint32_t>(cache.tables.size());
+            const auto table = static_cast<uint32_t>(cache.tables.size());
             for (uint32_t b = 0; b * kBlockTokens < n_tokens; b++) {
                 cache.tables.push_back(order.back());
                 order.pop_back();
             }
+            cache.rows[t].set_blocks(table, &cache.tables[table], static_cast<uint32_t>(cache.tables.size()) - table);
             for (uint32_t line = 0; c.kv_type == KvType::kInt8 && line < c.n_kv_heads * n_tokens; line++) {
                 uint32_t head = line / n_tokens, token = line % n_tokens;
                 size_t key_plane = size_t{cache.tables[cache.rows[t].block_table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;

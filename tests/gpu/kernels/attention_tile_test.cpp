@@ -88,7 +88,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
                 else if (i % tile_rows == 0) tiles.push_back({t, std::min(run.n_rows - i, tile_rows)});
                 StepRow row{};
                 row.position = run.first_position + i;
-                row.block_table = table;
+                row.set_blocks(table, &tables[table], static_cast<uint32_t>(tables.size()) - table);
                 rows.push_back(row);
                 run_of.push_back(static_cast<uint32_t>(keys.size()) - 1);
             }

@@ -5,6 +5,7 @@
 // With --model: every kernel of that model's own step instead, by name.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -23,6 +25,7 @@
 #include "bench/results.h"
 #include "bench/weight_pool.h"
 #include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/profiler.h"
@@ -152,26 +155,38 @@ class KernelsBench {
         double guess_us = 0;
         for (const Planned& p : turn) guess_us += bytes(p.shape) / 3e6 + 2.0 * p.shape.n * p.shape.k * rows / 150e6 + 3;
         const auto n_turns = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
-        std::vector<double> us;
-        // A device that waited for the host has lost its clock: the first chains do not count.
-        double passed_us = device_.capabilities().is_cpu ? kWarmUs : 0;
-        for (uint32_t chain = 0; us.size() < kChains; chain++) {
-            gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
-            for (uint32_t j = 0; j < n_turns; j++) {
-                for (const Planned& p : turn) {
-                    kernels_.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
-                    recorder.barrier();
-                }
+        return measure_chains(n_turns, [&](gpu::Recorder& recorder) {
+            for (const Planned& p : turn) {
+                kernels_.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
+                recorder.barrier();
             }
-            stop_on_error(kernels_.status());
-            const double span = run_span_us(device_, must(std::move(recorder).end()));
-            if (passed_us >= kWarmUs || chain >= kWarmChainsMax) us.push_back(span / n_turns);
-            passed_us += span;
-        }
-        return us;
+        });
     }
 
-    // Largest error of sampled results, in units of the result's typical size.
+    struct Sample {
+        uint32_t t, n;
+    };
+    static Sample sample(const Shape& s, uint32_t rows, uint32_t i) { return {i * 7919u % rows, static_cast<uint32_t>(uint64_t{i} * 2654435761u % s.n)}; }
+
+    // Largest error of sampled results, in units of the result's typical size. have: of each sample.
+    double sampled_error(const Shape& s, uint32_t rows, ScalarType act_type, bool x_in_blocks, const std::array<double, kSamples>& have) {
+        const uint32_t stride = gpu::padded(s.k);
+        const auto x = [&](uint32_t t, uint32_t k) {
+            const uint64_t element = x_in_blocks ? gpu::block_offset(t, k, stride) / 2 : uint64_t{t} * stride + k;
+            if (act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
+            return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
+        };
+        double worst = 0, norm = 0;
+        for (uint32_t i = 0; i < kSamples; i++) {
+            const auto [t, n] = sample(s, rows, i);
+            double want = 0;
+            for (uint32_t k = 0; k < s.k; k++) want += double{pool_.value(uint64_t{n} * stride + k)} * x(t, k);
+            worst = std::isfinite(have[i]) ? std::max(worst, std::fabs(have[i] - want)) : INFINITY;
+            norm += want * want;
+        }
+        return worst / std::sqrt(norm / kSamples);
+    }
+
     double check(const Shape& s, uint32_t rows, const MatmulPlan& plan) {
         std::memcpy(count_.mapped().data(), &rows, 4);
         pool_.rewind();
@@ -181,11 +196,8 @@ class KernelsBench {
         recorder.barrier();
         kernels_.matmul(recorder, p, plan);
         recorder.barrier();
-        const auto sample = [&](uint32_t i) {
-            return std::pair<uint32_t, uint32_t>{i * 7919u % rows, static_cast<uint32_t>(uint64_t{i} * 2654435761u % s.n)};
-        };
         for (uint32_t i = 0; i < kSamples; i++) {
-            const auto [t, n] = sample(i);
+            const auto [t, n] = sample(s, rows, i);
             for (uint32_t split = 0; split < plan.splits_of(t); split++) {
                 const uint64_t element = uint64_t{split} * p.split_stride + uint64_t{t} * p.y_stride + n;
                 recorder.copy(y_, element * 4, y_host_, (uint64_t{i} * 16 + split) * 4, 4);
@@ -194,24 +206,29 @@ class KernelsBench {
         recorder.barrier();
         stop_on_error(kernels_.status());
         run_and_wait(device_, must(std::move(recorder).end()));
-        const auto* got = reinterpret_cast<const float*>(y_host_.mapped().data());
-        const auto x = [&](uint32_t t, uint32_t k) {
-            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k, p.x_stride) / 2 : uint64_t{t} * p.x_stride + k;
-            if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
-            return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
-        };
-        double worst = 0, norm = 0;
+        std::array<double, kSamples> have{};
         for (uint32_t i = 0; i < kSamples; i++) {
-            const auto [t, n] = sample(i);
-            double want = 0, have = 0;
-            for (uint32_t k = 0; k < s.k; k++) {
-                want += double{pool_.value(uint64_t{n} * p.w_stride + k)} * x(t, k);
-            }
-            for (uint32_t split = 0; split < plan.splits_of(t); split++) have += got[size_t{i} * 16 + split];
-            worst = std::isfinite(have) ? std::max(worst, std::fabs(have - want)) : INFINITY;
-            norm += want * want;
+            for (uint32_t split = 0; split < plan.splits_of(sample(s, rows, i).t); split++) have[i] += got()[size_t{i} * 16 + split];
         }
-        return worst / std::sqrt(norm / kSamples);
+        return sampled_error(s, rows, plan.act_type, plan.x_in_blocks, have);
+    }
+    const float* got() { return reinterpret_cast<const float*>(y_host_.mapped().data()); }
+
+    // Microseconds of what `turn` records, with what it wants of barriers, in chains of n_turns; a sample is a chain.
+    template <typename Turn>
+    std::vector<double> measure_chains(uint32_t n_turns, Turn turn) {
+        std::vector<double> us;
+        // A device that waited for the host has lost its clock: the first chains do not count.
+        double passed_us = device_.capabilities().is_cpu ? kWarmUs : 0;
+        for (uint32_t chain = 0; us.size() < kChains; chain++) {
+            gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
+            for (uint32_t j = 0; j < n_turns; j++) turn(recorder);
+            stop_on_error(kernels_.status());
+            const double span = run_span_us(device_, must(std::move(recorder).end()));
+            if (passed_us >= kWarmUs || chain >= kWarmChainsMax) us.push_back(span / n_turns);
+            passed_us += span;
+        }
+        return us;
     }
 
     // Times every candidate plan; the pipelines are made side by side before.
@@ -254,8 +271,55 @@ class KernelsBench {
                                 plan.n_splits, present ? " <- what the engine takes" : "");
                 }
                 std::fflush(stdout);
+                if (rows <= gpu::kDeferredRows && (std::strcmp(s.name, "o") == 0 || std::strcmp(s.name, "down") == 0)) sweep_residual(s, rows);
             }
         }
+    }
+
+    // Products that end in the residual stream, which take the place of splits and add_norm. x is as ever; the stream, gamma, xn and the norm's parts
+    // lie one after the other where other products have their results.
+    void sweep_residual(const Shape& s, uint32_t rows) {
+        const uint32_t stride = gpu::padded(s.n);
+        const uint64_t slot = uint64_t{gpu::round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
+        const auto record = [&](gpu::Recorder& recorder, const gpu::ResidualPlan& plan) {
+            kernels_.matmul_residual(recorder,
+                                     {.n_rows = count_.address(), .w = next_weights(s), .x = x_device_.address(), .bias = 0, .stream = y_.address(),
+                                      .gamma = y_.address() + slot, .xn = y_.address() + 2 * slot, .norms = y_.address() + 3 * slot,
+                                      .w_stride = gpu::padded(s.k), .stream_stride = stride, .xn_stride = stride, .pad = 0},
+                                     plan);
+            recorder.barrier();
+        };
+        struct Timed {
+            double us, error;
+            gpu::ResidualPlan plan;
+        };
+        std::memcpy(count_.mapped().data(), &rows, 4);
+        std::vector<Timed> timed;
+        for (const gpu::ResidualPlan& plan : kernels_.residual_candidates(s.n, s.k, type_, rows)) {
+            const auto n_turns = static_cast<uint32_t>(std::clamp(kSweepUs / (bytes(s) / 3e6 + 3), 5.0, 100.0));
+            const double us = summarize(measure_chains(n_turns, [&](gpu::Recorder& recorder) { record(recorder, plan); })).median;
+            pool_.rewind();
+            gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
+            recorder.fill(y_, 0, y_.size(), 0);
+            recorder.barrier();
+            record(recorder, plan);
+            for (uint32_t i = 0; i < kSamples; i++) recorder.copy(y_, (uint64_t{sample(s, rows, i).t} * stride + sample(s, rows, i).n) * 4, y_host_, i * 4, 4);
+            recorder.barrier();
+            stop_on_error(kernels_.status());
+            run_and_wait(device_, must(std::move(recorder).end()));
+            std::array<double, kSamples> have{};
+            std::copy_n(got(), kSamples, have.begin());
+            timed.push_back({us, sampled_error(s, rows, type_, false, have), plan});
+        }
+        std::ranges::sort(timed, {}, &Timed::us);
+        const std::optional<gpu::ResidualPlan> taken = kernels_.plan_residual(s.n, s.k, type_, rows);
+        for (const Timed& t : timed) {
+            const bool present = taken && t.plan.columns == taken->columns && t.plan.subgroups == taken->subgroups && t.plan.k_step == taken->k_step;
+            std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  to the residual stream: %u columns, %u subgroups, %u of k%s\n", s.name, rows, t.us,
+                        bytes(s) / t.us * 1e-6, t.error, t.plan.columns, t.plan.subgroups, t.plan.k_step,
+                        present ? " <- what the engine takes" : "");
+        }
+        std::fflush(stdout);
     }
 
     // The products of a layer one after the other, as a step has them where gate and up do not end in the activation.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "model/forward_attention.h"
 #include "model/forward_outputs.h"
 
 namespace lorad::model {
@@ -42,6 +43,8 @@ class Pass {
 
   private:
     void layers() {
+        const AttentionPass attention(recorder_, context_, shape_);
+        defers_norms_ = may_defer_norms();
         norm_first();
         Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, false), scratch_.xn);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -51,16 +54,20 @@ class Pass {
             // Attention: x += o(attention(rope(qkv(norm(x)))))
             const Product qkv = linear(layer, kQkv, w.qkv, qkv_input);
             if (is_last && shape_.output_bucket == 0) {  // nobody reads more of it than its keys and values
-                qkv_post(layer, w, qkv);
+                attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
                 return;
             }
-            attend(layer, w, qkv);
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
             if (is_last) keep_rows_with_outputs(w.o);
-            const Product o = linear(layer, kO, w.o, {product_plan(w.o, false), attention_});
             const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
-            const Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
-            add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
-                     {w.post_attention_norm.address(), slot_norms(layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
+            Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
+            if (defers_norms_ && has_all_rows()) {
+                residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
+            } else {
+                const Product o = linear(layer, kO, w.o, {.plan = product_plan(w.o, false), .rows = attention_});
+                add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
+                         {w.post_attention_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
+            }
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
             const bool act_may_be_in_blocks = gated.has_value() || shape_.lora == gpu::LoraLevel::kNone;
@@ -71,12 +78,29 @@ class Pass {
                 const Product gate_up = linear(layer, kGateUp, w.gate_up, gate_up_input);
                 gated_act(layer, w, gate_up, down_input);
             }
-            const Product down = linear(layer, kDown, w.down, down_input);
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
             if (!is_last) qkv_input = input_of(product_plan(weights_.layers[layer + 1].qkv, true), scratch_.xn);
+            if (defers_norms_ && !is_last) {
+                residual(w.down, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm, qkv_input);
+                continue;
+            }
+            const Product down = linear(layer, kDown, w.down, down_input);
             add_norm(layer, gpu::kLoraDown, down, w.down, w.down_bias, is_last ? NextNorm() : input_norm(layer + 1, qkv_input));
         }
     }
+
+    // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch between them then.
+    bool may_defer_norms() const {
+        if (shape_.lora != gpu::LoraLevel::kNone || shape_.extras) return false;
+        // What one matrix' product writes another one's reads, also across layers.
+        const ScalarType type = weights_.layers[0].qkv.type;
+        return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
+            const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
+            return w.qkv.type == type && w.o.type == type && w.gate_up.type == type && w.down.type == type && residual_plan(w.o) && residual_plan(w.down) &&
+                   kernels_.may_follow_residual(gated ? *gated : product_plan(w.gate_up, false)) && kernels_.may_follow_residual(product_plan(w.qkv, false));
+        });
+    }
+    std::optional<gpu::ResidualPlan> residual_plan(const Matrix& w) const { return kernels_.plan_residual(w.n, w.k, w.type, rows_); }
 
     // From here on the step has no other rows than those whose next token is wanted, where that saves much: nobody reads what the last layer
     // would make of a prompt's other rows. Not with adapters, whose lists go by the rows of the whole step.
@@ -124,12 +148,13 @@ class Pass {
 
     // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
     void layers_apart() {
+        const AttentionPass attention(recorder_, context_, shape_);
         norm_first();
         const Matrix& first_qkv = weights_.layers[0].qkv;
         Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
-            attend(layer, w, qkv);
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
             kernels_.decode_behind(recorder_,
                                    {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
                                     .attention = scratch_.attention.address(),
@@ -153,9 +178,9 @@ class Pass {
                 .n_layers = n_layers,
                 .max_polls = 0,
                 .eps = config_.rms_norm_eps,
-                .scale = attention_scale(),
+                .scale = attention_scale(config_),
                 .lora_table = context_.lora_table.address(),
-                .lora_slot_stride = lora_slot_stride(),
+                .lora_slot_stride = context_.lora_slot_stride(),
                 .pad = 0};
     }
 
@@ -174,13 +199,14 @@ class Pass {
     struct Input {
         gpu::MatmulPlan plan;
         DeviceAddress rows = 0, blocks = 0;
+        uint32_t norm_tiles = 0;  // of residual(), which the norm's factors are still to be found from; 0: they are in it
 
         DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
     };
     // Blocks are of a 16-bit type and lie in the second half of a buffer that has room for f32 (scratch.h).
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
-        if (!plan.x_in_blocks) return {plan, buffer.address()};
-        return {plan, shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), buffer.address() + buffer.size() / 2};
+        if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
+        return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = buffer.address() + buffer.size() / 2};
     }
 
     // The norm that comes with the sum of a residual; without gamma there is none.
@@ -192,17 +218,12 @@ class Pass {
     };
     NextNorm input_norm(uint32_t layer, const Input& to) const {
         const LayerWeights& w = weights_.layers[layer];
-        return {w.input_norm.address(), slot_norms(layer, LoraTable::Norm::kInput), w.qkv.type, to};
+        return {w.input_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kInput), w.qkv.type, to};
     }
 
-    float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(config_.head_dim)); }
     uint32_t hidden_stride() const { return gpu::padded(config_.hidden_size); }
     uint32_t q_stride() const { return gpu::padded(config_.q_size()); }
     uint32_t ffn_stride() const { return gpu::padded(config_.intermediate_size); }
-    uint32_t lora_slot_stride() const { return config_.n_layers * kLinearModules; }
-    DeviceAddress lora_layer(uint32_t layer) const {
-        return context_.lora_table.address() + uint64_t{layer} * kLinearModules * sizeof(gpu::LoraModule);
-    }
     template <typename MatrixOrVector>
     DeviceAddress address_of(const MatrixOrVector& weights) const {
         return context_.address_of(weights, shape_.weight_set);
@@ -253,11 +274,6 @@ class Pass {
         recorder_.barrier();
     }
 
-    // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
-    DeviceAddress slot_norms(uint32_t layer, LoraTable::Norm norm) const {
-        return shape_.extras ? context_.lora_table.norms_address(layer, norm) : 0;
-    }
-
     void norm_first() {
         const NextNorm first = input_norm(0, {});
         kernels_.rms_norm(recorder_,
@@ -268,6 +284,7 @@ class Pass {
                            .logit_rows = 0,
                            .step = step_,
                            .slot_norms = first.slot_norms,
+                           .norms = defers_norms_ ? scratch_.norms.address() : 0,
                            .hidden = config_.hidden_size,
                            .x_stride = hidden_stride(),
                            .y_stride = hidden_stride(),
@@ -281,12 +298,12 @@ class Pass {
         if (shape_.lora == gpu::LoraLevel::kNone) return;
         const uint64_t dispatch = offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
         kernels_.lora_shrink(recorder_,
-                             {.lora_layer = lora_layer(layer),
+                             {.lora_layer = context_.lora_layer(layer),
                               .segments = step_ + layout_.segments,
                               .x = x,
                               .low = scratch_.low.address(),
                               .parts = scratch_.shrink_parts.address(),
-                              .lora_slot_stride = lora_slot_stride(),
+                              .lora_slot_stride = context_.lora_slot_stride(),
                               .first_module = kFirstModule[group],
                               .n_modules = kGroupModules[group],
                               .k = base.k,
@@ -307,7 +324,9 @@ class Pass {
         }
         const gpu::ShrinkPlace place = gpu::shrink_place(plan);
         if (place == gpu::ShrinkPlace::kFirst) shrink(layer, group, x.rows, w, place);
-        kernels_.matmul(recorder_, product_params(w, x.of_product(), scratch_.y, plan), plan);
+        const gpu::MatmulParams product = product_params(w, x.of_product(), scratch_.y, plan);
+        if (x.norm_tiles > 0) kernels_.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
+        else kernels_.matmul(recorder_, product, plan);
         if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x.rows, w, place);
         recorder_.barrier();
         if (!shape_.expanded) return {plan, false};
@@ -320,10 +339,10 @@ class Pass {
     void expand(uint32_t layer, Group group, const Matrix& w) {
         gpu::LoraExpandParams params{.n_segments = step_ + offsetof(gpu::StepHeader, n_segments),
                                      .segments = step_ + layout_.segments,
-                                     .lora_layer = lora_layer(layer),
+                                     .lora_layer = context_.lora_layer(layer),
                                      .low = scratch_.low.address(),
                                      .y = scratch_.y.address(),
-                                     .lora_slot_stride = lora_slot_stride(),
+                                     .lora_slot_stride = context_.lora_slot_stride(),
                                      .first_module = kFirstModule[group],
                                      .n_modules = kGroupModules[group],
                                      .y_stride = w.n_padded,
@@ -367,6 +386,8 @@ class Pass {
             shrink(layer, kGateUp, x.rows, w.gate_up, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
             kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu);
+        } else if (x.norm_tiles > 0) {
+            kernels_.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
         } else {
             kernels_.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu);
         }
@@ -384,9 +405,9 @@ class Pass {
     gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, Group group) const {
         gpu::MatmulLoraParams params{.product = product,
                                      .step = step_,
-                                     .lora_layer = lora_layer(layer),
+                                     .lora_layer = context_.lora_layer(layer),
                                      .low = scratch_.low.address(),
-                                     .lora_slot_stride = lora_slot_stride(),
+                                     .lora_slot_stride = context_.lora_slot_stride(),
                                      .first_module = kFirstModule[group],
                                      .n_modules = kGroupModules[group],
                                      .module_end = {}};
@@ -394,91 +415,28 @@ class Pass {
         return params;
     }
 
-    void qkv_post(uint32_t layer, const LayerWeights& w, const Product& product) {
-        kernels_.qkv_post(recorder_,
-                          {.step = step_,
-                           .y = scratch_.y.address(),
-                           .bias = address_of(w.qkv_bias),
-                           .low = scratch_.low.address(),
-                           .lora_layer = lora_layer(layer),
-                           .uses = step_ + layout_.uses,
-                           .rope = context_.rope_table,
-                           .q_gamma = w.q_norm.address(),
-                           .k_gamma = w.k_norm.address(),
-                           .q_slot_norms = slot_norms(layer, LoraTable::Norm::kQ),
-                           .q = scratch_.q.address(),
-                           .kv = context_.kv_cache.layers[layer].address(),
-                           .lora_slot_stride = lora_slot_stride(),
-                           .y_stride = w.qkv.n_padded,
-                           .split_stride = split_stride(w.qkv, product.plan),
-                           .q_stride = q_stride(),
-                           .eps = config_.rms_norm_eps,
-                           .n_slots = context_.lora_table.n_slots()},
-                          qkv_shape(config_, consumer(product)));
-    }
-
-    // From the product of qkv to the input of o.
-    void attend(uint32_t layer, const LayerWeights& w, const Product& product) {
-        if (shape_.lone_rows) {
-            attention_from_qkv(layer, w, product);
-        } else {
-            qkv_post(layer, w, product);
-            recorder_.barrier();
-            attention(layer, w.o);
-        }
-    }
-
-    void attention_from_qkv(uint32_t layer, const LayerWeights& w, const Product& product) {
-        kernels_.attention_from_qkv(recorder_,
-                                    {.step = step_,
-                                     .block_tables = step_ + layout_.block_tables,
-                                     .sums = scratch_.y.address(),
-                                     .bias = address_of(w.qkv_bias),
-                                     .rope = context_.rope_table,
-                                     .q_gamma = w.q_norm.address(),
-                                     .k_gamma = w.k_norm.address(),
-                                     .kv = context_.kv_cache.layers[layer].address(),
-                                     .y = scratch_.attention.address(),
-                                     .partials = scratch_.attention_partials.address(),
-                                     .sums_stride = w.qkv.n_padded,
-                                     .split_stride = split_stride(w.qkv, product.plan),
-                                     .y_stride = w.o.k_stride,
-                                     .window = config_.sliding_windows[layer],
-                                     .scale = attention_scale(),
-                                     .softcap = 0.0f,
-                                     .eps = config_.rms_norm_eps,
-                                     .pad = 0},
-                                    qkv_shape(config_, consumer(product)), attention_shape(config_, shape_), act_type(w.o.type));
+    // Of o or down, in front of the norm with these weights, whose result goes to `next`.
+    void residual(const Matrix& w, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next) {
+        const gpu::ResidualPlan plan = *residual_plan(w);
+        next.norm_tiles = plan.n_tiles;
+        kernels_.matmul_residual(recorder_,
+                                 {.n_rows = step_ + count_offset_,
+                                  .w = address_of(w),
+                                  .x = input,
+                                  .bias = address_of(bias),
+                                  .stream = x_,
+                                  .gamma = gamma.address(),
+                                  .xn = next.rows,
+                                  .norms = scratch_.norms.address(),
+                                  .w_stride = w.k_stride,
+                                  .stream_stride = hidden_stride(),
+                                  .xn_stride = hidden_stride(),
+                                  .pad = 0},
+                                 plan);
         recorder_.barrier();
     }
-
-    void attention(uint32_t layer, const Matrix& o) {
-        const gpu::AttentionParams params{.step = step_,
-                                          .block_tables = step_ + layout_.block_tables,
-                                          .q = scratch_.q.address(),
-                                          .kv = context_.kv_cache.layers[layer].address(),
-                                          .y = scratch_.attention.address(),
-                                          .partials = scratch_.attention_partials.address(),
-                                          .tiles = step_ + layout_.tiles,
-                                          .single_rows = shape_.tiles ? step_ + layout_.single_rows : 0,
-                                          .q_stride = q_stride(),
-                                          .y_stride = o.k_stride,
-                                          .window = config_.sliding_windows[layer],
-                                          .scale = attention_scale(),
-                                          .softcap = 0.0f,
-                                          .n_splits = shape_.attention_splits};
-        gpu::AttentionShape rows = attention_shape(config_, shape_);
-        if (shape_.tiles) {
-            kernels_.attention_tiles(recorder_, params, rows, act_type(o.type), scratch_.step_state,
-                                     offsetof(gpu::StepHeader, tile_grid));
-            rows.rows = shape_.single_bucket;
-        }
-        if (rows.rows > 0) kernels_.attention(recorder_, params, rows, act_type(o.type));
-        recorder_.barrier();
-        if (!shape_.tiles || shape_.attention_splits == 1) return;
-        rows.rows = shape_.row_bucket;
-        kernels_.attention_combine(recorder_, params, rows, act_type(o.type));
-        recorder_.barrier();
+    gpu::MatmulDeferredParams behind_residual(const gpu::MatmulParams& product) const {
+        return {.product = product, .norms = scratch_.norms.address(), .hidden = config_.hidden_size, .eps = config_.rms_norm_eps};
     }
 
     void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
@@ -488,14 +446,14 @@ class Pass {
                            .y = scratch_.y.address(),
                            .bias = address_of(bias),
                            .low = scratch_.low.address(),
-                           .lora_layer = lora_layer(layer),
+                           .lora_layer = context_.lora_layer(layer),
                            .uses = step_ + layout_.uses,
                            .x = x_,
                            .gamma = norm.gamma,
                            .slot_norms = norm.slot_norms,
                            .xn = norm.to.rows,
                            .xn_blocks = norm.to.blocks,
-                           .lora_slot_stride = lora_slot_stride(),
+                           .lora_slot_stride = context_.lora_slot_stride(),
                            .lora_module = module,
                            .hidden = config_.hidden_size,
                            .y_stride = w.n_padded,
@@ -513,11 +471,11 @@ class Pass {
                             .y = scratch_.y.address(),
                             .bias = address_of(w.gate_up_bias),
                             .low = scratch_.low.address(),
-                            .lora_layer = lora_layer(layer),
+                            .lora_layer = context_.lora_layer(layer),
                             .uses = step_ + layout_.uses,
                             .act = act.rows,
                             .act_blocks = act.blocks,
-                            .lora_slot_stride = lora_slot_stride(),
+                            .lora_slot_stride = context_.lora_slot_stride(),
                             .ffn = config_.intermediate_size,
                             .y_stride = w.gate_up.n_padded,
                             .split_stride = split_stride(w.gate_up, product.plan),
@@ -539,6 +497,7 @@ class Pass {
     // Of the rows that are worked on, see keep_rows_with_outputs().
     uint32_t rows_;
     DeviceAddress x_, attention_;
+    bool defers_norms_ = false;
     size_t count_offset_ = offsetof(gpu::StepHeader, n_rows);  // where the step state says how many there are
 };
 

@@ -36,6 +36,13 @@ struct ForwardContext {
     gpu::DeviceAddress address_of(const MatrixOrVector& weights_of, uint8_t weight_set) const {
         return model::address_of(weights_of, weight_set != 0 ? merged : nullptr);
     }
+    // LoraModule[] of a layer and slot 0, and the modules from one slot to the next.
+    gpu::DeviceAddress lora_layer(uint32_t layer) const { return lora_table.address() + uint64_t{layer} * kLinearModules * sizeof(gpu::LoraModule); }
+    uint32_t lora_slot_stride() const { return config.n_layers * kLinearModules; }
+    // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
+    gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
+        return shape.extras ? lora_table.norms_address(layer, norm) : 0;
+    }
     gpu::DeviceAddress decode_table(uint8_t weight_set) const {
         return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();
     }

@@ -39,6 +39,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                        .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
                        .step = step_,
                        .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
+                       .norms = 0,
                        .hidden = config.hidden_size,
                        .x_stride = gpu::padded(config.hidden_size),
                        .y_stride = head.k_stride,

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "gpu/kernels/deferred_norm.h"
 #include "gpu/upload.h"
 #include "model/step_batch.h"
 
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
+    return step_state + x + xn + y + q + attention + act + low + norms + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
            results + logprobs + masks;
 }
 
@@ -37,6 +38,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
     bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
                          gpu::KernelSet::head_low_bytes(output_bucket));
+    bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
     bytes.shrink_parts = gpu::KernelSet::kShrinkPartBytes;
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
@@ -80,6 +82,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.attention, bytes.attention, "attention"},
         {&scratch.act, bytes.act, "act"},
         {&scratch.low, bytes.low, "low"},
+        {&scratch.norms, bytes.norms, "norms"},
         {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
         {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
         {&scratch.output_xn, bytes.output_xn, "output xn"},

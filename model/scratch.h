@@ -54,6 +54,7 @@ struct Scratch {
     gpu::Buffer attention;  // [rows][Q D], input of o
     gpu::Buffer act;        // [rows][F], input of down; in blocks likewise
     gpu::Buffer low;        // shrink results
+    gpu::Buffer norms;      // gpu/kernels/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;
     gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted
@@ -72,7 +73,7 @@ constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
+    uint64_t step_state, x, xn, y, q, attention, act, low, norms, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
     uint64_t sum() const;
 };
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,

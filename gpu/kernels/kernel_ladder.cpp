@@ -314,6 +314,13 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
         for (const char* kind : {"", "lora_", "gated_", "gated_lora_"}) all = all && is_there(lorad::format("matmul_coopmat_{}blocks_{}", kind, suffix).c_str());
         ladder.blocks[static_cast<uint32_t>(type)] = all;
     };
+    const auto offer_residual = [&](ScalarType type, const char* suffix) {
+        bool all = capabilities.subgroup_size == 32 && ladder.has_gated(type) && capabilities.float16 && (type != ScalarType::kBf16 || capabilities.int16);
+        for (const char* kind : {"residual", "coopmat_deferred", "coopmat_gated_deferred"}) all = all && is_there(lorad::format("matmul_{}_{}", kind, suffix).c_str());
+        ladder.residual[static_cast<uint32_t>(type)] = all;
+    };
+    offer_residual(ScalarType::kF16, "f16");
+    offer_residual(ScalarType::kBf16, "bf16");
     offer_blocks(ScalarType::kF16, "f16");
     offer_blocks(ScalarType::kBf16, "bf16");
     const bool subgroups_of_32 = smallest_fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
@@ -415,6 +422,7 @@ Status KernelSet::climb_ladder() {
                 else log_debug("kernels: activations in blocks do not suit {} ({})", device_.capabilities().name, deviation->text());
             }
         }
+        TRY(test_residual(type));
         TRY(test_shrink(type));
         TRY(test_gated_act(type));
     }

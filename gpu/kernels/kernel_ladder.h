@@ -22,6 +22,8 @@ struct KernelLadder {
     std::array<bool, 3> adapters{}, gated_adapters{};  // of either kind with the adapters of the rows in their sums
     std::array<bool, 3> blocks{};  // all four with many rows of x in blocks
 
+    std::array<bool, 3> residual{};  // products that end in the residual stream, and those behind them; with both kinds
+
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
     bool attention_from_qkv = false;       // the same from the sums of the product before; only with attention_group
@@ -34,6 +36,7 @@ struct KernelLadder {
     bool has_gated_adapters(ScalarType type) const { return has_gated(type) && gated_adapters[static_cast<uint32_t>(type)]; }
     bool has_blocks(ScalarType type) const { return has(type) && blocks[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
+    bool has_residual(ScalarType type) const { return has(type) && residual[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
     bool operator==(const KernelLadder&) const = default;
 };

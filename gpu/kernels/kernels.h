@@ -38,6 +38,7 @@
 #include "gpu/kernels/lora_vector.params.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/matmul_residual.params.h"
 #include "gpu/kernels/merge_weights.params.h"
 #include "gpu/kernels/qkv_post.params.h"
 #include "gpu/kernels/read_stream.params.h"
@@ -207,6 +208,16 @@ class KernelSet {
     void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation);
     bool adds_adapters_gated(const MatmulPlan& plan) const;
 
+    // stream[t] += bias + x[t] . w^T, and xn as deferred_norm.h has it for the norm that follows, in one dispatch instead of a product and add_norm: for 2 to
+    // kDeferredRows rows without adapters. w is n x k. Moves the matrix once. None where the device cannot, or no tile of columns divides n.
+    std::optional<ResidualPlan> plan_residual(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;
+    std::vector<ResidualPlan> residual_candidates(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;  // all that could serve, for benchmarks
+    void matmul_residual(Recorder& recorder, const MatmulResidualParams& params, const ResidualPlan& plan);
+    // matmul and matmul_gated of what that has written, n_tiles as in its plan. Only with plans for which may_follow_residual().
+    void matmul_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles);
+    void matmul_gated_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles, Activation activation);
+    bool may_follow_residual(const MatmulPlan& plan) const;
+
     // low[i][m][r] = A_m(slot)[r] . x[t] for the modules of one group and the segments' rows, i the row that the segment gives
     // for t; r up to the rank rounded up to 8 is written. May run beside the group's matmul, before or behind which it is recorded: see ShrinkPlace.
     // step_state[dispatch_offset]: the group's ShrinkDispatch.
@@ -332,16 +343,18 @@ class KernelSet {
     Status test_shrink(ScalarType type);
     Status test_gated_act(ScalarType type);
     void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);  // attention.comp
+    Status test_residual(ScalarType type);
     Status test_attention();
     Status test_attention_from_qkv();
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
-    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units);
+    const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
+                                 uint32_t norm_tiles);
     template <typename Params>
     void record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
-                        uint32_t columns, Activation activation);
+                        uint32_t columns, Activation activation, uint32_t norm_tiles = 0);
 
     Device& device_;
     KernelSetOptions options_;

@@ -36,6 +36,15 @@ struct MatmulLoraParams {
 };
 INTEROP_SIZE(MatmulLoraParams, 120);
 
+// matmul_coopmat behind a norm that is deferred, of up to kDeferredRows rows.
+struct MatmulDeferredParams {
+    MatmulParams product;
+    uint64_t norms;   // deferred_norm.h
+    uint32_t hidden;  // elements of a row that the norm is of
+    float eps;
+};
+INTEROP_SIZE(MatmulDeferredParams, 88);
+
 INTEROP_END
 
 #endif

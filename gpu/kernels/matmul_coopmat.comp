@@ -1,5 +1,5 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] on KHR cooperative matrices, 16-bit w and x of one type
-// (macro ELEMENT), f32 sums. For three rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
+// (macro ELEMENT), f32 sums. For two rows and more; up to 128 the weights are streamed once, w and x tiles are staged through shared
 // memory, the next step's 16-byte loads are in flight in registers while the current step is multiplied.
 // Grid: (row tiles, splits, tiles of w rows): neighbours in it read the same rows of w, so a group of multiprocessors touches few pages at a time. With
 // UNITS neighbouring tiles and splits go to one multiprocessor: see own_place().
@@ -11,6 +11,7 @@
 // With LORA the adapters' part comes on top: see matmul_adapters.glsl. With GATED the rows of w are gate 0..n-1 and up n..2n-1, y is
 // activation(gate) * up in ELEMENT [t][y_stride], and a workgroup has the same N_TILE / 2 columns of both; no splits. A subgroup has matrices of gates and
 // of the ups that belong to them, or, where its matrices are an odd number, of 8 gates and 8 ups each.
+// With DEFERRED, of up to 16 rows, x is of a norm whose factors come on top of the sums: see deferred_norm.h.
 // Workgroup: SUB_N subgroups along n, the others along the rows; every subgroup holds its part of the tile as accumulators.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -33,7 +34,7 @@ PAIR pair_of(uint bits) { return uintBitsToBFloat16EXT(unpack16(bits)); }
 #define PAIR f16vec2
 PAIR pair_of(uint bits) { return unpackFloat2x16(bits); }
 #endif
-#if defined(LORA) || defined(GATED)
+#if defined(LORA) || defined(GATED) || defined(DEFERRED)
 #include "gpu/kernels/common.glsl"
 #else
 layout(local_size_x_id = 0) in;
@@ -43,6 +44,9 @@ layout(local_size_x_id = 0) in;
 #include "gpu/kernels/activation_blocks.glsl"
 #elif defined(BLOCKS)
 #include "gpu/kernels/activation_blocks.h"
+#endif
+#ifdef DEFERRED
+#include "gpu/kernels/deferred_norm.h"
 #endif
 #include "gpu/kernels/matmul.params.h"
 
@@ -58,12 +62,19 @@ layout(constant_id = 8) const uint ACTIVATION = 0;
 layout(constant_id = 9) const uint WHOLE = 0;      // tiles of rows in front whose k is not split
 layout(constant_id = 10) const uint IN_TURNS = 0;  // tiles of w rows
 layout(constant_id = 11) const uint UNITS = 0;     // multiprocessors; 0: tiles go by the workgroup's number
+#ifdef DEFERRED
+layout(constant_id = 12) const uint NORM_TILES = 1;
+layout(constant_id = 13) const uint NORM_ROWS = 16;  // 8 or 16
+#endif
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Words { uvec4 data[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer Floats { float data[]; };
 #ifdef LORA
 layout(push_constant, scalar) uniform Push { MatmulLoraParams p; };
+#define params p.product
+#elif defined(DEFERRED)
+layout(push_constant, scalar) uniform Push { MatmulDeferredParams p; };
 #define params p.product
 #else
 layout(push_constant, scalar) uniform Push { MatmulParams params; };
@@ -198,6 +209,9 @@ void multiply_16(const uint k, uint sub_n, uint sub_row, const bool is_staged) {
 #ifdef LORA
 #include "gpu/kernels/matmul_adapters.glsl"
 #endif
+#ifdef DEFERRED
+#include "gpu/kernels/deferred_norm.glsl"
+#endif
 
 #ifdef GATED
 // Through shared memory, so that rows of y are written in long pieces: results, or gates and ups that are still to meet.
@@ -311,7 +325,13 @@ void main() {
 #ifdef BLOCKS
     blocks_at = params.x + block_offset(row0 + sub_row, begin, STRIDE) + gl_SubgroupInvocationID * 16;
 #endif
+#ifdef DEFERRED
+    ask_for_squares();
+#endif
     if (n_steps > 0) fetch();
+#ifdef DEFERRED
+    find_row_factors(place == 0);
+#endif
     for (;;) {
         const uint n0 = first_column(column_tile);
         column_tile++;
@@ -319,6 +339,12 @@ void main() {
         sum_tile(n_steps, sub_n, sub_row, more, first_column(column_tile), row0, first_k);
 #ifdef LORA
         if (split == 0) add_adapters(row0, n0, sub_n, sub_row);
+#endif
+#ifdef DEFERRED
+        {
+            const coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> factors = factors_of_rows();
+            [[unroll]] for (uint i = 0; i < kMatsN * kMatsRows; ++i) acc[i] = acc[i] * factors;
+        }
 #endif
 #ifdef GATED
         store_gated(row0, n0, sub_n, sub_row);

@@ -8,6 +8,7 @@
 
 #include "gpu/kernel_modules.h"
 #include "gpu/kernels/coopmat_tiles.h"
+#include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "proto/base/format.h"
@@ -15,31 +16,19 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kGemvMaxRows = 2;        // from three rows on, a 16-row cooperative-matrix tile is faster
+constexpr uint32_t kGemvMaxRows = 1;         // from two rows on, a 16-row cooperative-matrix tile is faster
 constexpr uint32_t kCoopmat2MinRows = 1536;  // below, splits of k matter more than the larger tile
 
-// matmul_gemv. MatmulPlan::column_tile is the rows of w per subgroup.
-constexpr uint32_t kSubgroupsPerUnit = 24;  // that keep a multiprocessor's loads in flight
-struct GemvTile {
-    uint32_t threads, column_tile, unroll, ahead;  // unroll 0: by the length of k
-};
-constexpr std::array kGemvTiles = {
-    GemvTile{256, 1, 0, 0}, GemvTile{1024, 1, 0, 0},                         // one row
-    GemvTile{128, 1, 2, 1}, GemvTile{256, 4, 1, 0}, GemvTile{128, 2, 4, 1},  // two rows: otherwise, wide, deep
-};
+// matmul_gemv.
+constexpr uint32_t kSubgroupsPerUnit = 24;            // that keep a multiprocessor's loads in flight
+constexpr std::array<uint32_t, 2> kGemvThreads = {256, 1024};  // by MatmulPlan::tile
 
-uint32_t gemv_tile(uint32_t n, uint32_t stride, uint32_t row_tile) {
-    const bool wide = n >= 16384;
-    const bool deep = stride >= 8192;
-    if (row_tile == 1) return wide || deep ? 1 : 0;
-    return wide ? 3 : deep ? 4 : 2;
-}
+uint32_t gemv_tile(uint32_t n, uint32_t stride) { return n >= 16384 || stride >= 8192 ? 1 : 0; }
 
 // Loads in flight per thread: four or more, and such that few are left over, which are not overlapped.
-uint32_t gemv_unroll(const GemvTile& tile, uint32_t n_k, uint32_t subgroup_size) {
-    if (tile.unroll != 0) return tile.unroll;
+uint32_t gemv_unroll(uint32_t threads, uint32_t n_k, uint32_t subgroup_size) {
     const uint32_t loads = std::max(ceil_div(n_k, 8 * subgroup_size), 1u);
-    if (tile.threads == 256 && loads % 7 == 0) return 7;
+    if (threads == kGemvThreads[0] && loads % 7 == 0) return 7;
     if (loads >= 8) return 4;
     uint32_t best = 1;
     for (uint32_t unroll = 2; unroll <= 6; unroll++) {
@@ -118,11 +107,9 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
     plan.weight_type = plan.act_type = type;
     plan.k_per_split = stride;
     if (variant == MatmulVariant::kGemv) {
-        plan.row_tile = std::min(rows, kGemvMaxRows);
-        plan.tile = gemv_tile(n, stride, plan.row_tile);
-        plan.column_tile = kGemvTiles[plan.tile].column_tile;
+        plan.tile = gemv_tile(n, stride);
         // A matrix of few rows is cut along k until there are subgroups enough.
-        const uint32_t subgroups = ceil_div(n, plan.column_tile) * ceil_div(rows, plan.row_tile);
+        const uint32_t subgroups = n * rows;
         const uint32_t per_load = 8 * caps.subgroup_size;
         const uint32_t n_splits = std::clamp(multiprocessors(caps) * kSubgroupsPerUnit / subgroups, 1u,
                                              std::max(std::min(max_splits, stride / (2 * per_load)), 1u));
@@ -238,13 +225,10 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
     const uint32_t subgroup = caps.subgroup_size;
     const DispatchInfo info = product_info(variant_name(plan), params, plan);
     if (plan.variant == MatmulVariant::kGemv) {
-        const GemvTile& tile = kGemvTiles[plan.tile];
-        const uint32_t size = threads(tile.threads, tile.threads);
-        const Kernel* k = kernel(info.name, {size, static_cast<uint32_t>(plan.weight_type), plan.row_tile, tile.column_tile,
-                                             gemv_unroll(tile, plan.k_per_split, subgroup), tile.ahead}, subgroup);
+        const uint32_t wished = kGemvThreads[plan.tile], size = threads(wished, wished);
+        const Kernel* k = kernel(info.name, {size, static_cast<uint32_t>(plan.weight_type), gemv_unroll(wished, plan.k_per_split, subgroup)}, subgroup);
         if (k == nullptr) return;
-        const uint32_t rows_of_w = std::max(size / subgroup, 1u) * tile.column_tile;
-        recorder.dispatch(*k, params, row_tiles, ceil_div(params.n, rows_of_w), plan.n_splits, info);
+        recorder.dispatch(*k, params, plan.rows, ceil_div(params.n, std::max(size / subgroup, 1u)), plan.n_splits, info);
     } else if (plan.variant == MatmulVariant::kCoopmat) {
         record_coopmat(recorder, info.name, params, params, plan, plan.column_tile, Activation::kSilu);
     } else {
@@ -255,11 +239,12 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
     }
 }
 
-const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units) {
+const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
+                                        uint32_t norm_tiles) {
     const uint32_t subgroup = device_.capabilities().subgroup_size;
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup, tile.late ? 1u : 0u,
-                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units},
+                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units, norm_tiles, norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0},
                   subgroup);
 }
 
@@ -286,9 +271,27 @@ void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams 
     record_coopmat(recorder, coopmat_name(plan, true, true), params, params.product, plan, plan.column_tile / 2, activation);
 }
 
+bool KernelSet::may_follow_residual(const MatmulPlan& plan) const {
+    return plan.variant == MatmulVariant::kCoopmat && plan.row_tile == kDeferredRows && ladder_.has_residual(plan.weight_type);
+}
+
+void KernelSet::matmul_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles) {
+    CHECK(may_follow_residual(plan));
+    params.product.k_per_split = plan.k_per_split;
+    record_coopmat(recorder, plan.weight_type == ScalarType::kBf16 ? "matmul_coopmat_deferred_bf16" : "matmul_coopmat_deferred_f16", params, params.product, plan,
+                   plan.column_tile, Activation::kSilu, n_tiles);
+}
+
+void KernelSet::matmul_gated_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles, Activation activation) {
+    CHECK(may_follow_residual(plan));
+    params.product.k_per_split = plan.k_per_split;
+    record_coopmat(recorder, plan.weight_type == ScalarType::kBf16 ? "matmul_coopmat_gated_deferred_bf16" : "matmul_coopmat_gated_deferred_f16", params,
+                   params.product, plan, plan.column_tile / 2, activation, n_tiles);
+}
+
 template <typename Params>
 void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
-                               uint32_t columns, Activation activation) {
+                               uint32_t columns, Activation activation, uint32_t norm_tiles) {
     CHECK(!plan.x_in_blocks || plan.tile == kBlocksTile);
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
@@ -299,7 +302,7 @@ void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Param
     // The late tiles' loads have no room for another tile's.
     const bool in_turns = come_and_go && row_tiles * plan.n_splits == 1 && !kCoopmatTiles[plan.tile].late;
     const bool by_unit = row_tiles == 1 && (in_turns || !come_and_go);
-    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation, in_turns, by_unit ? device_.capabilities().n_compute_units_hint : 0);
+    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation, in_turns, by_unit ? device_.capabilities().n_compute_units_hint : 0, norm_tiles);
     if (k == nullptr) return;
     if (whole_tiles == 0) recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : column_tiles, info);
     else recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), column_tiles, plan.n_splits + 1, info);

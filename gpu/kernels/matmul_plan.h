@@ -18,7 +18,7 @@ enum class MatmulVariant : uint32_t {
     kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
     kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
     kTiled,   // portable: shared-memory tiles, for many rows
-    kGemv,      // 16-bit activations: matvec for a few rows
+    kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
 };
@@ -38,6 +38,16 @@ struct MatmulPlan {
 
     uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
     bool operator==(const MatmulPlan&) const = default;
+};
+
+// Of a product that ends in the residual stream (matmul_residual.comp).
+struct ResidualPlan {
+    uint32_t columns = 0;    // of a workgroup, an even number
+    uint32_t subgroups = 0;  // of a workgroup; they share k
+    uint32_t k_step = 0;     // elements of k that a subgroup takes at once
+    uint32_t rows = 0;       // capacity
+    uint32_t n_tiles = 0;    // of columns
+    ScalarType type = ScalarType::kF16;
 };
 
 }  // namespace lorad::gpu

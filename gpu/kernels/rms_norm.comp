@@ -2,11 +2,13 @@
 //   x      [.][x_stride]  f32
 //   gamma  [H]            f32
 //   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed
+//   norms  with an address, the rows' factors for a norm that is deferred (deferred_norm.h)
 // grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/rms_norm.params.h"
 #include "gpu/kernels/slot_norms.glsl"
 
@@ -45,6 +47,7 @@ void main() {
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
     if (t >= n_rows) return;
+    if (p.norms != 0 && thread == 0) FloatRef(p.norms + kDeferredInverse + t * 4).v = inverse;
 
     uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {

@@ -13,12 +13,13 @@ struct RmsNormParams {
     uint64_t logit_rows;  // 0: row t of y comes from row t of x; else LogitRow[]: from row logit_rows[t].row
     uint64_t step;        // read with slot_norms only
     uint64_t slot_norms;  // address [slot] of an adapter's own gamma, or 0: all rows have the base's
+    uint64_t norms;       // deferred_norm.h, where the inverses are written, of at most kDeferredRows rows, or 0
     uint32_t hidden;
     uint32_t x_stride;
     uint32_t y_stride;  // elements; hidden..y_stride-1 are written with zeros
     float eps;
 };
-INTEROP_SIZE(RmsNormParams, 72);
+INTEROP_SIZE(RmsNormParams, 80);
 
 INTEROP_END
 

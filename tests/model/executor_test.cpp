@@ -141,6 +141,7 @@ struct Refused {
 struct Answer {
     Status submitted = ok_status();
     std::vector<float> logits;
+    uint32_t n_dispatches = 0;
 };
 Answer answer(Executor& executor, const gpu::ChoiceRule* rule = nullptr) {
     const std::vector<TokenId> prompt = {3, 99, 512, 8};
@@ -153,7 +154,9 @@ Answer answer(Executor& executor, const gpu::ChoiceRule* rule = nullptr) {
     if (!answer.submitted.ok()) return answer;
     const auto output = executor.finish();
     EXPECT_TRUE(output.ok());
-    if (output.ok()) answer.logits.assign(output->logits(0).begin(), output->logits(0).end());
+    if (!output.ok()) return answer;
+    answer.logits.assign(output->logits(0).begin(), output->logits(0).end());
+    answer.n_dispatches = output->n_dispatches;
     return answer;
 }
 
@@ -221,6 +224,17 @@ TEST(Executor, AFastKernelThatIsRefusedIsLeftOutAlone) {
         EXPECT_THAT(found.left_out_kernels, ::testing::IsSupersetOf({"attention_registers", "attention_tile"}));
     });
     expect_others({"matmul_coopmat_f16"}, [&](const ExecutorOptions& found) { EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre("matmul_coopmat_f16")); });
+    // Two dispatches of each layer but the last, of which one row is left, come back then.
+    const uint32_t n_norms = 2 * ((*whole)->config().n_layers - 1);
+    for (const char* module : {"matmul_residual_f16", "matmul_coopmat_deferred_f16"}) {
+        expect_others({module}, [&](const ExecutorOptions& found) {
+            EXPECT_EQ(found.kernel_path, best);
+            EXPECT_THAT(found.left_out_kernels, ::testing::ElementsAre(module));
+        });
+        const auto loaded = Refused{{module}}.load_it();
+        ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+        EXPECT_EQ(answer(**loaded).n_dispatches, answer(**whole).n_dispatches + n_norms) << module;
+    }
     // There is no other that goes with the fast products.
     expect_others({"matmul_gemv"}, [&](const ExecutorOptions& found) {
         EXPECT_EQ(found.kernel_path, gpu::KernelPath::kPortable);

@@ -305,7 +305,7 @@ TEST_F(SlotNorms, RmsNormTakesTheAdaptersWeights) {
         execute([&](Recorder& recorder) {
             kernels_->rms_norm(recorder,
                                {step.address(), x.address(), buffers_[kSlots].address(), y.address(),
-                                indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), kHidden, kStride, kStride, 1e-6f},
+                                indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), 0, kHidden, kStride, kStride, 1e-6f},
                                ScalarType::kF32, kRows);
         });
         const auto got = content<float>(y, kRows * kStride);

@@ -25,7 +25,7 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     Buffer y = poisoned(uint64_t{bucket} * stride * 4);
 
     RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(),
-                         indirect ? rows_buffer.address() : 0, 0, 0, hidden, stride, stride, 1e-6f};
+                         indirect ? rows_buffer.address() : 0, 0, 0, 0, hidden, stride, stride, 1e-6f};
     execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
 
     auto got = content(y, size_t{bucket} * stride, act);

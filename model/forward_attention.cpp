@@ -1,0 +1,100 @@
+#include "model/forward_attention.h"
+
+#include <cstddef>
+
+namespace lorad::model {
+
+AttentionPass::AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
+    : recorder_(recorder), kernels_(context.kernels), context_(context), config_(context.config), scratch_(context.scratch), shape_(shape), layout_(shape),
+      step_(context.scratch.step_state.address()) {}
+
+void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
+    const LayerWeights& w = context_.weights.layers[layer];
+    kernels_.qkv_post(recorder_,
+                      {.step = step_,
+                       .y = scratch_.y.address(),
+                       .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
+                       .low = scratch_.low.address(),
+                       .lora_layer = context_.lora_layer(layer),
+                       .uses = step_ + layout_.uses,
+                       .rope = context_.rope_table,
+                       .q_gamma = w.q_norm.address(),
+                       .k_gamma = w.k_norm.address(),
+                       .q_slot_norms = context_.slot_norms(shape_, layer, LoraTable::Norm::kQ),
+                       .q = scratch_.q.address(),
+                       .kv = context_.kv_cache.layers[layer].address(),
+                       .lora_slot_stride = context_.lora_slot_stride(),
+                       .y_stride = w.qkv.n_padded,
+                       .split_stride = split_stride,
+                       .q_stride = gpu::padded(config_.q_size()),
+                       .eps = config_.rms_norm_eps,
+                       .n_slots = context_.lora_table.n_slots()},
+                      qkv_shape(config_, product));
+}
+
+void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
+    if (shape_.lone_rows) {
+        attend_from_sums(layer, product, split_stride);
+    } else {
+        keep(layer, product, split_stride);
+        recorder_.barrier();
+        attend_from_queries(layer);
+    }
+}
+
+void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
+    const LayerWeights& w = context_.weights.layers[layer];
+    kernels_.attention_from_qkv(recorder_,
+                                {.step = step_,
+                                 .block_tables = step_ + layout_.block_tables,
+                                 .sums = scratch_.y.address(),
+                                 .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
+                                 .rope = context_.rope_table,
+                                 .q_gamma = w.q_norm.address(),
+                                 .k_gamma = w.k_norm.address(),
+                                 .kv = context_.kv_cache.layers[layer].address(),
+                                 .y = scratch_.attention.address(),
+                                 .partials = scratch_.attention_partials.address(),
+                                 .sums_stride = w.qkv.n_padded,
+                                 .split_stride = split_stride,
+                                 .y_stride = w.o.k_stride,
+                                 .window = config_.sliding_windows[layer],
+                                 .scale = attention_scale(config_),
+                                 .softcap = 0.0f,
+                                 .eps = config_.rms_norm_eps,
+                                 .pad = 0},
+                                qkv_shape(config_, product), attention_shape(config_, shape_), kernels_.act_type(w.o.type));
+    recorder_.barrier();
+}
+
+void AttentionPass::attend_from_queries(uint32_t layer) const {
+    const Matrix& o = context_.weights.layers[layer].o;
+    const gpu::AttentionParams params{.step = step_,
+                                      .block_tables = step_ + layout_.block_tables,
+                                      .q = scratch_.q.address(),
+                                      .kv = context_.kv_cache.layers[layer].address(),
+                                      .y = scratch_.attention.address(),
+                                      .partials = scratch_.attention_partials.address(),
+                                      .tiles = step_ + layout_.tiles,
+                                      .single_rows = shape_.tiles ? step_ + layout_.single_rows : 0,
+                                      .q_stride = gpu::padded(config_.q_size()),
+                                      .y_stride = o.k_stride,
+                                      .window = config_.sliding_windows[layer],
+                                      .scale = attention_scale(config_),
+                                      .softcap = 0.0f,
+                                      .n_splits = shape_.attention_splits};
+    gpu::AttentionShape rows = attention_shape(config_, shape_);
+    if (shape_.tiles) {
+        kernels_.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
+                                 offsetof(gpu::StepHeader, tile_grid));
+        rows.rows = shape_.single_bucket;
+    }
+    if (rows.rows > 0) kernels_.attention(recorder_, params, rows, kernels_.act_type(o.type));
+    recorder_.barrier();
+    if (!shape_.tiles || shape_.attention_splits == 1) return;
+    rows.rows = shape_.row_bucket;
+    kernels_.attention_combine(recorder_, params, rows, kernels_.act_type(o.type));
+    recorder_.barrier();
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,41 @@
+// From the product of q, k and v to the input of o, in a recorded step. Internal to forward.cpp.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "gpu/command.h"
+#include "gpu/kernels/kernels.h"
+#include "model/forward.h"
+#include "model/step_shape.h"
+#include "model/step_state.h"
+
+namespace lorad::model {
+
+inline float attention_scale(const ModelConfig& config) { return 1.0f / std::sqrt(static_cast<float>(config.head_dim)); }
+
+// Reads the product's sums, which lie in scratch.y, with split_stride elements from one split to the next; writes scratch.attention.
+class AttentionPass {
+  public:
+    AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
+
+    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier.
+    void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    // Keys and values alone: what nobody reads more of. No barrier.
+    void keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+
+  private:
+    void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    void attend_from_queries(uint32_t layer) const;
+
+    gpu::Recorder& recorder_;
+    gpu::KernelSet& kernels_;
+    const ForwardContext& context_;
+    const ModelConfig& config_;
+    const Scratch& scratch_;
+    const StepShape shape_;
+    const StepLayout layout_;
+    const gpu::DeviceAddress step_;
+};
+
+}  // namespace lorad::model

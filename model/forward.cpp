@@ -1,7 +1,6 @@
 #include "model/forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <optional>
 

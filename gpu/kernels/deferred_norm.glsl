@@ -1,5 +1,5 @@
-// The factors of the rows of a norm that is deferred (deferred_norm.h), for the product that reads its result: as a matrix of accumulators that has a row's factor
-// in all of its elements. After common.glsl; in matmul_coopmat.comp, whose `stage` it borrows before the first step. NORM_TILES: of columns, each with squares.
+// The factors of a deferred norm's rows (deferred_norm.h) for the product that reads its result, as a matrix to multiply accumulators by: a row of x is a column of these.
+// After common.glsl; in matmul_coopmat.comp, whose `stage` it borrows before the first step. NORM_TILES: matmul_residual's tiles of columns, each with its sums of squares.
 const uint kNormTeam = NORM_ROWS / 4;  // threads for a tile, four rows each
 const uint kNormTilesAtOnce = THREADS / kNormTeam;
 const uint kNormLoads = (NORM_TILES + kNormTilesAtOnce - 1) / kNormTilesAtOnce;

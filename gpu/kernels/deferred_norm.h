@@ -19,9 +19,9 @@ INTEROP_CONST kDeferredColumnsMin = 8;  // of a tile
 INTEROP_CONST kDeferredMargin = 16;     // a scale is the inverse of the norm before divided by this
 
 // The parts of what MatmulResidualParams::norms points to, in bytes, all f32. No dispatch reads what it writes, and a barrier is between any two.
-INTEROP_CONST kDeferredInverse = 0;                      // [kDeferredRows] of the last norm; written by rms_norm and by one workgroup of the product behind, read by matmul_residual
-INTEROP_CONST kDeferredScale = kDeferredRows * 4;        // [kDeferredRows] in xn; written by matmul_residual, read by the product behind, as are
-INTEROP_CONST kDeferredSquares = 2 * kDeferredRows * 4;  // [tile][deferred_norm_rows()]
+INTEROP_CONST kDeferredInverse = 0;                      // [kDeferredRows], of the last norm: from rms_norm or one workgroup of the product behind, for matmul_residual
+INTEROP_CONST kDeferredScale = kDeferredRows * 4;        // [kDeferredRows], which xn has: from matmul_residual, for the product behind
+INTEROP_CONST kDeferredSquares = 2 * kDeferredRows * 4;  // [tile][deferred_norm_rows()], sums: likewise
 
 #ifdef __cplusplus
 // Rows that kernels are made for, in a step with this row bucket.

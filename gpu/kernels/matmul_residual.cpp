@@ -69,7 +69,7 @@ std::vector<ResidualPlan> KernelSet::residual_candidates(uint32_t n, uint32_t k,
 }
 
 void KernelSet::matmul_residual(Recorder& recorder, const MatmulResidualParams& params, const ResidualPlan& plan) {
-    // Rows of results are the lanes of a subgroup, or a whole part of them.
+    // So a row's results, two columns a lane, are neighbours in one subgroup.
     CHECK(plan.columns % 2 == 0 && plan.columns <= kSubgroup && params.w_stride % plan.k_step == 0);
     const char* name = plan.type == ScalarType::kBf16 ? "matmul_residual_bf16" : "matmul_residual_f16";
     const Kernel* k = kernel(name, {plan.subgroups * kSubgroup, plan.columns, deferred_norm_rows(plan.rows), plan.k_step, params.w_stride, params.bias != 0}, kSubgroup);

@@ -12,7 +12,7 @@ struct MatmulResidualParams {
     uint64_t bias;     // [n] f32, or 0
     uint64_t stream;   // [t][stream_stride] f32, the residual stream, updated in place; kDeferredRows rows may be read, too
     uint64_t gamma;    // [n] f32
-    uint64_t xn;       // [t][xn_stride] of the same type; elements n.. are left as they are
+    uint64_t xn;       // [t][xn_stride] of the same type; elements n.. are left as they are: zero, from the step's first norm
     uint64_t norms;    // deferred_norm.h
     uint32_t w_stride;   // elements, a multiple of 64
     uint32_t stream_stride;  // elements

@@ -2,7 +2,7 @@
 //   x      [.][x_stride]  f32
 //   gamma  [H]            f32
 //   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed
-//   norms  with an address, the rows' factors for a norm that is deferred (deferred_norm.h)
+//   norms  with an address, the rows' inverses for the norms that are deferred (deferred_norm.h)
 // grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
 #version 460
 #extension GL_GOOGLE_include_directive : require

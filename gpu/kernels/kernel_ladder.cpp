@@ -15,7 +15,6 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
 #include "proto/base/format.h"
-#include "proto/base/log.h"
 
 namespace lorad::gpu {
 
@@ -417,9 +416,7 @@ Status KernelSet::climb_ladder() {
         if (ladder_.has_blocks(type)) {
             if (const auto deviation = deviation_of_blocks(device_, *this, test, type, want)) {
                 ladder_.blocks[type_idx] = false;
-                // Nothing is wrong with a device whose lanes have other elements of a matrix; with one of NVIDIA's, which knows its multiprocessors, there is.
-                if (device_.capabilities().multiprocessor_ids || !deviation->failure.empty()) tell_left_out("matmul_coopmat with x in blocks", device_, *deviation);
-                else log_debug("kernels: activations in blocks do not suit {} ({})", device_.capabilities().name, deviation->text());
+                tell_left_out_by_lanes("matmul_coopmat with x in blocks", device_, *deviation);
             }
         }
         TRY(test_residual(type));

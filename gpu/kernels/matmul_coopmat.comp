@@ -24,15 +24,11 @@
 #ifdef BF16
 #extension GL_EXT_bfloat16 : require
 #define ELEMENT bfloat16_t
-#ifdef BLOCKS
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
-#define PAIR bf16vec2
-PAIR pair_of(uint bits) { return uintBitsToBFloat16EXT(unpack16(bits)); }
-#endif
 #else
 #define ELEMENT float16_t
-#define PAIR f16vec2
-PAIR pair_of(uint bits) { return unpackFloat2x16(bits); }
+#endif
+#ifdef BLOCKS
+#include "gpu/kernels/element_pairs.glsl"
 #endif
 #if defined(LORA) || defined(GATED) || defined(DEFERRED)
 #include "gpu/kernels/common.glsl"

@@ -12,15 +12,11 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #ifdef BF16
 #extension GL_EXT_bfloat16 : require
-#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #define ELEMENT bfloat16_t
-#define PAIR bf16vec2
-PAIR pair_of(uint bits) { return uintBitsToBFloat16EXT(unpack16(bits)); }
 #else
 #define ELEMENT float16_t
-#define PAIR f16vec2
-PAIR pair_of(uint bits) { return unpackFloat2x16(bits); }
 #endif
+#include "gpu/kernels/element_pairs.glsl"
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/matmul_residual.params.h"

@@ -10,8 +10,6 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
-#include "proto/base/format.h"
-#include "proto/base/log.h"
 
 namespace lorad::gpu {
 
@@ -211,9 +209,7 @@ Status KernelSet::test_residual(ScalarType type) {
         const std::optional<Deviation> deviation = test.run(device_, *this, *plan);
         if (!deviation) continue;
         works = false;
-        // As with activations in blocks.
-        if (device_.capabilities().multiprocessor_ids || !deviation->failure.empty()) tell_left_out("matmul_residual", device_, *deviation);
-        else log_debug("kernels: products into the residual stream do not suit {} ({})", device_.capabilities().name, deviation->text());
+        tell_left_out_by_lanes("matmul_residual", device_, *deviation);
         break;
     }
     options_.gated = wanted;

@@ -67,4 +67,9 @@ void tell_left_out(std::string_view kernel, const Device& device, const Deviatio
     log_warn("kernels: {} on {} fails its self-test ({}); it is not used", kernel, device.capabilities().name, deviation.text());
 }
 
+void tell_left_out_by_lanes(std::string_view kernel, const Device& device, const Deviation& deviation) {
+    if (device.capabilities().multiprocessor_ids || !deviation.failure.empty()) return tell_left_out(kernel, device, deviation);
+    log_debug("kernels: {} does not suit {} ({})", kernel, device.capabilities().name, deviation.text());
+}
+
 }  // namespace lorad::gpu::self_test

@@ -149,10 +149,15 @@ class KernelTest : public GpuTest {
     // Those of them whose products, on the device's best path, read x in blocks where rows are many. On NVIDIA's devices, which know their multiprocessors,
     // that is all.
     std::vector<Type> block_types() const {
-        std::vector<Type> types = matrix_types();
-        std::erase_if(types, [&](Type type) {
-            return std::ranges::none_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
+        return types_by_lanes([&](Type type) {
+            return std::ranges::any_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
         });
+    }
+
+    // Of the matrix types those with a kernel that fills matrices by lanes, in the order that NVIDIA's have.
+    std::vector<Type> types_by_lanes(const std::function<bool(Type)>& has_kernel) const {
+        std::vector<Type> types = matrix_types();
+        std::erase_if(types, [&](Type type) { return !has_kernel(type); });
         EXPECT_TRUE(types == matrix_types() || !device().capabilities().multiprocessor_ids) << device().capabilities().name << " has another order of elements";
         return types;
     }

@@ -302,6 +302,24 @@ TEST_F(GuardTest, UnixSocketsHaveTheirModeAndRoleAndReplaceOnlyWhatIsDead) {
     EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// However early or late the guard's thread sees the stop.
+TEST_F(GuardTest, AUnixSocketIsRemovedByAStopAtOnce) {
+    const lorad::testing::TempDir folder;
+    const std::string path = folder.path() / "s";
+    for (int i = 0; i < 50; ++i) {
+        auto socket = open_unix(path, 0600);
+        ASSERT_TRUE(socket.ok()) << socket.error().message;
+        ListenerOptions own;
+        own.guard.n_workers = 1;
+        own.sockets.push_back(std::move(*socket));
+        auto created = Listener::create(std::move(own), router, [](int) {});
+        ASSERT_TRUE(created.ok()) << created.error().message;
+        ASSERT_TRUE((*created)->start().ok());
+        (*created)->stop();
+        ASSERT_FALSE(std::filesystem::exists(path)) << "stop " << i;
+    }
+}
+
 TEST_F(GuardTest, OnlyListeningStreamSocketsAreAdopted) {
     auto own = open_tcp("127.0.0.1", 0);
     ASSERT_TRUE(own.ok());

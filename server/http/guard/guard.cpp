@@ -111,15 +111,18 @@ void Guard::run() {
             rearm_at_ = TimePoint::max();
             for (Listening& listening : listening_) watch(listening, !is_stopping_);
         }
-        if (is_stopping_) {
-            for (Listening& listening : listening_) {
-                watch(listening, false);
-                listening.socket.fd.reset();
-                if (!listening.socket.unlink_path.empty()) unlink(listening.socket.unlink_path.c_str());
-                listening.socket.unlink_path.clear();
-            }
-        }
+        if (is_stopping_) stop_listening();
         if (ends_all_) stop_step(now);
+    }
+    stop_listening();  // stop() may have come behind the last look at is_stopping_, or before the first
+}
+
+void Guard::stop_listening() {
+    for (Listening& listening : listening_) {
+        watch(listening, false);
+        listening.socket.fd.reset();
+        if (!listening.socket.unlink_path.empty()) unlink(listening.socket.unlink_path.c_str());
+        listening.socket.unlink_path.clear();
     }
 }
 

@@ -92,6 +92,7 @@ class Guard {
     void accept_some(Listening& listening);
     void shed_one(Listening& listening);
     void watch(Listening& listening, bool on);
+    void stop_listening();
     void admit(OwnedFd fd, const Listening& listening);
     void begin(Connection& c);
     bool over_cap(Connection& c);

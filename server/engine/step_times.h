@@ -20,10 +20,11 @@ namespace lorad::server {
 
 class StepTimes {
   public:
-    // A step with prompts and decodes should take at most `stretch` times as long as one without prompts, a step of prompts alone `alone_s`.
+    // A step with prompts and decodes should take at most `stretch` times as long as the last ones without prompts did, or as one of as many decodes or fewer where
+    // that takes longer; a step of prompts alone `alone_s`.
     // n_beside_min: about as many rows of prompts there are beside decodes, whatever they take.
     StepTimes(RowSizes sizes, uint32_t n_beside_min, double stretch, double alone_s = 0.1)
-        : sizes_(std::move(sizes)), n_beside_min_(n_beside_min), stretch_(stretch), alone_s_(alone_s), sized_(sizes_.n()) {}
+        : sizes_(std::move(sizes)), n_beside_min_(n_beside_min), stretch_(stretch), alone_s_(alone_s), quiet_by_size_(sizes_.n()), sized_(sizes_.n()) {}
 
     // The prompts of a step beside decodes: how many rows they have, and behind how many tokens the first rows of the prompts come.
     struct Prompts {
@@ -33,19 +34,25 @@ class StepTimes {
     // A step of n_rows that had decodes. Some steps are slow for no reason of their own: hence medians.
     void observe(uint32_t n_rows, const Prompts& prompts, double seconds) {
         ++n_since_quiet_;
+        ++n_steps_;
+        const uint32_t n_decodes = n_rows - prompts.n_rows;
         if (prompts.n_rows == 0) {
             quiet_.add(seconds);
+            Quiet& own = quiet_by_size_[size_of(n_decodes)];
+            own.seconds.add(seconds);
+            own.last = n_steps_;
             last_quiet_ = seconds;
             n_since_quiet_ = 0;
             return;
         }
         ++n_mixed_;
+        const double longest = longest_beside(n_decodes);
         const size_t i = sizes_.index_of(n_rows);
         if (i == sizes_.n()) return;
         // That a size takes too long is shown by any step of it; that it does not, by a full one whose prompts are all of one class.
         const uint32_t context_class = class_of(prompts.most_context);
         Timed& timed = sized_[i][context_class];
-        const bool is_slow = seconds > longest(), did_fit = timed.known() && fits(timed);
+        const bool is_slow = seconds > longest, did_fit = timed.known() && fits(timed, longest);
         const bool is_whole = sizes_[i] == n_rows && class_of(prompts.least_context) == context_class;
         if (!is_slow && !did_fit) {
             if (!is_whole) {
@@ -55,11 +62,11 @@ class StepTimes {
             }
             timed.seconds = {};  // where it was too slow before, that is over
         }
-        const bool was_too_slow = was_found_slow(timed) && is_recent(timed);
+        const bool was_too_slow = was_found_slow(timed, longest) && is_recent(timed);
         timed.seconds.add(seconds);
         if (was_too_slow) return;  // nobody tried it: no reason to wait longer for the next trial
         timed.last = n_mixed_;
-        if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed)) next_trial_ = n_mixed_ + kTrialEvery / 2;
+        if (is_slow && timed.seconds.n_added() > kTrials && !fits(timed, longest)) next_trial_ = n_mixed_ + kTrialEvery / 2;
     }
 
     // A step of prompts alone; n_rows: as many rows behind `context` as cost what its rows do (n_equivalent). What a small one takes says little
@@ -85,19 +92,20 @@ class StepTimes {
 
     // For rows that come behind `context` tokens, beside n_decodes: what fills the largest step that is known not to take too long, or the next
     // larger one where that is not known, or was last tried kTrialEvery steps ago. At the least what fills the smallest step with n_beside_min
-    // rows, or an eighth less, and n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step takes without
-    // them has to be known.
+    // rows, or an eighth less, and n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step of about
+    // as many decodes takes without them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         const bool is_quiet_known = quiet_.known() && std::abs(last_quiet_ - quiet_.value()) <= kQuietChange * quiet_.value();
-        const uint32_t n_between = is_quiet_known ? 256 : 8;
+        const uint32_t n_between = is_quiet_known && knows_as_many(n_decodes) ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
         const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
         const size_t first = sizes_.index_of(smallest);
         if (!quiet_.known() || first == sizes_.n()) return smallest - n_decodes;
+        const double longest = longest_beside(n_decodes);
         size_t next = sizes_.n();  // above the largest one that fits
-        while (next > first && !is_known_to_fit(next - 1, context_class)) --next;
-        if (next == sizes_.n() || (next > first && is_too_slow(next, context_class))) return sizes_[next - 1] - n_decodes;
-        if (next == first && is_too_slow(first, context_class)) return std::min(n_beside_min_, smallest - n_decodes);
+        while (next > first && !is_known_to_fit(next - 1, context_class, longest)) --next;
+        if (next == sizes_.n() || (next > first && is_too_slow(next, context_class, longest))) return sizes_[next - 1] - n_decodes;
+        if (next == first && is_too_slow(first, context_class, longest)) return std::min(n_beside_min_, smallest - n_decodes);
         return sizes_[next] - n_decodes;
     }
 
@@ -130,7 +138,12 @@ class StepTimes {
         size_t n_added_ = 0;
         double median_ = 0;
     };
-    // Steps of one size and class of contexts.
+    // Steps of one size without prompts.
+    struct Quiet {
+        Recent seconds;
+        uint64_t last = 0;  // n_steps_ then
+    };
+    // Steps of one size and class of contexts, with prompts.
     struct Timed {
         Recent seconds;
         uint64_t last = 0;  // n_mixed_ then
@@ -139,6 +152,7 @@ class StepTimes {
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
     static constexpr size_t kTrials = 3;                          // that show that a size is too slow
+    static constexpr uint64_t kQuietKept = 512;                   // steps with decodes that the time of a size without prompts is good for
     static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
 
     template <typename T>
@@ -159,29 +173,45 @@ class StepTimes {
         }
         return nullptr;
     }
-    double longest() const { return quiet_.known() ? stretch_ * quiet_.value() : std::numeric_limits<double>::infinity(); }
-    bool fits(const Timed& timed) const { return timed.seconds.value() <= longest(); }
-    // What fits a longer context fits a shorter one; what is not known of a class is taken from the next shorter.
-    bool is_known_to_fit(size_t size, uint32_t context_class) const {
-        const ByClass<Timed>& by_class = sized_[size];
-        if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed);
-        return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed); });
+    size_t size_of(uint32_t n_decodes) const { return std::min(sizes_.index_of(n_decodes), sizes_.n() - 1); }
+    bool is_fresh(const Quiet& quiet) const { return quiet.seconds.known() && n_steps_ - quiet.last < kQuietKept; }
+    // Whether it was ever seen what these decodes take without prompts, or at least what more of them do.
+    bool knows_as_many(uint32_t n_decodes) const {
+        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [](const Quiet& quiet) { return quiet.seconds.known(); });
     }
-    bool was_found_slow(const Timed& timed) const { return timed.seconds.n_added() >= kTrials && !fits(timed); }
+    // Seconds of a step with prompts and so many decodes.
+    double longest_beside(uint32_t n_decodes) const {
+        if (!quiet_.known()) return std::numeric_limits<double>::infinity();
+        double quiet = quiet_.value();
+        for (size_t i = 0; i <= size_of(n_decodes); ++i) {
+            if (is_fresh(quiet_by_size_[i])) quiet = std::max(quiet, quiet_by_size_[i].seconds.value());
+        }
+        return stretch_ * quiet;
+    }
+    static bool fits(const Timed& timed, double longest) { return timed.seconds.value() <= longest; }
+    // What fits a longer context fits a shorter one; what is not known of a class is taken from the next shorter.
+    bool is_known_to_fit(size_t size, uint32_t context_class, double longest) const {
+        const ByClass<Timed>& by_class = sized_[size];
+        if (const Timed* timed = shorter(by_class, context_class)) return fits(*timed, longest);
+        return std::any_of(by_class.begin() + context_class, by_class.end(), [&](const Timed& timed) { return timed.known() && fits(timed, longest); });
+    }
+    static bool was_found_slow(const Timed& timed, double longest) { return timed.seconds.n_added() >= kTrials && !fits(timed, longest); }
     bool is_recent(const Timed& timed) const { return n_mixed_ - timed.last < kTrialEvery; }
     // For now: its own last trial, or one of another class or size, was not long ago.
-    bool is_too_slow(size_t size, uint32_t context_class) const {
+    bool is_too_slow(size_t size, uint32_t context_class, double longest) const {
         const Timed* timed = shorter(sized_[size], context_class);
-        return timed != nullptr && was_found_slow(*timed) && (is_recent(*timed) || n_mixed_ < next_trial_);
+        return timed != nullptr && was_found_slow(*timed, longest) && (is_recent(*timed) || n_mixed_ < next_trial_);
     }
 
     const RowSizes sizes_;
     const uint32_t n_beside_min_;
     const double stretch_, alone_s_;
-    Recent quiet_;                        // seconds of a step without prompts
+    Recent quiet_;                        // seconds of a step without prompts, whatever its decodes
+    std::vector<Quiet> quiet_by_size_;    // by the size that the decodes alone have
     std::vector<ByClass<Timed>> sized_;   // steps with prompts and decodes, by size
     ByClass<Recent> alone_rows_;          // seconds of a step of prompts alone, by their rows
     double last_quiet_ = 0;
+    uint64_t n_steps_ = 0;                // steps with decodes
     uint64_t n_mixed_ = 0;                // steps with prompts and decodes
     uint64_t next_trial_ = 0;             // n_mixed_ before which no size that was too slow is tried again
     uint32_t n_since_quiet_ = 0;

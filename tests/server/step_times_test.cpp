@@ -230,6 +230,30 @@ TEST(StepTimes, FollowsWhatStepsTakeWithoutPromptsThoughPromptsNeverEnd) {
     EXPECT_EQ(times.n_rows_beside(20, 0), 76u) << "9.0 of 9.5 ms";
 }
 
+// Sixty clients that come at once: few of them decode without prompts, when the first are served, and all of them beside prompts.
+TEST(StepTimes, WhatAStepTakesWithoutPromptsIsKnownByItsDecodes) {
+    StepTimes times = times_of(1.8);
+    for (int i = 0; i < 20; ++i) times.observe(4, {}, 4.2e-3);
+    const auto run = [&](uint32_t n_decodes, double quiet, int n_steps) {
+        for (int i = 0; i < n_steps; ++i) {
+            const uint32_t n = times.n_rows_beside(n_decodes, 0), total = n_decodes + n;
+            times.observe(total, {n, 0, 0}, n == 0 ? quiet : total <= 64 ? 6.2e-3 : total <= 96 ? 8.1e-3 : total <= 128 ? 8.8e-3 : 12e-3);
+        }
+    };
+    run(60, 5.9e-3, 16);
+    EXPECT_EQ(times.n_rows_beside(60, 0), 68u) << "8.8 of 10.6 ms";
+    run(4, 4.2e-3, 40);
+    EXPECT_EQ(times.n_rows_beside(4, 0), 60u) << "6.2 of 7.6 ms";
+    // Less than four take was seen of none, so fewer are not held to less: the last ones' median stands for them.
+    for (int i = 0; i < 20; ++i) times.observe(60, {}, 5.9e-3);
+    run(4, 4.2e-3, 40);
+    EXPECT_EQ(times.n_rows_beside(4, 0), 124u) << "8.8 of 10.6 ms";
+    // Not for ever: the decodes have fewer adapters, say.
+    for (int i = 0; i < 20; ++i) times.observe(4, {}, 3.5e-3);
+    for (int i = 0; i < 600; ++i) times.observe(4, {}, 3.5e-3);
+    EXPECT_LE(times.n_rows_beside(60, 0), 36u) << "8.1 and 8.8 of 6.3 ms";
+}
+
 TEST(StepTimes, ManyClassesOfContextsAreNotTriedAgainAtOnce) {
     StepTimes times = times_of(1.8);
     uint32_t n_slow = 0;

@@ -39,8 +39,10 @@ class StepTimes {
         if (prompts.n_rows == 0) {
             quiet_.add(seconds);
             Quiet& own = quiet_by_size_[size_of(n_decodes)];
+            if (n_steps_ - own.seen >= kQuietKept) own.seconds = {};
             own.seconds.add(seconds);
-            own.last = n_steps_;
+            own.last = seconds;
+            own.seen = n_steps_;
             last_quiet_ = seconds;
             n_since_quiet_ = 0;
             return;
@@ -95,8 +97,9 @@ class StepTimes {
     // rows, or an eighth less, and n_beside_min of them where that is known to take too long. 0 in one step of many where prompts never end: what a step of about
     // as many decodes takes without them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
-        const bool is_quiet_known = quiet_.known() && std::abs(last_quiet_ - quiet_.value()) <= kQuietChange * quiet_.value();
-        const uint32_t n_between = is_quiet_known && knows_as_many(n_decodes) ? 256 : 8;
+        // Whom it was asked for in vain often, as some prompts leave no step without any, is asked seldom.
+        const bool knows = is_settled(quiet_, last_quiet_) && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);
+        const uint32_t n_between = knows ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
         const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
         const size_t first = sizes_.index_of(smallest);
@@ -116,8 +119,9 @@ class StepTimes {
     static constexpr uint32_t kTrialEvery = 512;      // steps with prompts and decodes
 
   private:
-    // The median of the last few values.
-    class Recent {
+    // The median of the last kValues values.
+    template <ptrdiff_t kValues>
+    class Median {
       public:
         void add(double value) {
             values_[n_added_++ % kKept] = value;
@@ -131,17 +135,20 @@ class StepTimes {
         size_t n_added() const { return n_added_; }
         double value() const { return median_; }
 
-        static constexpr ptrdiff_t kKept = 15;
+        static constexpr ptrdiff_t kKept = kValues;
 
       private:
         std::array<double, kKept> values_{};
         size_t n_added_ = 0;
         double median_ = 0;
     };
+    using Recent = Median<15>;
     // Steps of one size without prompts.
     struct Quiet {
-        Recent seconds;
-        uint64_t last = 0;  // n_steps_ then
+        Median<5> seconds;
+        double last = 0;    // the newest
+        uint64_t seen = 0;  // n_steps_ then
+        bool known() const { return seconds.n_added() >= kQuietLeast; }
     };
     // Steps of one size and class of contexts, with prompts.
     struct Timed {
@@ -152,6 +159,7 @@ class StepTimes {
 
     static constexpr uint32_t kClasses = 12, kFirstClass = 1024;  // tokens; the last has all that is longer
     static constexpr size_t kTrials = 3;                          // that show that a size is too slow
+    static constexpr size_t kQuietLeast = 3;                      // steps of one size without prompts, so that one that was slow for no reason does not count
     static constexpr uint64_t kQuietKept = 512;                   // steps with decodes that the time of a size without prompts is good for
     static constexpr double kQuietChange = 0.1;                   // of the time without prompts, until the median has followed
 
@@ -174,10 +182,14 @@ class StepTimes {
         return nullptr;
     }
     size_t size_of(uint32_t n_decodes) const { return std::min(sizes_.index_of(n_decodes), sizes_.n() - 1); }
-    bool is_fresh(const Quiet& quiet) const { return quiet.seconds.known() && n_steps_ - quiet.last < kQuietKept; }
-    // Whether it was ever seen what these decodes take without prompts, or at least what more of them do.
+    bool is_fresh(const Quiet& quiet) const { return quiet.known() && n_steps_ - quiet.seen < kQuietKept; }
+    template <typename Seconds>
+    static bool is_settled(const Seconds& seconds, double last) {
+        return seconds.known() && std::abs(last - seconds.value()) <= kQuietChange * seconds.value();
+    }
+    // Whether it is known what these decodes take without prompts now, or at least what more of them do.
     bool knows_as_many(uint32_t n_decodes) const {
-        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [](const Quiet& quiet) { return quiet.seconds.known(); });
+        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [&](const Quiet& quiet) { return is_fresh(quiet) && is_settled(quiet.seconds, quiet.last); });
     }
     // Seconds of a step with prompts and so many decodes.
     double longest_beside(uint32_t n_decodes) const {

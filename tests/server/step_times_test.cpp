@@ -56,8 +56,8 @@ TEST(StepTimes, LearnsThoughPromptsNeverEnd) {
         n_without += n == 0;
         times.observe(kDecodes + n, {n, 0, 0}, kQuiet + n * kRow);
     }
-    EXPECT_GE(n_without, 1u);
-    EXPECT_LE(n_without, 2u);
+    EXPECT_GE(n_without, 3u) << "one alone may be slow for no reason";
+    EXPECT_LE(n_without, 4u);
     EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 88u);
 }
 
@@ -240,7 +240,7 @@ TEST(StepTimes, WhatAStepTakesWithoutPromptsIsKnownByItsDecodes) {
             times.observe(total, {n, 0, 0}, n == 0 ? quiet : total <= 64 ? 6.2e-3 : total <= 96 ? 8.1e-3 : total <= 128 ? 8.8e-3 : 12e-3);
         }
     };
-    run(60, 5.9e-3, 16);
+    run(60, 5.9e-3, 32);
     EXPECT_EQ(times.n_rows_beside(60, 0), 68u) << "8.8 of 10.6 ms";
     run(4, 4.2e-3, 40);
     EXPECT_EQ(times.n_rows_beside(4, 0), 60u) << "6.2 of 7.6 ms";
@@ -252,6 +252,18 @@ TEST(StepTimes, WhatAStepTakesWithoutPromptsIsKnownByItsDecodes) {
     for (int i = 0; i < 20; ++i) times.observe(4, {}, 3.5e-3);
     for (int i = 0; i < 600; ++i) times.observe(4, {}, 3.5e-3);
     EXPECT_LE(times.n_rows_beside(60, 0), 36u) << "8.1 and 8.8 of 6.3 ms";
+    run(60, 5.9e-3, 32);
+    EXPECT_EQ(times.n_rows_beside(60, 0), 68u) << "until as many come again";
+}
+
+// Steps of some numbers of decodes without prompts are few, and one of them may take long for no reason.
+TEST(StepTimes, OneSlowStepWithoutPromptsSaysNothing) {
+    StepTimes times = times_of(1.7);
+    longest_step(times, 200);
+    for (const uint32_t n_decodes : {1u, 6u, kDecodes}) times.observe(n_decodes, {}, 0.3);
+    times.observe(6, {}, kQuiet);
+    EXPECT_LE(longest_step(times, StepTimes::kTrialEvery / 2), 1.7 * kQuiet * 1.0001);
+    EXPECT_EQ(times.n_rows_beside(kDecodes, 0), 56u);
 }
 
 TEST(StepTimes, ManyClassesOfContextsAreNotTriedAgainAtOnce) {

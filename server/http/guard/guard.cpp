@@ -68,7 +68,7 @@ void Guard::stop_accepting() {
 }
 
 void Guard::stop() {
-    if (!thread_.joinable()) return;
+    if (!thread_.joinable()) return stop_listening();  // never started, or for the second time
     is_stopping_ = ends_all_ = true;
     wake();
     thread_.join();
@@ -120,9 +120,10 @@ void Guard::run() {
 void Guard::stop_listening() {
     for (Listening& listening : listening_) {
         watch(listening, false);
-        listening.socket.fd.reset();
+        // First, while it takes connections: who finds one that does not makes a file of its own in its place.
         if (!listening.socket.unlink_path.empty()) unlink(listening.socket.unlink_path.c_str());
         listening.socket.unlink_path.clear();
+        listening.socket.fd.reset();
     }
 }
 

@@ -315,7 +315,9 @@ TEST_F(GuardTest, AUnixSocketIsRemovedByAStopAtOnce) {
         auto created = Listener::create(std::move(own), router, [](int) {});
         ASSERT_TRUE(created.ok()) << created.error().message;
         ASSERT_TRUE(std::filesystem::exists(path));
-        if (i % 2 == 0) ASSERT_TRUE((*created)->start().ok());
+        if (i % 2 == 0) {
+            ASSERT_TRUE((*created)->start().ok());
+        }
         (*created)->stop();
         ASSERT_FALSE(std::filesystem::exists(path)) << "stop " << i << (i % 2 == 0 ? "" : ", never started");
     }

@@ -41,9 +41,7 @@ class StepTimes {
             Quiet& own = quiet_by_size_[size_of(n_decodes)];
             if (n_steps_ - own.seen >= kQuietKept) own.seconds = {};
             own.seconds.add(seconds);
-            own.last = seconds;
             own.seen = n_steps_;
-            last_quiet_ = seconds;
             n_since_quiet_ = 0;
             return;
         }
@@ -98,7 +96,7 @@ class StepTimes {
     // as many decodes takes without them has to be known.
     uint32_t n_rows_beside(uint32_t n_decodes, uint32_t context) const {
         // Whom it was asked for in vain often, as some prompts leave no step without any, is asked seldom.
-        const bool knows = is_settled(quiet_, last_quiet_) && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);
+        const bool knows = quiet_.is_settled() && (knows_as_many(n_decodes) || n_since_quiet_ >= 64);
         const uint32_t n_between = knows ? 256 : 8;
         if (n_since_quiet_ % n_between == n_between - 1) return 0;
         const uint32_t context_class = class_of(context), smallest = sizes_.rounded_up(n_decodes + n_beside_min_ - n_beside_min_ / 8);
@@ -134,6 +132,8 @@ class StepTimes {
         bool known() const { return n_added_ > 0; }
         size_t n_added() const { return n_added_; }
         double value() const { return median_; }
+        // Whether the newest is about the median.
+        bool is_settled() const { return known() && std::abs(values_[(n_added_ - 1) % kKept] - median_) <= kQuietChange * median_; }
 
         static constexpr ptrdiff_t kKept = kValues;
 
@@ -146,7 +146,6 @@ class StepTimes {
     // Steps of one size without prompts.
     struct Quiet {
         Median<5> seconds;
-        double last = 0;    // the newest
         uint64_t seen = 0;  // n_steps_ then
         bool known() const { return seconds.n_added() >= kQuietLeast; }
     };
@@ -183,13 +182,9 @@ class StepTimes {
     }
     size_t size_of(uint32_t n_decodes) const { return std::min(sizes_.index_of(n_decodes), sizes_.n() - 1); }
     bool is_fresh(const Quiet& quiet) const { return quiet.known() && n_steps_ - quiet.seen < kQuietKept; }
-    template <typename Seconds>
-    static bool is_settled(const Seconds& seconds, double last) {
-        return seconds.known() && std::abs(last - seconds.value()) <= kQuietChange * seconds.value();
-    }
     // Whether it is known what these decodes take without prompts now, or at least what more of them do.
     bool knows_as_many(uint32_t n_decodes) const {
-        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [&](const Quiet& quiet) { return is_fresh(quiet) && is_settled(quiet.seconds, quiet.last); });
+        return std::any_of(quiet_by_size_.begin() + ptrdiff_t(size_of(n_decodes)), quiet_by_size_.end(), [&](const Quiet& quiet) { return is_fresh(quiet) && quiet.seconds.is_settled(); });
     }
     // Seconds of a step with prompts and so many decodes.
     double longest_beside(uint32_t n_decodes) const {
@@ -222,7 +217,6 @@ class StepTimes {
     std::vector<Quiet> quiet_by_size_;    // by the size that the decodes alone have
     std::vector<ByClass<Timed>> sized_;   // steps with prompts and decodes, by size
     ByClass<Recent> alone_rows_;          // seconds of a step of prompts alone, by their rows
-    double last_quiet_ = 0;
     uint64_t n_steps_ = 0;                // steps with decodes
     uint64_t n_mixed_ = 0;                // steps with prompts and decodes
     uint64_t next_trial_ = 0;             // n_mixed_ before which no size that was too slow is tried again

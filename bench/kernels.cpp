@@ -172,7 +172,7 @@ class KernelsBench {
     double sampled_error(const Shape& s, uint32_t rows, ScalarType act_type, bool x_in_blocks, const std::array<double, kSamples>& have) {
         const uint32_t stride = gpu::padded(s.k);
         const auto x = [&](uint32_t t, uint32_t k) {
-            const uint64_t element = x_in_blocks ? gpu::block_offset(t, k, stride) / 2 : uint64_t{t} * stride + k;
+            const uint64_t element = x_in_blocks ? gpu::block_offset(t, k, stride, kernels_.block_order()) / 2 : uint64_t{t} * stride + k;
             if (act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     app.fallthrough();
     app.add_option("--json", common.json, "file that gets a JSON line for each case; lines are appended");
     app.add_option("--device", common.device, "index or part of the name, as `lorad devices` prints it");
-    app.add_option("--kernel-path", common.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2"}));
+    app.add_option("--kernel-path", common.kernel_path)->check(CLI::IsMember({"auto", "portable", "coopmat", "coopmat2", "warpgroup"}));
     app.add_flag("--statistics", common.statistics, "say what the driver tells of each kernel that is made, after its specialization constants: registers, spills");
     app.add_option("--pool-gib", common.pool_gib, "random data that is read in turn, so that no cache is measured");
     lorad::bench::add_engine_command(app, common);

@@ -79,16 +79,32 @@ void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint
 void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
                      const DispatchInfo& info) {
     const KernelImpl& k = kernel.impl();
-    if (impl.bound != k.pipeline) {
-        vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
-        impl.bound = k.pipeline;
-    }
     CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
-    vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                       static_cast<uint32_t>(params.size()), params.data());
+    if (k.function != VK_NULL_HANDLE) {
+        impl.bound = VK_NULL_HANDLE;
+    } else {
+        if (impl.bound != k.pipeline) vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
+        impl.bound = k.pipeline;
+        vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(params.size()), params.data());
+    }
     ++impl.n_dispatches;
     if (!impl.timestamps) return;
     begin_timed(impl, info);
+}
+
+// The parameters are copied.
+void launch(VkCommandBuffer command, const KernelImpl& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y, uint32_t z) {
+    const void* const all_params[] = {params.data()};
+    VkCuLaunchInfoNVX info{VK_STRUCTURE_TYPE_CU_LAUNCH_INFO_NVX};
+    info.function = kernel.function;
+    info.gridDimX = x;
+    info.gridDimY = y;
+    info.gridDimZ = z;
+    info.blockDimX = kernel.threads;
+    info.blockDimY = info.blockDimZ = 1;
+    info.paramCount = 1;
+    info.pParams = all_params;
+    kernel.text->launch(command, &info);
 }
 
 void after_dispatch(CommandBufferImpl& impl) {
@@ -139,12 +155,15 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
 void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y,
                             uint32_t z, const DispatchInfo& info) {
     before_dispatch(*impl_, kernel, params, info);
-    vkCmdDispatch(impl_->command, x, y, z);
+    const KernelImpl& k = kernel.impl();
+    if (k.function != VK_NULL_HANDLE) launch(impl_->command, k, params, x, y, z);
+    else vkCmdDispatch(impl_->command, x, y, z);
     after_dispatch(*impl_);
 }
 
 void Recorder::dispatch_indirect_raw(const Kernel& kernel, std::span<const std::byte> params, const Buffer& grid,
                                      uint64_t grid_offset, const DispatchInfo& info) {
+    CHECK(kernel.impl().function == VK_NULL_HANDLE);
     CHECK(grid_offset % 4 == 0 && grid_offset + 12 <= grid.size());
     before_dispatch(*impl_, kernel, params, info);
     vkCmdDispatchIndirect(impl_->command, grid.impl().vk(), grid.impl().offset + grid_offset);

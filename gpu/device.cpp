@@ -21,6 +21,7 @@ Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
     impl.kernel_statistics = features.executable_properties.pipelineExecutableInfo == VK_TRUE;
     std::vector<const char*> extensions = features.extensions;
     if (physical.has_memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    if (physical.capabilities.warpgroup_matrices) extensions.push_back(VK_NVX_BINARY_IMPORT_EXTENSION_NAME);
 
     const float priorities[] = {1.0f, 0.5f};
     const bool second_compute_queue = !physical.has_transfer_family() && physical.n_compute_queues > 1;
@@ -48,6 +49,8 @@ Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
         vkGetDeviceQueue(impl.vk, physical.transfer_family, second_compute_queue ? 1 : 0, &impl.second.vk);
         impl.upload_queue = &impl.second;
     }
+
+    if (physical.capabilities.warpgroup_matrices) impl.text_kernels.load(impl.vk);
 
     const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushConstantBytes};
     VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};

@@ -43,6 +43,7 @@ struct DeviceCapabilities {
     bool coopmat_f16_16x8 = false; // the same with 16x8x16
     bool coopmat2 = false;         // VK_NV_cooperative_matrix2 with workgroup scope and tensor addressing
     bool coopmat2_bfloat16 = false;
+    bool warpgroup_matrices = false;  // kernels from text (gpu/pipeline.h), and the device is one whose warpgroups multiply: VK_NVX_binary_import on GH100
     // Reductions, conversions between uses and operations on each element, of VK_NV_cooperative_matrix2; with coopmat_f16.
     bool matrix_functions = false;
 };

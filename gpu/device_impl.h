@@ -61,6 +61,18 @@ struct QueueImpl {
     std::chrono::milliseconds patience = std::chrono::minutes(1);  // of a wait without a deadline
 };
 
+// VK_NVX_binary_import. Null where the device lacks it.
+struct TextKernelFunctions {
+    PFN_vkCreateCuModuleNVX create_module = nullptr;
+    PFN_vkCreateCuFunctionNVX create_function = nullptr;
+    PFN_vkDestroyCuModuleNVX destroy_module = nullptr;
+    PFN_vkDestroyCuFunctionNVX destroy_function = nullptr;
+    PFN_vkCmdCuLaunchKernelNVX launch = nullptr;
+
+    void load(VkDevice device);
+    bool all() const { return create_module != nullptr && create_function != nullptr && destroy_module != nullptr && destroy_function != nullptr && launch != nullptr; }
+};
+
 struct DeviceImpl {
     std::unique_ptr<Instance> instance;
     PhysicalDevice physical;
@@ -70,6 +82,7 @@ struct DeviceImpl {
     VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;  // of all kernels: 128 bytes of push constants
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
     bool kernel_statistics = false;  // asked for, and the driver has them
+    TextKernelFunctions text_kernels;
 
     SharedQueue compute;
     SharedQueue second;                  // only used where the upload queue is not the compute queue

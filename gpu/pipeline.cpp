@@ -10,8 +10,45 @@
 namespace lorad::gpu {
 
 KernelImpl::~KernelImpl() {
-    if (pipeline != VK_NULL_HANDLE && !health->lost()) vkDestroyPipeline(device, pipeline, nullptr);
+    if (health == nullptr || health->lost()) return;
+    if (pipeline != VK_NULL_HANDLE) vkDestroyPipeline(device, pipeline, nullptr);
+    if (function != VK_NULL_HANDLE) text->destroy_function(device, function, nullptr);
+    if (text_module != VK_NULL_HANDLE) text->destroy_module(device, text_module, nullptr);
 }
+
+void TextKernelFunctions::load(VkDevice device) {
+    const auto find = [&](const char* name, auto& function) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(vkGetDeviceProcAddr(device, name)); };
+    find("vkCreateCuModuleNVX", create_module);
+    find("vkCreateCuFunctionNVX", create_function);
+    find("vkDestroyCuModuleNVX", destroy_module);
+    find("vkDestroyCuFunctionNVX", destroy_function);
+    find("vkCmdCuLaunchKernelNVX", launch);
+}
+
+namespace {
+
+Result<Kernel> create_from_text(Device& device, const KernelOptions& options) {
+    DeviceImpl& impl = device.impl();
+    if (!impl.text_kernels.all()) {
+        return make_error(ErrorCode::kInternal, format("kernel '{}' is a program of its own, which {} does not take", options.module, device.capabilities().name));
+    }
+    auto kernel = std::make_unique<KernelImpl>();
+    kernel->device = impl.vk;
+    kernel->health = &impl.health;
+    kernel->text = &impl.text_kernels;
+    kernel->threads = options.threads;
+    VkCuModuleCreateInfoNVX module{VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX};
+    module.dataSize = options.text.size() + 1;  // with the zero behind it
+    module.pData = options.text.c_str();
+    VK_TRY(impl.text_kernels.create_module(impl.vk, &module, nullptr, &kernel->text_module));
+    VkCuFunctionCreateInfoNVX function{VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX};
+    function.module = kernel->text_module;
+    function.pName = "matmul";
+    VK_TRY(impl.text_kernels.create_function(impl.vk, &function, nullptr, &kernel->function));
+    return Kernel(std::move(kernel));
+}
+
+}  // namespace
 
 Kernel::Kernel(std::unique_ptr<KernelImpl> impl) : impl_(std::move(impl)) {}
 Kernel::~Kernel() = default;
@@ -21,6 +58,7 @@ Kernel& Kernel::operator=(Kernel&&) noexcept = default;
 const std::string& Kernel::statistics() const { return impl_->statistics; }
 
 Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
+    if (!options.text.empty()) return create_from_text(device, options);
     const std::span<const uint32_t> words = kernel_spirv(options.module);
     if (words.empty()) {
         return make_error(ErrorCode::kInternal,

@@ -1,4 +1,4 @@
-// A compute pipeline made from one SPIR-V module and its specialization constants.
+// A compute pipeline made from one SPIR-V module and its specialization constants, or a program in NVIDIA's PTX ISA that the driver compiles.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,10 @@ struct KernelOptions {
     std::vector<uint32_t> constants;         // specialization constants 0..n-1, 32 bits each
     uint32_t required_subgroup_size = 0;     // 0: the driver's choice
     bool require_full_subgroups = false;
+    // Instead of a module and constants, on devices with DeviceCapabilities::warpgroup_matrices: a program, its entry "matmul" with one parameter (the
+    // dispatch's params), and its workgroup's threads. Its static shared memory is all that it has; 64 KiB of a multiprocessor's go to such kernels.
+    std::string text;
+    uint32_t threads = 0;
 };
 
 class Kernel {

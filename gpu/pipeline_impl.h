@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gpu/device_health.h"
+#include "gpu/device_impl.h"
 #include "gpu/vk.h"
 
 namespace lorad::gpu {
@@ -13,6 +14,11 @@ struct KernelImpl {
     const DeviceHealth* health = nullptr;  // the device's
     VkPipelineLayout layout = VK_NULL_HANDLE;  // the device's
     VkPipeline pipeline = VK_NULL_HANDLE;
+    // Of a kernel from text instead.
+    const TextKernelFunctions* text = nullptr;  // the device's
+    VkCuModuleNVX text_module = VK_NULL_HANDLE;
+    VkCuFunctionNVX function = VK_NULL_HANDLE;
+    uint32_t threads = 0;
     std::string statistics;  // with DeviceOptions::kernel_statistics
 
     KernelImpl() = default;

@@ -44,8 +44,8 @@ class Pass {
     void layers() {
         const AttentionPass attention(recorder_, context_, shape_);
         defers_norms_ = may_defer_norms();
-        norm_first();
-        Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, false), scratch_.xn);
+        Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, true), scratch_.xn);
+        norm_first(qkv_input.blocks);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
             const bool is_last = layer + 1 == config_.n_layers;
@@ -148,7 +148,7 @@ class Pass {
     // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
     void layers_apart() {
         const AttentionPass attention(recorder_, context_, shape_);
-        norm_first();
+        norm_first(0);
         const Matrix& first_qkv = weights_.layers[0].qkv;
         Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -273,13 +273,14 @@ class Pass {
         recorder_.barrier();
     }
 
-    void norm_first() {
+    void norm_first(DeviceAddress blocks) {
         const NextNorm first = input_norm(0, {});
         kernels_.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
                            .x = scratch_.x.address(),
                            .gamma = first.gamma,
                            .y = scratch_.xn.address(),
+                          .y_blocks = blocks,
                            .logit_rows = 0,
                            .step = step_,
                            .slot_norms = first.slot_norms,
@@ -361,14 +362,16 @@ class Pass {
     }
 
     gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
-        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks);
+        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks, shape_.long_runs);
     }
 
     // Of gate_up and the activation in one product, where that can be and is faster.
     std::optional<gpu::MatmulPlan> gated_plan(const LayerWeights& w) const {
         if (address_of(w.gate_up_bias) != 0 || act_type(w.down.type) != w.gate_up.type) return std::nullopt;
         const std::optional<gpu::MatmulPlan> plan =
-            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax, true);
+            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax, true, shape_.long_runs);
+        // What only writes blocks needs a reader of blocks.
+        if (plan && plan->variant == gpu::MatmulVariant::kWarpgroup && !product_plan(w.down, true).x_in_blocks) return std::nullopt;
         const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
         if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return std::nullopt;
         return plan;

@@ -31,11 +31,15 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const ModelConfig& config = context_.config;
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
+    const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
+    // Rows are what adapters and the host want; blocks lie in the second half, as in Pass::input_of().
+    const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? rows + scratch_.output_xn.size() / 2 : 0;
     kernels_.rms_norm(recorder_,
                       {.n_rows = n_rows,
                        .x = x,
                        .gamma = context_.weights.final_norm.address(),
-                       .y = scratch_.output_xn.address(),
+                       .y = rows,
+                       .y_blocks = blocks,
                        .logit_rows = has_all_rows ? step_ + layout_.logit_rows : 0,
                        .step = step_,
                        .slot_norms = shape_.extras ? context_.lora_table.final_norm_address() : 0,
@@ -46,8 +50,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                        .eps = config.rms_norm_eps},
                       kernels_.act_type(head.type), shape_.output_bucket);
     recorder_.barrier();
-    const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1);
-    kernels_.matmul(recorder_, matmul_params(head, context_.address_of(head, shape_.weight_set), scratch_.output_xn.address(), scratch_.logits, plan, n_rows), plan);
+    kernels_.matmul(recorder_, matmul_params(head, context_.address_of(head, shape_.weight_set), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows), plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
     kernels_.sample_argmax(recorder_,

@@ -52,8 +52,8 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
         for (const LayerWeights& w : shapes.layers) {
             for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-                for (const bool in_blocks : {false, true}) {
-                    const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks);
+                for (const auto& [in_blocks, adds_adapters] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+                    const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks, adds_adapters);
                     bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
                 }
             }

@@ -18,9 +18,10 @@ Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
     if (text == "portable") return gpu::KernelPath::kPortable;
     if (text == "coopmat") return gpu::KernelPath::kCoopmat;
     if (text == "coopmat2") return gpu::KernelPath::kCoopmat2;
+    if (text == "warpgroup") return gpu::KernelPath::kWarpgroup;
     return make_error(
         ErrorCode::kInvalidConfig,
-        format("kernel-path: expected auto, portable, coopmat or coopmat2, found \"{}\"", text),
+        format("kernel-path: expected auto, portable, coopmat, coopmat2 or warpgroup, found \"{}\"", text),
         "kernel-path");
 }
 

@@ -20,7 +20,7 @@ layout(constant_id = 6) const uint kHasNorm = 1;
 layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(constant_id = 9) const uint kInRows = 1;     // whether xn is wanted in rows,
-layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks
+layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks, 1 + their order
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
 
 const uint kRankSteps = 1;  // large workgroups have few registers
@@ -38,7 +38,7 @@ vec4 masked(vec4 v, uint chunk) {
 
 void store_normed(uint t, uint chunk, vec4 value) {
     if (kInRows != 0) store4(p.xn + uint64_t(t) * p.xn_stride * bytes_of(kActType), chunk, value, kActType);
-    if (kInBlocks != 0) store4_in_blocks(p.xn_blocks, t, chunk, p.xn_stride, value, kActType);
+    if (kInBlocks != 0) store4_in_blocks(p.xn_blocks, t, chunk, p.xn_stride, value, kActType, kInBlocks - 1);
 }
 
 void main() {

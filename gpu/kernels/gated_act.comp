@@ -23,7 +23,7 @@ layout(constant_id = 8) const uint kRows = 1;
 layout(constant_id = 9) const uint kWholeRows = 0;   // the first rows' sums are all in split 0
 layout(constant_id = 10) const uint kRowsEach = 1;   // more only without LoRA
 layout(constant_id = 11) const uint kInRows = 1;     // whether act is wanted in rows,
-layout(constant_id = 12) const uint kInBlocks = 0;   // and in blocks
+layout(constant_id = 12) const uint kInBlocks = 0;   // and in blocks, 1 + their order
 layout(push_constant, scalar) uniform Push { GatedActParams p; };
 
 const uint kRankSteps = 2;
@@ -91,7 +91,7 @@ void main() {
             const uint row = t + j * kRows;
             if (row >= n_rows) continue;
             if (kInRows != 0) store4(p.act + uint64_t(row) * p.act_stride * bytes_of(kActType), f / 4, value[j], kActType);
-            if (kInBlocks != 0) store4_in_blocks(p.act_blocks, row, f / 4, p.act_stride, value[j], kActType);
+            if (kInBlocks != 0) store4_in_blocks(p.act_blocks, row, f / 4, p.act_stride, value[j], kActType, kInBlocks - 1);
         }
         f += gl_NumWorkGroups.x * width * 4;
     } while (kLora != 0 && f < p.act_stride);

@@ -14,6 +14,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
+#include "gpu/kernels/warpgroup_tiles.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -30,6 +31,7 @@ const char* path_name(KernelPath path) {
         case KernelPath::kPortable: return "portable";
         case KernelPath::kCoopmat: return "coopmat";
         case KernelPath::kCoopmat2: return "coopmat2";
+        case KernelPath::kWarpgroup: return "warpgroup";
     }
     return "?";
 }
@@ -52,9 +54,13 @@ struct TestProduct {
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
-        to_blocks(test.x.mapped(), test.x_blocks.mapped(), kK);
         std::memcpy(test.count.mapped().data(), &kRows, 4);
         return test;
+    }
+
+    void arrange_blocks(uint32_t order) {
+        order_ = order;
+        to_blocks(x.mapped(), x_blocks.mapped(), kK, order);
     }
 
     // The sum over splits, rows kRows.
@@ -96,13 +102,15 @@ struct TestProduct {
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
         for (uint32_t i = 0; i < act.size(); i++) {
             uint16_t bits = 0;
-            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf) : uint64_t{i} * 2), 2);
+            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, order_) : uint64_t{i} * 2), 2);
             act[i] = decode16(bits, plan.act_type);
         }
         return act;
     }
 
   private:
+    uint32_t order_ = kBlocksByColumns;
+
     // n: columns of the result.
     MatmulParams params_of(uint32_t n, const MatmulPlan& plan) const {
         MatmulParams params{};
@@ -278,9 +286,26 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
     return std::nullopt;
 }
 
+// Of all tiles, with k whole and cut, and of those that gate of their gated products, where it is not allowed.
+std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        for (const uint32_t n_splits : {1u, 2u}) {
+            Deviation plain;
+            plain.add(test.run(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
+            if (!(plain.error <= kSelfTestTolerance)) return plain;
+        }
+        if (!kWarpgroupTiles[tile].gates()) continue;
+        Deviation gated;
+        gated.add(test.run_gated(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
+        if (!(gated.error <= kGatedTolerance)) return gated;
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 KernelPath KernelLadder::path() const {
+    if (has_warpgroup()) return KernelPath::kWarpgroup;
     if (coopmat2[1] || coopmat2[2]) return KernelPath::kCoopmat2;
     return coopmat[1] || coopmat[2] ? KernelPath::kCoopmat : KernelPath::kPortable;
 }
@@ -322,6 +347,13 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
     offer_residual(ScalarType::kBf16, "bf16");
     offer_blocks(ScalarType::kF16, "f16");
     offer_blocks(ScalarType::kBf16, "bf16");
+    const auto offer_warpgroup = [&](ScalarType type, const char* suffix) {
+        const auto is_left_out = [&](const char* kind) { return std::ranges::find(left_out, lorad::format("matmul_warpgroup{}_{}", kind, suffix)) != left_out.end(); };
+        const bool wanted = path == KernelPath::kAuto || path == KernelPath::kWarpgroup;
+        ladder.warpgroup[static_cast<uint32_t>(type)] = wanted && capabilities.warpgroup_matrices && !is_left_out("") && !is_left_out("_gated");
+    };
+    offer_warpgroup(ScalarType::kF16, "f16");
+    offer_warpgroup(ScalarType::kBf16, "bf16");
     const bool subgroups_of_32 = smallest_fits && capabilities.subgroup_size_min <= 32 && capabilities.subgroup_size_max >= 32;
     const bool functions = capabilities.matrix_functions && path != KernelPath::kCoopmat;
     const auto offer = [&](TileAttention kind, bool can) { ladder.attention_tile[static_cast<uint32_t>(kind)] = subgroups_of_32 && can; };
@@ -413,6 +445,14 @@ Status KernelSet::climb_ladder() {
             tell_left_out("matmul_coopmat_gated", device_, deviation);
         }
         if (tested.empty()) ladder_.gated[type_idx] = false;
+        test.arrange_blocks(block_order());
+        if (ladder_.has_warpgroup(type)) {
+            if (const auto deviation = deviation_of_warpgroup(device_, *this, test, type, want)) {
+                ladder_.warpgroup[type_idx] = false;
+                tell_left_out("matmul_warpgroup", device_, *deviation);
+                test.arrange_blocks(block_order());
+            }
+        }
         if (ladder_.has_blocks(type)) {
             if (const auto deviation = deviation_of_blocks(device_, *this, test, type, want)) {
                 ladder_.blocks[type_idx] = false;

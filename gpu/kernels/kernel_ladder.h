@@ -22,6 +22,8 @@ struct KernelLadder {
     std::array<bool, 3> adapters{}, gated_adapters{};  // of either kind with the adapters of the rows in their sums
     std::array<bool, 3> blocks{};  // all four with many rows of x in blocks
 
+    std::array<bool, 3> warpgroup{};  // products of many rows by warpgroups; only with coopmat
+
     std::array<bool, 3> residual{};  // products that end in the residual stream, and those behind them; with both kinds
 
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
@@ -36,6 +38,8 @@ struct KernelLadder {
     bool has_gated_adapters(ScalarType type) const { return has_gated(type) && gated_adapters[static_cast<uint32_t>(type)]; }
     bool has_blocks(ScalarType type) const { return has(type) && blocks[static_cast<uint32_t>(type)]; }
     bool has_gated(ScalarType type) const { return has(type) && gated[static_cast<uint32_t>(type)]; }
+    bool has_warpgroup(ScalarType type) const { return has(type) && warpgroup[static_cast<uint32_t>(type)]; }
+    bool has_warpgroup() const { return has_warpgroup(ScalarType::kF16) || has_warpgroup(ScalarType::kBf16); }  // of any type
     bool has_residual(ScalarType type) const { return has(type) && residual[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
     bool operator==(const KernelLadder&) const = default;

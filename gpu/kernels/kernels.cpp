@@ -103,6 +103,10 @@ Result<Kernel> KernelSet::make(const char* module, const std::vector<uint32_t>& 
     KernelOptions kernel_options;
     kernel_options.module = module;
     kernel_options.constants = constants;
+    if (is_from_text(module)) {
+        kernel_options.text = kernel_text(module, constants);
+        kernel_options.threads = constants.at(0);
+    }
     kernel_options.required_subgroup_size = subgroup_size;
     // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
     const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;

@@ -99,6 +99,7 @@ struct KernelSetOptions {
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
+    bool blocks_by_rows = false;  // activations in blocks in that order (activation_blocks.h), also where no kernel wants it
     std::vector<std::string> refused = {};  // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
     // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
     std::vector<uint32_t> head_dims = {64, 128};
@@ -174,7 +175,10 @@ class KernelSet {
     ScalarType act_type(ScalarType weight_type) const;
     // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks,
     // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be.
-    MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false) const;
+    // adds_adapters: only plans for which adds_adapters() holds, where there are any.
+    MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false,
+                           bool adds_adapters = false) const;
+    uint32_t block_order() const;  // of activations in blocks
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
@@ -203,7 +207,8 @@ class KernelSet {
     // act, or y_blocks, and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
     // out and in. Only with a plan of plan_gated(): none where the two are faster, or where the device cannot.
     std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
-                                         bool may_be_in_blocks = false) const;
+                                         bool may_be_in_blocks = false, bool adds_adapters = false) const;
+    // One whose x may be in blocks may also have a plan by warpgroups, which writes y_blocks alone and knows no other activation than SiLU.
     void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation);
     void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation);
     bool adds_adapters_gated(const MatmulPlan& plan) const;
@@ -320,6 +325,9 @@ class KernelSet {
     // Reads memory and keeps nothing: the ceiling that benchmarks divide by. loads: 16-byte words of a thread in flight.
     void read_stream(Recorder& recorder, const ReadStreamParams& params, uint32_t loads);
 
+    // With this of kWarpgroupTiles; for tests.
+    static MatmulPlan plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type);
+
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
@@ -349,6 +357,9 @@ class KernelSet {
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
+    bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
+    std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const;
+    void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
                                  uint32_t norm_tiles);

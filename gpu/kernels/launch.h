@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "gpu/command.h"
 #include "gpu/device.h"
@@ -58,6 +60,9 @@ void take(MatmulPlan& plan, const TileChoice& choice);
 // The name of the module that a plan runs.
 const char* variant_name(const MatmulPlan& plan);
 std::string describe(const MatmulPlan& plan);
+// Whether a module is no SPIR-V of this build but a program that is made for its constants, and that program.
+bool is_from_text(std::string_view module);
+std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants);
 const char* tile_attention_module(TileAttention kind, KvType kv_type);
 
 }  // namespace lorad::gpu

@@ -11,6 +11,7 @@
 #include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/warpgroup_tiles.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -82,6 +83,7 @@ const char* variant_name(const MatmulPlan& plan) {
         case MatmulVariant::kGemv: return "matmul_gemv";
         case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);
         case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
+        case MatmulVariant::kWarpgroup: return bf16 ? "matmul_warpgroup_bf16" : "matmul_warpgroup_f16";
     }
     return "matmul";
 }
@@ -129,8 +131,12 @@ MatmulPlan KernelSet::plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, S
 }
 
 std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits,
-                                                bool may_be_in_blocks) const {
+                                                bool may_be_in_blocks, bool adds_adapters) const {
     const DeviceCapabilities& caps = device_.capabilities();
+    const bool by_warpgroup = may_be_in_blocks && !adds_adapters && options_.gated != GatedProducts::kNever && ffn % kWeightAlign == 0;
+    if (by_warpgroup) {
+        if (const auto plan = plan_warpgroup(2 * ffn, k, type, rows, 1, true)) return plan;
+    }
     if (!ladder_.has_gated(type) || options_.batch_invariant || options_.gated == GatedProducts::kNever || ffn % kWeightAlign != 0) return std::nullopt;
     const uint32_t n = 2 * ffn, stride = padded(k);
     if (fast_variant(n, rows, type) != MatmulVariant::kCoopmat) return std::nullopt;
@@ -159,6 +165,10 @@ std::string describe(const MatmulPlan& plan) {
     if (plan.variant == MatmulVariant::kCoopmat2) {
         const Coopmat2Tile& t = kCoopmat2Tiles[plan.tile];
         return lorad::format("coopmat2 {}x{}x{} thr{}", t.rows, t.columns, t.k, t.threads);
+    }
+    if (plan.variant == MatmulVariant::kWarpgroup) {
+        const WarpgroupTile& t = kWarpgroupTiles[plan.tile];
+        return lorad::format("warpgroup {}x{} by {}, {} slots", t.rows(), t.columns, t.part, t.slots);
     }
     return variant_name(plan);
 }
@@ -204,6 +214,14 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
         all.push_back(all[i]);
         all.back().x_in_blocks = true;
     }
+    if (multiplies_by_warpgroup(type, rows)) {
+        for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+            if (!fits(kWarpgroupTiles[tile], n, false)) continue;
+            plan = plan_of_warpgroup(tile, rows, 1, stride, type);
+            add(kWeightAlign);
+        }
+        plan.x_in_blocks = false;
+    }
     if (rows >= 512 && ladder_.has2(type)) {
         plan.variant = MatmulVariant::kCoopmat2;
         plan.n_splits = 1;
@@ -244,7 +262,7 @@ const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan
     const uint32_t subgroup = device_.capabilities().subgroup_size;
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup, tile.late ? 1u : 0u,
-                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units, norm_tiles, norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0},
+                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units, norm_tiles, norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0, block_order()},
                   subgroup);
 }
 
@@ -260,6 +278,10 @@ void KernelSet::matmul_with_adapters(Recorder& recorder, MatmulLoraParams params
 
 void KernelSet::matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation) {
     params.k_per_split = plan.k_per_split;
+    if (plan.variant == MatmulVariant::kWarpgroup) {
+        CHECK(activation == Activation::kSilu);
+        return matmul_warpgroup(recorder, params, plan, true);
+    }
     record_coopmat(recorder, coopmat_name(plan, true, false), params, params, plan, plan.column_tile / 2, activation);
 }
 

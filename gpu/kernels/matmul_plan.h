@@ -12,7 +12,7 @@ constexpr uint32_t bytes_of(ScalarType type) { return type == ScalarType::kF32 ?
 float decode16(uint16_t bits, ScalarType type);
 
 // kAuto takes the best that the device offers. The others never silently fall back.
-enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2 };
+enum class KernelPath { kAuto, kPortable, kCoopmat, kCoopmat2, kWarpgroup };
 
 enum class MatmulVariant : uint32_t {
     kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
@@ -21,6 +21,7 @@ enum class MatmulVariant : uint32_t {
     kGemv,      // 16-bit activations: matvec for one row
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
+    kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for many rows (warpgroup_text.h)
 };
 
 struct MatmulPlan {
@@ -32,7 +33,7 @@ struct MatmulPlan {
     uint32_t rows = 0;         // capacity
     uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
     uint32_t tile = 0;         // which of the variant's own tiles
-    bool x_in_blocks = false;  // activation_blocks.h; of kCoopmat
+    bool x_in_blocks = false;  // activation_blocks.h; of kCoopmat and kWarpgroup
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
 

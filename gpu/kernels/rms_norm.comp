@@ -1,13 +1,14 @@
 // rms_norm: y[t][h] = x[row(t)][h] * rsqrt(mean(x[row(t)]^2) + eps) * gamma[h]
 //   x      [.][x_stride]  f32
 //   gamma  [H]            f32
-//   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed
+//   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed; with an address for them, in blocks as well
 //   norms  with an address, the rows' inverses for the norms that are deferred (deferred_norm.h)
 // grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
 #include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/activation_blocks.glsl"
 #include "gpu/kernels/deferred_norm.h"
 #include "gpu/kernels/rms_norm.params.h"
 #include "gpu/kernels/slot_norms.glsl"
@@ -15,6 +16,7 @@
 layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
 layout(constant_id = 3) const uint kSlotNorms = 0;
+layout(constant_id = 4) const uint kInBlocks = 0;  // whether y is wanted in blocks, too: 1 + their order
 layout(push_constant, scalar) uniform Push { RmsNormParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -24,6 +26,11 @@ const uint kPerThread = (kChunks + kThreads - 1) / kThreads;
 vec4 masked(vec4 v, uint chunk) {
     if (kHidden % 4 == 0 || chunk * 4 + 4 <= kHidden) return v;
     return mix(vec4(0.0), v, lessThan(chunk * 4 + uvec4(0, 1, 2, 3), uvec4(kHidden)));
+}
+
+void store_normed(uint t, uint chunk, vec4 value) {
+    store4(p.y + uint64_t(t) * p.y_stride * bytes_of(kActType), chunk, value, kActType);
+    if (kInBlocks != 0) store4_in_blocks(p.y_blocks, t, chunk, p.y_stride, value, kActType, kInBlocks - 1);
 }
 
 void main() {
@@ -49,12 +56,9 @@ void main() {
     if (t >= n_rows) return;
     if (p.norms != 0 && thread == 0) FloatRef(p.norms + kDeferredInverse + t * 4).v = inverse;
 
-    uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
-        if (chunk < kChunks) store4(y, chunk, masked(v[i] * inverse * gamma[i], chunk), kActType);
+        if (chunk < kChunks) store_normed(t, chunk, masked(v[i] * inverse * gamma[i], chunk));
     }
-    for (uint chunk = kChunks + thread; chunk < p.y_stride / 4; chunk += kThreads) {
-        store4(y, chunk, vec4(0.0), kActType);
-    }
+    for (uint chunk = kChunks + thread; chunk < p.y_stride / 4; chunk += kThreads) store_normed(t, chunk, vec4(0.0));
 }

@@ -10,6 +10,7 @@ struct RmsNormParams {
     uint64_t x;           // [.][x_stride] f32
     uint64_t gamma;       // [hidden] f32
     uint64_t y;           // [t][y_stride] of the activation type
+    uint64_t y_blocks;    // the same in blocks (activation_blocks.h), or 0
     uint64_t logit_rows;  // 0: row t of y comes from row t of x; else LogitRow[]: from row logit_rows[t].row
     uint64_t step;        // read with slot_norms only
     uint64_t slot_norms;  // address [slot] of an adapter's own gamma, or 0: all rows have the base's
@@ -19,7 +20,7 @@ struct RmsNormParams {
     uint32_t y_stride;  // elements; hidden..y_stride-1 are written with zeros
     float eps;
 };
-INTEROP_SIZE(RmsNormParams, 80);
+INTEROP_SIZE(RmsNormParams, 88);
 
 INTEROP_END
 

@@ -37,9 +37,9 @@ void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& rand
     }
 }
 
-void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride) {
+void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order) {
     for (uint32_t t = 0; t < rows.size() / 2 / stride; t++) {
-        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride)], &rows[(size_t{t} * stride + k) * 2], 4);
+        for (uint32_t k = 0; k < stride; k += 2) std::memcpy(&blocks[block_offset(t, k, stride, order)], &rows[(size_t{t} * stride + k) * 2], 4);
     }
 }
 

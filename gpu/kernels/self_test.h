@@ -21,7 +21,7 @@ namespace lorad::gpu::self_test {
 // Magnitudes of one eighth to just below two, any sign and mantissa.
 void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random);
 // Rows of a 16-bit type as a product reads them in blocks (activation_blocks.h); whole blocks of both.
-void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride);
+void to_blocks(std::span<const std::byte> rows, std::span<std::byte> blocks, uint32_t stride, uint32_t order);
 Status make(Device& device, Buffer& buffer, uint64_t n_bytes, MemoryKind kind);
 Status submit_and_wait(Device& device, Recorder recorder);
 

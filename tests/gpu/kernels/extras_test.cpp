@@ -304,7 +304,7 @@ TEST_F(SlotNorms, RmsNormTakesTheAdaptersWeights) {
         const Buffer y = poisoned(kRows * kStride * 4);
         execute([&](Recorder& recorder) {
             kernels_->rms_norm(recorder,
-                               {step.address(), x.address(), buffers_[kSlots].address(), y.address(),
+                               {step.address(), x.address(), buffers_[kSlots].address(), y.address(), 0,
                                 indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), 0, kHidden, kStride, kStride, 1e-6f},
                                ScalarType::kF32, kRows);
         });

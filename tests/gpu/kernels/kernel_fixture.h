@@ -57,10 +57,10 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
 }
 
-// 16-bit rows as a product reads them in blocks; whole blocks of both.
-inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride) {
+// 16-bit rows as a product of these kernels reads them in blocks; whole blocks of both.
+inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride, const KernelSet& kernels) {
     std::vector<std::byte> blocks(rows.size());
-    self_test::to_blocks(rows, blocks, stride);
+    self_test::to_blocks(rows, blocks, stride, kernels.block_order());
     return blocks;
 }
 

@@ -50,7 +50,7 @@ class MatmulGated : public KernelTest {
         const Buffer w = input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
         auto x_bytes = reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride) : std::vector<std::byte>());
+        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, *kernels_) : std::vector<std::byte>());
         const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
         const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
         const size_t act_elements = size_t{c.bucket} * c.ffn;
@@ -100,8 +100,8 @@ class MatmulGated : public KernelTest {
 
         auto rows_bytes = content<std::byte>(got, act_elements * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
-        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn)) << "in blocks";
-        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn)) << "in blocks alone";
+        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn, *kernels_)) << "in blocks";
+        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, *kernels_)) << "in blocks alone";
         const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);
         const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
         // Sums of the two may differ by their order; what that is in the result depends on the other factor.

@@ -24,7 +24,7 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     Buffer count = input(std::vector<uint32_t>{n_rows});
     Buffer y = poisoned(uint64_t{bucket} * stride * 4);
 
-    RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(),
+    RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(), 0,
                          indirect ? rows_buffer.address() : 0, 0, 0, 0, hidden, stride, stride, 1e-6f};
     execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
 
@@ -39,6 +39,16 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
         auto want = reference::rms_norm(reference::to_doubles({&x[size_t{from} * hidden], hidden}), gamma, 1e-6);
         expect_near(want, row, unit_roundoff(act) + 1e-6, 3.0, "row " + std::to_string(t));
         for (uint32_t i = hidden; i < stride; i++) ASSERT_EQ(row[i], 0.0f) << "padding of row " << t;
+    }
+    if (act == Type::kF32) return;
+    auto rows = content<std::byte>(y, size_t{bucket} * stride * 2);
+    rows.resize(size_t{round_up(bucket, 16)} * stride * 2, std::byte{0xff});
+    for (const bool by_rows : {false, true}) {
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
+        Buffer blocks = poisoned(rows.size());
+        params.y_blocks = blocks.address();
+        execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
+        EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_blocks(rows, stride, *kernels_)) << "by rows: " << by_rows;
     }
 }
 
@@ -195,7 +205,8 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
 // Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
 TEST_F(KernelTest, AddNormWritesBlocksToo) {
     constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;
-    for (const Type type : {Type::kF16, Type::kBf16}) {
+    for (const auto& [type, by_rows] : {std::pair(Type::kF16, false), std::pair(Type::kF16, true), std::pair(Type::kBf16, false), std::pair(Type::kBf16, true)}) {
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
         for (const uint32_t hidden : {112u, 250u, 2050u}) {
             const uint32_t stride = padded(hidden);
             Buffer step = step_state(std::vector<StepRow>(kBucket), kRows);
@@ -220,8 +231,8 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
             }
             const auto want = content<std::byte>(rows, n_bytes);
             ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));
-            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride)) << "hidden " << hidden;
-            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride, *kernels_)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride, *kernels_)) << "hidden " << hidden;
         }
     }
 }

@@ -1,0 +1,70 @@
+// Plans and recordings of products by warpgroups (warpgroup_text.h).
+#include <string_view>
+
+#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+#include "gpu/kernels/warpgroup_text.h"
+#include "gpu/kernels/warpgroup_tiles.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kMinRows = 128;  // below, KHR matrices are as fast (docs/PERFORMANCE.md, "Products by warpgroups")
+
+}  // namespace
+
+uint32_t KernelSet::block_order() const { return ladder_.has_warpgroup() || options_.blocks_by_rows ? kBlocksByRows : kBlocksByColumns; }
+
+bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
+    return rows >= kMinRows && ladder_.has_warpgroup(type) && !options_.batch_invariant;
+}
+
+MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
+    MatmulPlan plan;
+    plan.variant = MatmulVariant::kWarpgroup;
+    plan.tile = tile;
+    plan.rows = rows;
+    plan.row_tile = kWarpgroupTiles[tile].rows();
+    plan.column_tile = kWarpgroupTiles[tile].columns;
+    plan.n_splits = n_splits;
+    plan.k_per_split = k_per_split;
+    plan.x_in_blocks = true;
+    plan.weight_type = plan.act_type = type;
+    return plan;
+}
+
+std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const {
+    if (!multiplies_by_warpgroup(type, rows)) return std::nullopt;
+    const WarpgroupChoice choice = choose_warpgroup_tile(
+        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .gated = gated});
+    if (choice.k_per_split == 0) return std::nullopt;
+    return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
+}
+
+void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated) {
+    const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
+    CHECK(!gated || (plan.n_splits == 1 && params.y == 0 && params.y_blocks != 0));
+    params.pad = 0;
+    MatmulParams whole = params;
+    if (gated) whole.n *= 2;
+    const char* name = plan.weight_type == ScalarType::kBf16 ? (gated ? "matmul_warpgroup_gated_bf16" : "matmul_warpgroup_bf16")
+                                                             : (gated ? "matmul_warpgroup_gated_f16" : "matmul_warpgroup_f16");
+    const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(plan.rows, plan.row_tile), plan.n_splits, ceil_div(whole.n, tile.columns), product_info(name, whole, plan));
+}
+
+bool is_from_text(std::string_view module) { return module.starts_with("matmul_warpgroup"); }
+
+std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
+    CHECK(is_from_text(module) && constants.size() == 5);
+    return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
+                           .type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16,
+                           .stride = constants[2],
+                           .row_blocks = constants[3],
+                           .gated_rows = constants[4]});
+}
+
+}  // namespace lorad::gpu

@@ -1,0 +1,242 @@
+#include "gpu/kernels/warpgroup_text.h"
+
+#include <utility>
+
+#include "gpu/kernels/activation_blocks.h"
+#include "proto/base/check.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kRowBytes = 128;           // of a slot: 64 elements of k
+constexpr uint32_t kChunk = 16;               // bytes that a thread loads at once
+constexpr uint32_t kChunks = kRowBytes / kChunk;
+constexpr uint32_t kXSets = 2;                // steps of x in registers
+constexpr uint32_t kXRegisters = 16;          // of a thread for one step: four A matrices of 64x16
+constexpr uint32_t kXStepBytes = 64 / kBlockColumns * kBlockBytes;
+
+// Matrices in shared memory: rows of 128 bytes, swizzled, eight rows 1,024 bytes apart; lengths in units of 16 bytes.
+constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
+
+// The program, line by line. Registers: see declare().
+class Writer {
+  public:
+    explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
+        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && p_.stride % 64 == 0);
+        CHECK(p_.gated_rows == 0 || (t_.gates() && p_.gated_rows % 16 == 0));
+    }
+
+    std::string write() {
+        declare();
+        find_place();
+        point_at_w();
+        point_at_x();
+        begin_sums();
+        loop();
+        line("store:");
+        if (p_.gated_rows > 0) store_gated();
+        else store_sums();
+        line("done: ret;");
+        line("}}");
+        return std::move(text_);
+    }
+
+  private:
+    template <typename... Args>
+    void line(fmt::format_string<Args...> pattern, Args&&... args) {
+        fmt::format_to(std::back_inserter(text_), pattern, std::forward<Args>(args)...);
+        text_ += '\n';
+    }
+
+    uint32_t n_parts() const { return t_.columns / t_.part; }
+    uint32_t sums() const { return t_.part / 2; }  // of a thread for each part
+    uint32_t slot_bytes() const { return t_.part * kRowBytes; }
+    uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
+    uint32_t load_rows() const { return t_.threads() / kChunks; }  // that all threads fetch with one load each
+    uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
+    uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
+    uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
+
+    void declare() {
+        line(".version 8.0");
+        line(".target sm_90a");
+        line(".address_size 64");
+        line(".visible .entry matmul(.param .align 8 .b8 params[72])");
+        line(".maxntid {}, 1, 1", t_.threads());
+        line("{{");
+        line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
+        line(".reg .pred %is, %some_rows;");
+        line(".reg .b32 %thread, %warp, %lane, %split, %tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
+        line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split, %lo, %hi;");
+        line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
+        line(".reg .f32 %sum<{}>, %act<4>, %e;", n_parts() * sums());
+        line(".reg .b32 %x<{}>, %word<4>;", kXSets * kXRegisters);
+        line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
+        line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
+        line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
+    }
+
+    // This workgroup's rows, columns and split.
+    void find_place() {
+        line("mov.u32 %split, %ctaid.y; mov.u32 %tile, %ctaid.z; mov.u32 %row0, %ctaid.x; mul.lo.u32 %row0, %row0, {};", t_.rows());
+        // The first rows are always there.
+        line("setp.eq.u32 %is, %row0, 0; @%is bra has_rows;");
+        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; setp.ge.u32 %is, %row0, %first; @%is bra done;");
+        line("has_rows:");
+        // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
+        line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
+        line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, {};", p_.stride);
+        line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, 6; mul.lo.u32 %parts, %steps, {};", n_parts());
+    }
+
+    // %w: this thread's first chunk of the first part. %into: where it goes in the first slot.
+    void point_at_w() {
+        line("shr.u32 %first, %thread, 3; and.b32 %second, %thread, 7;");  // row and chunk
+        line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %first; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
+        line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
+        line("and.b32 %next, %first, 7; xor.b32 %next, %next, %second; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
+        line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
+        line("setp.lt.u32 %some_rows, %first, {};", t_.part - (n_loads() - 1) * load_rows());
+        line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kDescriptor);
+    }
+
+    // %x: this lane's 16 bytes of the first block.
+    void point_at_x() {
+        line("ld.param.u64 %x, [params+16]; shr.u32 %next, %row0, 4;");
+        if (p_.row_blocks > 0 && p_.row_blocks < 4 * t_.groups) line("rem.u32 %first, %warp, {}; add.u32 %next, %next, %first;", p_.row_blocks);
+        else line("add.u32 %next, %next, %warp;");
+        line("mul.wide.u32 %wide, %next, {}; add.u64 %x, %x, %wide;", p_.stride / kBlockColumns * kBlockBytes);
+        line("mul.wide.u32 %wide, %begin, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %x, %x, %wide;", kBlockBytes / kBlockColumns);
+    }
+
+    // Of step %next, or of the last one: a load without a condition.
+    void load_x(uint32_t set) {
+        line("sub.u32 %first, %steps, 1; min.u32 %first, %first, %next; mul.wide.u32 %wide, %first, {}; add.u64 %at, %x, %wide;", kXStepBytes);
+        line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t r = set * kXRegisters + k * 4;
+            line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kBlockBytes);
+        }
+    }
+
+    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on.
+    void load_w(uint32_t part) {
+        const uint32_t half = n_parts() / 2;
+        const uint64_t row = p_.gated_rows > 0 && part >= half ? p_.gated_rows + uint64_t{part - half} * t_.part : uint64_t{part} * t_.part;
+        line("add.u32 %second, %into, %slot_in;");
+        for (uint32_t i = 0; i < n_loads(); i++) {
+            const char* condition = i + 1 == n_loads() && n_loads() * load_rows() != t_.part ? "@%some_rows " : "";
+            line("{}cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", condition, i * load_rows() * kRowBytes, (row + uint64_t{i} * load_rows()) * row_bytes());
+        }
+        if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", kRowBytes);
+    }
+
+    void begin_sums() {
+        for (uint32_t i = 0; i < n_parts() * sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
+        line("setp.eq.u32 %is, %steps, 0; @%is bra store;");
+        line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;");
+        load_x(0);
+        for (uint32_t slot = 0; slot < t_.slots; slot++) {
+            line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
+            load_w(slot % n_parts());
+            line("add.u32 %slot_in, %slot_in, {};", slot_bytes());
+            line("begun{}: cp.async.commit_group;", slot);
+        }
+        line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, 0; mov.u32 %slot_out, 0;");
+    }
+
+    void loop() {
+        line("loop:");
+        for (uint32_t set = 0; set < kXSets; set++) {
+            for (uint32_t part = 0; part < n_parts(); part++) {
+                // What cp.async has written is there for all threads behind the barrier. (The fence between the generic and the asynchronous proxy would wait
+                // for everything that is under way.)
+                line("cp.async.wait_group {}; bar.sync 0;", t_.slots - 1);
+                multiply(set, part);
+                if (part == 0) ask_for_next_x(set);
+                line("wgmma.wait_group.sync.aligned 0;");
+                turn("%slot_out");
+                // All have read the slot: the part that is as many slots behind goes there.
+                line("bar.sync 0; add.u32 %next, %done, {}; setp.ge.u32 %is, %next, %parts; @%is bra none{}_{};", t_.slots, set, part);
+                load_w((part + t_.slots) % n_parts());
+                line("none{}_{}: cp.async.commit_group;", set, part);
+                turn("%slot_in");
+                line("add.u32 %done, %done, 1;");
+            }
+            line("add.u32 %step, %step, 1; setp.ge.u32 %is, %step, %steps; @%is bra store;");
+        }
+        line("bra loop;");
+    }
+
+    void turn(const char* slot) {
+        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes(), ring_bytes());
+    }
+
+    void multiply(uint32_t set, uint32_t part) {
+        line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
+        line("wgmma.fence.sync.aligned;");
+        std::string registers;
+        for (uint32_t i = 0; i < sums(); i++) registers += lorad::format("{}%sum{}", i > 0 ? ", " : "", part * sums() + i);
+        for (uint32_t k = 0; k < 4; k++) {
+            const uint32_t r = set * kXRegisters + k * 4;
+            line("add.u64 %at, %slot, {};", k * 2);
+            line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{%x{3}, %x{4}, %x{5}, %x{6}}}, %at, 1, 1, 1, 0;", t_.part,
+                 p_.type == ScalarType::kBf16 ? "bf16" : "f16", registers, r, r + 1, r + 2, r + 3);
+        }
+        line("wgmma.commit_group.sync.aligned;");
+    }
+
+    // Behind all of this step's x, on whose bits the address seems to depend: the driver's compiler counts both steps' loads with one counter, and a wait for
+    // this one's would be one for the next one's, too.
+    void ask_for_next_x(uint32_t set) {
+        line("mov.u32 %used, 0;");
+        for (uint32_t k = 0; k < 4; k++) line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * kXRegisters + k * 4 + 3);
+        line("add.u32 %next, %step, 1;");
+        load_x((set + 1) % kXSets);
+    }
+
+    // A thread has of each 8 columns two neighbouring ones, of row lane / 4 of its warp's 16 and of the row 8 behind.
+    void store_sums() {
+        line("ld.param.u64 %y, [params+24]; mul.wide.u32 %wide, %split, %split_stride; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first;");
+        line("add.u32 %first, %first, %row0; mul.wide.u32 %at, %first, %y_stride; add.u64 %at, %at, %wide;");
+        line("and.b32 %first, %lane, 3; shl.b32 %first, %first, 1; add.u32 %first, %first, %n0; cvt.u64.u32 %wide, %first; add.u64 %at, %at, %wide;");
+        line("shl.b64 %at, %at, 2; add.u64 %y, %y, %at; mul.wide.u32 %wide, %y_stride, 32; add.u64 %y8, %y, %wide;");
+        for (uint32_t i = 0; i < n_parts() * sums(); i += 4) {
+            const uint32_t offset = i / 4 * 8 * 4;
+            line("st.global.v2.f32 [%y+{}], {{%sum{}, %sum{}}};", offset, i, i + 1);
+            line("st.global.v2.f32 [%y8+{}], {{%sum{}, %sum{}}};", offset, i + 2, i + 3);
+        }
+    }
+
+    // The same elements are what a lane has of a block: 16 bytes for each 16 columns.
+    void store_gated() {
+        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, %y_stride, 4;");
+        line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; mul.wide.u32 %wide, %first, {};", kBlockBytes);
+        line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
+        const uint32_t ups = n_parts() / 2 * sums();
+        for (uint32_t i = 0; i < ups; i += 8) {
+            for (uint32_t word = 0; word < 4; word++) {  // row lane / 4, the row 8 behind, of the first 8 columns and of the second
+                for (uint32_t e = 0; e < 2; e++) gate(e, i + word * 2 + e, ups + i + word * 2 + e);
+                line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
+            }
+            line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i / 8 * kBlockBytes);
+        }
+    }
+
+    // silu(gate) * up: gate / (1 + 2^(-gate log2 e)) * up
+    void gate(uint32_t into, uint32_t gate_sum, uint32_t up_sum) {
+        line("mul.f32 %e, %sum{}, 0fBFB8AA3B; ex2.approx.f32 %e, %e; add.f32 %e, %e, 0f3F800000;", gate_sum);
+        line("div.full.f32 %e, %sum{}, %e; mul.f32 %act{}, %e, %sum{};", gate_sum, into, up_sum);
+    }
+
+    const WarpgroupProgram& p_;
+    const WarpgroupTile& t_;
+    std::string text_;
+};
+
+}  // namespace
+
+std::string warpgroup_text(const WarpgroupProgram& program) { return Writer(program).write(); }
+
+}  // namespace lorad::gpu

@@ -1,0 +1,48 @@
+// The tiles of matmul_warpgroup, and which of them a product takes: arithmetic only, nothing here touches a device.
+// docs/PERFORMANCE.md, "Products by warpgroups", has the measurements behind the table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace lorad::gpu {
+
+// One workgroup's part of y: 64 rows of x for each of its groups of 128 threads, so many rows of w for all of them.
+struct WarpgroupTile {
+    uint32_t columns;  // rows of w
+    uint32_t part;     // of them in one slot of shared memory, a multiple of 16 up to 256 that divides columns
+    uint32_t slots;    // of the ring; one holds 64 elements of k
+    uint32_t groups;
+    uint32_t at_once;  // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the driver's own for each
+    double step_us;    // that so many take for 64 elements of k each, of an H100
+
+    constexpr uint32_t rows() const { return 64 * groups; }
+    constexpr uint32_t threads() const { return 128 * groups; }
+    constexpr uint32_t shared_bytes() const { return slots * part * 128; }
+    constexpr bool gates() const { return columns / part % 2 == 0; }  // parts of gates, and as many of the ups that belong to them
+};
+inline constexpr std::array kWarpgroupTiles = {
+    WarpgroupTile{128, 64, 3, 2, 2, 1.12},
+    WarpgroupTile{256, 128, 3, 2, 1, 1.11},
+    WarpgroupTile{192, 96, 4, 3, 1, 1.18},
+};
+
+struct WarpgroupWish {
+    uint32_t n = 0, stride = 0, rows = 0;  // of the product; stride: k padded
+    uint32_t max_splits = 1;
+    uint32_t multiprocessors = 1;
+    bool gated = false;  // n is of gates and ups together
+};
+
+struct WarpgroupChoice {
+    uint32_t tile = 0;
+    uint32_t n_splits = 1;
+    uint32_t k_per_split = 0;  // 0: no tile fits
+    double us = 0;             // expected
+};
+
+// The cheapest tile and number of splits.
+WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);
+bool fits(const WarpgroupTile& tile, uint32_t n, bool gated);
+
+}  // namespace lorad::gpu

@@ -1,0 +1,198 @@
+// Products by warpgroups: the choice of tiles and the text of the program everywhere, the products where the device has such kernels.
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/warpgroup_text.h"
+#include "gpu/kernels/warpgroup_tiles.h"
+#include "tests/gpu/kernels/kernel_fixture.h"
+
+namespace lorad::gpu::testing {
+namespace {
+
+TEST(WarpgroupTiles, FitWhatAModuleGets) {
+    for (const WarpgroupTile& tile : kWarpgroupTiles) {
+        EXPECT_LE(tile.shared_bytes(), 48u * 1024) << tile.columns;
+        EXPECT_LE(tile.at_once * (tile.shared_bytes() + 1024), 64u * 1024) << tile.columns;
+        EXPECT_LE(tile.rows(), kSlackRows) << tile.columns;
+        EXPECT_TRUE(tile.columns % tile.part == 0 && tile.part % 16 == 0 && tile.part <= 256) << tile.columns;
+    }
+}
+
+TEST(WarpgroupTiles, SplitsCoverKOnceAndFillTheDevice) {
+    for (const uint32_t n : {128u, 448u, 3584u, 4608u, 37888u, 152064u}) {
+        for (const uint32_t stride : {64u, 1088u, 3584u, 18944u}) {
+            for (const uint32_t rows : {128u, 192u, 256u, 2048u}) {
+                for (const bool gated : {false, true}) {
+                    const WarpgroupChoice choice = choose_warpgroup_tile(
+                        {.n = n, .stride = stride, .rows = rows, .max_splits = gated ? 1u : 16u, .multiprocessors = 132, .gated = gated});
+                    const std::string what = std::to_string(n) + "x" + std::to_string(stride) + ", rows " + std::to_string(rows);
+                    ASSERT_GT(choice.k_per_split, 0u) << what;
+                    EXPECT_EQ(choice.k_per_split % 64, 0u) << what;
+                    EXPECT_GE(choice.n_splits * choice.k_per_split, stride) << what;
+                    EXPECT_LT((choice.n_splits - 1) * choice.k_per_split, stride) << what;
+                    EXPECT_LE(choice.n_splits, gated ? 1u : 16u) << what;
+                    EXPECT_TRUE(fits(kWarpgroupTiles[choice.tile], n, gated)) << what;
+                }
+            }
+        }
+    }
+    // down of 256 rows has 56 tiles of 128x128 for 264 places.
+    EXPECT_GE(choose_warpgroup_tile({.n = 3584, .stride = 18944, .rows = 256, .max_splits = 16, .multiprocessors = 132}).n_splits, 3u);
+    EXPECT_EQ(choose_warpgroup_tile({.n = 37888, .stride = 3584, .rows = 2048, .max_splits = 16, .multiprocessors = 132}).n_splits, 1u);
+    EXPECT_EQ(choose_warpgroup_tile({.n = 64, .stride = 64, .rows = 256, .max_splits = 1, .multiprocessors = 132}).k_per_split, 0u) << "no tile is that narrow";
+}
+
+uint32_t count(const std::string& text, const std::string& what) {
+    uint32_t n = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) n++;
+    return n;
+}
+
+TEST(WarpgroupText, SaysWhatTheTileSays) {
+    std::set<std::string> texts;
+    for (const WarpgroupTile& tile : kWarpgroupTiles) {
+        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
+            for (const uint32_t gated_rows : {0u, 18944u}) {
+                if (gated_rows > 0 && !tile.gates()) continue;
+                const std::string text = warpgroup_text({.tile = tile, .type = type, .stride = 3584, .row_blocks = 0, .gated_rows = gated_rows});
+                const uint32_t parts = tile.columns / tile.part;
+                EXPECT_EQ(count(text, "wgmma.mma_async"), 2 * parts * 4);
+                EXPECT_EQ(count(text, type == ScalarType::kBf16 ? "k16.f32.bf16.bf16" : "k16.f32.f16.f16"), 2 * parts * 4);
+                EXPECT_EQ(count(text, "bar.sync"), 2 * 2 * parts) << "behind the loads and behind the product";
+                EXPECT_EQ(count(text, "cp.async.wait_group " + std::to_string(tile.slots - 1) + ";"), 2 * parts);
+                EXPECT_EQ(count(text, "ring[" + std::to_string(tile.shared_bytes()) + "]"), 1u);
+                EXPECT_EQ(count(text, ".maxntid " + std::to_string(tile.threads())), 1u);
+                EXPECT_EQ(count(text, "st.global.v2.f32"), gated_rows > 0 ? 0 : tile.columns / 4);
+                EXPECT_EQ(count(text, "st.global.v4.b32"), gated_rows > 0 ? tile.columns / 2 / 16 : 0);
+                EXPECT_EQ(count(text, "{"), count(text, "}"));
+                EXPECT_TRUE(texts.insert(text).second) << "the same text twice";
+            }
+        }
+    }
+    const std::string few = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .row_blocks = 5});
+    EXPECT_EQ(count(few, "rem.u32 %first, %warp, 5;"), 1u) << "warps without rows do others' work again";
+}
+
+class Warpgroup : public KernelTest {
+  protected:
+    void SetUp() override {
+        KernelTest::SetUp();
+        if (!device().capabilities().warpgroup_matrices) GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
+        kernels_ = must(KernelSet::create(device(), {}));
+        ASSERT_EQ(kernels_->options().path, KernelPath::kWarpgroup) << "left out by its test at the start";
+    }
+
+    struct Case {
+        Type type;
+        uint32_t n, k, n_rows, bucket;
+    };
+
+    Buffer x_buffer(const Case& c, const std::vector<float>& x) {
+        auto bytes = reference::encode(x, c.k, padded(c.k), c.type);
+        bytes.resize(size_t{round_up(c.bucket, 16) + kSlackRows} * padded(c.k) * 2, std::byte{0xff});  // slack rows are no numbers
+        return input(in_blocks(bytes, padded(c.k), *kernels_));
+    }
+
+    void check(const Case& c, const MatmulPlan& plan) {
+        const uint32_t n_padded = padded(c.n), stride = padded(c.k);
+        auto w = reference::random_values(size_t{c.n} * c.k, c.type, random_);
+        const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
+        w.resize(size_t{n_padded} * c.k);
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_blocks = x_buffer(c, x), count = input(std::vector<uint32_t>{c.n_rows});
+        const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
+        const Buffer y = poisoned(plan.n_splits * split_stride * 4);
+        MatmulParams params{};
+        params.n_rows = count.address();
+        params.w = w_buffer.address();
+        params.x = x_blocks.address();
+        params.y = y.address();
+        params.n = c.n;
+        params.k = c.k;
+        params.w_stride = params.x_stride = stride;
+        params.y_stride = n_padded;
+        params.split_stride = static_cast<uint32_t>(split_stride);
+        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
+        const auto parts = content<float>(y, plan.n_splits * split_stride);
+        w.resize(size_t{c.n} * c.k);
+        for (uint32_t t = 0; t < c.n_rows; t += c.n_rows > 40 ? 13 : 1) {
+            std::vector<float> sum(c.n);
+            for (uint32_t split = 0; split < plan.n_splits; split++) {
+                for (uint32_t i = 0; i < c.n; i++) sum[i] += parts[split * split_stride + size_t{t} * n_padded + i];
+            }
+            const auto want = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
+            expect_near(want, sum.data(), sum_tolerance(c.k), 1.0 + std::sqrt(c.k) / 3, describe(plan) + ", splits " + std::to_string(plan.n_splits) + ", row " + std::to_string(t));
+        }
+    }
+
+    void check_gated(const Case& c, const MatmulPlan& plan) {
+        const uint32_t stride = padded(c.k);
+        const auto w = reference::random_values(size_t{2 * c.n} * c.k, c.type, random_);
+        const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_blocks = x_buffer(c, x), count = input(std::vector<uint32_t>{c.n_rows});
+        const size_t n_bytes = size_t{round_up(c.bucket, plan.row_tile)} * c.n * 2;
+        const Buffer y = poisoned(n_bytes);
+        MatmulParams params{};
+        params.n_rows = count.address();
+        params.w = w_buffer.address();
+        params.x = x_blocks.address();
+        params.y_blocks = y.address();
+        params.n = params.y_stride = c.n;
+        params.k = c.k;
+        params.w_stride = params.x_stride = stride;
+        execute([&](Recorder& recorder) { kernels_->matmul_gated(recorder, params, plan, Activation::kSilu); });
+        const auto got = content<uint16_t>(y, n_bytes / 2);
+        for (uint32_t t = 0; t < c.n_rows; t += 7) {
+            const auto sums = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
+            for (uint32_t f = 0; f < c.n; f++) {
+                const double want = sums[f] / (1.0 + std::exp(-sums[f])) * sums[c.n + f];
+                const float have = decode16(got[block_offset(t, f, c.n, kernels_->block_order()) / 2], scalar(c.type));
+                ASSERT_NEAR(have, want, (std::fabs(want) + 0.05 * std::sqrt(c.k)) * (c.type == Type::kBf16 ? 8e-3 : 1e-3)) << describe(plan) << ", row " << t << ", column " << f;
+            }
+        }
+    }
+};
+
+TEST_F(Warpgroup, EachTileMatchesTheReference) {
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+            for (const uint32_t n_splits : {1u, 3u}) {
+                // Columns that the last tile has twice, k that is no multiple of a step, rows that fill no tile, or several and a bit.
+                for (const Case& c : {Case{type, 448, 1030, 3, 16}, Case{type, 330, 576, 130, 144}, Case{type, 1000, 192, 300, 320}}) {
+                    const uint32_t steps = padded(c.k) / 64, split_steps = ceil_div(steps, n_splits);
+                    check(c, KernelSet::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps), split_steps * 64, scalar(type)));
+                }
+            }
+        }
+    }
+}
+
+TEST_F(Warpgroup, EachTileThatGatesMatchesTheReference) {
+    for (const Type type : {Type::kF16, Type::kBf16}) {
+        for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+            if (!kWarpgroupTiles[tile].gates()) continue;
+            for (const Case& c : {Case{type, 320, 448, 200, 208}, Case{type, 192, 1030, 10, 16}}) {
+                check_gated(c, KernelSet::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)));
+            }
+        }
+    }
+}
+
+TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
+    const auto variant = [](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks, bool adds_adapters) {
+        return kernels.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters).variant;
+    };
+    EXPECT_EQ(variant(*kernels_, 256, true, false), MatmulVariant::kWarpgroup);
+    EXPECT_EQ(kernels_->plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant, MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 256, false, false), MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 256, true, true), MatmulVariant::kWarpgroup);
+    EXPECT_NE(variant(*kernels_, 16, true, false), MatmulVariant::kWarpgroup);
+    for (const KernelSetOptions& options : {KernelSetOptions{.path = KernelPath::kCoopmat}, KernelSetOptions{.batch_invariant = true},
+                                            KernelSetOptions{.left_out = {"matmul_warpgroup_f16"}}}) {
+        EXPECT_NE(variant(*must(KernelSet::create(device(), options)), 256, true, false), MatmulVariant::kWarpgroup);
+    }
+}
+
+}  // namespace
+}  // namespace lorad::gpu::testing

@@ -143,9 +143,9 @@ class KernelsBench {
         Shape shape;
         MatmulPlan plan;
     };
-    // What attention gives o, and the last norm the output layer, is never in blocks. (Nor is what the first layer's qkv reads.)
+    // What attention gives o is never in blocks.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
-        const bool may_be_in_blocks = std::strcmp(s.name, "o") != 0 && std::strcmp(s.name, "lm_head") != 0;
+        const bool may_be_in_blocks = std::strcmp(s.name, "o") != 0;
         return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), may_be_in_blocks);
     }
 

@@ -69,7 +69,7 @@ class Pass {
             }
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            const bool act_may_be_in_blocks = gated.has_value() || shape_.lora == gpu::LoraLevel::kNone;
+            const bool act_may_be_in_blocks = gated.has_value() || !shape_.few_runs;  // gated_act on matrices writes rows alone
             const Input down_input = input_of(product_plan(w.down, act_may_be_in_blocks), scratch_.act);
             if (gated) {
                 gated_product(layer, w, gate_up_input, down_input);

@@ -70,8 +70,8 @@ void describe(Config& c, Visit&& visit) {
         "device", c.device, "INDEX|NAME",
         "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");
     visit("kernel-path", c.kernel_path, "PATH",
-          "matrix kernels: auto, portable, coopmat or coopmat2",
-          std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2"});
+          "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup",
+          std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2", "warpgroup"});
     visit("kv-cache-dtype", c.kv_cache_dtype, "TYPE",
           "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
           "nearly doubles the tokens that fit",

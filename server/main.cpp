@@ -39,7 +39,7 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
                    "adapter to apply, with a scale: sql, sql@0.5; several add up")
         ->type_name("PATH[@SCALE]");
     app.add_option("--kernel-path", model.kernel_path,
-                   "matrix kernels: auto, portable, coopmat or coopmat2")
+                   "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup")
         ->type_name("PATH");
     app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
                    "keys and values in the cache: auto (float16), float16 or int8")

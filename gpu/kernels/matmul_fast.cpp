@@ -168,7 +168,7 @@ std::string describe(const MatmulPlan& plan) {
     }
     if (plan.variant == MatmulVariant::kWarpgroup) {
         const WarpgroupTile& t = kWarpgroupTiles[plan.tile];
-        return lorad::format("warpgroup {}x{} by {}, {} slots", t.rows(), t.columns, t.part, t.slots);
+        return lorad::format("warpgroup {}x{}x{} by {}, {} slots", t.rows(), t.columns, t.k, t.part, t.slots);
     }
     return variant_name(plan);
 }
@@ -216,9 +216,9 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
     }
     if (multiplies_by_warpgroup(type, rows)) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
-            if (!fits(kWarpgroupTiles[tile], n, false)) continue;
+            if (!fits(kWarpgroupTiles[tile], {.n = n, .stride = stride, .rows = rows})) continue;
             plan = plan_of_warpgroup(tile, rows, 1, stride, type);
-            add(kWeightAlign);
+            add(kWarpgroupTiles[tile].k);
         }
         plan.x_in_blocks = false;
     }

@@ -10,14 +10,16 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kMinRows = 128;  // below, KHR matrices are as fast (docs/PERFORMANCE.md, "Products by warpgroups")
+// Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
+constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = 64, kManyRowsMin = 128;
 
 }  // namespace
 
 uint32_t KernelSet::block_order() const { return ladder_.has_warpgroup() || options_.blocks_by_rows ? kBlocksByRows : kBlocksByColumns; }
 
 bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
-    return rows >= kMinRows && ladder_.has_warpgroup(type) && !options_.batch_invariant;
+    const bool pays = (rows >= kFewRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
+    return pays && ladder_.has_warpgroup(type) && !options_.batch_invariant;
 }
 
 MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {

@@ -9,12 +9,8 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kRowBytes = 128;           // of a slot: 64 elements of k
-constexpr uint32_t kChunk = 16;               // bytes that a thread loads at once
-constexpr uint32_t kChunks = kRowBytes / kChunk;
-constexpr uint32_t kXSets = 2;                // steps of x in registers
-constexpr uint32_t kXRegisters = 16;          // of a thread for one step: four A matrices of 64x16
-constexpr uint32_t kXStepBytes = 64 / kBlockColumns * kBlockBytes;
+constexpr uint32_t kRowBytes = 128;  // of a row of a swizzled matrix: 64 elements of k; a slot has one or two such matrices side by side
+constexpr uint32_t kXSets = 2;       // steps of x in registers
 
 // Matrices in shared memory: rows of 128 bytes, swizzled, eight rows 1,024 bytes apart; lengths in units of 16 bytes.
 constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
@@ -23,7 +19,7 @@ constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 |
 class Writer {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
-        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && p_.stride % 64 == 0);
+        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && p_.stride % t_.k == 0);
         CHECK(p_.gated_rows == 0 || (t_.gates() && p_.gated_rows % 16 == 0));
     }
 
@@ -51,9 +47,12 @@ class Writer {
 
     uint32_t n_parts() const { return t_.columns / t_.part; }
     uint32_t sums() const { return t_.part / 2; }  // of a thread for each part
-    uint32_t slot_bytes() const { return t_.part * kRowBytes; }
+    uint32_t slot_bytes() const { return t_.part * t_.k * 2; }
+    uint32_t k16s() const { return t_.k / 16; }                // matrix products along k in a step
+    uint32_t x_registers() const { return 4 * k16s(); }        // of a thread for a step: an A matrix of 64x16 each
+    uint32_t chunks() const { return t_.k / 8; }               // of 16 bytes in a row of a step, one for a thread
     uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
-    uint32_t load_rows() const { return t_.threads() / kChunks; }  // that all threads fetch with one load each
+    uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
     uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
@@ -71,7 +70,7 @@ class Writer {
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split, %lo, %hi;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
         line(".reg .f32 %sum<{}>, %act<4>, %e;", n_parts() * sums());
-        line(".reg .b32 %x<{}>, %word<4>;", kXSets * kXRegisters);
+        line(".reg .b32 %x<{}>, %word<4>;", kXSets * x_registers());
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
         line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
@@ -87,15 +86,16 @@ class Writer {
         // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
         line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
         line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, {};", p_.stride);
-        line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, 6; mul.lo.u32 %parts, %steps, {};", n_parts());
+        line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {}; mul.lo.u32 %parts, %steps, {};", t_.k == 128 ? 7 : 6, n_parts());
     }
 
     // %w: this thread's first chunk of the first part. %into: where it goes in the first slot.
     void point_at_w() {
-        line("shr.u32 %first, %thread, 3; and.b32 %second, %thread, 7;");  // row and chunk
+        line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);  // row and chunk
         line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %first; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
-        line("and.b32 %next, %first, 7; xor.b32 %next, %next, %second; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
+        line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
+        if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
         line("setp.lt.u32 %some_rows, %first, {};", t_.part - (n_loads() - 1) * load_rows());
         line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kDescriptor);
@@ -112,10 +112,10 @@ class Writer {
 
     // Of step %next, or of the last one: a load without a condition.
     void load_x(uint32_t set) {
-        line("sub.u32 %first, %steps, 1; min.u32 %first, %first, %next; mul.wide.u32 %wide, %first, {}; add.u64 %at, %x, %wide;", kXStepBytes);
+        line("sub.u32 %first, %steps, 1; min.u32 %first, %first, %next; mul.wide.u32 %wide, %first, {}; add.u64 %at, %x, %wide;", k16s() * kBlockBytes);
         line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t r = set * kXRegisters + k * 4;
+        for (uint32_t k = 0; k < k16s(); k++) {
+            const uint32_t r = set * x_registers() + k * 4;
             line("ld.global.v4.b32 {{%x{}, %x{}, %x{}, %x{}}}, [%at+{}];", r, r + 1, r + 2, r + 3, k * kBlockBytes);
         }
     }
@@ -129,7 +129,7 @@ class Writer {
             const char* condition = i + 1 == n_loads() && n_loads() * load_rows() != t_.part ? "@%some_rows " : "";
             line("{}cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", condition, i * load_rows() * kRowBytes, (row + uint64_t{i} * load_rows()) * row_bytes());
         }
-        if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", kRowBytes);
+        if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
     }
 
     void begin_sums() {
@@ -178,9 +178,9 @@ class Writer {
         line("wgmma.fence.sync.aligned;");
         std::string registers;
         for (uint32_t i = 0; i < sums(); i++) registers += lorad::format("{}%sum{}", i > 0 ? ", " : "", part * sums() + i);
-        for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t r = set * kXRegisters + k * 4;
-            line("add.u64 %at, %slot, {};", k * 2);
+        for (uint32_t k = 0; k < k16s(); k++) {
+            const uint32_t r = set * x_registers() + k * 4;
+            line("add.u64 %at, %slot, {};", k / 4 * (t_.part * kRowBytes / 16) + k % 4 * 2);
             line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{%x{3}, %x{4}, %x{5}, %x{6}}}, %at, 1, 1, 1, 0;", t_.part,
                  p_.type == ScalarType::kBf16 ? "bf16" : "f16", registers, r, r + 1, r + 2, r + 3);
         }
@@ -191,7 +191,7 @@ class Writer {
     // this one's would be one for the next one's, too.
     void ask_for_next_x(uint32_t set) {
         line("mov.u32 %used, 0;");
-        for (uint32_t k = 0; k < 4; k++) line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * kXRegisters + k * 4 + 3);
+        for (uint32_t k = 0; k < k16s(); k++) line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
         line("add.u32 %next, %step, 1;");
         load_x((set + 1) % kXSets);
     }

@@ -1,9 +1,9 @@
 // y[split][t][n] = sum over the split's k of x[t][k] * w[n][k] by the matrix instructions of a warpgroup (128 threads), for which Vulkan's shaders have no
 // words: a program in NVIDIA's PTX ISA, sm_90a (GH100: H100, H200), made here for a tile and a matrix and compiled by the driver (gpu/pipeline.h,
-// KernelOptions::text; VK_NVX_binary_import). 16-bit w and x of one type, f32 sums. docs/adr/0022 says why it is there.
+// KernelOptions::text; VK_NVX_binary_import). 16-bit w and x of one type, f32 sums. docs/adr/0017 says why it is there.
 //
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
-// the A matrix of 64 rows. w is the B matrix: cp.async brings 64 elements of k of a tile's rows of w from memory to a ring of slots in shared memory, past the
+// the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
 // Parameters: MatmulParams. Grid: (tiles of rows, splits, tiles of rows of w).
 #pragma once

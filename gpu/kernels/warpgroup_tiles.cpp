@@ -6,16 +6,25 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kStep = 64;             // elements of k
-constexpr double kBeginEndSteps = 2.4;     // what a workgroup's beginning and end take, in steps
+constexpr double kBeginEnd = 2.4 * 64;     // what a workgroup's beginning and end take, in elements of k
 constexpr double kPartialBytesPerUs = 4e6; // sums of another split, written and read
+
+// A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but not by as much as these are fewer.
+constexpr double kLastRoundMin[] = {1.0, 0.6, 0.5};  // by WarpgroupTile::at_once
+
+double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
+    const uint32_t left = workgroups % slots;
+    if (left == 0) return workgroups / slots;
+    return workgroups / slots + std::max(static_cast<double>(left) / slots, kLastRoundMin[at_once - 1]);
+}
 
 constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
 
 }  // namespace
 
-bool fits(const WarpgroupTile& tile, uint32_t n, bool gated) {
-    return ceil_of(n, kStep) * kStep >= tile.columns && (!gated || tile.gates());
+bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
+    const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
+    return has_rows && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns && (!wish.gated || tile.gates());
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
@@ -23,15 +32,15 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
     best.us = std::numeric_limits<double>::infinity();
     for (uint32_t i = 0; i < kWarpgroupTiles.size(); i++) {
         const WarpgroupTile& tile = kWarpgroupTiles[i];
-        if (!fits(tile, wish.n, wish.gated)) continue;
-        const uint32_t steps = wish.stride / kStep, slots = wish.multiprocessors * tile.at_once;
+        if (!fits(tile, wish)) continue;
+        const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
         const uint32_t tiles = ceil_of(wish.n, tile.columns) * ceil_of(wish.rows, tile.rows());
         for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); n_splits++) {
             const uint32_t split_steps = ceil_of(steps, n_splits);
             if (ceil_of(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
-            const double us = ceil_of(tiles * n_splits, slots) * (split_steps + kBeginEndSteps) * tile.step_us + partials;
-            if (us < best.us) best = {i, n_splits, split_steps * kStep, us};
+            const double us = rounds_of(tiles * n_splits, slots, tile.at_once) * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials;
+            if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }
     }
     return best;

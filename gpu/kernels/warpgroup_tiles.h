@@ -11,20 +11,24 @@ namespace lorad::gpu {
 struct WarpgroupTile {
     uint32_t columns;  // rows of w
     uint32_t part;     // of them in one slot of shared memory, a multiple of 16 up to 256 that divides columns
-    uint32_t slots;    // of the ring; one holds 64 elements of k
+    uint32_t slots;    // of the ring
     uint32_t groups;
+    uint32_t k;        // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
     uint32_t at_once;  // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the driver's own for each
-    double step_us;    // that so many take for 64 elements of k each, of an H100
+    double step_us;    // that so many take for a step each, of an H100; with one group memory is what takes it
 
     constexpr uint32_t rows() const { return 64 * groups; }
     constexpr uint32_t threads() const { return 128 * groups; }
-    constexpr uint32_t shared_bytes() const { return slots * part * 128; }
+    constexpr uint32_t shared_bytes() const { return slots * part * k * 2; }
     constexpr bool gates() const { return columns / part % 2 == 0; }  // parts of gates, and as many of the ups that belong to them
 };
 inline constexpr std::array kWarpgroupTiles = {
-    WarpgroupTile{128, 64, 3, 2, 2, 1.12},
-    WarpgroupTile{256, 128, 3, 2, 1, 1.11},
-    WarpgroupTile{192, 96, 4, 3, 1, 1.18},
+    WarpgroupTile{128, 64, 3, 2, 64, 2, 1.12},
+    WarpgroupTile{256, 128, 3, 2, 64, 1, 1.11},
+    WarpgroupTile{192, 96, 4, 3, 64, 1, 1.18},
+    WarpgroupTile{128, 32, 3, 1, 128, 2, 3.00},
+    WarpgroupTile{128, 32, 2, 1, 128, 3, 4.66},
+    WarpgroupTile{96, 32, 2, 1, 128, 3, 3.48},
 };
 
 struct WarpgroupWish {
@@ -41,8 +45,8 @@ struct WarpgroupChoice {
     double us = 0;             // expected
 };
 
-// The cheapest tile and number of splits.
+// The cheapest tile and number of splits. Up to 64 rows have tiles of one group, more have others.
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);
-bool fits(const WarpgroupTile& tile, uint32_t n, bool gated);
+bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish);
 
 }  // namespace lorad::gpu

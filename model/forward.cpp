@@ -63,7 +63,7 @@ class Pass {
             if (defers_norms_ && has_all_rows()) {
                 residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
             } else {
-                const Product o = linear(layer, kO, w.o, {.plan = product_plan(w.o, false), .rows = attention_});
+                const Product o = linear(layer, kO, w.o, attention_input(w.o));
                 add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                          {w.post_attention_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
             }
@@ -206,6 +206,20 @@ class Pass {
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
         if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
         return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = buffer.address() + buffer.size() / 2};
+    }
+
+    // Of o. Attention writes rows; in steps of many rows a product by warpgroups saves more than it costs to arrange them.
+    Input attention_input(const Matrix& o) {
+        constexpr uint32_t kArrangedRowsMin = 128;
+        const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows();
+        const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
+        if (!may_be_in_blocks) return in_rows;
+        const gpu::MatmulPlan plan = product_plan(o, true);
+        if (plan.variant != gpu::MatmulVariant::kWarpgroup) return in_rows;
+        const DeviceAddress blocks = attention_ + scratch_.attention.size() / 2;
+        kernels_.arrange_blocks(recorder_, {.n_rows = counted_rows(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_);
+        recorder_.barrier();
+        return {.plan = plan, .rows = attention_, .blocks = blocks};
     }
 
     // The norm that comes with the sum of a residual; without gamma there is none.

@@ -23,6 +23,7 @@
 #include "gpu/command.h"
 #include "gpu/device.h"
 #include "gpu/kernels/add_norm.params.h"
+#include "gpu/kernels/arrange_blocks.params.h"
 #include "gpu/kernels/attention.params.h"
 #include "gpu/kernels/attention_from_qkv.params.h"
 #include "gpu/kernels/copy_words.params.h"
@@ -285,6 +286,9 @@ class KernelSet {
 
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
+
+    // blocks = rows, for a product whose input was written in rows. Moves the rows in and out.
+    void arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows);
 
     // to = from, a multiple of 16 bytes; either may lie in host memory.
     void copy_words(Recorder& recorder, DeviceAddress from, DeviceAddress to, uint64_t n_bytes);

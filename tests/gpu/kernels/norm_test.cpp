@@ -202,6 +202,21 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
     }
 }
 
+TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
+    constexpr uint32_t kRows = 37, kBucket = 64, kStride = 192;
+    std::vector<std::byte> rows(size_t{kBucket} * kStride * 2);
+    for (size_t i = 0; i < rows.size(); i++) rows[i] = static_cast<std::byte>(random_());
+    const Buffer from = input(rows), count = input(std::vector<uint32_t>{kRows});
+    for (const bool by_rows : {false, true}) {
+        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
+        const Buffer to = poisoned(rows.size());
+        execute([&](Recorder& recorder) { kernels_->arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket); });
+        auto want = in_blocks(rows, kStride, *kernels_);
+        std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});  // nothing where there is no row
+        EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "by rows: " << by_rows;
+    }
+}
+
 // Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
 TEST_F(KernelTest, AddNormWritesBlocksToo) {
     constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;

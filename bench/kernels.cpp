@@ -143,10 +143,11 @@ class KernelsBench {
         Shape shape;
         MatmulPlan plan;
     };
-    // What attention gives o is never in blocks.
+    // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for warpgroups alone.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
-        const bool may_be_in_blocks = std::strcmp(s.name, "o") != 0;
-        return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), may_be_in_blocks);
+        const MatmulPlan in_blocks = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
+        if (std::strcmp(s.name, "o") != 0 || (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup)) return in_blocks;
+        return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
     }
 
     // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.

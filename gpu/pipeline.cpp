@@ -40,11 +40,11 @@ Result<Kernel> create_from_text(Device& device, const KernelOptions& options) {
     VkCuModuleCreateInfoNVX module{VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX};
     module.dataSize = options.text.size() + 1;  // with the zero behind it
     module.pData = options.text.c_str();
-    VK_TRY(impl.text_kernels.create_module(impl.vk, &module, nullptr, &kernel->text_module));
+    if (const VkResult result = impl.text_kernels.create_module(impl.vk, &module, nullptr, &kernel->text_module); result != VK_SUCCESS) return vk_error("vkCreateCuModuleNVX", result);
     VkCuFunctionCreateInfoNVX function{VK_STRUCTURE_TYPE_CU_FUNCTION_CREATE_INFO_NVX};
     function.module = kernel->text_module;
     function.pName = "matmul";
-    VK_TRY(impl.text_kernels.create_function(impl.vk, &function, nullptr, &kernel->function));
+    if (const VkResult result = impl.text_kernels.create_function(impl.vk, &function, nullptr, &kernel->function); result != VK_SUCCESS) return vk_error("vkCreateCuFunctionNVX", result);
     return Kernel(std::move(kernel));
 }
 

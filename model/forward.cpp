@@ -294,7 +294,7 @@ class Pass {
                            .x = scratch_.x.address(),
                            .gamma = first.gamma,
                            .y = scratch_.xn.address(),
-                          .y_blocks = blocks,
+                           .y_blocks = blocks,
                            .logit_rows = 0,
                            .step = step_,
                            .slot_norms = first.slot_norms,

@@ -51,13 +51,13 @@ struct Scratch {
     gpu::Buffer xn;         // [rows][H] normed, in the next matmul's input type; in blocks, of a 16-bit type, in the second half
     gpu::Buffer y;          // [splits][rows][n] f32, result of the last matmul
     gpu::Buffer q;          // [rows][Q D] f32
-    gpu::Buffer attention;  // [rows][Q D], input of o
+    gpu::Buffer attention;  // [rows][Q D], input of o; in blocks likewise
     gpu::Buffer act;        // [rows][F], input of down; in blocks likewise
     gpu::Buffer low;        // shrink results
     gpu::Buffer norms;      // gpu/kernels/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;
-    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted
+    gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks likewise
     gpu::Buffer logits;     // [outputs][V] f32
     gpu::Buffer sample_partials;
     gpu::Buffer sampled;    // i32[outputs], read by the next step's embed

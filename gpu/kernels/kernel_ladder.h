@@ -45,8 +45,8 @@ struct KernelLadder {
     bool operator==(const KernelLadder&) const = default;
 };
 
-// By capability and by what the shader compiler could build, no higher than `path`; kAuto stops at kCoopmat
-// for products, which is faster, but not for attention. No rung needs a module of left_out.
+// By capability and by what the shader compiler could build, no higher than `path`; kAuto takes
+// warpgroups, else kCoopmat, for products, not kCoopmat2, which is slower; but for attention what that has, which kCoopmat leaves out. No rung needs a module of left_out.
 // Runs nothing.
 KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, std::span<const std::string> left_out = {});
 

@@ -21,6 +21,7 @@ class Writer {
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
         CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && p_.stride % t_.k == 0);
         CHECK(p_.gated_rows == 0 || (t_.gates() && p_.gated_rows % 16 == 0));
+        CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
     }
 
     std::string write() {
@@ -67,9 +68,9 @@ class Writer {
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is, %some_rows;");
         line(".reg .b32 %thread, %warp, %lane, %split, %tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
-        line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split, %lo, %hi;");
+        line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
-        line(".reg .f32 %sum<{}>, %act<4>, %e;", n_parts() * sums());
+        line(".reg .f32 %sum<{}>, %act<2>, %e;", n_parts() * sums());
         line(".reg .b32 %x<{}>, %word<4>;", kXSets * x_registers());
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
@@ -153,8 +154,12 @@ class Writer {
                 // What cp.async has written is there for all threads behind the barrier. (The fence between the generic and the asynchronous proxy would wait
                 // for everything that is under way.)
                 line("cp.async.wait_group {}; bar.sync 0;", t_.slots - 1);
+                if (part == 0) use_x(set);
                 multiply(set, part);
-                if (part == 0) ask_for_next_x(set);
+                if (part == 0) {
+                    line("add.u32 %next, %step, 1;");
+                    load_x((set + 1) % kXSets);
+                }
                 line("wgmma.wait_group.sync.aligned 0;");
                 turn("%slot_out");
                 // All have read the slot: the part that is as many slots behind goes there.
@@ -187,13 +192,12 @@ class Writer {
         line("wgmma.commit_group.sync.aligned;");
     }
 
-    // Behind all of this step's x, on whose bits the address seems to depend: the driver's compiler counts both steps' loads with one counter, and a wait for
-    // this one's would be one for the next one's, too.
-    void ask_for_next_x(uint32_t set) {
+    // %used: zero, but to the compiler a number of all of this step's x, and part of the address of the next one's. So the next one's loads stand behind a wait
+    // for this one's: one counter counts both, and a wait behind them would be one for them, too. In front of the product, whose registers nobody may touch
+    // until it is waited for.
+    void use_x(uint32_t set) {
         line("mov.u32 %used, 0;");
         for (uint32_t k = 0; k < k16s(); k++) line("and.b32 %first, %x{}, %zero; or.b32 %used, %used, %first;", set * x_registers() + k * 4 + 3);
-        line("add.u32 %next, %step, 1;");
-        load_x((set + 1) % kXSets);
     }
 
     // A thread has of each 8 columns two neighbouring ones, of row lane / 4 of its warp's 16 and of the row 8 behind.

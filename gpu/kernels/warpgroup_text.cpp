@@ -19,7 +19,7 @@ constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 |
 class Writer {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
-        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && p_.stride % t_.k == 0);
+        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && t_.part % load_rows() == 0 && p_.stride % t_.k == 0);
         CHECK(p_.gated_rows == 0 || (t_.gates() && p_.gated_rows % 16 == 0));
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
     }
@@ -54,7 +54,7 @@ class Writer {
     uint32_t chunks() const { return t_.k / 8; }               // of 16 bytes in a row of a step, one for a thread
     uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
     uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
-    uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
+    uint32_t n_loads() const { return t_.part / load_rows(); }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
@@ -66,7 +66,7 @@ class Writer {
         line(".maxntid {}, 1, 1", t_.threads());
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
-        line(".reg .pred %is, %some_rows;");
+        line(".reg .pred %is;");
         line(".reg .b32 %thread, %warp, %lane, %split, %tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
@@ -98,7 +98,6 @@ class Writer {
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
         if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
-        line("setp.lt.u32 %some_rows, %first, {};", t_.part - (n_loads() - 1) * load_rows());
         line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kDescriptor);
     }
 
@@ -127,8 +126,7 @@ class Writer {
         const uint64_t row = p_.gated_rows > 0 && part >= half ? p_.gated_rows + uint64_t{part - half} * t_.part : uint64_t{part} * t_.part;
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {
-            const char* condition = i + 1 == n_loads() && n_loads() * load_rows() != t_.part ? "@%some_rows " : "";
-            line("{}cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", condition, i * load_rows() * kRowBytes, (row + uint64_t{i} * load_rows()) * row_bytes());
+            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kRowBytes, (row + uint64_t{i} * load_rows()) * row_bytes());
         }
         if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
     }

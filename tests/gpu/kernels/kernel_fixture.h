@@ -28,6 +28,21 @@ using reference::LoraPair;
 using reference::Type;
 using reference::Vector;
 
+// Of a product of an n x k matrix whose x and y are as long as the matrix is padded. k_per_split is left to the plan.
+inline MatmulParams product_params(uint32_t n, uint32_t k, const Buffer& count, const Buffer& w, const Buffer& x, const Buffer& y, size_t split_stride) {
+    MatmulParams params{};
+    params.n_rows = count.address();
+    params.w = w.address();
+    params.x = x.address();
+    params.y = y.address();
+    params.n = n;
+    params.k = k;
+    params.w_stride = params.x_stride = padded(k);
+    params.y_stride = padded(n);
+    params.split_stride = static_cast<uint32_t>(split_stride);
+    return params;
+}
+
 inline ScalarType scalar(Type type) { return static_cast<ScalarType>(type); }
 
 inline LoraLevel level(bool with_lora) { return with_lora ? LoraLevel::kPlain : LoraLevel::kNone; }

@@ -41,16 +41,7 @@ class FastMatmul : public KernelTest {
         Buffer count = input(std::vector<uint32_t>{n_rows});
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);
-        MatmulParams params{};
-        params.n_rows = count.address();
-        params.w = w_buffer.address();
-        params.x = x_buffer.address();
-        params.y = y.address();
-        params.n = n;
-        params.k = k;
-        params.w_stride = params.x_stride = stride;
-        params.y_stride = n_padded;
-        params.split_stride = static_cast<uint32_t>(split_stride);
+        const MatmulParams params = product_params(n, k, count, w_buffer, x_buffer, y, split_stride);
         execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
         const auto all = content<float>(y, plan.n_splits * split_stride);
         Result result{std::vector<float>(size_t{n_rows} * n_padded), plan};

@@ -44,16 +44,7 @@ class Matmul : public KernelTest {
         Buffer count = input(std::vector<uint32_t>{p.n_rows});
         size_t split_stride = size_t{p.bucket + kSlackRows} * n_padded;
         Buffer y = poisoned(plan.n_splits * split_stride * 4);
-        MatmulParams params{};
-        params.n_rows = count.address();
-        params.w = w_buffer.address();
-        params.x = x_buffer.address();
-        params.y = y.address();
-        params.n = p.n;
-        params.k = p.k;
-        params.w_stride = params.x_stride = stride;
-        params.y_stride = n_padded;
-        params.split_stride = static_cast<uint32_t>(split_stride);
+        const MatmulParams params = product_params(p.n, p.k, count, w_buffer, x_buffer, y, split_stride);
         execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
         return content<float>(y, plan.n_splits * split_stride);
     }

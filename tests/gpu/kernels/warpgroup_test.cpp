@@ -116,16 +116,7 @@ class Warpgroup : public KernelTest {
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_blocks = x_buffer(c, x), count = input(std::vector<uint32_t>{c.n_rows});
         const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
-        MatmulParams params{};
-        params.n_rows = count.address();
-        params.w = w_buffer.address();
-        params.x = x_blocks.address();
-        params.y = y.address();
-        params.n = c.n;
-        params.k = c.k;
-        params.w_stride = params.x_stride = stride;
-        params.y_stride = n_padded;
-        params.split_stride = static_cast<uint32_t>(split_stride);
+        const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
         execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++) ASSERT_TRUE(is_poison(parts[i])) << "a tile of rows behind the last";

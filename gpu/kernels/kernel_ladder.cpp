@@ -286,7 +286,7 @@ std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels,
     return std::nullopt;
 }
 
-// Of all tiles, with k whole and cut, and of those that gate of their gated products, where it is not allowed.
+// Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
 std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
     for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
         for (const uint32_t n_splits : {1u, 2u}) {
@@ -294,7 +294,6 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
             plain.add(test.run(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
-        if (!kWarpgroupTiles[tile].gates()) continue;
         Deviation gated;
         gated.add(test.run_gated(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
         if (!(gated.error <= kGatedTolerance)) return gated;

@@ -362,7 +362,7 @@ class KernelSet {
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
-    std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const;
+    std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,

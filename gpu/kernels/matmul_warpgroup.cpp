@@ -36,10 +36,10 @@ MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n
     return plan;
 }
 
-std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const {
+std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
     if (!multiplies_by_warpgroup(type, rows)) return std::nullopt;
     const WarpgroupChoice choice = choose_warpgroup_tile(
-        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .gated = gated});
+        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities())});
     if (choice.k_per_split == 0) return std::nullopt;
     return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
 }
@@ -53,20 +53,28 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const 
     const char* name = plan.weight_type == ScalarType::kBf16 ? (gated ? "matmul_warpgroup_gated_bf16" : "matmul_warpgroup_bf16")
                                                              : (gated ? "matmul_warpgroup_gated_f16" : "matmul_warpgroup_f16");
     const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0});
+    const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
+    // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
+    // a group of multiprocessors").
+    const uint32_t units = device_.capabilities().n_compute_units_hint, at_once = tile.at_once * units;
+    const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
+    const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, by_unit ? units : 0, in_turns ? 1u : 0u});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(plan.rows, plan.row_tile), plan.n_splits, ceil_div(whole.n, tile.columns), product_info(name, whole, plan));
+    recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
 }
 
 bool is_from_text(std::string_view module) { return module.starts_with("matmul_warpgroup"); }
 
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
-    CHECK(is_from_text(module) && constants.size() == 5);
+    CHECK(is_from_text(module) && constants.size() == 7);
     return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
                            .type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16,
                            .stride = constants[2],
                            .row_blocks = constants[3],
-                           .gated_rows = constants[4]});
+                           .gated_rows = constants[4],
+                           .units = constants[5],
+                           .in_turns = constants[6] != 0});
 }
 
 }  // namespace lorad::gpu

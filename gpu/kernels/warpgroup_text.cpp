@@ -20,13 +20,14 @@ class Writer {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
         CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && t_.part % load_rows() == 0 && p_.stride % t_.k == 0);
-        CHECK(p_.gated_rows == 0 || (t_.gates() && p_.gated_rows % 16 == 0));
+        CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.part % 32 == 0 && t_.part / 2 % load_rows() == 0));
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
     }
 
     std::string write() {
         declare();
         find_place();
+        line("tile:");
         point_at_w();
         point_at_x();
         begin_sums();
@@ -34,6 +35,7 @@ class Writer {
         line("store:");
         if (p_.gated_rows > 0) store_gated();
         else store_sums();
+        if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
         line("done: ret;");
         line("}}");
         return std::move(text_);
@@ -67,7 +69,7 @@ class Writer {
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is;");
-        line(".reg .b32 %thread, %warp, %lane, %split, %tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
+        line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
         line(".reg .f32 %sum<{}>, %act<2>, %e;", n_parts() * sums());
@@ -77,21 +79,40 @@ class Writer {
         line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
     }
 
-    // This workgroup's rows, columns and split.
+    // This workgroup's rows, split and first tile.
     void find_place() {
         line("mov.u32 %split, %ctaid.y; mov.u32 %tile, %ctaid.z; mov.u32 %row0, %ctaid.x; mul.lo.u32 %row0, %row0, {};", t_.rows());
         // The first rows are always there.
         line("setp.eq.u32 %is, %row0, 0; @%is bra has_rows;");
         line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; setp.ge.u32 %is, %row0, %first; @%is bra done;");
         line("has_rows:");
-        // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
-        line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
+        if (p_.units > 0) find_own_place();
+        if (p_.in_turns) take_turns();
         line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, {};", p_.stride);
         line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {}; mul.lo.u32 %parts, %steps, {};", t_.k == 128 ? 7 : 6, n_parts());
     }
 
-    // %w: this thread's first chunk of the first part. %into: where it goes in the first slot.
+    // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit are neighbours.
+    void find_own_place() {
+        line("mov.u32 %first, %nctaid.y; mov.u32 %second, %nctaid.z; mad.lo.u32 %next, %tile, %first, %split; mul.lo.u32 %second, %second, %first;");  // i, n
+        line("add.u32 %done, %second, {0}; div.u32 %done, %done, {1}; sub.u32 %step, %done, 1; mul.lo.u32 %step, %step, {1}; sub.u32 %step, %second, %step;",
+             p_.units - 1, p_.units);  // rounds, units in the last one
+        line("div.u32 %second, %next, {0}; mul.lo.u32 %tile, %second, {0}; sub.u32 %tile, %next, %tile;", p_.units);  // round, unit
+        line("max.u32 %next, %tile, %step; sub.u32 %next, %next, %step; mad.lo.u32 %second, %tile, %done, %second; sub.u32 %second, %second, %next;");
+        line("div.u32 %tile, %second, %first; mul.lo.u32 %split, %tile, %first; sub.u32 %split, %second, %split;");
+    }
+
+    // The tiles from %tile to %end_tile, of all a share as large as that of %tile's neighbours.
+    void take_turns() {
+        line("ld.param.u32 %first, [params+40]; add.u32 %first, %first, {0}; div.u32 %first, %first, {1};", columns_of_y() - 1, columns_of_y());
+        line("mov.u32 %second, %nctaid.z; mad.lo.u32 %end_tile, %tile, %first, %first; div.u32 %end_tile, %end_tile, %second;");
+        line("mul.lo.u32 %tile, %tile, %first; div.u32 %tile, %tile, %second;");
+    }
+
+    // %n0: the tile's first column of y. %w: this thread's first chunk of the first part. %into: where it goes in the first slot.
     void point_at_w() {
+        // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
+        line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);  // row and chunk
         line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %first; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
@@ -120,13 +141,18 @@ class Writer {
         }
     }
 
+    // The row of w, from the tile's first one, that is in a row of a part: of a gated product half of each part are gates, the others the ups that belong to them.
+    uint64_t row_of(uint32_t part, uint32_t row) const {
+        const uint32_t half = t_.part / 2;
+        if (p_.gated_rows == 0) return uint64_t{part} * t_.part + row;
+        return uint64_t{part} * half + (row < half ? row : uint64_t{p_.gated_rows} + row - half);
+    }
+
     // Of the step that %w is at, to the slot %slot_in; the last part moves %w on.
     void load_w(uint32_t part) {
-        const uint32_t half = n_parts() / 2;
-        const uint64_t row = p_.gated_rows > 0 && part >= half ? p_.gated_rows + uint64_t{part - half} * t_.part : uint64_t{part} * t_.part;
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {
-            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kRowBytes, (row + uint64_t{i} * load_rows()) * row_bytes());
+            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kRowBytes, row_of(part, i * load_rows()) * row_bytes());
         }
         if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
     }
@@ -216,10 +242,11 @@ class Writer {
         line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, %y_stride, 4;");
         line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; mul.wide.u32 %wide, %first, {};", kBlockBytes);
         line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
-        const uint32_t ups = n_parts() / 2 * sums();
-        for (uint32_t i = 0; i < ups; i += 8) {
+        const uint32_t half = sums() / 2;
+        for (uint32_t i = 0; i < n_parts() * half; i += 8) {
+            const uint32_t gates = i / half * sums() + i % half;
             for (uint32_t word = 0; word < 4; word++) {  // row lane / 4, the row 8 behind, of the first 8 columns and of the second
-                for (uint32_t e = 0; e < 2; e++) gate(e, i + word * 2 + e, ups + i + word * 2 + e);
+                for (uint32_t e = 0; e < 2; e++) gate(e, gates + word * 2 + e, gates + half + word * 2 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
             }
             line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i / 8 * kBlockBytes);

@@ -5,7 +5,7 @@
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
 // the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
-// Parameters: MatmulParams. Grid: (tiles of rows, splits, tiles of rows of w).
+// Parameters: MatmulParams. Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,8 @@ struct WarpgroupProgram {
     uint32_t stride = 0;                 // of w and x, elements
     uint32_t row_blocks = 0;             // of x, 16 rows each, if there are fewer than a tile has; warps without rows do others' work again. 0: at least so many
     uint32_t gated_rows = 0;             // > 0: rows of gates in w, behind which the ups are; y_blocks is silu(gate) * up, in blocks
+    uint32_t units = 0;                  // multiprocessors, each of which gets neighbouring tiles and splits: own_place() of matmul_coopmat.comp. 0: the grid's order
+    bool in_turns = false;               // the grid has fewer workgroups than there are tiles of rows of w: each takes several neighbouring ones, with no splits
 };
 
 // Entry: "matmul".

@@ -24,7 +24,7 @@ constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + d
 
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
     const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns && (!wish.gated || tile.gates());
+    return has_rows && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns;
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
@@ -34,12 +34,14 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
         const WarpgroupTile& tile = kWarpgroupTiles[i];
         if (!fits(tile, wish)) continue;
         const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
-        const uint32_t tiles = ceil_of(wish.n, tile.columns) * ceil_of(wish.rows, tile.rows());
+        const uint32_t column_tiles = ceil_of(wish.n, tile.columns), row_tiles = ceil_of(wish.rows, tile.rows());
         for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); n_splits++) {
             const uint32_t split_steps = ceil_of(steps, n_splits);
             if (ceil_of(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
-            const double us = rounds_of(tiles * n_splits, slots, tile.at_once) * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials;
+            const uint32_t workgroups = column_tiles * row_tiles * n_splits;
+            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_of(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
+            const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }
     }

@@ -10,7 +10,7 @@ namespace lorad::gpu {
 // One workgroup's part of y: 64 rows of x for each of its groups of 128 threads, so many rows of w for all of them.
 struct WarpgroupTile {
     uint32_t columns;  // rows of w
-    uint32_t part;     // of them in one slot of shared memory, a multiple of 16 up to 256 that divides columns
+    uint32_t part;     // of them in one slot of shared memory, a multiple of 32 up to 256 that divides columns; of gated products half are gates
     uint32_t slots;    // of the ring
     uint32_t groups;
     uint32_t k;        // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
@@ -20,7 +20,6 @@ struct WarpgroupTile {
     constexpr uint32_t rows() const { return 64 * groups; }
     constexpr uint32_t threads() const { return 128 * groups; }
     constexpr uint32_t shared_bytes() const { return slots * part * k * 2; }
-    constexpr bool gates() const { return columns / part % 2 == 0; }  // parts of gates, and as many of the ups that belong to them
 };
 inline constexpr std::array kWarpgroupTiles = {
     WarpgroupTile{128, 64, 3, 2, 64, 2, 1.12},
@@ -32,10 +31,9 @@ inline constexpr std::array kWarpgroupTiles = {
 };
 
 struct WarpgroupWish {
-    uint32_t n = 0, stride = 0, rows = 0;  // of the product; stride: k padded
+    uint32_t n = 0, stride = 0, rows = 0;  // of the product, n of gates and ups together; stride: k padded
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
-    bool gated = false;  // n is of gates and ups together
 };
 
 struct WarpgroupChoice {
@@ -44,6 +42,12 @@ struct WarpgroupChoice {
     uint32_t k_per_split = 0;  // 0: no tile fits
     double us = 0;             // expected
 };
+
+// Whether workgroups take several tiles each, so that there are no more of them than run at once; not for less than two, where who is done first takes another.
+// tiles: of rows of w. at_once: WarpgroupTile::at_once of all multiprocessors, 0 if unknown.
+constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits, uint32_t at_once) {
+    return row_tiles == 1 && n_splits == 1 && at_once > 0 && tiles >= 2 * at_once;
+}
 
 // The cheapest tile and number of splits. Up to 64 rows have tiles of one group, more have others.
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);

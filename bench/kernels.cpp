@@ -170,11 +170,11 @@ class KernelsBench {
     static Sample sample(const Shape& s, uint32_t rows, uint32_t i) { return {i * 7919u % rows, static_cast<uint32_t>(uint64_t{i} * 2654435761u % s.n)}; }
 
     // Largest error of sampled results, in units of the result's typical size. have: of each sample.
-    double sampled_error(const Shape& s, uint32_t rows, ScalarType act_type, bool x_in_blocks, const std::array<double, kSamples>& have) {
+    double sampled_error(const Shape& s, uint32_t rows, const MatmulPlan& plan, const std::array<double, kSamples>& have) {
         const uint32_t stride = gpu::padded(s.k);
         const auto x = [&](uint32_t t, uint32_t k) {
-            const uint64_t element = x_in_blocks ? gpu::block_offset(t, k, stride, kernels_.block_order()) / 2 : uint64_t{t} * stride + k;
-            if (act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
+            const uint64_t element = plan.x_in_blocks ? gpu::block_offset(t, k, stride, plan.x_order) / 2 : uint64_t{t} * stride + k;
+            if (plan.act_type == ScalarType::kF32) return reinterpret_cast<const float*>(x_.mapped().data())[element];
             return gpu::decode16(reinterpret_cast<const uint16_t*>(x_.mapped().data())[element], type_);
         };
         double worst = 0, norm = 0;
@@ -211,7 +211,7 @@ class KernelsBench {
         for (uint32_t i = 0; i < kSamples; i++) {
             for (uint32_t split = 0; split < plan.splits_of(sample(s, rows, i).t); split++) have[i] += got()[size_t{i} * 16 + split];
         }
-        return sampled_error(s, rows, plan.act_type, plan.x_in_blocks, have);
+        return sampled_error(s, rows, plan, have);
     }
     const float* got() { return reinterpret_cast<const float*>(y_host_.mapped().data()); }
 
@@ -310,7 +310,9 @@ class KernelsBench {
             run_and_wait(device_, must(std::move(recorder).end()));
             std::array<double, kSamples> have{};
             std::copy_n(got(), kSamples, have.begin());
-            timed.push_back({us, sampled_error(s, rows, type_, false, have), plan});
+            gpu::MatmulPlan of_rows;
+            of_rows.act_type = type_;
+            timed.push_back({us, sampled_error(s, rows, of_rows, have), plan});
         }
         std::ranges::sort(timed, {}, &Timed::us);
         const std::optional<gpu::ResidualPlan> taken = kernels_.plan_residual(s.n, s.k, type_, rows);
@@ -403,7 +405,7 @@ void profile_model(const CommonOptions& common, const Options& options) {
                 Row row("model_kernel");
                 row.field("model", name).field("kernel", kernel.name).field("rows", rows).field("context", context);
                 row.field("prompt", options.prompt).field("chunk", options.chunk).field("adapters", options.adapters).field("calls", calls).field("us", us).field("share", us / total_us);
-                row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats).field("gb_s", gb_s).field("of_ceiling", gb_s / ceiling);
+                row.field("bytes", static_cast<double>(kernel.bytes) / options.repeats).field("bytes_each", kernel.bytes / kernel.n_calls).field("gb_s", gb_s).field("of_ceiling", gb_s / ceiling);
                 row.field("samples", options.repeats);
                 results->add(std::move(row), lorad::format("  {:<36} {:6.0f} calls {:10.1f} us {:5.1f} %  {:8.2f} us each  {:8.1f} GB/s {:3.0f} % of the ceiling",
                                                            kernel.name, calls, us, 100 * us / total_us, us / calls, gb_s, 100 * gb_s / ceiling));

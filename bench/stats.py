@@ -62,7 +62,7 @@ MEASURED = {"median", "p10", "p90", "samples", "values", "tokens_per_s", "floor_
 def case_key(row):
     """A text that two results of one case have in common, whatever build or device they are from."""
     if row.get("case") == "model_kernel":
-        return " ".join(f"{name}={row[name]}" for name in ("case", "model", "kernel", "rows", "context", "prompt"))
+        return " ".join(f"{name}={row[name]}" for name in ("case", "model", "kernel", "bytes_each", "rows", "context", "prompt") if name in row)
     return " ".join(f"{name}={value}" for name, value in row.items() if name not in MEASURED and not isinstance(value, (dict, list)))
 
 

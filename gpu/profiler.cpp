@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "gpu/command_impl.h"
 
@@ -37,9 +38,9 @@ Result<std::vector<DispatchTime>> read_dispatch_times(Device& device, const Comm
 }
 
 std::vector<KernelProfile> sum_by_kernel(const std::vector<DispatchTime>& times) {
-    std::map<std::string, KernelProfile> by_name;
+    std::map<std::pair<std::string, uint64_t>, KernelProfile> by_kernel;
     for (const DispatchTime& time : times) {
-        KernelProfile& sum = by_name[time.name];
+        KernelProfile& sum = by_kernel[{time.name, time.bytes}];
         sum.name = time.name;
         ++sum.n_calls;
         sum.us += time.us;
@@ -47,7 +48,7 @@ std::vector<KernelProfile> sum_by_kernel(const std::vector<DispatchTime>& times)
         sum.flops += time.flops;
     }
     std::vector<KernelProfile> sums;
-    for (auto& [name, sum] : by_name) sums.push_back(std::move(sum));
+    for (auto& [kernel, sum] : by_kernel) sums.push_back(std::move(sum));
     std::sort(sums.begin(), sums.end(),
               [](const KernelProfile& a, const KernelProfile& b) { return a.us > b.us; });
     return sums;

@@ -26,7 +26,7 @@ struct KernelProfile {
     double us = 0;  // sum
     uint64_t bytes = 0, flops = 0;
 };
-// Sums by name, slowest first.
+// Sums by name and bytes, which tell products of different matrices apart, slowest first.
 std::vector<KernelProfile> sum_by_kernel(const std::vector<DispatchTime>& times);
 
 }  // namespace lorad::gpu

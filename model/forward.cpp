@@ -45,7 +45,7 @@ class Pass {
         const AttentionPass attention(recorder_, context_, shape_);
         defers_norms_ = may_defer_norms();
         Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, true), scratch_.xn);
-        norm_first(qkv_input.blocks);
+        norm_first(qkv_input);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
             const bool is_last = layer + 1 == config_.n_layers;
@@ -56,14 +56,16 @@ class Pass {
                 attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
                 return;
             }
-            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
-            if (is_last) keep_rows_with_outputs(w.o);
+            const bool keeps_rows = is_last && keeps_rows_with_outputs();
+            const std::optional<uint32_t> order = attention.writes_blocks() && !keeps_rows ? attention_order(w.o) : std::nullopt;
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), order);
+            if (keeps_rows) keep_rows_with_outputs(w.o);
             const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
             Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
             if (defers_norms_ && has_all_rows()) {
                 residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
             } else {
-                const Product o = linear(layer, kO, w.o, attention_input(w.o));
+                const Product o = linear(layer, kO, w.o, attention_input(w.o, order.has_value()));
                 add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                          {w.post_attention_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
             }
@@ -103,12 +105,14 @@ class Pass {
 
     // From here on the step has no other rows than those whose next token is wanted, where that saves much: nobody reads what the last layer
     // would make of a prompt's other rows. Not with adapters, whose lists go by the rows of the whole step.
-    void keep_rows_with_outputs(const Matrix& o) {
+    bool keeps_rows_with_outputs() const {
         const uint64_t n_outputs = shape_.output_bucket;
-        // Both go where the queries were; slack rows of the first are read.
-        const uint64_t kept_attention_bytes = (n_outputs + gpu::kSlackRows) * o.k_stride * sizeof(float);
         const bool have_room = n_outputs * hidden_stride() <= (shape_.row_bucket - n_outputs) * q_stride();
-        if (2 * n_outputs > shape_.row_bucket || !have_room || shape_.lora != gpu::LoraLevel::kNone || shape_.extras) return;
+        return 2 * n_outputs <= shape_.row_bucket && have_room && shape_.lora == gpu::LoraLevel::kNone && !shape_.extras;
+    }
+    void keep_rows_with_outputs(const Matrix& o) {
+        // Both go where the queries were; slack rows of the first are read.
+        const uint64_t kept_attention_bytes = (uint64_t{shape_.output_bucket} + gpu::kSlackRows) * o.k_stride * sizeof(float);
         const DeviceAddress kept_attention = scratch_.q.address(), kept_x = kept_attention + kept_attention_bytes;
         gather(attention_, kept_attention, o.k_stride * gpu::bytes_of(act_type(o.type)));
         gather(x_, kept_x, hidden_stride() * sizeof(float));
@@ -148,7 +152,7 @@ class Pass {
     // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
     void layers_apart() {
         const AttentionPass attention(recorder_, context_, shape_);
-        norm_first(0);
+        norm_first({});
         const Matrix& first_qkv = weights_.layers[0].qkv;
         Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -208,16 +212,24 @@ class Pass {
         return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = buffer.address() + buffer.size() / 2};
     }
 
-    // Of o. Attention writes rows; in steps of many rows a product by warpgroups saves more than it costs to arrange them.
-    Input attention_input(const Matrix& o) {
+    // The order of blocks in which o would take what attention writes, where it would.
+    std::optional<uint32_t> attention_order(const Matrix& o) const {
+        if (defers_norms_ || shape_.lora != gpu::LoraLevel::kNone) return std::nullopt;
+        const gpu::MatmulPlan plan = product_plan(o, true);
+        return plan.x_in_blocks ? std::optional(plan.x_order) : std::nullopt;
+    }
+
+    // Of o. Where attention has not written blocks it has written rows; in steps of many rows a product by warpgroups saves more than it costs to arrange them.
+    Input attention_input(const Matrix& o, bool is_in_blocks) {
         constexpr uint32_t kArrangedRowsMin = 128;
+        if (is_in_blocks) return {.plan = product_plan(o, true), .blocks = attention_ + scratch_.attention.size() / 2};
         const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows();
         const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
         if (!may_be_in_blocks) return in_rows;
         const gpu::MatmulPlan plan = product_plan(o, true);
         if (plan.variant != gpu::MatmulVariant::kWarpgroup) return in_rows;
         const DeviceAddress blocks = attention_ + scratch_.attention.size() / 2;
-        kernels_.arrange_blocks(recorder_, {.n_rows = counted_rows(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_);
+        kernels_.arrange_blocks(recorder_, {.n_rows = counted_rows(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.x_order);
         recorder_.barrier();
         return {.plan = plan, .rows = attention_, .blocks = blocks};
     }
@@ -287,14 +299,14 @@ class Pass {
         recorder_.barrier();
     }
 
-    void norm_first(DeviceAddress blocks) {
+    void norm_first(const Input& to) {
         const NextNorm first = input_norm(0, {});
         kernels_.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
                            .x = scratch_.x.address(),
                            .gamma = first.gamma,
                            .y = scratch_.xn.address(),
-                           .y_blocks = blocks,
+                           .y_blocks = to.blocks,
                            .logit_rows = 0,
                            .step = step_,
                            .slot_norms = first.slot_norms,
@@ -303,7 +315,7 @@ class Pass {
                            .x_stride = hidden_stride(),
                            .y_stride = hidden_stride(),
                            .eps = config_.rms_norm_eps},
-                          act_type(first.weight_type), shape_.row_bucket);
+                          act_type(first.weight_type), shape_.row_bucket, to.plan.x_order);
         recorder_.barrier();
     }
 
@@ -401,11 +413,11 @@ class Pass {
         if (shape_.lora != gpu::LoraLevel::kNone) {
             shrink(layer, kGateUp, x.rows, w.gate_up, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu);
+            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
         } else if (x.norm_tiles > 0) {
             kernels_.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
         } else {
-            kernels_.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu);
+            kernels_.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu, act.plan.x_order);
         }
         recorder_.barrier();
     }
@@ -477,7 +489,7 @@ class Pass {
                            .x_stride = hidden_stride(),
                            .xn_stride = hidden_stride(),
                            .eps = config_.rms_norm_eps},
-                          consumer(product), act_type(norm.weight_type));
+                          consumer(product), act_type(norm.weight_type), norm.to.plan.x_order);
         recorder_.barrier();
     }
 
@@ -496,7 +508,7 @@ class Pass {
                             .y_stride = w.gate_up.n_padded,
                             .split_stride = split_stride(w.gate_up, product.plan),
                             .act_stride = ffn_stride()},
-                           consumer(product), gpu::Activation::kSilu, act_type(w.down.type));
+                           consumer(product), gpu::Activation::kSilu, act_type(w.down.type), act.plan.x_order);
         recorder_.barrier();
     }
 

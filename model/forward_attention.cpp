@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "proto/base/check.h"
+
 namespace lorad::model {
 
 AttentionPass::AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
@@ -32,9 +34,10 @@ void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint
                       qkv_shape(config_, product));
 }
 
-void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
+void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
+    CHECK(!y_order || writes_blocks());
     if (shape_.lone_rows) {
-        attend_from_sums(layer, product, split_stride);
+        attend_from_sums(layer, product, split_stride, y_order);
     } else {
         keep(layer, product, split_stride);
         recorder_.barrier();
@@ -42,7 +45,7 @@ void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, ui
     }
 }
 
-void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
+void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
     const LayerWeights& w = context_.weights.layers[layer];
     kernels_.attention_from_qkv(recorder_,
                                 {.step = step_,
@@ -53,7 +56,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
                                  .q_gamma = w.q_norm.address(),
                                  .k_gamma = w.k_norm.address(),
                                  .kv = context_.kv_cache.layers[layer].address(),
-                                 .y = scratch_.attention.address(),
+                                 .y = scratch_.attention.address() + (y_order ? scratch_.attention.size() / 2 : 0),
                                  .partials = scratch_.attention_partials.address(),
                                  .sums_stride = w.qkv.n_padded,
                                  .split_stride = split_stride,
@@ -63,7 +66,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
                                  .softcap = 0.0f,
                                  .eps = config_.rms_norm_eps,
                                  .pad = 0},
-                                qkv_shape(config_, product), attention_shape(config_, shape_), kernels_.act_type(w.o.type));
+                                qkv_shape(config_, product), attention_shape(config_, shape_), kernels_.act_type(w.o.type), y_order);
     recorder_.barrier();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "gpu/command.h"
 #include "gpu/kernels/kernels.h"
@@ -19,13 +20,15 @@ class AttentionPass {
   public:
     AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier.
-    void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks in this order, in the second half of
+    // scratch.attention; where writes_blocks().
+    void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
+    bool writes_blocks() const { return shape_.lone_rows && shape_.attention_splits == 1; }
     // Keys and values alone: what nobody reads more of. No barrier.
     void keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
 
   private:
-    void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const;
     void attend_from_queries(uint32_t layer) const;
 
     gpu::Recorder& recorder_;

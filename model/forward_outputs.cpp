@@ -48,7 +48,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                        .x_stride = gpu::padded(config.hidden_size),
                        .y_stride = head.k_stride,
                        .eps = config.rms_norm_eps},
-                      kernels_.act_type(head.type), shape_.output_bucket);
+                      kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
     recorder_.barrier();
     kernels_.matmul(recorder_, matmul_params(head, context_.address_of(head, shape_.weight_set), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows), plan);
     recorder_.barrier();

@@ -143,12 +143,13 @@ bool KernelSet::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shap
 }
 
 void KernelSet::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
-                                   ScalarType act_type) {
+                                   ScalarType act_type, std::optional<uint32_t> y_order) {
     CHECK(attends_from_qkv(qkv, shape) && qkv.base.whole_rows == 0 && (params.q_gamma != 0) == (params.k_gamma != 0));
     const bool split = shape.n_splits > 1;
+    CHECK(!y_order || (!split && act_type != ScalarType::kF32));
     const Kernel* k = kernel("attention_from_qkv",
                              {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
-                              shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim},
+                              shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
                              kMatrixSubgroup);
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});

@@ -15,7 +15,7 @@ struct AttentionFromQkvParams {
     uint64_t q_gamma;   // or 0
     uint64_t k_gamma;   // or 0
     uint64_t kv;        // read, and written at the rows' kv_slots
-    uint64_t y;
+    uint64_t y;         // in rows, or in blocks
     uint64_t partials;
     uint32_t sums_stride;
     uint32_t split_stride;  // of the sums

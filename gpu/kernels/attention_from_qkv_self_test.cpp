@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -43,7 +44,7 @@ struct FromQkvTest {
         TRY(make(device, test.q, uint64_t{kRows} * n_heads * head_dim * 4, MemoryKind::kDeviceLocal));
         TRY(make(device, test.kv, test.kv_halves * 2, MemoryKind::kHostReadback));
         TRY(make(device, test.partials, KernelSet::attention_partial_bytes(test.attention_shape(kSplits)), MemoryKind::kHostReadback));
-        TRY(make(device, test.y, uint64_t{kRows} * n_heads * head_dim * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.y, uint64_t{round_up(kRows, kBlockRows)} * n_heads * head_dim * 4, MemoryKind::kHostReadback));
         StepHeader header{};
         header.n_rows = kRows;
         std::memcpy(test.step.mapped().data(), &header, sizeof(header));
@@ -75,7 +76,8 @@ struct FromQkvTest {
     }
     AttentionShape attention_shape(uint32_t n_splits) const { return {kRows, n_heads, kKvHeads, head_dim, n_splits}; }
 
-    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart) {
+    // y_order: of results in f16, in blocks; not of both kernels apart.
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, bool normed, uint32_t n_splits, bool apart, std::optional<uint32_t> y_order = std::nullopt) {
         for (Buffer* buffer : {&y, &partials}) std::memset(buffer->mapped().data(), 0xff, buffer->size());
         std::mt19937 random(24);
         fill_random(kv.mapped(), ScalarType::kF16, random);
@@ -125,12 +127,19 @@ struct FromQkvTest {
             attention.scale = params.scale;
             kernels.attention(recorder, attention, attention_shape(n_splits), ScalarType::kF32);
         } else {
-            kernels.attention_from_qkv(recorder, params, qkv_shape(normed), attention_shape(n_splits), ScalarType::kF32);
+            kernels.attention_from_qkv(recorder, params, qkv_shape(normed), attention_shape(n_splits), y_order ? ScalarType::kF16 : ScalarType::kF32, y_order);
         }
         TRY(kernels.status());
         TRY(submit_and_wait(device, std::move(recorder)));
-        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        return std::vector<float>(values, values + size_t{kRows} * n_heads * head_dim);
+        const uint32_t stride = n_heads * head_dim;
+        std::vector<float> values(size_t{kRows} * stride);
+        if (!y_order) {
+            std::memcpy(values.data(), y.mapped().data(), values.size() * sizeof(float));
+            return values;
+        }
+        const auto* halves = reinterpret_cast<const uint16_t*>(y.mapped().data());
+        for (uint32_t i = 0; i < values.size(); i++) values[i] = decode16(halves[block_offset(i / stride, i % stride, stride, *y_order) / 2], ScalarType::kF16);
+        return values;
     }
 
     // After run().
@@ -157,6 +166,8 @@ Status KernelSet::test_attention_from_qkv() {
                 const std::vector<float> want_cache = test.cache();
                 deviation.add(test.run(device_, *this, normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
+                if (n_splits > 1) continue;
+                for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) deviation.add(test.run(device_, *this, normed, n_splits, false, y_order), want);
             }
         }
         if (deviation.error <= kFromQkvTolerance) continue;

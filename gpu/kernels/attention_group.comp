@@ -14,6 +14,7 @@
 #include "gpu/kernels/common.glsl"
 #ifdef FROM_QKV
 #extension GL_KHR_shader_subgroup_shuffle : require
+#include "gpu/kernels/activation_blocks.glsl"
 #include "gpu/kernels/attention_from_qkv.params.h"
 #define Params AttentionFromQkvParams
 #else
@@ -39,6 +40,7 @@ const uint kHeads = kHeadMats * 8;  // with those that are zero
 #include "gpu/kernels/attention_stage.glsl"
 #ifdef FROM_QKV
 #include "gpu/kernels/attention_qkv.glsl"
+layout(constant_id = 11) const uint kYInBlocks = 0;  // instead of in rows: 1 + their order (activation_blocks.h)
 #endif
 
 shared uvec4 marks[2][kSubgroups * kHeads * 4];  // maxima and sums by subgroup and head, 16 equal f32 each
@@ -50,6 +52,17 @@ void own_barrier() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_Stora
 float seen(const in uint32_t row, const in uint32_t col, const in float e, const in uint32_t token0, const in uint32_t begin, const in uint32_t end) {
     const uint token = token0 + row;
     return token >= begin && token < end ? e : kUnseen;
+}
+
+// Elements 4 * chunk .. + 3 of row t.
+void store_result(uint t, uint chunk, vec4 value) {
+#ifdef FROM_QKV
+    if (kYInBlocks != 0) {
+        store4_in_blocks(p.y, t, chunk, p.y_stride, value, kActType, kYInBlocks - 1);
+        return;
+    }
+#endif
+    store4(p.y + uint64_t(t) * p.y_stride * bytes_of(kActType), chunk, value, kActType);
 }
 
 void main() {
@@ -182,7 +195,6 @@ void main() {
     barrier();
     if (!is_row) return;
     const uint kLanes = kHeadDim / 4;
-    const uint64_t y = p.y + uint64_t(t) * p.y_stride * bytes_of(kActType);
     for (uint i = gl_LocalInvocationIndex; i < kGroup * kLanes; i += kThreads) {
         const uint g = i / kLanes, lane = i % kLanes;
         float row_top = kLeast, row_sum = 0.0;
@@ -195,7 +207,7 @@ void main() {
         }
         const uint head = first_head + g;
         if (kSplit == 0) {
-            store4(y, head * kLanes + lane, result / row_sum, kActType);
+            store_result(t, head * kLanes + lane, result / row_sum);
         } else {
             const uint64_t at = p.partials + ((uint64_t(t) * (kKvHeads * kGroup) + head) * gl_NumWorkGroups.z + gl_WorkGroupID.z) * ((kHeadDim + 4) * 4);
             Vec4Ref(at + 16 + lane * 16).v = result;
@@ -203,6 +215,6 @@ void main() {
         }
     }
     if (kSplit == 0 && kv_head == 0) {
-        for (uint i = kKvHeads * kGroup * kLanes + gl_LocalInvocationIndex; i < p.y_stride / 4; i += kThreads) store4(y, i, vec4(0.0), kActType);
+        for (uint i = kKvHeads * kGroup * kLanes + gl_LocalInvocationIndex; i < p.y_stride / 4; i += kThreads) store_result(t, i, vec4(0.0));
     }
 }

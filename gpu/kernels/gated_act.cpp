@@ -20,7 +20,7 @@ bool KernelSet::gates_by_matrix(const GatedActParams& params, const ConsumerShap
 }
 
 void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape,
-                          Activation activation, ScalarType act_type) {
+                          Activation activation, ScalarType act_type, uint32_t block_order) {
     const uint64_t row_bytes = uint64_t{params.ffn} * (8 * shape.n_splits + bytes_of(act_type));
     CHECK(params.act_blocks == 0 || act_type != ScalarType::kF32);
     if (gates_by_matrix(params, shape, act_type)) {
@@ -47,7 +47,7 @@ void KernelSet::gated_act(Recorder& recorder, const GatedActParams& params, cons
     }
     const Kernel* k = kernel("gated_act", {size, static_cast<uint32_t>(act_type), static_cast<uint32_t>(activation),
                                            shape.n_splits, static_cast<uint32_t>(shape.lora), params.bias != 0, params.ffn % 4 == 0,
-                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each, params.act != 0, params.act_blocks != 0 ? 1 + block_order() : 0});
+                                           params.ffn % 16 == 0, side_by_side, shape.whole_rows, rows_each, params.act != 0, params.act_blocks != 0 ? 1 + block_order : 0});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, column_groups, ceil_div(shape.rows, side_by_side * rows_each), 1,
                       {"gated_act", shape.rows * row_bytes, 0});

@@ -58,16 +58,12 @@ struct TestProduct {
         return test;
     }
 
-    void arrange_blocks(uint32_t order) {
-        order_ = order;
-        to_blocks(x.mapped(), x_blocks.mapped(), kK, order);
-    }
-
     // The sum over splits, rows kRows.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
         const uint32_t split_stride = kBufferRows * kN;
         MatmulParams params = params_of(kN, plan);
         params.split_stride = split_stride;
+        if (plan.x_in_blocks) to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
@@ -90,27 +86,26 @@ struct TestProduct {
         return act;
     }
 
-    // That, rows kRows, computed by the product itself; in blocks as x is.
-    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+    // That, rows kRows, computed by the product itself; in blocks if x is, in this order.
+    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan, uint32_t y_order = kBlocksByColumns) {
         MatmulParams params = params_of(kHalf, plan);
         if (plan.x_in_blocks) {
             params.y = 0;
             params.y_blocks = y_blocks.address();
+            to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
         }
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params, plan, Activation::kSilu); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); }));
         std::vector<float> act(size_t{kRows} * kHalf);
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
         for (uint32_t i = 0; i < act.size(); i++) {
             uint16_t bits = 0;
-            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, order_) : uint64_t{i} * 2), 2);
+            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2), 2);
             act[i] = decode16(bits, plan.act_type);
         }
         return act;
     }
 
   private:
-    uint32_t order_ = kBlocksByColumns;
-
     // n: columns of the result.
     MatmulParams params_of(uint32_t n, const MatmulPlan& plan) const {
         MatmulParams params{};
@@ -294,9 +289,21 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
             plain.add(test.run(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
-        Deviation gated;
-        gated.add(test.run_gated(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
-        if (!(gated.error <= kGatedTolerance)) return gated;
+        for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) {
+            Deviation gated;
+            gated.add(test.run_gated(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), y_order), TestProduct::gated(want));
+            if (!(gated.error <= kGatedTolerance)) return gated;
+        }
+    }
+    return std::nullopt;
+}
+
+// Of workgroups with one, two and three groups, the last one with warps that have no rows, with k whole and cut, where it is not allowed.
+std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    for (const auto& [column_blocks, n_splits] : {std::pair(3u, 1u), std::pair(7u, 2u), std::pair(9u, 4u)}) {
+        Deviation deviation;
+        deviation.add(test.run(device, kernels, KernelSet::plan_of_direct(column_blocks, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
+        if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
     return std::nullopt;
 }
@@ -350,6 +357,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
         const auto is_left_out = [&](const char* kind) { return std::ranges::find(left_out, lorad::format("matmul_warpgroup{}_{}", kind, suffix)) != left_out.end(); };
         const bool wanted = path == KernelPath::kAuto || path == KernelPath::kWarpgroup;
         ladder.warpgroup[static_cast<uint32_t>(type)] = wanted && capabilities.warpgroup_matrices && !is_left_out("") && !is_left_out("_gated");
+        ladder.direct[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_direct");
     };
     offer_warpgroup(ScalarType::kF16, "f16");
     offer_warpgroup(ScalarType::kBf16, "bf16");
@@ -444,12 +452,16 @@ Status KernelSet::climb_ladder() {
             tell_left_out("matmul_coopmat_gated", device_, deviation);
         }
         if (tested.empty()) ladder_.gated[type_idx] = false;
-        test.arrange_blocks(block_order());
         if (ladder_.has_warpgroup(type)) {
             if (const auto deviation = deviation_of_warpgroup(device_, *this, test, type, want)) {
                 ladder_.warpgroup[type_idx] = false;
                 tell_left_out("matmul_warpgroup", device_, *deviation);
-                test.arrange_blocks(block_order());
+            }
+        }
+        if (ladder_.has_direct(type)) {
+            if (const auto deviation = deviation_of_direct(device_, *this, test, type, want)) {
+                ladder_.direct[type_idx] = false;
+                tell_left_out("matmul_warpgroup_direct", device_, *deviation);
             }
         }
         if (ladder_.has_blocks(type)) {

@@ -100,7 +100,6 @@ struct KernelSetOptions {
     uint32_t attention_tile_rows = 0;  // of TileAttention::kRegisters: 64 or 128; 0: what is best for the step
     uint32_t attention_heads = 0;  // query heads of a workgroup of attention, a divisor of the group, and none on matrices; 0: what is best for the step
     uint32_t expand_rows = 8;      // rows of gated_act side by side in a workgroup where rows are many: 1, 2, 4, 8 or 16
-    bool blocks_by_rows = false;  // activations in blocks in that order (activation_blocks.h), also where no kernel wants it
     std::vector<std::string> refused = {};  // for tests: modules that are not made any more behind the tests at the start, as if the driver refused them
     // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
     std::vector<uint32_t> head_dims = {64, 128};
@@ -175,11 +174,10 @@ class KernelSet {
     // The type in which rms_norm, attention, add_norm and gated_act write what a matmul with these weights reads.
     ScalarType act_type(ScalarType weight_type) const;
     // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks,
-    // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be.
+    // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be, and in which order: who writes it is told as block_order.
     // adds_adapters: only plans for which adds_adapters() holds, where there are any.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false,
                            bool adds_adapters = false) const;
-    uint32_t block_order() const;  // of activations in blocks
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
@@ -193,7 +191,7 @@ class KernelSet {
     void embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows);
 
     // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
-    void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows);
+    void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order = kBlocksByColumns);
 
     // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
     // params.k_per_split is filled in from the plan.
@@ -210,8 +208,10 @@ class KernelSet {
     std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
                                          bool may_be_in_blocks = false, bool adds_adapters = false) const;
     // One whose x may be in blocks may also have a plan by warpgroups, which writes y_blocks alone and knows no other activation than SiLU.
-    void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation);
-    void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation);
+    // y_order: of y_blocks.
+    void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation, uint32_t y_order = kBlocksByColumns);
+    void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation,
+                                    uint32_t y_order = kBlocksByColumns);
     bool adds_adapters_gated(const MatmulPlan& plan) const;
 
     // stream[t] += bias + x[t] . w^T, and xn as deferred_norm.h has it for the norm that follows, in one dispatch instead of a product and add_norm: for 2 to
@@ -248,8 +248,9 @@ class KernelSet {
 
     // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
     // together do. Only where attends_from_qkv().
+    // y_order: y in blocks instead (activation_blocks.h), without splits.
     void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
-                            ScalarType act_type);
+                            ScalarType act_type, std::optional<uint32_t> y_order = std::nullopt);
     bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
 
     // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits, which
@@ -267,11 +268,11 @@ class KernelSet {
     void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type);
 
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
-    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type);
+    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
 
     // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
-                   ScalarType act_type);
+                   ScalarType act_type, uint32_t block_order = kBlocksByColumns);
     // Whether that is done on matrices, which adds what adapters add in another order.
     bool gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const;
 
@@ -287,8 +288,8 @@ class KernelSet {
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
 
-    // blocks = rows, for a product whose input was written in rows. Moves the rows in and out.
-    void arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows);
+    // blocks = rows, for a product whose input was written in rows; not kBlocksOfARow. Moves the rows in and out.
+    void arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows, uint32_t block_order);
 
     // to = from, a multiple of 16 bytes; either may lie in host memory.
     void copy_words(Recorder& recorder, DeviceAddress from, DeviceAddress to, uint64_t n_bytes);
@@ -331,6 +332,8 @@ class KernelSet {
 
     // With this of kWarpgroupTiles; for tests.
     static MatmulPlan plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type);
+    // With so many blocks of 16 rows of w for each workgroup; for tests.
+    static MatmulPlan plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type);
 
     // Bytes of scratch that the kernels above need.
     static uint64_t attention_partial_bytes(const AttentionShape& shape);
@@ -361,15 +364,17 @@ class KernelSet {
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
+    std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
-    void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated);
+    void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
-                                 uint32_t norm_tiles);
+                                 uint32_t norm_tiles, uint32_t y_order);
     template <typename Params>
     void record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
-                        uint32_t columns, Activation activation, uint32_t norm_tiles = 0);
+                        uint32_t columns, Activation activation, uint32_t norm_tiles = 0, uint32_t y_order = kBlocksByColumns);
 
     Device& device_;
     KernelSetOptions options_;

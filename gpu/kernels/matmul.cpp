@@ -40,6 +40,7 @@ ScalarType KernelSet::act_type(ScalarType weight_type) const {
 MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
                                   bool may_be_in_blocks, bool adds_adapters) const {
     if (may_be_in_blocks && !adds_adapters) {
+        if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits)) return *plan;
         if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
     }
     if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
@@ -100,6 +101,7 @@ void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan
         case MatmulVariant::kCoopmat:
         case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
         case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
+        case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan);
         case MatmulVariant::kTiled: {
             info.name = "matmul_tiled";
             const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});

@@ -63,7 +63,7 @@ layout(constant_id = 12) const uint NORM_TILES = 1;
 layout(constant_id = 13) const uint NORM_ROWS = 16;  // 8 or 16
 #endif
 #if defined(BLOCKS) || defined(GATED)
-layout(constant_id = 14) const uint BLOCK_ORDER = 0;  // of x and of y in blocks: activation_blocks.h
+layout(constant_id = 14) const uint Y_ORDER = 0;  // of y in blocks (activation_blocks.h); x has kBlocksByColumns
 #endif
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Count { uint value; };
@@ -173,7 +173,7 @@ void fetch_blocks(const uint first, const uint end) {
 // 16 rows of x and 16 of the step's k.
 coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> matrix_of_blocks(const uint j, const uint k) {
     coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
-    const uvec4 words = BLOCK_ORDER == kBlocksByRows ? x_held[k * kMatsRows + j].xzyw : x_held[k * kMatsRows + j];
+    const uvec4 words = x_held[k * kMatsRows + j];
     [[unroll]] for (uint i = 0; i < 4; ++i) {
         const PAIR pair = pair_of(words[i]);
         b[2 * i] = pair.x;
@@ -242,7 +242,7 @@ void store_gated(uint row0, uint n0, uint sub_n, uint sub_row) {
         }
         const uvec4 words = pack8(e, kTypeOfElement);
         if (params.y != 0) Uvec4Ref(params.y + 2 * (uint64_t(row0 + row) * params.y_stride + n0 + word * 8)).v = words;
-        if (params.y_blocks != 0) store8_in_blocks(params.y_blocks, row0 + row, n0 / 8 + word, params.y_stride, words, BLOCK_ORDER);
+        if (params.y_blocks != 0) store8_in_blocks(params.y_blocks, row0 + row, n0 / 8 + word, params.y_stride, words, Y_ORDER);
     }
 }
 #endif
@@ -322,7 +322,7 @@ void main() {
     const uint sub_n = gl_SubgroupID % SUB_N * (kMatsN / kSubParts * 16);
     const uint sub_row = gl_SubgroupID / SUB_N * (kMatsRows * 16);
 #ifdef BLOCKS
-    blocks_at = params.x + block_offset(row0 + sub_row, begin, STRIDE, BLOCK_ORDER) + gl_SubgroupInvocationID * 16;
+    blocks_at = params.x + block_offset(row0 + sub_row, begin, STRIDE, kBlocksByColumns) + gl_SubgroupInvocationID * 16;
 #endif
 #ifdef DEFERRED
     ask_for_squares();

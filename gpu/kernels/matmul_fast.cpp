@@ -84,6 +84,7 @@ const char* variant_name(const MatmulPlan& plan) {
         case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);
         case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
         case MatmulVariant::kWarpgroup: return bf16 ? "matmul_warpgroup_bf16" : "matmul_warpgroup_f16";
+        case MatmulVariant::kWarpgroupDirect: return bf16 ? "matmul_warpgroup_direct_bf16" : "matmul_warpgroup_direct_f16";
     }
     return "matmul";
 }
@@ -221,7 +222,9 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
             add(kWarpgroupTiles[tile].k);
         }
         plan.x_in_blocks = false;
+        plan.x_order = kBlocksByColumns;
     }
+    if (const auto direct = plan_direct(n, k, type, rows, max_splits)) all.push_back(*direct);
     if (rows >= 512 && ladder_.has2(type)) {
         plan.variant = MatmulVariant::kCoopmat2;
         plan.n_splits = 1;
@@ -258,11 +261,11 @@ void KernelSet::matmul_fast(Recorder& recorder, const MatmulParams& params, cons
 }
 
 const Kernel* KernelSet::coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
-                                        uint32_t norm_tiles) {
+                                        uint32_t norm_tiles, uint32_t y_order) {
     const uint32_t subgroup = device_.capabilities().subgroup_size;
     const CoopmatTile& tile = kCoopmatTiles[plan.tile];
     return kernel(name, {tile.subgroups * subgroup, tile.columns, tile.rows, tile.k, tile.subgroups_n, stride, subgroup, tile.late ? 1u : 0u,
-                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units, norm_tiles, norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0, block_order()},
+                         static_cast<uint32_t>(activation), plan.whole_rows / tile.rows, in_turns ? 1u : 0u, units, norm_tiles, norm_tiles > 0 ? deferred_norm_rows(plan.rows) : 0, y_order},
                   subgroup);
 }
 
@@ -276,21 +279,21 @@ void KernelSet::matmul_with_adapters(Recorder& recorder, MatmulLoraParams params
     record_coopmat(recorder, coopmat_name(plan, false, true), params, params.product, plan, plan.column_tile, Activation::kSilu);
 }
 
-void KernelSet::matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation) {
+void KernelSet::matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation, uint32_t y_order) {
     params.k_per_split = plan.k_per_split;
     if (plan.variant == MatmulVariant::kWarpgroup) {
         CHECK(activation == Activation::kSilu);
-        return matmul_warpgroup(recorder, params, plan, true);
+        return matmul_warpgroup(recorder, params, plan, true, y_order);
     }
-    record_coopmat(recorder, coopmat_name(plan, true, false), params, params, plan, plan.column_tile / 2, activation);
+    record_coopmat(recorder, coopmat_name(plan, true, false), params, params, plan, plan.column_tile / 2, activation, 0, y_order);
 }
 
 bool KernelSet::adds_adapters_gated(const MatmulPlan& plan) const { return ladder_.has_gated_adapters(plan.weight_type); }
 
-void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation) {
+void KernelSet::matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation, uint32_t y_order) {
     CHECK(adds_adapters_gated(plan));
     params.product.k_per_split = plan.k_per_split;
-    record_coopmat(recorder, coopmat_name(plan, true, true), params, params.product, plan, plan.column_tile / 2, activation);
+    record_coopmat(recorder, coopmat_name(plan, true, true), params, params.product, plan, plan.column_tile / 2, activation, 0, y_order);
 }
 
 bool KernelSet::may_follow_residual(const MatmulPlan& plan) const {
@@ -313,7 +316,7 @@ void KernelSet::matmul_gated_deferred(Recorder& recorder, MatmulDeferredParams p
 
 template <typename Params>
 void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Params& params, const MatmulParams& product, const MatmulPlan& plan,
-                               uint32_t columns, Activation activation, uint32_t norm_tiles) {
+                               uint32_t columns, Activation activation, uint32_t norm_tiles, uint32_t y_order) {
     CHECK(!plan.x_in_blocks || plan.tile == kBlocksTile);
     MatmulParams whole = product;
     whole.n *= plan.column_tile / columns;
@@ -324,7 +327,7 @@ void KernelSet::record_coopmat(Recorder& recorder, const char* name, const Param
     // The late tiles' loads have no room for another tile's.
     const bool in_turns = come_and_go && row_tiles * plan.n_splits == 1 && !kCoopmatTiles[plan.tile].late;
     const bool by_unit = row_tiles == 1 && (in_turns || !come_and_go);
-    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation, in_turns, by_unit ? device_.capabilities().n_compute_units_hint : 0, norm_tiles);
+    const Kernel* k = coopmat_kernel(name, plan, product.w_stride, activation, in_turns, by_unit ? device_.capabilities().n_compute_units_hint : 0, norm_tiles, y_order);
     if (k == nullptr) return;
     if (whole_tiles == 0) recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : column_tiles, info);
     else recorder.dispatch(*k, params, std::max(whole_tiles, row_tiles - whole_tiles), column_tiles, plan.n_splits + 1, info);

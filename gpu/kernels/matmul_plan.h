@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "gpu/kernels/activation_blocks.h"
+
 namespace lorad::gpu {
 
 enum class ScalarType : uint32_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
@@ -22,6 +24,7 @@ enum class MatmulVariant : uint32_t {
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
     kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for many rows (warpgroup_text.h)
+    kWarpgroupDirect,  // the same with w straight in registers, for up to 64 rows and one workgroup for each multiprocessor (warpgroup_direct_text.h)
 };
 
 struct MatmulPlan {
@@ -33,7 +36,8 @@ struct MatmulPlan {
     uint32_t rows = 0;         // capacity
     uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
     uint32_t tile = 0;         // which of the variant's own tiles
-    bool x_in_blocks = false;  // activation_blocks.h; of kCoopmat and kWarpgroup
+    bool x_in_blocks = false;  // of kCoopmat and both by warpgroups
+    uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
 

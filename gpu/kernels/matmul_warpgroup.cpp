@@ -1,9 +1,10 @@
-// Plans and recordings of products by warpgroups (warpgroup_text.h).
+// Plans and recordings of products by warpgroups (warpgroup_text.h, warpgroup_direct_text.h).
 #include <string_view>
 
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/warpgroup_direct_text.h"
 #include "gpu/kernels/warpgroup_text.h"
 #include "gpu/kernels/warpgroup_tiles.h"
 
@@ -13,9 +14,11 @@ namespace {
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
 constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = 64, kManyRowsMin = 128;
 
-}  // namespace
+// Of w straight in registers.
+constexpr uint32_t kDirectRowsMin = 33;         // KHR matrices are as fast with fewer
+constexpr uint64_t kDirectBytesMin = 16 << 20;  // of the matrix; smaller ones were not measured
 
-uint32_t KernelSet::block_order() const { return ladder_.has_warpgroup() || options_.blocks_by_rows ? kBlocksByRows : kBlocksByColumns; }
+}  // namespace
 
 bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
     const bool pays = (rows >= kFewRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
@@ -32,6 +35,7 @@ MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n
     plan.n_splits = n_splits;
     plan.k_per_split = k_per_split;
     plan.x_in_blocks = true;
+    plan.x_order = kBlocksByRows;
     plan.weight_type = plan.act_type = type;
     return plan;
 }
@@ -44,7 +48,7 @@ std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, Scal
     return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
 }
 
-void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated) {
+void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated, uint32_t y_order) {
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     CHECK(!gated || (plan.n_splits == 1 && params.y == 0 && params.y_blocks != 0));
     params.pad = 0;
@@ -59,22 +63,61 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const 
     const uint32_t units = device_.capabilities().n_compute_units_hint, at_once = tile.at_once * units;
     const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, by_unit ? units : 0, in_turns ? 1u : 0u});
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
+}
+
+MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
+    MatmulPlan plan;
+    plan.variant = MatmulVariant::kWarpgroupDirect;
+    plan.rows = rows;
+    plan.row_tile = round_up(rows, kBlockRows);
+    plan.column_tile = column_blocks * kDirectColumnBlock;
+    plan.n_splits = n_splits;
+    plan.k_per_split = k_per_split;
+    plan.x_in_blocks = true;
+    plan.x_order = kBlocksOfARow;
+    plan.weight_type = plan.act_type = type;
+    return plan;
+}
+
+std::optional<MatmulPlan> KernelSet::plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
+    const bool pays = rows >= kDirectRowsMin && rows <= kDirectRowsMax && uint64_t{padded(n)} * padded(k) * 2 >= kDirectBytesMin;
+    if (!pays || !ladder_.has_direct(type) || options_.batch_invariant) return std::nullopt;
+    const DirectChoice choice = choose_direct(
+        {.n = padded(n), .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities())});
+    if (choice.k_per_split == 0) return std::nullopt;
+    return plan_of_direct(choice.column_blocks, rows, choice.n_splits, choice.k_per_split, type);
+}
+
+void KernelSet::matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan) {
+    params.pad = 0;
+    const char* name = variant_name(plan);
+    const DirectProgram program{.column_blocks = plan.column_tile / kDirectColumnBlock, .row_blocks = plan.row_tile / kBlockRows};
+    const Kernel* k = kernel(name, {program.threads(), program.column_blocks, params.w_stride, program.row_blocks});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, 1, plan.n_splits, ceil_div(params.y_stride, plan.column_tile), product_info(name, params, plan));
 }
 
 bool is_from_text(std::string_view module) { return module.starts_with("matmul_warpgroup"); }
 
 std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
-    CHECK(is_from_text(module) && constants.size() == 7);
+    CHECK(is_from_text(module));
+    const ScalarType type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16;
+    if (module.starts_with("matmul_warpgroup_direct")) {
+        CHECK(constants.size() == 4);
+        return warpgroup_direct_text({.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
+    }
+    CHECK(constants.size() == 8);
     return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
-                           .type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16,
+                           .type = type,
                            .stride = constants[2],
                            .row_blocks = constants[3],
                            .gated_rows = constants[4],
-                           .units = constants[5],
-                           .in_turns = constants[6] != 0});
+                           .y_order = constants[5],
+                           .units = constants[6],
+                           .in_turns = constants[7] != 0});
 }
 
 }  // namespace lorad::gpu

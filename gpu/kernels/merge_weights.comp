@@ -1,7 +1,7 @@
 // merge_weights: to[n] = round(c W[n] + sum_i factor_i gain_i[n] scale_i (B_i A_i)[n]),  c = 1 + sum_i factor_i (gain_i[n] - 1)
 //   W, to  [n_rows][stride]  WEIGHT_TYPE; f32 inside, one rounding to the nearest; W is only read
 //   A_i    [rank][stride], B_i [n_changed][rank rounded up to 8]  each adapter's own type
-// grid (ceil(n_rows / kBlockRows), ceil(stride / 8 / workgroup)): workgroups that run together share columns of A.
+// grid (ceil(n_rows / kDeltaRows), ceil(stride / 8 / workgroup)): workgroups that run together share columns of A.
 // Moves W once in and once out: 26 GB for 6.5 billion 16-bit weights, 5.7 ms at 4.6 TB/s. At rank 16 the products are 104 G fma,
 // 3.6 ms at 29 T fma/s, and run beside the loads.
 #version 460
@@ -16,7 +16,7 @@ layout(push_constant, scalar) uniform Push { MergeWeightsParams p; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer PartRef { MergePart v; };
 PartRef part_at(uint i) { return PartRef(p.parts + uint64_t(i) * 48); }
 
-shared float weight_factor[kBlockRows];
+shared float weight_factor[kDeltaRows];
 
 // To the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
 uint f16_bits(float value) {
@@ -46,30 +46,30 @@ void store8(uint64_t row, uint chunk, Eight value) {
 }
 
 void main() {
-    uint row0 = gl_WorkGroupID.x * kBlockRows;
+    uint row0 = gl_WorkGroupID.x * kDeltaRows;
     uint chunk = gl_WorkGroupID.y * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
     bool has_column = chunk < p.stride / 8;
     uint64_t row_bytes = uint64_t(p.stride * bytes_of(kWeightType));
 
     // As they lie in memory, on their way while B A is computed; f32 takes two of them.
-    uvec4 w[kBlockRows];
-    uvec4 w_hi[kBlockRows];
+    uvec4 w[kDeltaRows];
+    uvec4 w_hi[kDeltaRows];
     if (has_column) {
-        [[unroll]] for (uint j = 0; j < kBlockRows; j++) {
+        [[unroll]] for (uint j = 0; j < kDeltaRows; j++) {
             uint64_t at = p.from + min(row0 + j, p.n_rows - 1) * row_bytes + uint64_t(chunk) * (kWeightType == 0 ? 32 : 16);
             w[j] = Uvec4Ref(at).v;
             if (kWeightType == 0) w_hi[j] = Uvec4Ref(at + 16).v;
         }
     }
-    uint own = gl_LocalInvocationIndex;  // threads below kBlockRows keep the factors of one row each
-    bool keeps = own < kBlockRows && row0 + own < p.n_changed;
+    uint own = gl_LocalInvocationIndex;  // threads below kDeltaRows keep the factors of one row each
+    bool keeps = own < kDeltaRows && row0 + own < p.n_changed;
     float c = 1.0;
-    Eight acc[kBlockRows];
-    [[unroll]] for (uint j = 0; j < kBlockRows; j++) acc[j] = Eight(vec4(0.0), vec4(0.0));
+    Eight acc[kDeltaRows];
+    [[unroll]] for (uint j = 0; j < kDeltaRows; j++) acc[j] = Eight(vec4(0.0), vec4(0.0));
     for (uint i = 0; i < p.n_parts; i++) {
         MergePart part = part_at(i).v;
         barrier();  // the factors before have been used
-        if (own < kBlockRows) {
+        if (own < kDeltaRows) {
             float gain = keeps && part.gain != 0 ? FloatRef(part.gain + (row0 + own) * 4).v : 1.0;
             c = fma(part.factor, gain - 1.0, c);
             row_factor[own] = part.factor * gain * part.scale;
@@ -77,10 +77,10 @@ void main() {
         barrier();
         add_product(acc, part.a, part.b, part.rank, part.type, row0, p.n_changed, p.stride, chunk, has_column);
     }
-    if (own < kBlockRows) weight_factor[own] = c;
+    if (own < kDeltaRows) weight_factor[own] = c;
     barrier();
     if (!has_column) return;
-    [[unroll]] for (uint j = 0; j < kBlockRows; j++) {
+    [[unroll]] for (uint j = 0; j < kDeltaRows; j++) {
         if (row0 + j >= p.n_rows) break;
         vec4 factor = vec4(weight_factor[j]);
         Eight old = kWeightType == 0 ? Eight(uintBitsToFloat(w[j]), uintBitsToFloat(w_hi[j])) : unpack8(w[j], kWeightType);

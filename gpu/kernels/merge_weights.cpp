@@ -4,7 +4,7 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kBlockRows = 8;  // as in weight_delta.glsl
+constexpr uint32_t kDeltaRows = 8;  // as in weight_delta.glsl
 
 }  // namespace
 
@@ -16,7 +16,7 @@ void KernelSet::merge_weights(Recorder& recorder, const MergeWeightsParams& para
     const Kernel* k = kernel("merge_weights", {size, static_cast<uint32_t>(weight_type)});
     if (k == nullptr) return;
     uint64_t bytes = uint64_t{params.n_rows} * params.stride * bytes_of(weight_type) * 2;
-    recorder.dispatch(*k, params, ceil_div(params.n_rows, kBlockRows), ceil_div(params.stride / 8, size), 1,
+    recorder.dispatch(*k, params, ceil_div(params.n_rows, kDeltaRows), ceil_div(params.stride / 8, size), 1,
                       {"merge_weights", bytes, 0});
 }
 
@@ -33,7 +33,7 @@ void KernelSet::weight_norm(Recorder& recorder, const WeightNormParams& params, 
     uint32_t size = threads(256, 32);
     const Kernel* k = kernel("weight_norm", {size, static_cast<uint32_t>(weight_type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, kBlockRows), 1, 1,
+    recorder.dispatch(*k, params, ceil_div(params.n, kDeltaRows), 1, 1,
                       {"weight_norm", uint64_t{params.n} * params.stride * bytes_of(weight_type), 0});
 }
 

@@ -237,20 +237,45 @@ class Writer {
         }
     }
 
-    // The same elements are what a lane has of a block: 16 bytes for each 16 columns.
+    // Of each 16 columns a thread has four pairs: of row lane / 4 and the row 8 behind in the first eight columns (words 0 and 1), then in the others.
     void store_gated() {
-        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, %y_stride, 4;");
-        line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; mul.wide.u32 %wide, %first, {};", kBlockBytes);
-        line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
+        if (p_.y_order == kBlocksOfARow) point_at_row_blocks();
+        else point_at_blocks();
         const uint32_t half = sums() / 2;
-        for (uint32_t i = 0; i < n_parts() * half; i += 8) {
-            const uint32_t gates = i / half * sums() + i % half;
-            for (uint32_t word = 0; word < 4; word++) {  // row lane / 4, the row 8 behind, of the first 8 columns and of the second
+        for (uint32_t i = 0; i < n_parts() * half / 8; i++) {
+            const uint32_t gates = i * 8 / half * sums() + i * 8 % half;
+            for (uint32_t word = 0; word < 4; word++) {
                 for (uint32_t e = 0; e < 2; e++) gate(e, gates + word * 2 + e, gates + half + word * 2 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
             }
-            line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i / 8 * kBlockBytes);
+            if (p_.y_order == kBlocksByRows) {
+                line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i * kBlockBytes);
+            } else if (p_.y_order == kBlocksByColumns) {
+                line("st.global.v4.b32 [%y+{}], {{%word0, %word2, %word1, %word3}};", i * kBlockBytes);
+            } else {
+                line("st.global.v2.b32 [%{}+{}], {{%word0, %word2}};", i % 2 == 0 ? "y" : "at", i / 2 * 64);
+                line("st.global.v2.b32 [%{}+{}], {{%word1, %word3}};", i % 2 == 0 ? "y8" : "wide", i / 2 * 64);
+            }
         }
+    }
+
+    // %y: this lane's 16 bytes of the first block.
+    void point_at_blocks() {
+        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %row0, 4; add.u32 %first, %first, %warp; shr.u32 %second, %y_stride, 4;");
+        line("mul.lo.u32 %first, %first, %second; shr.u32 %second, %n0, 4; add.u32 %first, %first, %second; mul.wide.u32 %wide, %first, {};", kBlockBytes);
+        line("add.u64 %y, %y, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %y, %y, %wide;");
+    }
+
+    // A pair of eights of columns is half of a lane's 16 bytes, and a tile's first pair may be a block's second one. %y, %at: in the first block of the row, for
+    // pairs of an even and of an odd number; %y8, %wide: of the row 8 behind.
+    void point_at_row_blocks() {
+        line("ld.param.u64 %y, [params+32]; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; add.u32 %first, %first, %row0;");
+        line("mul.wide.u32 %wide, %first, %y_stride; shl.b64 %wide, %wide, 1; add.u64 %y, %y, %wide;");
+        line("shr.u32 %first, %n0, 5; mul.wide.u32 %wide, %first, 64; add.u64 %y, %y, %wide;");
+        line("and.b32 %first, %lane, 3; mul.wide.u32 %wide, %first, 16; add.u64 %y, %y, %wide;");
+        line("shr.u32 %first, %n0, 4; and.b32 %first, %first, 1; setp.eq.u32 %is, %first, 0;");
+        line("selp.u64 %at, 8, 64, %is; add.u64 %at, %at, %y; selp.u64 %wide, 0, 8, %is; add.u64 %y, %y, %wide;");
+        line("mul.wide.u32 %wide, %y_stride, 16; add.u64 %y8, %y, %wide; add.u64 %wide, %at, %wide;");
     }
 
     // silu(gate) * up: gate / (1 + 2^(-gate log2 e)) * up

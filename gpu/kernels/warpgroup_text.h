@@ -22,6 +22,7 @@ struct WarpgroupProgram {
     uint32_t stride = 0;                 // of w and x, elements
     uint32_t row_blocks = 0;             // of x, 16 rows each, if there are fewer than a tile has; warps without rows do others' work again. 0: at least so many
     uint32_t gated_rows = 0;             // > 0: rows of gates in w, behind which the ups are; y_blocks is silu(gate) * up, in blocks
+    uint32_t y_order = kBlocksByColumns;  // of these (activation_blocks.h)
     uint32_t units = 0;                  // multiprocessors, each of which gets neighbouring tiles and splits: own_place() of matmul_coopmat.comp. 0: the grid's order
     bool in_turns = false;               // the grid has fewer workgroups than there are tiles of rows of w: each takes several neighbouring ones, with no splits
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/kernels/warpgroup_direct_text.h"
+
 namespace lorad::gpu {
 namespace {
 
@@ -17,6 +19,12 @@ double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
     if (left == 0) return workgroups / slots;
     return workgroups / slots + std::max(static_cast<double>(left) / slots, kLastRoundMin[at_once - 1]);
 }
+
+// A workgroup with w straight in registers, of an H200.
+constexpr double kDirectBeginEnd = 4.5;         // us
+constexpr double kDirectBlockUs = 0.148;        // for a step of 16 rows of w
+constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is under way: a tenth more
+constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
 
 constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
 
@@ -44,6 +52,24 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
             const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }
+    }
+    return best;
+}
+
+DirectChoice choose_direct(const WarpgroupWish& wish) {
+    DirectChoice best;
+    best.us = std::numeric_limits<double>::infinity();
+    if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
+    const uint32_t blocks = ceil_of(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
+    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
+        const uint32_t split_steps = ceil_of(steps, wanted), n_splits = ceil_of(steps, split_steps);
+        const uint32_t column_blocks = ceil_of(blocks, wish.multiprocessors / n_splits);
+        if (column_blocks > kDirectColumnBlocksMax) continue;
+        const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
+        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
+        const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
+        const double us = kDirectBeginEnd + split_steps * column_blocks * block_us + partials;
+        if (share >= kDirectShareMin && us < best.us) best = {column_blocks, n_splits, split_steps * kDirectK, us};
     }
     return best;
 }

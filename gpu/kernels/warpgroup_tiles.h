@@ -1,4 +1,4 @@
-// The tiles of matmul_warpgroup, and which of them a product takes: arithmetic only, nothing here touches a device.
+// The tiles of products by warpgroups, and which of them a product takes: arithmetic only, nothing here touches a device.
 // docs/PERFORMANCE.md, "Products by warpgroups", has the measurements behind the table.
 #pragma once
 
@@ -52,5 +52,14 @@ constexpr bool takes_turns(uint32_t tiles, uint32_t row_tiles, uint32_t n_splits
 // The cheapest tile and number of splits. Up to 64 rows have tiles of one group, more have others.
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish);
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish);
+
+// Of warpgroup_direct_text.h: one workgroup for each multiprocessor, all with nearly the same of w.
+struct DirectChoice {
+    uint32_t column_blocks = 0;  // of a workgroup
+    uint32_t n_splits = 1;
+    uint32_t k_per_split = 0;  // 0: there is none, or it would leave more than a fifth of the multiprocessors without work
+    double us = 0;             // expected, of an H200
+};
+DirectChoice choose_direct(const WarpgroupWish& wish);
 
 }  // namespace lorad::gpu

@@ -86,15 +86,17 @@ TEST_F(ProfilerTest, ReadingBeforeTheRecordingRanIsAnError) {
     EXPECT_FALSE(read_dispatch_times(device(), recording).ok());
 }
 
-TEST(ProfilerSums, AreByNameSlowestFirst) {
-    const auto sums = sum_by_kernel({{"a", 1, 2, 3.0}, {"b", 10, 20, 30.0}, {"a", 100, 200, 4.0}});
-    ASSERT_EQ(sums.size(), 2u);
+TEST(ProfilerSums, AreByNameAndBytesSlowestFirst) {
+    const auto sums = sum_by_kernel({{"a", 100, 2, 3.0}, {"b", 10, 20, 30.0}, {"a", 100, 200, 4.0}, {"a", 1, 2, 5.0}});
+    ASSERT_EQ(sums.size(), 3u);
     EXPECT_EQ(sums[0].name, "b");
     EXPECT_EQ(sums[1].name, "a");
     EXPECT_EQ(sums[1].n_calls, 2u);
-    EXPECT_EQ(sums[1].bytes, 101u);
+    EXPECT_EQ(sums[1].bytes, 200u);
     EXPECT_EQ(sums[1].flops, 202u);
     EXPECT_DOUBLE_EQ(sums[1].us, 7.0);
+    EXPECT_EQ(sums[2].name, "a");
+    EXPECT_EQ(sums[2].bytes, 1u);
 }
 
 }  // namespace

@@ -109,6 +109,18 @@ class AttentionFromQkv : public KernelTest {
                 ASSERT_TRUE(is_poison(got[i])) << "row " << i / y_stride << " was written";
             }
         }
+        if (c.act != Type::kF32 && c.n_splits == 1) {
+            auto in_rows = content<std::byte>(y, size_t{c.bucket} * y_stride * 2);
+            in_rows.resize(size_t{round_up(c.bucket, kBlockRows)} * y_stride * 2, std::byte{0xff});
+            for (const uint32_t y_order : kBlockOrders) {
+                const Buffer kv_again = input(halves), blocks = poisoned(in_rows.size());
+                AttentionFromQkvParams again = params;
+                again.kv = kv_again.address();
+                again.y = blocks.address();
+                execute([&](Recorder& recorder) { kernels_->attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order); });
+                EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_blocks(in_rows, y_stride, y_order)) << "order " << y_order;
+            }
+        }
         const auto want_kv = content(kv_apart, halves.size(), Type::kF16), got_kv = content(kv, halves.size(), Type::kF16);
         for (size_t i = 0; i < got_kv.size(); i++) {
             ASSERT_EQ(is_poison(got_kv[i]), is_poison(want_kv[i])) << "cache element " << i;

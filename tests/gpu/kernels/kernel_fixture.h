@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -72,10 +73,11 @@ inline std::vector<float> content(const Buffer& buffer, size_t n, Type type) {
     return reference::decode(content<std::byte>(buffer, n * bytes_of(scalar(type))), type);
 }
 
-// 16-bit rows as a product of these kernels reads them in blocks; whole blocks of both.
-inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride, const KernelSet& kernels) {
+inline constexpr std::array kBlockOrders = {kBlocksByColumns, kBlocksByRows, kBlocksOfARow};
+// 16-bit rows as a product reads them in blocks; whole blocks of both.
+inline std::vector<std::byte> in_blocks(const std::vector<std::byte>& rows, uint32_t stride, uint32_t order) {
     std::vector<std::byte> blocks(rows.size());
-    self_test::to_blocks(rows, blocks, stride, kernels.block_order());
+    self_test::to_blocks(rows, blocks, stride, order);
     return blocks;
 }
 

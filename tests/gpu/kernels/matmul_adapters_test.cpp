@@ -71,7 +71,7 @@ class MatmulAdapters : public KernelTest {
                 for (uint32_t r = rank; r < kMaxRank; r++) row[r] = r < round_up(rank, 8) ? 0.0f : NAN;
             }
         }
-        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride, *kernels_) : x_bytes), low_buffer = input(low);
+        Buffer w_buffer = input(reference::encode(w_rows, k, stride, type)), x_buffer = input(x_in_blocks ? in_blocks(x_bytes, stride, plan.x_order) : x_bytes), low_buffer = input(low);
         Buffer table_buffer = input(table), step = step_state(rows, n_rows);
         const size_t split_stride = size_t{round_up(bucket, plan.row_tile)} * n_padded;
         Buffer y = poisoned((plan.n_splits * split_stride + size_t{kSlackRows} * n_padded) * 4);

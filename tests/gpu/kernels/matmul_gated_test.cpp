@@ -14,6 +14,7 @@ class MatmulGated : public KernelTest {
         uint32_t gate_rank = 0, up_rank = 0;  // of the adapter that all rows but the first two have
         std::optional<uint32_t> tile;         // instead of the one that plan_gated() takes
         bool x_in_blocks = false;             // with kBlocksTile
+        uint32_t y_order = kBlocksByColumns;  // of what is written in blocks
     };
 
     void SetUp() override {
@@ -50,7 +51,7 @@ class MatmulGated : public KernelTest {
         const Buffer w = input(reference::encode(reference::random_values(size_t{n} * c.k, c.type, random_), c.k, stride, c.type));
         auto x_bytes = reference::encode(reference::random_values(size_t{c.n_rows} * c.k, c.type, random_), c.k, stride, c.type);
         x_bytes.resize(size_t{c.bucket + kSlackRows} * stride * 2, std::byte{0xff});
-        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, *kernels_) : std::vector<std::byte>());
+        const Buffer x = input(x_bytes), x_blocks = input(c.x_in_blocks ? in_blocks(x_bytes, stride, together->x_order) : std::vector<std::byte>());
         const size_t split_stride = size_t{c.bucket + kSlackRows} * n;
         const Buffer y = poisoned((apart.n_splits * split_stride + size_t{kSlackRows} * n) * 4);
         const size_t act_elements = size_t{c.bucket} * c.ffn;
@@ -87,12 +88,12 @@ class MatmulGated : public KernelTest {
         execute([&](Recorder& recorder) {
             if (adapters) {
                 kernels_->matmul_with_adapters(recorder, params, apart);
-                kernels_->matmul_gated_with_adapters(recorder, gated, *together, c.activation);
-                kernels_->matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation);
+                kernels_->matmul_gated_with_adapters(recorder, gated, *together, c.activation, c.y_order);
+                kernels_->matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation, c.y_order);
             } else {
                 kernels_->matmul(recorder, params.product, apart);
-                kernels_->matmul_gated(recorder, gated.product, *together, c.activation);
-                kernels_->matmul_gated(recorder, gated_alone.product, *together, c.activation);
+                kernels_->matmul_gated(recorder, gated.product, *together, c.activation, c.y_order);
+                kernels_->matmul_gated(recorder, gated_alone.product, *together, c.activation, c.y_order);
             }
             recorder.barrier();
             kernels_->gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
@@ -100,8 +101,8 @@ class MatmulGated : public KernelTest {
 
         auto rows_bytes = content<std::byte>(got, act_elements * 2);
         rows_bytes.resize(block_bytes, std::byte{0xff});
-        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn, *kernels_)) << "in blocks";
-        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, *kernels_)) << "in blocks alone";
+        ASSERT_EQ(content<std::byte>(got_blocks, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order)) << "in blocks";
+        ASSERT_EQ(content<std::byte>(blocks_alone, block_bytes), in_blocks(rows_bytes, c.ffn, c.y_order)) << "in blocks alone";
         const std::vector<float> want_act = content(want, act_elements, c.type), got_act = content(got, act_elements, c.type);
         const double unit = std::ldexp(1.0, c.type == Type::kBf16 ? -7 : -10);  // of rounding to the type
         // Sums of the two may differ by their order; what that is in the result depends on the other factor.
@@ -148,7 +149,7 @@ TEST_F(MatmulGated, FromBlocks) {
     for (const Type type : block_types()) {
         check({.type = type, .ffn = 320, .k = 448, .n_rows = 200, .bucket = 256, .tile = kBlocksTile, .x_in_blocks = true});
         check({.type = type, .ffn = 128, .k = 64, .n_rows = 512, .bucket = 512, .activation = Activation::kGeluTanh, .tile = kBlocksTile, .x_in_blocks = true});
-        check({.type = type, .ffn = 192, .k = 256, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5, .tile = kBlocksTile, .x_in_blocks = true});
+        check({.type = type, .ffn = 192, .k = 256, .n_rows = 140, .bucket = 192, .gate_rank = 16, .up_rank = 5, .tile = kBlocksTile, .x_in_blocks = true, .y_order = kBlocksOfARow});
     }
 }
 

@@ -43,12 +43,11 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     if (act == Type::kF32) return;
     auto rows = content<std::byte>(y, size_t{bucket} * stride * 2);
     rows.resize(size_t{round_up(bucket, 16)} * stride * 2, std::byte{0xff});
-    for (const bool by_rows : {false, true}) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
+    for (const uint32_t order : kBlockOrders) {
         Buffer blocks = poisoned(rows.size());
         params.y_blocks = blocks.address();
-        execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
-        EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_blocks(rows, stride, *kernels_)) << "by rows: " << by_rows;
+        execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket, order); });
+        EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_blocks(rows, stride, order)) << "order " << order;
     }
 }
 
@@ -207,21 +206,20 @@ TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
     std::vector<std::byte> rows(size_t{kBucket} * kStride * 2);
     for (size_t i = 0; i < rows.size(); i++) rows[i] = static_cast<std::byte>(random_());
     const Buffer from = input(rows), count = input(std::vector<uint32_t>{kRows});
-    for (const bool by_rows : {false, true}) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
+    for (const uint32_t order : {kBlocksByColumns, kBlocksByRows}) {
         const Buffer to = poisoned(rows.size());
-        execute([&](Recorder& recorder) { kernels_->arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket); });
-        auto want = in_blocks(rows, kStride, *kernels_);
+        execute([&](Recorder& recorder) { kernels_->arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket, order); });
+        auto want = in_blocks(rows, kStride, order);
         std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});  // nothing where there is no row
-        EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "by rows: " << by_rows;
+        EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "order " << order;
     }
 }
 
 // Rows and blocks have the same bits, and neither has anything where there is no row; rows may be left out.
 TEST_F(KernelTest, AddNormWritesBlocksToo) {
     constexpr uint32_t kRows = 37, kBucket = 48, kCapacity = kBucket + kSlackRows;
-    for (const auto& [type, by_rows] : {std::pair(Type::kF16, false), std::pair(Type::kF16, true), std::pair(Type::kBf16, false), std::pair(Type::kBf16, true)}) {
-        kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .blocks_by_rows = by_rows}));
+    for (const auto& [type, order] : {std::pair(Type::kF16, kBlocksByColumns), std::pair(Type::kF16, kBlocksByRows), std::pair(Type::kF16, kBlocksOfARow),
+                                      std::pair(Type::kBf16, kBlocksByColumns), std::pair(Type::kBf16, kBlocksByRows), std::pair(Type::kBf16, kBlocksOfARow)}) {
         for (const uint32_t hidden : {112u, 250u, 2050u}) {
             const uint32_t stride = padded(hidden);
             Buffer step = step_state(std::vector<StepRow>(kBucket), kRows);
@@ -242,12 +240,12 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
                 params.x = x.address();
                 params.xn = alone ? 0 : rows.address();
                 params.xn_blocks = (alone ? blocks_alone : blocks).address();
-                execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {.rows = kBucket}, scalar(type)); });
+                execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {.rows = kBucket}, scalar(type), order); });
             }
             const auto want = content<std::byte>(rows, n_bytes);
             ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));
-            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride, *kernels_)) << "hidden " << hidden;
-            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride, *kernels_)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks, n_bytes), in_blocks(want, stride, order)) << "hidden " << hidden;
+            EXPECT_EQ(content<std::byte>(blocks_alone, n_bytes), in_blocks(want, stride, order)) << "hidden " << hidden;
         }
     }
 }

@@ -2,7 +2,7 @@
 // bandwidth that reading alone reaches in the same run. Each dispatch is followed by a barrier, as in a step, and takes
 // another set of weights, so that no cache is measured, nor one of address translations. Chains are timed as a whole: timestamps between
 // dispatches add some 3 us to each. Sampled results are compared with fp64 on the CPU.
-// With --model: every kernel of that model's own step instead, by name.
+// With --model: every kernel of that model's own step instead, by name and bytes.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -143,10 +143,11 @@ class KernelsBench {
         Shape shape;
         MatmulPlan plan;
     };
-    // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for warpgroups alone.
+    // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for warpgroups alone; in steps of decodes it may be
+    // in blocks as it comes.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
         const MatmulPlan in_blocks = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
-        if (std::strcmp(s.name, "o") != 0 || (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup)) return in_blocks;
+        if (std::strcmp(s.name, "o") != 0 || rows <= 64 || (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup)) return in_blocks;
         return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
     }
 
@@ -368,7 +369,7 @@ class KernelsBench {
     double ceiling_ = 0;
 };
 
-// Every kernel of the model's step, by name, at each number of rows and context.
+// Every kernel of the model's step, by name and bytes, at each number of rows and context.
 void profile_model(const CommonOptions& common, const Options& options) {
     server::LoadArguments arguments;
     arguments.device = device_arguments(common);

@@ -299,11 +299,15 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
     return std::nullopt;
 }
 
-// Of workgroups with one, two and three groups, the last one with warps that have no rows, with k whole and cut, where it is not allowed.
+// Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is for, with k whole and cut, where it is
+// not allowed.
 std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
-    for (const auto& [column_blocks, n_splits] : {std::pair(3u, 1u), std::pair(7u, 2u), std::pair(9u, 4u)}) {
+    struct Form {
+        uint32_t column_blocks, rows, n_splits;
+    };
+    for (const Form& form : {Form{3, 48, 1}, Form{7, 64, 2}, Form{9, 64, 4}}) {
         Deviation deviation;
-        deviation.add(test.run(device, kernels, KernelSet::plan_of_direct(column_blocks, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
+        deviation.add(test.run(device, kernels, KernelSet::plan_of_direct(form.column_blocks, form.rows, form.n_splits, TestProduct::kK / form.n_splits, type)), want);
         if (!(deviation.error <= kSelfTestTolerance)) return deviation;
     }
     return std::nullopt;

@@ -171,6 +171,7 @@ std::string describe(const MatmulPlan& plan) {
         const WarpgroupTile& t = kWarpgroupTiles[plan.tile];
         return lorad::format("warpgroup {}x{}x{} by {}, {} slots", t.rows(), t.columns, t.k, t.part, t.slots);
     }
+    if (plan.variant == MatmulVariant::kWarpgroupDirect) return lorad::format("warpgroup direct {}x{}", plan.row_tile, plan.column_tile);
     return variant_name(plan);
 }
 

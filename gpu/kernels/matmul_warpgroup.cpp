@@ -12,10 +12,9 @@ namespace lorad::gpu {
 namespace {
 
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
-constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = 64, kManyRowsMin = 128;
+constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = kDirectRowsMax, kManyRowsMin = 128;
 
 // Of w straight in registers.
-constexpr uint32_t kDirectRowsMin = 33;         // KHR matrices are as fast with fewer
 constexpr uint64_t kDirectBytesMin = 16 << 20;  // of the matrix; smaller ones were not measured
 
 }  // namespace
@@ -54,8 +53,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const 
     params.pad = 0;
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
-    const char* name = plan.weight_type == ScalarType::kBf16 ? (gated ? "matmul_warpgroup_gated_bf16" : "matmul_warpgroup_bf16")
-                                                             : (gated ? "matmul_warpgroup_gated_f16" : "matmul_warpgroup_f16");
+    const char* name = !gated ? variant_name(plan) : plan.weight_type == ScalarType::kBf16 ? "matmul_warpgroup_gated_bf16" : "matmul_warpgroup_gated_f16";
     const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
@@ -83,7 +81,7 @@ MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint
 }
 
 std::optional<MatmulPlan> KernelSet::plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
-    const bool pays = rows >= kDirectRowsMin && rows <= kDirectRowsMax && uint64_t{padded(n)} * padded(k) * 2 >= kDirectBytesMin;
+    const bool pays = rows >= kFewRowsMin && rows <= kFewRowsMax && uint64_t{padded(n)} * padded(k) * 2 >= kDirectBytesMin;
     if (!pays || !ladder_.has_direct(type) || options_.batch_invariant) return std::nullopt;
     const DirectChoice choice = choose_direct(
         {.n = padded(n), .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities())});

@@ -4,8 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
-#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
@@ -14,10 +14,8 @@ constexpr uint32_t kSets = 2;                     // steps of w in registers
 constexpr uint32_t kSlots = 3;                    // steps of x in shared memory
 constexpr uint32_t kPieces = kDirectK / 32;       // of a step: two loads of 16 bytes, two matrix products
 constexpr uint32_t kChunks = kDirectK / 8;        // of 16 bytes in a row of a step
-constexpr uint32_t kRowBytes = 128;               // of a row of a swizzled matrix; a slot has two such matrices side by side
-constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;  // as in warpgroup_text.cpp
 
-class Writer {
+class Writer : WarpgroupWriter {
   public:
     explicit Writer(const DirectProgram& program) : p_(program) {
         CHECK(p_.column_blocks >= 1 && p_.column_blocks <= kDirectColumnBlocksMax && p_.row_blocks >= 1 && rows() <= kDirectRowsMax && p_.stride % kDirectK == 0);
@@ -36,12 +34,6 @@ class Writer {
     }
 
   private:
-    template <typename... Args>
-    void line(fmt::format_string<Args...> pattern, Args&&... args) {
-        fmt::format_to(std::back_inserter(text_), pattern, std::forward<Args>(args)...);
-        text_ += '\n';
-    }
-
     uint32_t rows() const { return 16 * p_.row_blocks; }
     uint32_t columns() const { return kDirectColumnBlock * p_.column_blocks; }
     uint32_t sums() const { return rows() / 2; }  // of a thread
@@ -52,11 +44,7 @@ class Writer {
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
     void declare() {
-        line(".version 8.0");
-        line(".target sm_90a");
-        line(".address_size 64");
-        line(".visible .entry matmul(.param .align 8 .b8 params[72])");
-        line(".maxntid {}, 1, 1", p_.threads());
+        begin_entry(p_.threads());
         line(".minnctapersm 1");
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
@@ -73,8 +61,8 @@ class Writer {
         line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {};", std::countr_zero(kDirectK));
     }
 
-    // A thread's rows of w are two neighbouring ones, whose sums it stores together. Warps without rows, and those behind the matrix, load the same words of the
-    // last ones in each step, which the cache has.
+    // A thread's rows of w are two neighbouring ones, whose sums it stores together. Warps that have none load the same words in each step, which the cache has:
+    // of another workgroup's rows, or of the matrix' last ones.
     void point_at_w() {
         line("mov.u32 %column, %ctaid.z; mul.lo.u32 %column, %column, {}; mad.lo.u32 %column, %warp, 16, %column; mad.lo.u32 %column, %g, 2, %column;", columns());
         line("setp.lt.u32 %has, %warp, {}; setp.lt.and.u32 %has, %column, %y_stride, %has; selp.u32 %k_step, {}, 0, %has;", p_.column_blocks, kDirectK * 2);
@@ -89,9 +77,9 @@ class Writer {
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {}; setp.lt.u32 %loads, %thread, {};", std::countr_zero(kChunks), kChunks - 1, loaders());
         line("ld.param.u64 %x, [params+16]; mul.wide.u32 %wide, %first, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %x, %x, %wide;", row_bytes());
         line("mul.wide.u32 %wide, %second, 16; add.u64 %x, %x, %wide;");
-        line("xor.b32 %into, %first, %second; and.b32 %into, %into, 7; shl.b32 %into, %into, 4; mad.lo.u32 %into, %first, {}, %into;", kRowBytes);
-        line("shr.u32 %next, %second, 3; mad.lo.u32 %into, %next, {}, %into; mov.u32 %next, ring; add.u32 %into, %into, %next;", rows() * kRowBytes);
-        line("shr.u32 %next, %next, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kDescriptor);
+        line("xor.b32 %into, %first, %second; and.b32 %into, %into, 7; shl.b32 %into, %into, 4; mad.lo.u32 %into, %first, {}, %into;", kSwizzledRowBytes);
+        line("shr.u32 %next, %second, 3; mad.lo.u32 %into, %next, {}, %into; mov.u32 %next, ring; add.u32 %into, %into, %next;", rows() * kSwizzledRowBytes);
+        line("shr.u32 %next, %next, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kSwizzledDescriptor);
     }
 
     // %at, %at_next: in both rows the step to be asked for next, or the last one: loads without a condition.
@@ -108,7 +96,7 @@ class Writer {
     // Of the step that %x is at, which moves on.
     void load_x() {
         for (uint32_t row = 0; row < rows(); row += load_rows()) {
-            line("cp.async.cg.shared.global [%first+{}], [%x+{}], 16;", row * kRowBytes, row * row_bytes());
+            line("cp.async.cg.shared.global [%first+{}], [%x+{}], 16;", row * kSwizzledRowBytes, row * row_bytes());
         }
         line("add.u64 %x, %x, {};", kDirectK * 2);
     }
@@ -137,8 +125,8 @@ class Writer {
             load_x();
             line("none{}: cp.async.commit_group;", set);
             line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
-            turn("%slot_in");
-            turn("%slot_out");
+            turn("%slot_in", slot_bytes(), ring_bytes());
+            turn("%slot_out", slot_bytes(), ring_bytes());
             point_at_step();
             for (uint32_t piece = 0; piece < kPieces; piece++) {
                 take(set, piece);
@@ -151,11 +139,7 @@ class Writer {
         line("bra loop;");
     }
 
-    void turn(const char* slot) {
-        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes(), ring_bytes());
-    }
-
-    // To the registers of two A matrices: rows g and g + 8 in turns. An operation that the compiler cannot do without, or it would be done where the loads are
+    // To the registers of two A matrices, which have words of both rows in turns. An operation that the compiler cannot do without, or it would be done where the loads are
     // asked for, and wait for them there.
     void take(uint32_t set, uint32_t piece) {
         const uint32_t r = (set * kPieces + piece) * 8;
@@ -164,13 +148,9 @@ class Writer {
 
     void multiply(uint32_t piece) {
         line("wgmma.fence.sync.aligned;");
-        std::string registers;
-        for (uint32_t i = 0; i < sums(); i++) registers += lorad::format("{}%sum{}", i > 0 ? ", " : "", i);
         for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t k16 = 2 * piece + half;
-            line("add.u64 %wide, %slot, {};", k16 / 4 * (rows() * kRowBytes / 16) + k16 % 4 * 2);
-            line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{%a{3}, %a{4}, %a{5}, %a{6}}}, %wide, 1, 1, 1, 0;", rows(),
-                 p_.type == ScalarType::kBf16 ? "bf16" : "f16", registers, 4 * half, 4 * half + 1, 4 * half + 2, 4 * half + 3);
+            line("add.u64 %wide, %slot, {};", swizzled_offset(2 * piece + half, rows()));
+            multiply_16(rows(), p_.type, 0, "%a", 4 * half, "%wide");
         }
         line("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;");
     }
@@ -188,7 +168,6 @@ class Writer {
     }
 
     const DirectProgram& p_;
-    std::string text_;
 };
 
 }  // namespace

@@ -3,9 +3,9 @@
 // shared memory, which all warps of the workgroup read. So more of w is under way than a module may have of shared memory, and a multiprocessor runs one
 // workgroup with as much of w as makes all of them equal. For up to 64 rows and matrices that one workgroup for each multiprocessor can share by splits.
 //
-// A warp has 16 neighbouring rows of w, a thread 16 bytes of two of them for 32 of k, of which two matrix products take halves: the first the first and the
-// third pair of each 8 elements, in any order, as x has its own in the same (kBlocksOfARow, activation_blocks.h). The words have to be moved to other registers
-// for that, right before a product, and the same loads are asked for again at once.
+// A warp has 16 neighbouring rows of w, a thread 16 bytes of two of them for 32 of k. Two matrix products take halves of these: the first the first two pairs
+// of each 8 elements, the second the others, which is no order of k's own, but x has it, too (kBlocksOfARow, activation_blocks.h). A matrix' registers have
+// words of both rows in turns, so the words are moved right before a product, and the same loads are asked for again at once.
 // Parameters: MatmulParams. Grid: (1, splits, tiles of rows of w), neighbours beside each other.
 #pragma once
 

@@ -3,20 +3,16 @@
 #include <utility>
 
 #include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
-#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
 
-constexpr uint32_t kRowBytes = 128;  // of a row of a swizzled matrix: 64 elements of k; a slot has one or two such matrices side by side
 constexpr uint32_t kXSets = 2;       // steps of x in registers
 
-// Matrices in shared memory: rows of 128 bytes, swizzled, eight rows 1,024 bytes apart; lengths in units of 16 bytes.
-constexpr uint64_t kDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
-
 // The program, line by line. Registers: see declare().
-class Writer {
+class Writer : WarpgroupWriter {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
         CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && t_.part % load_rows() == 0 && p_.stride % t_.k == 0);
@@ -42,12 +38,6 @@ class Writer {
     }
 
   private:
-    template <typename... Args>
-    void line(fmt::format_string<Args...> pattern, Args&&... args) {
-        fmt::format_to(std::back_inserter(text_), pattern, std::forward<Args>(args)...);
-        text_ += '\n';
-    }
-
     uint32_t n_parts() const { return t_.columns / t_.part; }
     uint32_t sums() const { return t_.part / 2; }  // of a thread for each part
     uint32_t slot_bytes() const { return t_.part * t_.k * 2; }
@@ -61,11 +51,7 @@ class Writer {
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
     void declare() {
-        line(".version 8.0");
-        line(".target sm_90a");
-        line(".address_size 64");
-        line(".visible .entry matmul(.param .align 8 .b8 params[72])");
-        line(".maxntid {}, 1, 1", t_.threads());
+        begin_entry(t_.threads());
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is;");
@@ -117,9 +103,9 @@ class Writer {
         line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %first; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
-        if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kRowBytes);
+        if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kSwizzledRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
-        line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kDescriptor);
+        line("shr.u32 %next, %ring, 4; cvt.u64.u32 %matrix, %next; or.b64 %matrix, %matrix, {};", kSwizzledDescriptor);
     }
 
     // %x: this lane's 16 bytes of the first block.
@@ -152,7 +138,7 @@ class Writer {
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {
-            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kRowBytes, row_of(part, i * load_rows()) * row_bytes());
+            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kSwizzledRowBytes, row_of(part, i * load_rows()) * row_bytes());
         }
         if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
     }
@@ -185,12 +171,12 @@ class Writer {
                     load_x((set + 1) % kXSets);
                 }
                 line("wgmma.wait_group.sync.aligned 0;");
-                turn("%slot_out");
+                turn("%slot_out", slot_bytes(), ring_bytes());
                 // All have read the slot: the part that is as many slots behind goes there.
                 line("bar.sync 0; add.u32 %next, %done, {}; setp.ge.u32 %is, %next, %parts; @%is bra none{}_{};", t_.slots, set, part);
                 load_w((part + t_.slots) % n_parts());
                 line("none{}_{}: cp.async.commit_group;", set, part);
-                turn("%slot_in");
+                turn("%slot_in", slot_bytes(), ring_bytes());
                 line("add.u32 %done, %done, 1;");
             }
             line("add.u32 %step, %step, 1; setp.ge.u32 %is, %step, %steps; @%is bra store;");
@@ -198,20 +184,12 @@ class Writer {
         line("bra loop;");
     }
 
-    void turn(const char* slot) {
-        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes(), ring_bytes());
-    }
-
     void multiply(uint32_t set, uint32_t part) {
         line("shr.u32 %first, %slot_out, 4; cvt.u64.u32 %wide, %first; add.u64 %slot, %matrix, %wide;");
         line("wgmma.fence.sync.aligned;");
-        std::string registers;
-        for (uint32_t i = 0; i < sums(); i++) registers += lorad::format("{}%sum{}", i > 0 ? ", " : "", part * sums() + i);
         for (uint32_t k = 0; k < k16s(); k++) {
-            const uint32_t r = set * x_registers() + k * 4;
-            line("add.u64 %at, %slot, {};", k / 4 * (t_.part * kRowBytes / 16) + k % 4 * 2);
-            line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{%x{3}, %x{4}, %x{5}, %x{6}}}, %at, 1, 1, 1, 0;", t_.part,
-                 p_.type == ScalarType::kBf16 ? "bf16" : "f16", registers, r, r + 1, r + 2, r + 3);
+            line("add.u64 %at, %slot, {};", swizzled_offset(k, t_.part));
+            multiply_16(t_.part, p_.type, part * sums(), "%x", set * x_registers() + k * 4, "%at");
         }
         line("wgmma.commit_group.sync.aligned;");
     }
@@ -286,7 +264,6 @@ class Writer {
 
     const WarpgroupProgram& p_;
     const WarpgroupTile& t_;
-    std::string text_;
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
 constexpr double kDirectBeginEnd = 4.5;         // us
 constexpr double kDirectBlockUs = 0.148;        // for a step of 16 rows of w
 constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is under way: a tenth more
+constexpr double kDirectStepUs = 0.6;           // at least; four are the fewest that were measured
 constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
 
 constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
@@ -68,7 +69,7 @@ DirectChoice choose_direct(const WarpgroupWish& wish) {
         const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
         const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
         const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
-        const double us = kDirectBeginEnd + split_steps * column_blocks * block_us + partials;
+        const double us = kDirectBeginEnd + split_steps * std::max(column_blocks * block_us, kDirectStepUs) + partials;
         if (share >= kDirectShareMin && us < best.us) best = {column_blocks, n_splits, split_steps * kDirectK, us};
     }
     return best;

@@ -121,6 +121,9 @@ TEST(WarpgroupDirect, SplitsCoverKOnceAndGiveAllMultiprocessorsWork) {
     EXPECT_EQ(choice_of(3584, 3584), std::pair(7u, 4u));
     EXPECT_EQ(choice_of(3584, 18944), std::pair(7u, 4u));
     EXPECT_EQ(choice_of(4608, 3584), std::pair(9u, 4u));
+    // Down of a smaller model, o of another one: not with fewer blocks than were measured.
+    EXPECT_GE(choice_of(2048, 8192).first, 4u);
+    EXPECT_GE(choice_of(4096, 4096).first, 4u);
 }
 
 TEST(WarpgroupDirect, TextSaysWhatTheProgramSays) {
@@ -186,7 +189,7 @@ class Warpgroup : public KernelTest {
             const double cut_off = std::ldexp(static_cast<double>(ceil_div(c.k, 16)), -24), rounded = sum_tolerance(c.k) * (1.0 + std::sqrt(c.k) / 3);
             for (uint32_t i = 0; i < c.n; i++) {
                 ASSERT_NEAR(sum[i], want[i], rounded + std::fabs(want[i]) * cut_off)
-                    << describe(plan) << ", splits " << plan.n_splits << ", column blocks " << plan.column_tile / kDirectColumnBlock << ", row " << t << ", column " << i;
+                    << describe(plan) << ", splits " << plan.n_splits << ", row " << t << ", column " << i;
             }
         }
     }
@@ -239,20 +242,17 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
 
 // Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block of 16.
 TEST_F(Warpgroup, DirectMatchesTheReference) {
-    uint32_t n_cases = 0;
+    ASSERT_TRUE(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant == MatmulVariant::kWarpgroupDirect) << "left out by its test at the start";
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t column_blocks : {1u, 4u, 7u, 9u, kDirectColumnBlocksMax}) {
             for (const uint32_t n_splits : {1u, 3u}) {
                 for (const Case& c : {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48}, Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
-                    const uint32_t steps = ceil_div(padded(c.k), kDirectK), split_steps = ceil_div(steps, n_splits);
-                    if (padded(c.k) % kDirectK != 0) continue;
-                    n_cases++;
+                    const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
                     check(c, KernelSet::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps), split_steps * kDirectK, scalar(type)));
                 }
             }
         }
     }
-    EXPECT_EQ(n_cases, 2u * 5 * 2 * 5);
 }
 
 TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {

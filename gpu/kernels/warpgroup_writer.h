@@ -1,0 +1,53 @@
+// What the writers of programs by warpgroups have in common. Internal to warpgroup_text.cpp and warpgroup_direct_text.cpp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "gpu/kernels/matmul_plan.h"
+#include "proto/base/format.h"
+
+namespace lorad::gpu {
+
+// Matrices in shared memory: rows of 128 bytes, which are 64 elements of k, swizzled, eight rows 1,024 bytes apart; lengths in units of 16 bytes (PTX ISA,
+// "Matrix Descriptor Format"). A slot of 128 elements of k has two such matrices side by side.
+constexpr uint32_t kSwizzledRowBytes = 128;
+constexpr uint64_t kSwizzledDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 16;
+// From a slot's beginning to the 16 elements of k of this number, in the units of a descriptor.
+constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) { return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2; }
+
+class WarpgroupWriter {
+  protected:
+    template <typename... Args>
+    void line(fmt::format_string<Args...> pattern, Args&&... args) {
+        fmt::format_to(std::back_inserter(text_), pattern, std::forward<Args>(args)...);
+        text_ += '\n';
+    }
+
+    // ISA and entry, up to the body: 72 bytes of parameters, MatmulParams.
+    void begin_entry(uint32_t threads) {
+        line(".version 8.0");
+        line(".target sm_90a");
+        line(".address_size 64");
+        line(".visible .entry matmul(.param .align 8 .b8 params[72])");
+        line(".maxntid {}, 1, 1", threads);
+    }
+
+    // The next slot of the ring.
+    void turn(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
+        line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes, ring_bytes);
+    }
+
+    // The n / 2 sums %sum of a thread from first_sum on += A of 64x16 in four registers, times B of 16xn at a descriptor.
+    void multiply_16(uint32_t n, ScalarType type, uint32_t first_sum, const char* a, uint32_t first_a, const char* b) {
+        std::string sums;
+        for (uint32_t i = 0; i < n / 2; i++) sums += lorad::format("{}%sum{}", i > 0 ? ", " : "", first_sum + i);
+        line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, 1, 1, 0;", n, type == ScalarType::kBf16 ? "bf16" : "f16",
+             sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b);
+    }
+
+    std::string text_;
+};
+
+}  // namespace lorad::gpu

@@ -57,15 +57,15 @@ class Pass {
                 return;
             }
             const bool keeps_rows = is_last && keeps_rows_with_outputs();
-            const std::optional<uint32_t> order = attention.writes_blocks() && !keeps_rows ? attention_order(w.o) : std::nullopt;
-            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), order);
+            const std::optional<gpu::MatmulPlan> o_in_blocks = attention.writes_blocks() && !keeps_rows ? plan_in_blocks(w.o) : std::nullopt;
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), o_in_blocks ? std::optional(o_in_blocks->x_order) : std::nullopt);
             if (keeps_rows) keep_rows_with_outputs(w.o);
             const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
             Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
             if (defers_norms_ && has_all_rows()) {
                 residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
             } else {
-                const Product o = linear(layer, kO, w.o, attention_input(w.o, order.has_value()));
+                const Product o = linear(layer, kO, w.o, attention_input(w.o, o_in_blocks));
                 add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                          {w.post_attention_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
             }
@@ -206,29 +206,29 @@ class Pass {
 
         DeviceAddress of_product() const { return blocks != 0 ? blocks : rows; }
     };
-    // Blocks are of a 16-bit type and lie in the second half of a buffer that has room for f32 (scratch.h).
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
         if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
-        return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = buffer.address() + buffer.size() / 2};
+        return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = blocks_of(buffer)};
     }
 
-    // The order of blocks in which o would take what attention writes, where it would.
-    std::optional<uint32_t> attention_order(const Matrix& o) const {
+    // Of o, if it would rather have in blocks what attention writes.
+    std::optional<gpu::MatmulPlan> plan_in_blocks(const Matrix& o) const {
         if (defers_norms_ || shape_.lora != gpu::LoraLevel::kNone) return std::nullopt;
         const gpu::MatmulPlan plan = product_plan(o, true);
-        return plan.x_in_blocks ? std::optional(plan.x_order) : std::nullopt;
+        return plan.x_in_blocks ? std::optional(plan) : std::nullopt;
     }
 
-    // Of o. Where attention has not written blocks it has written rows; in steps of many rows a product by warpgroups saves more than it costs to arrange them.
-    Input attention_input(const Matrix& o, bool is_in_blocks) {
+    // Of o. in_blocks: its plan where attention has written blocks. Else it has written rows; in steps of many rows a product by warpgroups saves more than it
+    // costs to arrange them.
+    Input attention_input(const Matrix& o, const std::optional<gpu::MatmulPlan>& in_blocks) {
         constexpr uint32_t kArrangedRowsMin = 128;
-        if (is_in_blocks) return {.plan = product_plan(o, true), .blocks = attention_ + scratch_.attention.size() / 2};
+        if (in_blocks) return {.plan = *in_blocks, .blocks = blocks_of(scratch_.attention)};
         const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows();
         const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
         if (!may_be_in_blocks) return in_rows;
         const gpu::MatmulPlan plan = product_plan(o, true);
         if (plan.variant != gpu::MatmulVariant::kWarpgroup) return in_rows;
-        const DeviceAddress blocks = attention_ + scratch_.attention.size() / 2;
+        const DeviceAddress blocks = blocks_of(scratch_.attention);
         kernels_.arrange_blocks(recorder_, {.n_rows = counted_rows(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.x_order);
         recorder_.barrier();
         return {.plan = plan, .rows = attention_, .blocks = blocks};

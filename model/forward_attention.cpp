@@ -56,7 +56,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
                                  .q_gamma = w.q_norm.address(),
                                  .k_gamma = w.k_norm.address(),
                                  .kv = context_.kv_cache.layers[layer].address(),
-                                 .y = scratch_.attention.address() + (y_order ? scratch_.attention.size() / 2 : 0),
+                                 .y = y_order ? blocks_of(scratch_.attention) : scratch_.attention.address(),
                                  .partials = scratch_.attention_partials.address(),
                                  .sums_stride = w.qkv.n_padded,
                                  .split_stride = split_stride,

@@ -20,8 +20,8 @@ class AttentionPass {
   public:
     AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
 
-    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks in this order, in the second half of
-    // scratch.attention; where writes_blocks().
+    // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks in this order, at blocks_of(scratch.attention);
+    // where writes_blocks().
     void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
     bool writes_blocks() const { return shape_.lone_rows && shape_.attention_splits == 1; }
     // Keys and values alone: what nobody reads more of. No barrier.

@@ -32,8 +32,8 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
     const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
-    // Rows are what adapters and the host want; blocks lie in the second half, as in Pass::input_of().
-    const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? rows + scratch_.output_xn.size() / 2 : 0;
+    // Rows are what adapters and the host want; blocks lie beside them, see blocks_of().
+    const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
     kernels_.rms_norm(recorder_,
                       {.n_rows = n_rows,
                        .x = x,

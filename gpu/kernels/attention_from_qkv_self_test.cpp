@@ -166,7 +166,7 @@ Status KernelSet::test_attention_from_qkv() {
                 const std::vector<float> want_cache = test.cache();
                 deviation.add(test.run(device_, *this, normed, n_splits, false), want);
                 deviation.add(test.cache(), want_cache);
-                if (n_splits > 1) continue;
+                if (n_splits > 1 || !ladder_.has_warpgroup()) continue;  // no other product of so few rows reads blocks
                 for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) deviation.add(test.run(device_, *this, normed, n_splits, false, y_order), want);
             }
         }

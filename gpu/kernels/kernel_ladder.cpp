@@ -63,7 +63,6 @@ struct TestProduct {
         const uint32_t split_stride = kBufferRows * kN;
         MatmulParams params = params_of(kN, plan);
         params.split_stride = split_stride;
-        if (plan.x_in_blocks) to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
         std::vector<float> sum(size_t{kRows} * kN);
         const auto* values = reinterpret_cast<const float*>(y.mapped().data());
@@ -92,7 +91,6 @@ struct TestProduct {
         if (plan.x_in_blocks) {
             params.y = 0;
             params.y_blocks = y_blocks.address();
-            to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
         }
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); }));
         std::vector<float> act(size_t{kRows} * kHalf);
@@ -106,8 +104,14 @@ struct TestProduct {
     }
 
   private:
+    std::optional<uint32_t> arranged_;  // the order that x_blocks has
+
     // n: columns of the result.
-    MatmulParams params_of(uint32_t n, const MatmulPlan& plan) const {
+    MatmulParams params_of(uint32_t n, const MatmulPlan& plan) {
+        if (plan.x_in_blocks && arranged_ != plan.x_order) {
+            to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
+            arranged_ = plan.x_order;
+        }
         MatmulParams params{};
         params.n_rows = count.address();
         params.w = w.address();

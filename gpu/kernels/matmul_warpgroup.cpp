@@ -17,6 +17,18 @@ constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = kDirectRowsMax, kManyRowsMin 
 // Of w straight in registers.
 constexpr uint64_t kDirectBytesMin = 16 << 20;  // of the matrix; smaller ones were not measured
 
+MatmulPlan plan_of(MatmulVariant variant, uint32_t x_order, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
+    MatmulPlan plan;
+    plan.variant = variant;
+    plan.rows = rows;
+    plan.n_splits = n_splits;
+    plan.k_per_split = k_per_split;
+    plan.x_in_blocks = true;
+    plan.x_order = x_order;
+    plan.weight_type = plan.act_type = type;
+    return plan;
+}
+
 }  // namespace
 
 bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
@@ -25,17 +37,10 @@ bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
 }
 
 MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kWarpgroup;
+    MatmulPlan plan = plan_of(MatmulVariant::kWarpgroup, kBlocksByRows, rows, n_splits, k_per_split, type);
     plan.tile = tile;
-    plan.rows = rows;
     plan.row_tile = kWarpgroupTiles[tile].rows();
     plan.column_tile = kWarpgroupTiles[tile].columns;
-    plan.n_splits = n_splits;
-    plan.k_per_split = k_per_split;
-    plan.x_in_blocks = true;
-    plan.x_order = kBlocksByRows;
-    plan.weight_type = plan.act_type = type;
     return plan;
 }
 
@@ -67,16 +72,9 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const 
 }
 
 MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
-    MatmulPlan plan;
-    plan.variant = MatmulVariant::kWarpgroupDirect;
-    plan.rows = rows;
+    MatmulPlan plan = plan_of(MatmulVariant::kWarpgroupDirect, kBlocksOfARow, rows, n_splits, k_per_split, type);
     plan.row_tile = round_up(rows, kBlockRows);
     plan.column_tile = column_blocks * kDirectColumnBlock;
-    plan.n_splits = n_splits;
-    plan.k_per_split = k_per_split;
-    plan.x_in_blocks = true;
-    plan.x_order = kBlocksOfARow;
-    plan.weight_type = plan.act_type = type;
     return plan;
 }
 

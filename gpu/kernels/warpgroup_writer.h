@@ -1,8 +1,8 @@
 // What the writers of programs by warpgroups have in common. Internal to warpgroup_text.cpp and warpgroup_direct_text.cpp.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "gpu/kernels/matmul_plan.h"

@@ -367,7 +367,7 @@ class KernelSet {
     std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
-    std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated = false) const;
     void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,

@@ -136,7 +136,7 @@ std::optional<MatmulPlan> KernelSet::plan_gated(uint32_t ffn, uint32_t k, Scalar
     const DeviceCapabilities& caps = device_.capabilities();
     const bool by_warpgroup = may_be_in_blocks && !adds_adapters && options_.gated != GatedProducts::kNever && ffn % kWeightAlign == 0;
     if (by_warpgroup) {
-        if (const auto plan = plan_warpgroup(2 * ffn, k, type, rows, 1)) return plan;
+        if (const auto plan = plan_warpgroup(2 * ffn, k, type, rows, 1, true)) return plan;
     }
     if (!ladder_.has_gated(type) || options_.batch_invariant || options_.gated == GatedProducts::kNever || ffn % kWeightAlign != 0) return std::nullopt;
     const uint32_t n = 2 * ffn, stride = padded(k);

@@ -44,10 +44,10 @@ MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n
     return plan;
 }
 
-std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
+std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const {
     if (!multiplies_by_warpgroup(type, rows)) return std::nullopt;
     const WarpgroupChoice choice = choose_warpgroup_tile(
-        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities())});
+        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .gated = gated});
     if (choice.k_per_split == 0) return std::nullopt;
     return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
 }

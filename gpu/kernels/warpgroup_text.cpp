@@ -15,8 +15,8 @@ constexpr uint32_t kXSets = 2;       // steps of x in registers
 class Writer : WarpgroupWriter {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
-        CHECK(t_.columns % t_.part == 0 && t_.part % 16 == 0 && t_.part <= 256 && t_.part % load_rows() == 0 && p_.stride % t_.k == 0);
-        CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.part % 32 == 0 && t_.part / 2 % load_rows() == 0));
+        CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && ahead() >= 1);
+        CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
     }
 
@@ -29,6 +29,7 @@ class Writer : WarpgroupWriter {
         begin_sums();
         loop();
         line("store:");
+        if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");  // the next tile's parts go where others may still read
         if (p_.gated_rows > 0) store_gated();
         else store_sums();
         if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
@@ -46,7 +47,11 @@ class Writer : WarpgroupWriter {
     uint32_t chunks() const { return t_.k / 8; }               // of 16 bytes in a row of a step, one for a thread
     uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
     uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
-    uint32_t n_loads() const { return t_.part / load_rows(); }
+    uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
+    uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
+    // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done with it: behind a product, or, where that is not
+    // waited for, at the barrier in front of the next but one.
+    uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
@@ -54,7 +59,7 @@ class Writer : WarpgroupWriter {
         begin_entry(t_.threads());
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
-        line(".reg .pred %is;");
+        line(".reg .pred %is, %last;");
         line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
@@ -100,7 +105,13 @@ class Writer : WarpgroupWriter {
         // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
         line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);  // row and chunk
-        line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %first; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
+        if (last_load_rows() < load_rows()) line("setp.lt.u32 %last, %first, {};", last_load_rows());
+        line("mov.u32 %next, %first;");
+        if (p_.gated_rows > 0 && load_rows() > 8) {
+            line("shr.u32 %next, %first, 4; shl.b32 %next, %next, 3; and.b32 %done, %first, 7; add.u32 %next, %next, %done;");
+            line("and.b32 %done, %first, 8; setp.eq.u32 %is, %done, 0; selp.u32 %done, 0, {}, %is; add.u32 %next, %next, %done;", p_.gated_rows);
+        }
+        line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
         if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kSwizzledRowBytes);
@@ -127,18 +138,20 @@ class Writer : WarpgroupWriter {
         }
     }
 
-    // The row of w, from the tile's first one, that is in a row of a part: of a gated product half of each part are gates, the others the ups that belong to them.
+    // The row of w, from the tile's first one, that is in a row of a part: of a gated product eight gates, then the eight ups that belong to them.
     uint64_t row_of(uint32_t part, uint32_t row) const {
-        const uint32_t half = t_.part / 2;
-        if (p_.gated_rows == 0) return uint64_t{part} * t_.part + row;
-        return uint64_t{part} * half + (row < half ? row : uint64_t{p_.gated_rows} + row - half);
+        const uint32_t in_tile = part * t_.part + row;
+        if (p_.gated_rows == 0) return in_tile;
+        return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
     // Of the step that %w is at, to the slot %slot_in; the last part moves %w on.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {
-            line("cp.async.cg.shared.global [%second+{}], [%w+{}], 16;", i * load_rows() * kSwizzledRowBytes, row_of(part, i * load_rows()) * row_bytes());
+            const bool is_part = i + 1 == n_loads() && last_load_rows() < load_rows();
+            line("{}cp.async.cg.shared.global{} [%second+{}], [%w+{}], 16;", is_part ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes,
+                 row_of(part, i * load_rows()) * row_bytes());
         }
         if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
     }
@@ -148,13 +161,13 @@ class Writer : WarpgroupWriter {
         line("setp.eq.u32 %is, %steps, 0; @%is bra store;");
         line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;");
         load_x(0);
-        for (uint32_t slot = 0; slot < t_.slots; slot++) {
+        for (uint32_t slot = 0; slot < ahead(); slot++) {
             line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
             load_w(slot % n_parts());
             line("add.u32 %slot_in, %slot_in, {};", slot_bytes());
             line("begun{}: cp.async.commit_group;", slot);
         }
-        line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, 0; mov.u32 %slot_out, 0;");
+        line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, {}; mov.u32 %slot_out, 0;", ahead() % t_.slots * slot_bytes());
     }
 
     void loop() {
@@ -163,25 +176,35 @@ class Writer : WarpgroupWriter {
             for (uint32_t part = 0; part < n_parts(); part++) {
                 // What cp.async has written is there for all threads behind the barrier. (The fence between the generic and the asynchronous proxy would wait
                 // for everything that is under way.)
-                line("cp.async.wait_group {}; bar.sync 0;", t_.slots - 1);
+                line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
                 if (part == 0) use_x(set);
+                if (t_.overlaps) load_next(set, part);
                 multiply(set, part);
+                // Of a product that goes on while the next one is asked for, what it reads is not touched: the other set of x is the step before's.
+                if (t_.overlaps) line("wgmma.wait_group.sync.aligned 1;");
                 if (part == 0) {
                     line("add.u32 %next, %step, 1;");
                     load_x((set + 1) % kXSets);
                 }
-                line("wgmma.wait_group.sync.aligned 0;");
+                if (!t_.overlaps) line("wgmma.wait_group.sync.aligned 0;");
                 turn("%slot_out", slot_bytes(), ring_bytes());
-                // All have read the slot: the part that is as many slots behind goes there.
-                line("bar.sync 0; add.u32 %next, %done, {}; setp.ge.u32 %is, %next, %parts; @%is bra none{}_{};", t_.slots, set, part);
-                load_w((part + t_.slots) % n_parts());
-                line("none{}_{}: cp.async.commit_group;", set, part);
-                turn("%slot_in", slot_bytes(), ring_bytes());
+                if (!t_.overlaps) {
+                    line("bar.sync 0;");
+                    load_next(set, part);
+                }
                 line("add.u32 %done, %done, 1;");
             }
             line("add.u32 %step, %step, 1; setp.ge.u32 %is, %step, %steps; @%is bra store;");
         }
         line("bra loop;");
+    }
+
+    // All threads are done with a slot: the part that is so many ahead goes there.
+    void load_next(uint32_t set, uint32_t part) {
+        line("add.u32 %next, %done, {}; setp.ge.u32 %is, %next, %parts; @%is bra none{}_{};", ahead(), set, part);
+        load_w((part + ahead()) % n_parts());
+        line("none{}_{}: cp.async.commit_group;", set, part);
+        turn("%slot_in", slot_bytes(), ring_bytes());
     }
 
     void multiply(uint32_t set, uint32_t part) {
@@ -219,11 +242,10 @@ class Writer : WarpgroupWriter {
     void store_gated() {
         if (p_.y_order == kBlocksOfARow) point_at_row_blocks();
         else point_at_blocks();
-        const uint32_t half = sums() / 2;
-        for (uint32_t i = 0; i < n_parts() * half / 8; i++) {
-            const uint32_t gates = i * 8 / half * sums() + i * 8 % half;
+        for (uint32_t i = 0; i < columns_of_y() / 16; i++) {
             for (uint32_t word = 0; word < 4; word++) {
-                for (uint32_t e = 0; e < 2; e++) gate(e, gates + word * 2 + e, gates + half + word * 2 + e);
+                const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;  // four sums for eight columns, then those of their ups
+                for (uint32_t e = 0; e < 2; e++) gate(e, gates + e, gates + 4 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
             }
             if (p_.y_order == kBlocksByRows) {

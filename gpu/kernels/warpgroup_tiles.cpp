@@ -12,7 +12,9 @@ constexpr double kBeginEnd = 2.4 * 64;     // what a workgroup's beginning and e
 constexpr double kPartialBytesPerUs = 4e6; // sums of another split, written and read
 
 // A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but not by as much as these are fewer.
-constexpr double kLastRoundMin[] = {1.0, 0.6, 0.5};  // by WarpgroupTile::at_once
+constexpr double kLastRoundMin[] = {0.8, 0.6, 0.5};  // by WarpgroupTile::at_once
+// Of the time that w's bytes take, how much more than a step's time it costs to have them from memory, not from the L2 cache: of tiles with more groups than one.
+constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kMemoryShareOfOverlapping = 0.6;
 
 double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
     const uint32_t left = workgroups % slots;
@@ -33,7 +35,7 @@ constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + d
 
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
     const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns;
+    return has_rows && (tile.may_gate() || !wish.gated) && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns;
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
@@ -50,7 +52,9 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
             const uint32_t workgroups = column_tiles * row_tiles * n_splits;
             const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_of(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
-            const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials;
+            const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
+            const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
+            const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials + memory;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }
     }

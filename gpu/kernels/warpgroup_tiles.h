@@ -10,21 +10,25 @@ namespace lorad::gpu {
 // One workgroup's part of y: 64 rows of x for each of its groups of 128 threads, so many rows of w for all of them.
 struct WarpgroupTile {
     uint32_t columns;  // rows of w
-    uint32_t part;     // of them in one slot of shared memory, a multiple of 32 up to 256 that divides columns; of gated products half are gates
+    uint32_t part;     // of them in one slot of shared memory, a multiple of 8 up to 256 that divides columns
     uint32_t slots;    // of the ring
     uint32_t groups;
     uint32_t k;        // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
     uint32_t at_once;  // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the driver's own for each
     double step_us;    // that so many take for a step each, of an H100; with one group memory is what takes it
+    bool overlaps = false;  // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way, 32 registers more
 
     constexpr uint32_t rows() const { return 64 * groups; }
     constexpr uint32_t threads() const { return 128 * groups; }
     constexpr uint32_t shared_bytes() const { return slots * part * k * 2; }
+    // Of a gated product each 16 of a part are eight gates, then the eight ups that belong to them; results are in blocks of 16.
+    constexpr bool may_gate() const { return part % 16 == 0 && columns % 32 == 0; }
 };
 inline constexpr std::array kWarpgroupTiles = {
     WarpgroupTile{128, 64, 3, 2, 64, 2, 1.12},
-    WarpgroupTile{256, 128, 3, 2, 64, 1, 1.11},
-    WarpgroupTile{192, 96, 4, 3, 64, 1, 1.18},
+    WarpgroupTile{256, 64, 6, 2, 64, 1, 1.04, true},
+    WarpgroupTile{288, 48, 8, 2, 64, 1, 1.19, true},
+    WarpgroupTile{224, 56, 6, 2, 64, 1, 0.87, true},
     WarpgroupTile{128, 32, 3, 1, 128, 2, 3.00},
     WarpgroupTile{128, 32, 2, 1, 128, 3, 4.66},
     WarpgroupTile{96, 32, 2, 1, 128, 3, 3.48},
@@ -34,6 +38,7 @@ struct WarpgroupWish {
     uint32_t n = 0, stride = 0, rows = 0;  // of the product, n of gates and ups together; stride: k padded
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
+    bool gated = false;
 };
 
 struct WarpgroupChoice {

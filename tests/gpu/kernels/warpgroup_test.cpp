@@ -284,8 +284,8 @@ TEST_F(Warpgroup, TilesInTurnsAndBesideEachOtherMatchTheReference) {
         const uint32_t at_once = t.at_once * units, many = round_up((2 * at_once + at_once / 3) * t.columns, kWeightAlign), few = round_up((at_once - 5) * t.columns, 128);
         ASSERT_TRUE(takes_turns(many / t.columns, 1, 1, at_once));
         ASSERT_FALSE(takes_turns(few / t.columns, 1, 1, at_once));
-        check({Type::kF16, many, 384, 40, 48}, KernelSet::plan_of_warpgroup(tile, 48, 1, 384, ScalarType::kF16));
-        check({Type::kF16, few / 2, 384, 40, 48}, KernelSet::plan_of_warpgroup(tile, 48, 2, 256, ScalarType::kF16));
+        check({Type::kF16, many, 384, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 384, ScalarType::kF16));
+        check({Type::kF16, few / 2, 384, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
         if (!t.may_gate()) continue;
         check_gated({Type::kBf16, few / 2, 256, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
         check_gated({Type::kBf16, many / 2, 256, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);

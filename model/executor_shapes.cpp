@@ -86,10 +86,11 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     if (shape.one_dispatch && !is_base && types_of_adapters(batch, slot_lookup()) == 1u << decode_lora_type()) shape.lora_type = decode_lora_type();
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
-    shape.long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    shape.long_runs = long_runs && !kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weights.layers.front().qkv.type);
     shape.expanded = !shape.one_dispatch && expands_apart(shape, rank_max);
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
-    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) &&
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) &&
                      has_few_runs(batch, shape.row_bucket);
     return shape;
 }
@@ -203,8 +204,11 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                                .few_runs = few_runs, .single_bucket = kSingleBucketMin});
             }
             const bool is_plain = lora == gpu::LoraLevel::kPlain, long_runs = is_plain && n_rows >= kLongRunRowsMin;
-            shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
-                           .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))});
+            StepShape end{.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
+                          .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))};
+            shapes.insert(end);
+            end.long_runs = false;
+            if (long_runs && kernels->consumers_add_long_runs(0, end.row_bucket, weights.layers.front().qkv.type)) shapes.insert(end);
         }
     }
     // The pipelines of what only some requests want.

@@ -237,6 +237,9 @@ class KernelSet {
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
     // Whether that pays in recordings of so many rows, with adapters of which the largest has rank_max ranks: it is a dispatch more.
     bool expands_apart(uint32_t rank_max, uint32_t rows) const;
+    // Whether the products of such a step of long runs of rows with one adapter are better left without the adapters' part, which their consumers then add row by
+    // row as in other steps: by warpgroups, which do not add it, they are so much faster that with few ranks it pays.
+    bool consumers_add_long_runs(uint32_t rank_max, uint32_t rows, ScalarType weight_type) const;
 
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
     // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.

@@ -14,6 +14,9 @@ namespace {
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
 constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = kDirectRowsMax, kManyRowsMin = 128;
 
+// H200, prompts of 2,048 tokens: a rank costs consumers 2 ms and products on KHR matrices next to nothing; without any these take 25 ms more.
+constexpr uint32_t kLongRunsRankMax = 16;
+
 // Of w straight in registers.
 constexpr uint64_t kDirectBytesMin = 16 << 20;  // of the matrix; smaller ones were not measured
 
@@ -34,6 +37,10 @@ MatmulPlan plan_of(MatmulVariant variant, uint32_t x_order, uint32_t rows, uint3
 bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
     const bool pays = (rows >= kFewRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
     return pays && ladder_.has_warpgroup(type) && !options_.batch_invariant;
+}
+
+bool KernelSet::consumers_add_long_runs(uint32_t rank_max, uint32_t rows, ScalarType weight_type) const {
+    return rank_max <= kLongRunsRankMax && rows >= kManyRowsMin && multiplies_by_warpgroup(weight_type, rows);
 }
 
 MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {

@@ -300,6 +300,11 @@ TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
     EXPECT_EQ(kernels_->plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant, MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, false, false), MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, true, true), MatmulVariant::kWarpgroup);
+    EXPECT_TRUE(kernels_->consumers_add_long_runs(16, 128, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->consumers_add_long_runs(17, 128, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 64, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 128, ScalarType::kF32));
+    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))->consumers_add_long_runs(16, 128, ScalarType::kF16));
     EXPECT_EQ(variant(*kernels_, 48, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_NE(variant(*kernels_, 32, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false), MatmulVariant::kWarpgroup);

@@ -87,9 +87,11 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    // As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
     shape.long_runs = long_runs && !kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weights.layers.front().qkv.type);
     shape.expanded = !shape.one_dispatch && expands_apart(shape, rank_max);
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
+    // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
     shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) &&
                      has_few_runs(batch, shape.row_bucket);
     return shape;
@@ -208,7 +210,8 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                           .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))};
             shapes.insert(end);
             end.long_runs = false;
-            if (long_runs && kernels->consumers_add_long_runs(0, end.row_bucket, weights.layers.front().qkv.type)) shapes.insert(end);
+            constexpr uint32_t kSmallRank = 1;
+            if (long_runs && kernels->consumers_add_long_runs(kSmallRank, end.row_bucket, weights.layers.front().qkv.type)) shapes.insert(end);
         }
     }
     // The pipelines of what only some requests want.

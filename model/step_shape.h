@@ -23,8 +23,8 @@ struct StepShape {
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: KernelSet::attention_tile_rows
-    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can; KernelSet::consumers_add_long_runs
-    bool few_runs = false;   // the same where there are no long ones and it is not expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
+    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can; not where KernelSet::consumers_add_long_runs()
+    bool few_runs = false;   // the same where the step's are not long and it is not expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
     bool expanded = false;   // few rows at level kPlain whose adapters' part a dispatch of its own adds to each product: KernelSet::lora_expand
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product

@@ -14,7 +14,7 @@ namespace {
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
 constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = kDirectRowsMax, kManyRowsMin = 128;
 
-// H200, prompts of 2,048 tokens: a rank costs consumers 2 ms and products on KHR matrices next to nothing; without any these take 25 ms more.
+// H200, prompts of 2,048 tokens: 74 ms by warpgroups with 16 ranks, 170 with 64, 89 by KHR matrices with 16 (docs/PERFORMANCE.md, "Prompts with adapters").
 constexpr uint32_t kLongRunsRankMax = 16;
 
 // Of w straight in registers.

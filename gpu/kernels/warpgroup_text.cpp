@@ -15,7 +15,7 @@ constexpr uint32_t kXSets = 2;       // steps of x in registers
 class Writer : WarpgroupWriter {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
-        CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && ahead() >= 1);
+        CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && t_.slots > (t_.overlaps ? 2 : 0));
         CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
     }
@@ -59,7 +59,7 @@ class Writer : WarpgroupWriter {
         begin_entry(t_.threads());
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
-        line(".reg .pred %is, %last;");
+        line(".reg .pred %is{};", last_load_rows() < load_rows() ? ", %last" : "");
         line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
@@ -145,7 +145,8 @@ class Writer : WarpgroupWriter {
         return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
-    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on.
+    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. The L2 cache is asked for 256 bytes of a row where that was measured: they are two
+    // steps', and for the output layer and `down` it is a few per cent.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {

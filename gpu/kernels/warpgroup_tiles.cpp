@@ -11,7 +11,8 @@ namespace {
 constexpr double kBeginEnd = 2.4 * 64;     // what a workgroup's beginning and end take, in elements of k
 constexpr double kPartialBytesPerUs = 4e6; // sums of another split, written and read
 
-// A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but not by as much as these are fewer.
+// A last round that does not fill the device: a workgroup alone on a multiprocessor is faster than beside others, but not by as much as these are fewer. With one
+// at once there is more of the L2 cache for each, and chips that are not all busy have a higher clock.
 constexpr double kLastRoundMin[] = {0.8, 0.6, 0.5};  // by WarpgroupTile::at_once
 // Of the time that w's bytes take, how much more than a step's time it costs to have them from memory, not from the L2 cache: of tiles with more groups than one.
 constexpr double kMemoryBytesPerUs = 4.5e6, kMemoryShare = 0.42, kMemoryShareOfOverlapping = 0.6;

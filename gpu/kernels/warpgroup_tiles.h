@@ -15,7 +15,7 @@ struct WarpgroupTile {
     uint32_t groups;
     uint32_t k;        // elements of a step, which a slot holds: 64, or 128, whose pieces of 256 bytes of a row memory likes better
     uint32_t at_once;  // workgroups that a multiprocessor runs side by side: a module gets 64 KiB of its shared memory, 1 KiB is the driver's own for each
-    double step_us;    // that so many take for a step each, of an H100; with one group memory is what takes it
+    double step_us;    // that so many take for a step each, of an H100 (an H200's of overlapping ones, times 1.1, by which it is faster); with one group memory is what takes it
     bool overlaps = false;  // a part's product is asked for while the one before goes on: one barrier for each, two slots fewer on their way, 32 registers more
 
     constexpr uint32_t rows() const { return 64 * groups; }

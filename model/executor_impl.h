@@ -138,6 +138,7 @@ struct Executor::Impl {
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
+    bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);

@@ -43,6 +43,11 @@ bool Executor::Impl::expands_apart(const StepShape& shape, uint32_t rank_max) co
     return shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && kernels->expands_apart(rank_max, shape.row_bucket);
 }
 
+// Whether such a step of long runs has products without the adapters' part. As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
+bool Executor::Impl::consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const {
+    return kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weights.layers.front().qkv.type);
+}
+
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
     const gpu::LoraLevel lora = shape.expanded ? gpu::LoraLevel::kNone : shape.lora;  // what is still to be added
@@ -87,8 +92,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
     const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
-    // As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
-    shape.long_runs = long_runs && !kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weights.layers.front().qkv.type);
+    shape.long_runs = long_runs && !consumers_add_long_runs(shape, rank_max);
     shape.expanded = !shape.one_dispatch && expands_apart(shape, rank_max);
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
     // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
@@ -211,7 +215,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             shapes.insert(end);
             end.long_runs = false;
             constexpr uint32_t kSmallRank = 1;
-            if (long_runs && kernels->consumers_add_long_runs(kSmallRank, end.row_bucket, weights.layers.front().qkv.type)) shapes.insert(end);
+            if (long_runs && consumers_add_long_runs(end, kSmallRank)) shapes.insert(end);
         }
     }
     // The pipelines of what only some requests want.

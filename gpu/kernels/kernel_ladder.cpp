@@ -293,8 +293,8 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
             plain.add(test.run(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
             if (!(plain.error <= kSelfTestTolerance)) return plain;
         }
+        if (!kWarpgroupTiles[tile].may_gate()) continue;
         for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) {
-            if (!kWarpgroupTiles[tile].may_gate()) continue;
             if (y_order == kBlocksOfARow && kWarpgroupTiles[tile].groups > 1) continue;  // nobody reads so many rows in it
             Deviation gated;
             gated.add(test.run_gated(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), y_order), TestProduct::gated(want));

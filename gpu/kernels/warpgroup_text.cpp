@@ -49,6 +49,7 @@ class Writer : WarpgroupWriter {
     uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
     uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
     uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
+    bool last_load_is_partial() const { return last_load_rows() < load_rows(); }
     // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done with it: behind a product, or, where that is not
     // waited for, at the barrier in front of the next but one.
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
@@ -59,7 +60,7 @@ class Writer : WarpgroupWriter {
         begin_entry(t_.threads());
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
-        line(".reg .pred %is{};", last_load_rows() < load_rows() ? ", %last" : "");
+        line(".reg .pred %is{};", last_load_is_partial() ? ", %last" : "");
         line(".reg .b32 %thread, %warp, %lane, %split, %tile, %end_tile, %n0, %row0, %begin, %steps, %step, %parts, %done, %next, %first, %second, %zero, %used;");
         line(".reg .b32 %ring, %into, %slot_in, %slot_out, %y_stride, %split_stride, %k_per_split;");
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
@@ -105,11 +106,13 @@ class Writer : WarpgroupWriter {
         // The last tile is moved back into the matrix; what it shares with its neighbour is written twice, with the same bits.
         line("mul.lo.u32 %n0, %tile, {0}; sub.u32 %first, %y_stride, {0}; min.u32 %n0, %n0, %first;", columns_of_y());
         line("shr.u32 %first, %thread, {}; and.b32 %second, %thread, {};", t_.k == 128 ? 4 : 3, chunks() - 1);  // row and chunk
-        if (last_load_rows() < load_rows()) line("setp.lt.u32 %last, %first, {};", last_load_rows());
-        line("mov.u32 %next, %first;");
+        if (last_load_is_partial()) line("setp.lt.u32 %last, %first, {};", last_load_rows());
+        // %next: the row of w, from the tile's first one, of this thread's row of a part, as row_of() has it.
         if (p_.gated_rows > 0 && load_rows() > 8) {
             line("shr.u32 %next, %first, 4; shl.b32 %next, %next, 3; and.b32 %done, %first, 7; add.u32 %next, %next, %done;");
             line("and.b32 %done, %first, 8; setp.eq.u32 %is, %done, 0; selp.u32 %done, 0, {}, %is; add.u32 %next, %next, %done;", p_.gated_rows);
+        } else {
+            line("mov.u32 %next, %first;");
         }
         line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
         line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
@@ -150,8 +153,8 @@ class Writer : WarpgroupWriter {
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
         for (uint32_t i = 0; i < n_loads(); i++) {
-            const bool is_part = i + 1 == n_loads() && last_load_rows() < load_rows();
-            line("{}cp.async.cg.shared.global{} [%second+{}], [%w+{}], 16;", is_part ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes,
+            const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
+            line("{}cp.async.cg.shared.global{} [%second+{}], [%w+{}], 16;", is_partial ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes,
                  row_of(part, i * load_rows()) * row_bytes());
         }
         if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);

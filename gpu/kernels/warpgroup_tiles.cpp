@@ -47,14 +47,14 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
         if (!fits(tile, wish)) continue;
         const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
         const uint32_t column_tiles = ceil_of(wish.n, tile.columns), row_tiles = ceil_of(wish.rows, tile.rows());
+        const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
+        const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
         for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); n_splits++) {
             const uint32_t split_steps = ceil_of(steps, n_splits);
             if (ceil_of(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
             const uint32_t workgroups = column_tiles * row_tiles * n_splits;
             const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_of(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
-            const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
-            const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
             const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials + memory;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }

@@ -220,6 +220,9 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                         .head_dims = {config.head_dim},
                                                         .head_group = config.n_heads / config.n_kv_heads}));
     options.kernel_path = kernels->options().path;
+    for (const uint32_t rows : buckets_up_to(options.n_rows_max)) {
+        if (joins_adapters(*kernels, weights, rows)) joined_buckets.push_back(rows);
+    }
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
     TRY(loader->allocate(device));

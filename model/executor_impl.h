@@ -86,6 +86,7 @@ struct Executor::Impl {
     std::string decode_refusal, decode_adapter_refusal;  // what the driver says where it does not make a kernel of the usual steps of either kind; the first also of those with attention apart
     bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
     RingSlot ring[kRingSlots];
+    std::vector<uint32_t> joined_buckets;  // of rows, ascending: those for which joins_adapters() (model/scratch.h)
     RecordingCache recordings;
     uint64_t n_recordings = 0;
     uint64_t n_submitted = 0;
@@ -139,6 +140,8 @@ struct Executor::Impl {
     bool takes_lone_rows(const StepShape& shape) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
     bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
+    bool joins_bucket(uint32_t row_bucket) const;
+    bool joins(const StepBatch& batch, const StepShape& shape) const;
     std::vector<StepShape> usual_shapes() const;
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
@@ -162,7 +165,8 @@ struct Executor::Impl {
         uint32_t adapter_slot = kNoAdapterSlot, lora_type = gpu::kAnyLoraType;
     };
     // Of adapters that have a program of their own: the weights' type. One for f32 was no shorter than that for any types (docs/PERFORMANCE.md).
-    uint32_t decode_lora_type() const { return static_cast<uint32_t>(weights.layers.front().qkv.type); }
+    uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
+    gpu::ScalarType weight_type() const { return weights.layers.front().qkv.type; }
     Result<gpu::Buffer> put_trial_adapter();
     Status trial_step(uint32_t position, const Trial& trial);
     Result<std::vector<float>> trial_logits(const Trial& trial);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "model/executor_impl.h"
+#include "model/joined_columns.h"
 #include "proto/base/thread.h"
 
 namespace lorad::model {
@@ -40,17 +41,36 @@ bool Executor::Impl::gates_few_runs(uint32_t row_bucket) const {
 
 // Whether the adapters' parts of such a step are added by dispatches of their own.
 bool Executor::Impl::expands_apart(const StepShape& shape, uint32_t rank_max) const {
-    return shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && kernels->expands_apart(rank_max, shape.row_bucket);
+    return shape.lora == gpu::LoraLevel::kPlain && !shape.long_runs && !shape.joined && kernels->expands_apart(rank_max, shape.row_bucket);
 }
 
 // Whether such a step of long runs has products without the adapters' part. As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
 bool Executor::Impl::consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const {
-    return kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weights.layers.front().qkv.type);
+    return kernels->consumers_add_long_runs(rank_max, shape.row_bucket, weight_type());
+}
+
+bool Executor::Impl::joins_bucket(uint32_t row_bucket) const { return std::ranges::binary_search(joined_buckets, row_bucket); }
+
+// Whether the products of such a batch have its adapters as more k, of which each step costs a tile of rows as much as one of w. On an H200 that pays up to about a
+// twelfth of all work (docs/PERFORMANCE.md, "Adapters as more k"); with long runs, whose products would be by KHR matrices, wherever it was measured, a fifth at the most,
+// and of small models other things take the time.
+bool Executor::Impl::joins(const StepBatch& batch, const StepShape& shape) const {
+    const double share_max = has_long_runs(batch) ? 1.0 : 1.0 / 12;
+    if (shape.lora != gpu::LoraLevel::kPlain || !joins_bucket(shape.row_bucket)) return false;
+    const std::optional<JoinedColumns> columns = JoinedColumns::of(batch, slot_lookup(), weight_type());
+    if (!columns) return false;
+    double more = 0, own = 0;
+    const std::array products = products_of(weights.layers.front());
+    for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
+        more += columns->mean_steps(group) * gpu::kJoinedStep * products[group]->n;
+        own += static_cast<double>(products[group]->k) * products[group]->n;
+    }
+    return more <= share_max * own;
 }
 
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
-    const gpu::LoraLevel lora = shape.expanded ? gpu::LoraLevel::kNone : shape.lora;  // what is still to be added
+    const gpu::LoraLevel lora = shape.expanded || shape.joined ? gpu::LoraLevel::kNone : shape.lora;  // what is still to be added
     return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras &&
            kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = lora}), attention_shape(config, shape));
 }
@@ -91,12 +111,14 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     if (shape.one_dispatch && !is_base && types_of_adapters(batch, slot_lookup()) == 1u << decode_lora_type()) shape.lora_type = decode_lora_type();
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
-    const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
+    shape.joined = joins(batch, shape);
+    if (shape.joined) shape.joined_type = weight_type();
+    const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.joined && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
     shape.long_runs = long_runs && !consumers_add_long_runs(shape, rank_max);
     shape.expanded = !shape.one_dispatch && expands_apart(shape, rank_max);
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
     // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
-    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.expanded && gates_few_runs(shape.row_bucket) &&
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.joined && !shape.expanded && gates_few_runs(shape.row_bucket) &&
                      has_few_runs(batch, shape.row_bucket);
     return shape;
 }
@@ -152,6 +174,12 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
 // Decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
 std::vector<StepShape> Executor::Impl::usual_shapes() const {
     std::set<StepShape> shapes;
+    const auto joined = [&](StepShape shape) {
+        shape.joined = true;
+        shape.joined_type = weight_type();
+        shape.long_runs = shape.few_runs = false;
+        return shape;
+    };
     // A few rows may be decodes, each of a sequence of its own, or the end of a prompt among them.
     const auto insert = [&](StepShape shape) {
         shape.lone_rows = takes_lone_rows(shape);
@@ -171,6 +199,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             insert(with_rules);
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) shapes.insert(few_runs);
             if (expands_apart(shape, kLoraRankMax)) insert(expanded);
+            if (lora == gpu::LoraLevel::kPlain && joins_bucket(row_bucket)) insert(joined(shape));
             if (decode_layers && row_bucket == 1 && decodes_level(lora)) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {
@@ -206,13 +235,16 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             for (const bool few_runs : {false, true}) {
                 if (n_rows < kSingleBucketMin || (few_runs && (lora != gpu::LoraLevel::kPlain || !gates_few_runs(bucket_for(n_rows))))) continue;
                 const uint32_t n_outputs = bucket_for(std::min(n_rows / 2, options.n_outputs_max));
-                shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
-                               .few_runs = few_runs, .single_bucket = kSingleBucketMin});
+                const StepShape beside{.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
+                                       .few_runs = few_runs, .single_bucket = kSingleBucketMin};
+                shapes.insert(beside);
+                if (lora == gpu::LoraLevel::kPlain && joins_bucket(beside.row_bucket)) shapes.insert(joined(beside));
             }
             const bool is_plain = lora == gpu::LoraLevel::kPlain, long_runs = is_plain && n_rows >= kLongRunRowsMin;
             StepShape end{.row_bucket = bucket_for(n_rows), .output_bucket = 1, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                           .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))};
             shapes.insert(end);
+            if (is_plain && joins_bucket(end.row_bucket)) shapes.insert(joined(end));
             end.long_runs = false;
             constexpr uint32_t kSmallRank = 1;
             if (long_runs && consumers_add_long_runs(end, kSmallRank)) shapes.insert(end);

@@ -20,7 +20,7 @@ class Pass {
         : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights),
           scratch_(context.scratch), context_(context), shape_(shape), layout_(shape),
           step_(context.scratch.step_state.address()), rows_(shape.row_bucket), x_(context.scratch.x.address()),
-          attention_(context.scratch.attention.address()) {}
+          attention_(context.scratch.attention.address()), segments_(layout_.segments) {}
 
     void record() {
         const OutputPass outputs(recorder_, context_, shape_);
@@ -37,7 +37,7 @@ class Pass {
         } else {
             layers();
         }
-        if (shape_.output_bucket > 0) outputs.sample(x_, has_all_rows());
+        if (shape_.output_bucket > 0) outputs.sample(x_, has_all_rows_);
     }
 
   private:
@@ -62,7 +62,7 @@ class Pass {
             if (keeps_rows) keep_rows_with_outputs(w.o);
             const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
             Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
-            if (defers_norms_ && has_all_rows()) {
+            if (defers_norms_ && has_all_rows_) {
                 residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
             } else {
                 const Product o = linear(layer, kO, w.o, attention_input(w.o, o_in_blocks));
@@ -104,11 +104,11 @@ class Pass {
     std::optional<gpu::ResidualPlan> residual_plan(const Matrix& w) const { return kernels_.plan_residual(w.n, w.k, w.type, rows_); }
 
     // From here on the step has no other rows than those whose next token is wanted, where that saves much: nobody reads what the last layer
-    // would make of a prompt's other rows. Not with adapters, whose lists go by the rows of the whole step.
+    // would make of a prompt's other rows.
     bool keeps_rows_with_outputs() const {
         const uint64_t n_outputs = shape_.output_bucket;
         const bool have_room = n_outputs * hidden_stride() <= (shape_.row_bucket - n_outputs) * q_stride();
-        return 2 * n_outputs <= shape_.row_bucket && have_room && shape_.lora == gpu::LoraLevel::kNone && !shape_.extras;
+        return StepLayout::may_keep_rows(shape_) && have_room;
     }
     void keep_rows_with_outputs(const Matrix& o) {
         // Both go where the queries were; slack rows of the first are read.
@@ -120,16 +120,21 @@ class Pass {
         attention_ = kept_attention;
         x_ = kept_x;
         rows_ = shape_.output_bucket;
-        count_offset_ = offsetof(gpu::StepHeader, n_logit_rows);
+        has_all_rows_ = false;
+        if (shape_.lora == gpu::LoraLevel::kNone) {
+            rows_header_ = offsetof(gpu::StepHeader, n_logit_rows);  // nothing but their number is read of it
+            return;
+        }
+        rows_header_ = layout_.kept;
+        segments_ = layout_.kept_segments;
+        // They are few, and their adapters are added as in any step of few rows.
+        shape_.joined = shape_.long_runs = shape_.few_runs = shape_.expanded = false;
     }
-    // The step state for kernels that read the number of rows where it begins. After keep_rows_with_outputs() nothing else of it may be read;
-    // what reads rows is there for adapters alone.
-    DeviceAddress counted_rows() const {
+    // Header and rows of those that are worked on.
+    DeviceAddress rows_state() const {
         static_assert(offsetof(gpu::StepHeader, n_rows) == 0);
-        CHECK(has_all_rows() || (shape_.lora == gpu::LoraLevel::kNone && !shape_.extras));
-        return step_ + count_offset_;
+        return step_ + rows_header_;
     }
-    bool has_all_rows() const { return count_offset_ == offsetof(gpu::StepHeader, n_rows); }
 
     void gather(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
         kernels_.gather_rows(recorder_,
@@ -190,7 +195,6 @@ class Pass {
     // Groups of modules that share an input; also the index of their ShrinkDispatch in the step header.
     enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
     static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
-    static constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
 
     // A recorded product of the layer's input.
     struct Product {
@@ -208,12 +212,13 @@ class Pass {
     };
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
         if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
-        return {.plan = plan, .rows = shape_.lora == gpu::LoraLevel::kNone ? 0 : buffer.address(), .blocks = blocks_of(buffer)};
+        const bool reads_rows = shape_.lora != gpu::LoraLevel::kNone && !shape_.joined;
+        return {.plan = plan, .rows = reads_rows ? buffer.address() : 0, .blocks = blocks_of(buffer)};
     }
 
     // Of o, if it would rather have in blocks what attention writes.
     std::optional<gpu::MatmulPlan> plan_in_blocks(const Matrix& o) const {
-        if (defers_norms_ || shape_.lora != gpu::LoraLevel::kNone) return std::nullopt;
+        if (defers_norms_ || (shape_.lora != gpu::LoraLevel::kNone && !shape_.joined)) return std::nullopt;
         const gpu::MatmulPlan plan = product_plan(o, true);
         return plan.x_in_blocks ? std::optional(plan) : std::nullopt;
     }
@@ -223,13 +228,13 @@ class Pass {
     Input attention_input(const Matrix& o, const std::optional<gpu::MatmulPlan>& in_blocks) {
         constexpr uint32_t kArrangedRowsMin = 128;
         if (in_blocks) return {.plan = *in_blocks, .blocks = blocks_of(scratch_.attention)};
-        const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows();
+        const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows_;
         const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
         if (!may_be_in_blocks) return in_rows;
         const gpu::MatmulPlan plan = product_plan(o, true);
         if (plan.variant != gpu::MatmulVariant::kWarpgroup) return in_rows;
         const DeviceAddress blocks = blocks_of(scratch_.attention);
-        kernels_.arrange_blocks(recorder_, {.n_rows = counted_rows(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.x_order);
+        kernels_.arrange_blocks(recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.x_order);
         recorder_.barrier();
         return {.plan = plan, .rows = attention_, .blocks = blocks};
     }
@@ -322,25 +327,35 @@ class Pass {
     // May run beside the matmul: it writes nothing that the matmul touches.
     void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base, gpu::ShrinkPlace place) {
         if (shape_.lora == gpu::LoraLevel::kNone) return;
-        const uint64_t dispatch = offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
+        const uint64_t dispatch = rows_header_ + offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
         kernels_.lora_shrink(recorder_,
                              {.lora_layer = context_.lora_layer(layer),
-                              .segments = step_ + layout_.segments,
+                              .segments = step_ + segments_,
                               .x = x,
                               .low = scratch_.low.address(),
                               .parts = scratch_.shrink_parts.address(),
                               .lora_slot_stride = context_.lora_slot_stride(),
                               .first_module = kFirstModule[group],
-                              .n_modules = kGroupModules[group],
+                              .n_modules = gpu::kLoraGroupModules[group],
                               .k = base.k,
-                              .x_stride = base.k_stride},
-                             act_type(base.type), shape_.row_bucket, place, scratch_.step_state, dispatch);
+                              .x_stride = base.k_stride,
+                              .pad = 0,
+                              .joined = shape_.joined ? step_ + layout_.joined_of(group) : 0,
+                              .joined_low = scratch_.joined_low.address(),
+                              .grid = 0},
+                             act_type(base.type), rows_, place, scratch_.step_state, dispatch);
     }
 
-    // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, and after it
-    // the product with the adapters.
+    // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, with joined adapters
+    // also lora_join, and after it the product with the adapters.
     Product linear(uint32_t layer, Group group, const Matrix& w, const Input& x) {
         const gpu::MatmulPlan& plan = x.plan;
+        if (shape_.joined) {
+            join(layer, group, w, x);
+            kernels_.matmul_joined(recorder_, with_joined(product_params(w, x.of_product(), scratch_.y, plan), group), plan, gpu::kLoraGroupModules[group]);
+            recorder_.barrier();
+            return {plan, true};
+        }
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
             shrink(layer, group, x.rows, w, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
@@ -361,6 +376,30 @@ class Pass {
         return {plan, true};
     }
 
+    // What a product with joined adapters takes of them, and a barrier.
+    void join(uint32_t layer, Group group, const Matrix& w, const Input& x) {
+        CHECK(kernels_.joins_adapters(x.plan));
+        shrink(layer, group, x.blocks, w, gpu::ShrinkPlace::kFirst);
+        gpu::LoraJoinParams params{.step = step_,
+                                   .group = step_ + layout_.joined_of(group),
+                                   .windows = step_ + layout_.windows_of(group),
+                                   .lora_layer = context_.lora_layer(layer),
+                                   .b = scratch_.joined_b.address(),
+                                   .low = scratch_.joined_low.address(),
+                                   .lora_slot_stride = context_.lora_slot_stride(),
+                                   .first_module = kFirstModule[group],
+                                   .n_modules = gpu::kLoraGroupModules[group],
+                                   .n = w.n_padded,
+                                   .module_end = {},
+                                   .pad = 0};
+        set_module_ends(group, params.module_end);
+        kernels_.lora_join(recorder_, params, w.type);
+        recorder_.barrier();
+    }
+    gpu::MatmulJoinedParams with_joined(const gpu::MatmulParams& product, Group group) const {
+        return {.product = product, .windows = step_ + layout_.windows_of(group), .b = scratch_.joined_b.address(), .low = scratch_.joined_low.address()};
+    }
+
     // Adds the adapters' part to the product's sums.
     void expand(uint32_t layer, Group group, const Matrix& w) {
         gpu::LoraExpandParams params{.n_segments = step_ + offsetof(gpu::StepHeader, n_segments),
@@ -370,7 +409,7 @@ class Pass {
                                      .y = scratch_.y.address(),
                                      .lora_slot_stride = context_.lora_slot_stride(),
                                      .first_module = kFirstModule[group],
-                                     .n_modules = kGroupModules[group],
+                                     .n_modules = gpu::kLoraGroupModules[group],
                                      .y_stride = w.n_padded,
                                      .module_end = {},
                                      .pad = 0};
@@ -381,7 +420,7 @@ class Pass {
     // Behind the last column of each module of a group's product.
     void set_module_ends(Group group, uint32_t (&module_end)[3]) const {
         uint32_t end = 0;
-        for (uint32_t m = 0; m < kGroupModules[group]; ++m) {
+        for (uint32_t m = 0; m < gpu::kLoraGroupModules[group]; ++m) {
             end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
             module_end[m] = end;
         }
@@ -398,9 +437,9 @@ class Pass {
             kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax, true, shape_.long_runs);
         // What only writes blocks needs a reader of blocks.
         if (plan && plan->variant == gpu::MatmulVariant::kWarpgroup && !product_plan(w.down, true).x_in_blocks) return std::nullopt;
-        const bool adapters = shape_.lora != gpu::LoraLevel::kNone;
-        if (!plan || (adapters && !(shape_.long_runs && kernels_.adds_adapters_gated(*plan)))) return std::nullopt;
-        return plan;
+        if (!plan || shape_.lora == gpu::LoraLevel::kNone) return plan;
+        const bool adds = shape_.joined ? kernels_.joins_adapters(*plan) : shape_.long_runs && kernels_.adds_adapters_gated(*plan);
+        return adds ? plan : std::nullopt;
     }
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act) {
@@ -410,7 +449,10 @@ class Pass {
         product.y_blocks = act.blocks;
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
-        if (shape_.lora != gpu::LoraLevel::kNone) {
+        if (shape_.joined) {
+            join(layer, kGateUp, w.gate_up, x);
+            kernels_.matmul_gated_joined(recorder_, with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
+        } else if (shape_.lora != gpu::LoraLevel::kNone) {
             shrink(layer, kGateUp, x.rows, w.gate_up, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
             kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
@@ -423,7 +465,7 @@ class Pass {
     }
 
     gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
-        return matmul_params(w, address_of(w), x, y, plan, step_ + count_offset_);
+        return matmul_params(w, address_of(w), x, y, plan, rows_state());
     }
 
     void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, DeviceAddress x, const gpu::MatmulPlan& plan) {
@@ -437,7 +479,7 @@ class Pass {
                                      .low = scratch_.low.address(),
                                      .lora_slot_stride = context_.lora_slot_stride(),
                                      .first_module = kFirstModule[group],
-                                     .n_modules = kGroupModules[group],
+                                     .n_modules = gpu::kLoraGroupModules[group],
                                      .module_end = {}};
         set_module_ends(group, params.module_end);
         return params;
@@ -448,7 +490,7 @@ class Pass {
         const gpu::ResidualPlan plan = *residual_plan(w);
         next.norm_tiles = plan.n_tiles;
         kernels_.matmul_residual(recorder_,
-                                 {.n_rows = step_ + count_offset_,
+                                 {.n_rows = rows_state(),
                                   .w = address_of(w),
                                   .x = input,
                                   .bias = address_of(bias),
@@ -470,7 +512,7 @@ class Pass {
     void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
                   const NextNorm& norm) {
         kernels_.add_norm(recorder_,
-                          {.step = counted_rows(),
+                          {.step = rows_state(),
                            .y = scratch_.y.address(),
                            .bias = address_of(bias),
                            .low = scratch_.low.address(),
@@ -495,7 +537,7 @@ class Pass {
 
     void gated_act(uint32_t layer, const LayerWeights& w, const Product& product, const Input& act) {
         kernels_.gated_act(recorder_,
-                           {.step = counted_rows(),
+                           {.step = rows_state(),
                             .y = scratch_.y.address(),
                             .bias = address_of(w.gate_up_bias),
                             .low = scratch_.low.address(),
@@ -518,15 +560,17 @@ class Pass {
     const ModelWeights& weights_;
     const Scratch& scratch_;
     const ForwardContext& context_;
-    const StepShape shape_;
+    StepShape shape_;
     const StepLayout layout_;
     const DeviceAddress step_;
 
     // Of the rows that are worked on, see keep_rows_with_outputs().
     uint32_t rows_;
     DeviceAddress x_, attention_;
+    bool has_all_rows_ = true;
+    uint64_t rows_header_ = 0;  // where the step state has their header, with their number in front,
+    uint64_t segments_;         // and their segments
     bool defers_norms_ = false;
-    size_t count_offset_ = offsetof(gpu::StepHeader, n_rows);  // where the step state says how many there are
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "model/scratch.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "gpu/kernels/deferred_norm.h"
@@ -10,8 +11,14 @@
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + norms + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
+    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
            results + logprobs + masks;
+}
+
+bool joins_adapters(const gpu::KernelSet& kernels, const ModelWeights& weights, uint32_t rows) {
+    const gpu::ScalarType type = weights.layers.front().qkv.type;
+    const auto joins = [&](const Matrix* w) { return w->type == type && kernels.joins_adapters(kernels.plan_matmul(w->n, w->k, w->type, rows, kProductSplitsMax, true)); };
+    return std::ranges::all_of(weights.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
 }
 
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
@@ -25,6 +32,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
                                             .output_bucket = output_bucket,
                                             .lora = gpu::LoraLevel::kFull,
                                             .tiles = true,
+                                            .joined = true,
                                             .single_bucket = row_bucket,
                                             .rules = true}).block_tables +
                                 limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
@@ -38,6 +46,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
     bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
                          gpu::KernelSet::head_low_bytes(output_bucket));
+    bytes.joined_b = bytes.joined_low = sizeof(float);
     bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
     bytes.shrink_parts = gpu::KernelSet::kShrinkPartBytes;
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
@@ -50,8 +59,15 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.attention_partials = sizeof(float);
     // Fewer rows may be cut into more splits, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
+        if (joins_adapters(kernels, shapes, rows)) {
+            const std::array products = products_of(shapes.layers.front());
+            for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
+                bytes.joined_b = std::max(bytes.joined_b, gpu::KernelSet::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
+                bytes.joined_low = std::max(bytes.joined_low, gpu::KernelSet::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
+            }
+        }
         for (const LayerWeights& w : shapes.layers) {
-            for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
+            for (const Matrix* matrix : products_of(w)) {
                 for (const auto& [in_blocks, adds_adapters] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
                     const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks, adds_adapters);
                     bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
@@ -82,6 +98,8 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.attention, bytes.attention, "attention"},
         {&scratch.act, bytes.act, "act"},
         {&scratch.low, bytes.low, "low"},
+        {&scratch.joined_b, bytes.joined_b, "joined B"},
+        {&scratch.joined_low, bytes.joined_low, "joined low"},
         {&scratch.norms, bytes.norms, "norms"},
         {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
         {&scratch.attention_partials, bytes.attention_partials, "attention partials"},

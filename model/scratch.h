@@ -1,6 +1,7 @@
 // The device memory that steps work in, and how much of it the largest step needs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "gpu/device.h"
@@ -46,6 +47,11 @@ inline gpu::AttentionShape attention_shape(const ModelConfig& config, const Step
             .joined = !shape.tiles && !shape.apart};
 }
 
+// A layer's matrices in the order of gpu::kLoraGroups.
+inline std::array<const Matrix*, gpu::kLoraGroups> products_of(const LayerWeights& w) { return {&w.qkv, &w.o, &w.gate_up, &w.down}; }
+// Whether all products of a step's layers can have adapters as more k (JoinedGroup).
+bool joins_adapters(const gpu::KernelSet& kernels, const ModelWeights& weights, uint32_t rows);
+
 // Device memory that one step works in; steps take turns in it.
 struct Scratch {
     gpu::Buffer step_state;
@@ -56,6 +62,7 @@ struct Scratch {
     gpu::Buffer attention;  // [rows][Q D], input of o; in blocks likewise
     gpu::Buffer act;        // [rows][F], input of down; in blocks likewise
     gpu::Buffer low;        // shrink results
+    gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
     gpu::Buffer norms;      // gpu/kernels/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;
@@ -75,7 +82,7 @@ constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, norms, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
+    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
     uint64_t sum() const;
 };
 ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,

@@ -6,6 +6,13 @@
 
 namespace lorad::model {
 
+namespace {
+
+// Rows with a header of their own.
+uint32_t kept_max(const StepShape& shape) { return StepLayout::may_keep_rows(shape) && shape.lora == gpu::LoraLevel::kPlain ? shape.output_bucket : 0; }
+
+}  // namespace
+
 uint32_t bucket_for(uint32_t n) {
     if (n <= 2) return n;
     const uint32_t power = std::bit_ceil(n);
@@ -24,9 +31,20 @@ StepLayout::StepLayout(const StepShape& shape)
       rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
       segments(gpu::round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
-      tiles(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
+      kept(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
+      kept_segments(kept + (kept_max(shape) > 0 ? sizeof(gpu::StepHeader) : 0) + uint64_t{kept_max(shape)} * sizeof(gpu::StepRow)),
+      joined(kept_segments + uint64_t{kept_max(shape)} * sizeof(gpu::LoraSegment)),
+      joined_windows(joined + uint64_t{shape.joined ? gpu::kLoraGroups : 0} * sizeof(gpu::JoinedGroup)),
+      tiles(joined_windows + uint64_t{joined_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::JoinedWindow)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
-      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)) {}
+      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)),
+      n_joined_tiles(joined_tiles(shape)) {}
+
+bool StepLayout::may_keep_rows(const StepShape& shape) {
+    return shape.output_bucket > 0 && 2 * shape.output_bucket <= shape.row_bucket && shape.lora != gpu::LoraLevel::kFull && !shape.extras;
+}
+
+uint32_t StepLayout::joined_tiles(const StepShape& shape) { return shape.joined ? (shape.row_bucket + gpu::kJoinedTileRows - 1) / gpu::kJoinedTileRows : 0; }
 
 uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? (shape.row_bucket + kTileRowsMin - 1) / kTileRowsMin : 0; }
 

@@ -23,8 +23,10 @@ struct StepShape {
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
     uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: KernelSet::attention_tile_rows
-    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can; not where KernelSet::consumers_add_long_runs()
-    bool few_runs = false;   // the same where the step's are not long and it is not expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
+    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
+    bool joined = false;     // at level kPlain: all products have the adapters as more k (JoinedColumns),
+    gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // and weights of this type
+    bool few_runs = false;   // of rows with one adapter, where they are not long, and the step is neither joined nor expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
     bool expanded = false;   // few rows at level kPlain whose adapters' part a dispatch of its own adds to each product: KernelSet::lora_expand
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product
@@ -59,12 +61,20 @@ std::vector<uint32_t> buckets_up_to(uint32_t n);
 // Byte offsets in the step-state buffer; they follow from the shape alone.
 struct StepLayout {
     explicit StepLayout(const StepShape& shape);
-    uint64_t rows, logit_rows, rules, segments, uses, tiles, single_rows, block_tables;
+    uint64_t rows, logit_rows, rules, segments, uses, kept, kept_segments, joined, joined_windows, tiles, single_rows, block_tables;
+    uint32_t n_joined_tiles;  // windows of a group
+
+    uint64_t joined_of(uint32_t group) const { return joined + group * sizeof(gpu::JoinedGroup); }
+    uint64_t windows_of(uint32_t group) const { return joined_windows + uint64_t{group} * n_joined_tiles * sizeof(gpu::JoinedWindow); }
 
     // Segments of a step: one for each row and use in the worst case.
     static uint32_t segments_max(const StepShape& shape);
     static uint32_t uses_max(const StepShape& shape);
+    // Whether the last layer may go on with those rows alone that have an output, where that saves much. Those with adapters have a header, rows and segments of their own
+    // then, at `kept`; not beyond level kPlain, whose lists go by the rows of the whole step.
+    static bool may_keep_rows(const StepShape& shape);
     static uint32_t tiles_max(const StepShape& shape);
+    static uint32_t joined_tiles(const StepShape& shape);
 };
 
 constexpr uint32_t kListAlign = 16;  // of the rules' lists, behind the block tables

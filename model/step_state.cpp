@@ -4,8 +4,10 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "model/joined_columns.h"
 #include "model/kv_cache.h"
 #include "proto/base/check.h"
 
@@ -58,6 +60,7 @@ class LoraWriter {
         : batch_(batch), shape_(shape), layout_(shape), slots_(slots), to_(to) {}
 
     void write(gpu::StepHeader& header) {
+        if (shape_.joined) put_joined();
         const std::span<const BatchRow> rows = batch_.rows();
         for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
             const auto same = [&](const BatchRow& row) {
@@ -67,14 +70,43 @@ class LoraWriter {
             put_run(begin, end);
         }
         header.n_segments = n_segments_;
-        constexpr uint32_t kGroupModules[] = {3, 1, 2, 1};
         const std::array ranks = largest_ranks(batch_, slots_);
         for (size_t group = 0; group < ranks.size(); ++group) {
-            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, kGroupModules[group]);
+            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, gpu::kLoraGroupModules[group]);
         }
+        if (layout_.kept_segments > layout_.kept) put_kept(ranks);
     }
 
   private:
+    // The rows with an output as a step of their own (StepLayout::kept).
+    void put_kept(const std::array<uint32_t, 4>& ranks) {
+        const std::span<const OutputRow> outputs = batch_.outputs();
+        const uint32_t segment_rows = shape_.output_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
+        const auto slot_of = [&](uint32_t output) { return batch_.rows()[outputs[output].row].adapter_slot; };
+        gpu::StepHeader header{};
+        header.n_rows = batch_.n_outputs();
+        for (uint32_t begin = 0, end = 0; begin < outputs.size(); begin = end) {
+            for (end = begin; end < outputs.size() && end - begin < segment_rows && slot_of(end) == slot_of(begin); ++end) {
+                const gpu::StepRow row = device_row(batch_, batch_.rows()[outputs[end].row], slots_);
+                put(to_, layout_.kept + sizeof(header) + end * sizeof(row), &row, 1);
+            }
+            if (slot_of(begin) == kNoAdapterSlot) continue;
+            const gpu::LoraSegment segment{begin, end - begin, slot_of(begin), begin};
+            put(to_, layout_.kept_segments + header.n_segments++ * sizeof(segment), &segment, 1);
+        }
+        for (size_t group = 0; group < ranks.size(); ++group) header.shrink[group] = gpu::shrink_dispatch(ranks[group], header.n_segments, gpu::kLoraGroupModules[group]);
+        put(to_, layout_.kept, &header, 1);
+    }
+
+    void put_joined() {
+        joined_ = JoinedColumns::of(batch_, slots_, shape_.joined_type);
+        CHECK(joined_);
+        for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
+            put(to_, layout_.joined_of(group), &joined_->groups()[group], 1);
+            put(to_, layout_.windows_of(group), joined_->windows(group).data(), joined_->windows(group).size());
+        }
+    }
+
     void put_run(uint32_t begin, uint32_t end) {
         const BatchRow& first = batch_.rows()[begin];
         const bool is_full = shape_.lora == gpu::LoraLevel::kFull;
@@ -91,13 +123,14 @@ class LoraWriter {
     }
 
     void put_segments(uint32_t begin, uint32_t end, uint32_t slot) {
-        for (uint32_t row = begin; row < end; row += segment_rows_) {
-            const uint32_t n_rows = std::min(end - row, segment_rows_);
-            const gpu::LoraSegment segment{row, n_rows, slot, n_low_rows_};
+        for (uint32_t row = begin; row < end;) {
+            const uint32_t n_rows = std::min(end - row, joined_ ? segment_rows_ - row % segment_rows_ : segment_rows_);
+            const gpu::LoraSegment segment{row, n_rows, slot, joined_ ? joined_->number_of(slot) : n_low_rows_};
             CHECK(n_segments_ < StepLayout::segments_max(shape_));
             put(to_, layout_.segments + n_segments_ * sizeof(segment), &segment, 1);
             ++n_segments_;
             n_low_rows_ += n_rows;
+            row += n_rows;
         }
     }
 
@@ -106,6 +139,7 @@ class LoraWriter {
     const StepLayout layout_;
     const SlotLookup& slots_;
     const std::span<std::byte> to_;
+    std::optional<JoinedColumns> joined_;
     // One adapter in a step of few rows would otherwise keep only a few workgroups busy; A is read again from the cache.
     const uint32_t segment_rows_ = shape_.row_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
     uint32_t n_segments_ = 0;

@@ -95,8 +95,6 @@ uint find_runs(uint own_slot, uint n_rows) {
     return bitCount(begins);
 }
 
-vec4 bounded(vec4 v) { return kType == 1 ? clamp(v, vec4(-65504.0), vec4(65504.0)) : v; }
-
 // Pieces of 8 ranks of a run's modules, gate and up, for a column of B or a row of low.
 struct Piece {
     uint m, line, word;
@@ -122,7 +120,7 @@ void fetch(uint row0, uint column0, uint run, uint r0, const bool convert) {
 }
 
 void put_parts(Eight e, out uvec4 main_part, out uvec4 rest) {
-    e = Eight(bounded(e.lo), bounded(e.hi));
+    e = Eight(bounded(e.lo, kType), bounded(e.hi, kType));
     const Eight lead = Eight(leading(e.lo, kType), leading(e.hi, kType));
     main_part = pack8(lead, kType);
     rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kType);

@@ -41,7 +41,7 @@ struct TestProduct {
     static constexpr uint32_t kN = 512, kK = 512, kRows = 20;
     static constexpr uint32_t kBufferRows = round_up(kRows, kSlackRows) + kSlackRows;
 
-    Buffer count, w, x, x_blocks, y, y_blocks;
+    Buffer count, w, x, x_blocks, y, y_blocks, windows;
 
     static Result<TestProduct> create(Device& device, ScalarType type) {
         TestProduct test;
@@ -51,6 +51,8 @@ struct TestProduct {
         TRY(make(device, test.x_blocks, kBufferRows * kK * 2, MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback));
         TRY(make(device, test.y_blocks, uint64_t{kBufferRows} * kHalf * 2, MemoryKind::kHostReadback));
+        TRY(make(device, test.windows, sizeof(JoinedWindow), MemoryKind::kHostUpload));
+        std::memcpy(test.windows.mapped().data(), &kWindow, sizeof(kWindow));
         std::mt19937 random(20);
         fill_random(test.w.mapped(), type, random);
         fill_random(test.x.mapped(), type, random);
@@ -60,16 +62,35 @@ struct TestProduct {
 
     // The sum over splits, rows kRows.
     Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
-        const uint32_t split_stride = kBufferRows * kN;
         MatmulParams params = params_of(kN, plan);
-        params.split_stride = split_stride;
+        params.split_stride = kBufferRows * kN;
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
-        std::vector<float> sum(size_t{kRows} * kN);
-        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
-        for (uint32_t split = 0; split < plan.n_splits; split++) {
-            for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * split_stride + i];
-        }
-        return sum;
+        return sum_of_splits(plan.n_splits);
+    }
+
+    // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some of k counts twice.
+    static constexpr JoinedWindow kWindow{3, 4};
+    // What that is worth. The plan takes x in rows, and all of k at once.
+    Result<std::vector<float>> run_window(Device& device, KernelSet& kernels, MatmulPlan plan) {
+        MatmulParams params = params_of(kN, plan);
+        params.x += uint64_t{kWindow.begin} * kJoinedStep * 2;
+        params.w += uint64_t{kWindow.begin} * kJoinedStep * 2;
+        params.k = plan.k_per_split = kWindow.n * kJoinedStep;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
+        return sum_of_splits(1);
+    }
+    Result<std::vector<float>> run_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        MatmulJoinedParams params = joined_params_of(kN, plan);
+        params.product.split_stride = kBufferRows * kN;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_joined(recorder, params, plan, kK / kJoinedModuleColumns); }));
+        return sum_of_splits(plan.n_splits);
+    }
+    Result<std::vector<float>> run_gated_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        MatmulJoinedParams params = joined_params_of(kHalf, plan);
+        params.product.y = 0;
+        params.product.y_blocks = y_blocks.address();
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated_joined(recorder, params, plan, kK / kJoinedModuleColumns, kBlocksByRows); }));
+        return act_of(plan, kBlocksByRows);
     }
 
     static constexpr uint32_t kHalf = kN / 2;
@@ -93,6 +114,21 @@ struct TestProduct {
             params.y_blocks = y_blocks.address();
         }
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); }));
+        return act_of(plan, y_order);
+    }
+
+  private:
+    std::optional<uint32_t> arranged_;  // the order that x_blocks has
+
+    std::vector<float> sum_of_splits(uint32_t n_splits) const {
+        std::vector<float> sum(size_t{kRows} * kN);
+        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
+        for (uint32_t split = 0; split < n_splits; split++) {
+            for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * kBufferRows * kN + i];
+        }
+        return sum;
+    }
+    std::vector<float> act_of(const MatmulPlan& plan, uint32_t y_order) const {
         std::vector<float> act(size_t{kRows} * kHalf);
         const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
         for (uint32_t i = 0; i < act.size(); i++) {
@@ -103,8 +139,10 @@ struct TestProduct {
         return act;
     }
 
-  private:
-    std::optional<uint32_t> arranged_;  // the order that x_blocks has
+    MatmulJoinedParams joined_params_of(uint32_t n, const MatmulPlan& plan) {
+        static_assert(kK % kJoinedModuleColumns == 0);
+        return {.product = params_of(n, plan), .windows = windows.address(), .b = w.address(), .low = x_blocks.address()};
+    }
 
     // n: columns of the result.
     MatmulParams params_of(uint32_t n, const MatmulPlan& plan) {
@@ -304,6 +342,26 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
     return std::nullopt;
 }
 
+// Of the tiles that take adapters as more k, plain with k cut and gated, where it is not allowed.
+std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const MatmulPlan& portable, std::vector<float> want) {
+    const Result<std::vector<float>> more = test.run_window(device, kernels, portable);
+    Deviation failed;
+    failed.add(more, want);
+    if (!more.ok()) return failed;
+    for (size_t i = 0; i < want.size(); i++) want[i] += more.value()[i];
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
+        Deviation plain;
+        plain.add(test.run_joined(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 2, TestProduct::kK / 2, type)), want);
+        if (!(plain.error <= kSelfTestTolerance)) return plain;
+        if (!kWarpgroupTiles[tile].may_gate()) continue;
+        Deviation gated;
+        gated.add(test.run_gated_joined(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
+        if (!(gated.error <= kGatedTolerance)) return gated;
+    }
+    return std::nullopt;
+}
+
 // Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is for, with k whole and cut, where it is
 // not allowed.
 std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
@@ -367,6 +425,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
         const auto is_left_out = [&](const char* kind) { return std::ranges::find(left_out, lorad::format("matmul_warpgroup{}_{}", kind, suffix)) != left_out.end(); };
         const bool wanted = path == KernelPath::kAuto || path == KernelPath::kWarpgroup;
         ladder.warpgroup[static_cast<uint32_t>(type)] = wanted && capabilities.warpgroup_matrices && !is_left_out("") && !is_left_out("_gated");
+        ladder.joined[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_joined") && !is_left_out("_gated_joined");
         ladder.direct[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_direct");
     };
     offer_warpgroup(ScalarType::kF16, "f16");
@@ -466,6 +525,12 @@ Status KernelSet::climb_ladder() {
             if (const auto deviation = deviation_of_warpgroup(device_, *this, test, type, want)) {
                 ladder_.warpgroup[type_idx] = false;
                 tell_left_out("matmul_warpgroup", device_, *deviation);
+            }
+        }
+        if (ladder_.has_joined(type)) {
+            if (const auto deviation = deviation_of_joined(device_, *this, test, type, portable, want)) {
+                ladder_.joined[type_idx] = false;
+                tell_left_out("matmul_warpgroup_joined", device_, *deviation);
             }
         }
         if (ladder_.has_direct(type)) {

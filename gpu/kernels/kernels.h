@@ -35,6 +35,7 @@
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kv_format.h"
 #include "gpu/kernels/lora_expand.params.h"
+#include "gpu/kernels/lora_join.params.h"
 #include "gpu/kernels/lora_shrink.params.h"
 #include "gpu/kernels/lora_vector.params.h"
 #include "gpu/kernels/matmul.params.h"
@@ -237,9 +238,17 @@ class KernelSet {
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
     // Whether that pays in recordings of so many rows, with adapters of which the largest has rank_max ranks: it is a dispatch more.
     bool expands_apart(uint32_t rank_max, uint32_t rows) const;
-    // Whether the products of such a step of long runs of rows with one adapter are better left without the adapters' part, which their consumers then add row by
-    // row as in other steps: by warpgroups, which do not add it, they are so much faster that with few ranks it pays.
+    // Whether the products of such a step of long runs of rows with one adapter, which find no room as joined ones, are better left without the adapters' part, which
+    // their consumers then add row by row as in other steps: by warpgroups they are so much faster that with few ranks it pays.
     bool consumers_add_long_runs(uint32_t rank_max, uint32_t rows, ScalarType weight_type) const;
+
+    // The adapters of a step as more k of its products (JoinedGroup): lora_join puts their B side by side, beside a lora_shrink with params.joined; behind a barrier
+    // the product has both, as matmul_with_adapters() and matmul_gated_with_adapters() do, at LoraLevel::kPlain. For rows of few adapters in each kJoinedTileRows.
+    // Only with plans for which joins_adapters().
+    bool joins_adapters(const MatmulPlan& plan) const;
+    void lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type);
+    void matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules);
+    void matmul_gated_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules, uint32_t y_order);
 
     // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
     // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
@@ -343,7 +352,10 @@ class KernelSet {
     static uint64_t sample_partial_bytes(uint32_t logit_rows);
     static uint64_t decode_channel_words(const DecodeLayersShape& shape, uint32_t n_splits_max);
     // LoraShrinkParams::parts; zeroed before the first dispatch.
-    static constexpr uint64_t kShrinkPartBytes = uint64_t{kShrinkSumsMax} * (kShrinkPartsMax * 16 * 16 + 1) * sizeof(float);
+    static constexpr uint64_t kShrinkPartBytes = uint64_t{kShrinkAllPartsMax} * (16 * 16 + 1) * sizeof(float);
+    // Of MatmulJoinedParams: low for so many rows, and b for a product with so many padded columns.
+    static uint64_t joined_low_bytes(uint32_t rows, uint32_t n_modules) { return uint64_t{round_up(rows, kJoinedTileRows)} * n_modules * kJoinedModuleColumns * 2; }
+    static uint64_t joined_b_bytes(uint32_t n_padded, uint32_t n_modules) { return uint64_t{n_padded} * n_modules * kJoinedModuleColumns * 2; }
     static uint64_t lora_low_bytes(uint32_t low_rows) { return uint64_t{low_rows} * 3 * kMaxRank * sizeof(float); }
 
   private:
@@ -371,7 +383,8 @@ class KernelSet {
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated = false) const;
-    void matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns);
+    template <typename Params>
+    void matmul_warpgroup(Recorder& recorder, Params params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns, uint32_t joined_columns = 0);
     void matmul_fast(Recorder& recorder, const MatmulParams& params, const MatmulPlan& plan);
     const Kernel* coopmat_kernel(const char* name, const MatmulPlan& plan, uint32_t stride, Activation activation, bool in_turns, uint32_t units,
                                  uint32_t norm_tiles, uint32_t y_order);

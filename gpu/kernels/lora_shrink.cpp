@@ -42,11 +42,12 @@ void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarT
     if (shrinks_by_matrix(act_type, rows)) {
         const char* name = act_type == ScalarType::kBf16 ? "lora_shrink_bf16" : "lora_shrink_f16";
         const uint32_t size = matrix_subgroups(caps) * caps.subgroup_size;
-        const Kernel* k = kernel(name, {size, caps.subgroup_size, params.x_stride}, caps.subgroup_size);
+        const Kernel* k = kernel(name, {size, caps.subgroup_size, params.x_stride, params.joined != 0 ? 1u : 0u}, caps.subgroup_size);
         if (k == nullptr) return;
-        recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, 0, 0});
+        recorder.dispatch_indirect(*k, params, step_state, grid_offset, {name, uint64_t{rows} * params.k * 2, 0});
         return;
     }
+    CHECK(params.joined == 0);
     const bool first = place == ShrinkPlace::kFirst && !options_.batch_invariant;
     const uint32_t size = std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32), caps.subgroup_size);
     const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks, first ? kAheadFirst : kAhead, !first},

@@ -36,6 +36,15 @@ struct MatmulLoraParams {
 };
 INTEROP_SIZE(MatmulLoraParams, 120);
 
+// matmul_warpgroup with the adapters of the rows as more k: JoinedGroup. Each row has at most one, as it is.
+struct MatmulJoinedParams {
+    MatmulParams product;
+    uint64_t windows;  // JoinedWindow[tiles of kJoinedTileRows]
+    uint64_t b;        // [n_padded][columns] of the weights' type, columns: kJoinedModuleColumns for each module of the group
+    uint64_t low;      // [t][columns] likewise, in the product's blocks
+};
+INTEROP_SIZE(MatmulJoinedParams, 96);
+
 // matmul_coopmat behind a norm that is deferred, of up to kDeferredRows rows.
 struct MatmulDeferredParams {
     MatmulParams product;

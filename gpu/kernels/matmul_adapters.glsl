@@ -9,6 +9,7 @@ const uint kPartRanks = kPartWords * 8;
 shared uint slot_of_row[ROWS];
 shared uint slots_differ;
 
+Eight bounded8(Eight e) { return Eight(bounded(e.lo, kTypeOfElement), bounded(e.hi, kTypeOfElement)); }
 Eight leading8(Eight e) { return Eight(leading(e.lo, kTypeOfElement), leading(e.hi, kTypeOfElement)); }
 
 // One module for the rows begin..end of x in the tile and the rows from..to of w in it; that row `from` is `first` of the module. All threads.
@@ -22,7 +23,8 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
             const uint row = i / kPartWords, word = i % kPartWords, r = r0 + word * 8;
             uvec4 main_part = uvec4(0), rest = uvec4(0);
             if (row >= from && row < to && r < rank8) {
-                const Eight e = load8(m.b + uint64_t(first + row - from) * b_row_bytes, r / 8, m.type);
+                Eight e = load8(m.b + uint64_t(first + row - from) * b_row_bytes, r / 8, m.type);
+                if (n_parts == 3) e = bounded8(e);
                 const Eight lead = n_parts == 3 ? leading8(e) : e;
                 main_part = pack8(lead, kTypeOfElement);
                 rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);
@@ -37,7 +39,7 @@ void add_module(LoraModule m, uint m_idx, uint row0, uint begin, uint end, uint 
             uvec4 main_part = uvec4(0), rest = uvec4(0);
             if (row >= begin && row < end && r < rank8) {
                 Eight e = load8(p.low + uint64_t((row0 + row) * p.n_modules + m_idx) * (kMaxRank * 4), r / 8, 0);
-                e = Eight(e.lo * m.scale, e.hi * m.scale);
+                e = bounded8(Eight(e.lo * m.scale, e.hi * m.scale));
                 const Eight lead = leading8(e);
                 main_part = pack8(lead, kTypeOfElement);
                 rest = pack8(Eight(e.lo - lead.lo, e.hi - lead.hi), kTypeOfElement);

@@ -59,13 +59,34 @@ std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, Scal
     return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
 }
 
-void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, bool gated, uint32_t y_order) {
+namespace {
+
+const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
+    static constexpr const char* kNames[2][2][2] = {  // [gated][joined][bf16]
+        {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"}, {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
+        {{"matmul_warpgroup_gated_f16", "matmul_warpgroup_gated_bf16"}, {"matmul_warpgroup_gated_joined_f16", "matmul_warpgroup_gated_joined_bf16"}}};
+    return kNames[gated][joined][type == ScalarType::kBf16];
+}
+
+MatmulParams& product_of(MatmulParams& params) { return params; }
+MatmulParams& product_of(MatmulJoinedParams& params) { return params.product; }
+
+MatmulJoinedParams with_splits(MatmulJoinedParams params, const MatmulPlan& plan) {
+    params.product.k_per_split = plan.k_per_split;
+    return params;
+}
+
+}  // namespace
+
+template <typename Params>
+void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const MatmulPlan& plan, bool gated, uint32_t y_order, uint32_t joined_columns) {
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
+    MatmulParams& params = product_of(all_params);
     CHECK(!gated || (plan.n_splits == 1 && params.y == 0 && params.y_blocks != 0));
     params.pad = 0;
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
-    const char* name = !gated ? variant_name(plan) : plan.weight_type == ScalarType::kBf16 ? "matmul_warpgroup_gated_bf16" : "matmul_warpgroup_gated_f16";
+    const char* name = warpgroup_name(plan.weight_type, gated, joined_columns > 0);
     const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
@@ -73,9 +94,20 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, MatmulParams params, const 
     const uint32_t units = device_.capabilities().n_compute_units_hint, at_once = tile.at_once * units;
     const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u});
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u,
+                                    joined_columns});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
+    recorder.dispatch(*k, all_params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
+}
+
+template void KernelSet::matmul_warpgroup(Recorder&, MatmulParams, const MatmulPlan&, bool, uint32_t, uint32_t);
+
+void KernelSet::matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules) {
+    matmul_warpgroup(recorder, with_splits(params, plan), plan, false, kBlocksByColumns, n_modules * kJoinedModuleColumns);
+}
+
+void KernelSet::matmul_gated_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules, uint32_t y_order) {
+    matmul_warpgroup(recorder, with_splits(params, plan), plan, true, y_order, n_modules * kJoinedModuleColumns);
 }
 
 MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {
@@ -112,7 +144,7 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
         CHECK(constants.size() == 4);
         return warpgroup_direct_text({.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
     }
-    CHECK(constants.size() == 8);
+    CHECK(constants.size() == 9);
     return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
                            .type = type,
                            .stride = constants[2],
@@ -120,6 +152,7 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
                            .gated_rows = constants[4],
                            .y_order = constants[5],
                            .units = constants[6],
+                           .joined_columns = constants[8],
                            .in_turns = constants[7] != 0});
 }
 

@@ -1,8 +1,8 @@
 // Everything that differs from step to step, in device memory. Recordings hold only addresses and shapes.
 //
 // Layout of the step-state buffer: StepHeader, then StepRow[row bucket] right behind it (kernels find both through one
-// address), then in any order LogitRow[], LoraSegment[], StepUse[], AttentionTile[], the rows in no tile (u32[]) and the ragged
-// block tables (u32[]), each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
+// address), then in any order LogitRow[], LoraSegment[], StepUse[], JoinedGroup[kLoraGroups], JoinedWindow[kLoraGroups][tiles], AttentionTile[], the rows in no tile (u32[]) and the
+// ragged block tables (u32[]), each at an address of its own. Rows beyond n_rows may hold anything: no kernel reads them.
 #ifdef __cplusplus
 #pragma once
 #endif
@@ -34,6 +34,10 @@ INTEROP_CONST kLoraO = 3;
 INTEROP_CONST kLoraGate = 4;
 INTEROP_CONST kLoraUp = 5;
 INTEROP_CONST kLoraDown = 6;
+INTEROP_CONST kLoraGroups = 4;  // of modules that share an input: q k v, o, gate up, down
+#ifdef __cplusplus
+inline constexpr uint32_t kLoraGroupModules[kLoraGroups] = {3, 1, 2, 1};
+#endif
 
 // What lora_shrink has to do for one group: shrink_dispatch() in kernels.h. Dispatched by either.
 struct ShrinkDispatch {
@@ -47,7 +51,7 @@ struct StepHeader {
     uint32_t n_logit_rows;
     uint32_t n_segments;
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
-    ShrinkDispatch shrink[4];  // qkv, o, gate_up, down
+    ShrinkDispatch shrink[kLoraGroups];
     uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
     uint32_t pad;
 };
@@ -98,7 +102,7 @@ struct LoraSegment {
     uint32_t row_begin;
     uint32_t n_rows;     // 1..kMaxSegmentRows
     uint32_t slot;
-    uint32_t low_begin;  // row of the shrink result for row_begin
+    uint32_t low_begin;  // row of the shrink result for row_begin; of a step with joined adapters its number, and rows are of one block
 };
 INTEROP_SIZE(LoraSegment, 16);
 
@@ -123,6 +127,51 @@ struct AttentionTile {
     uint32_t n_rows;  // 1..KernelSet::attention_tile_rows
 };
 INTEROP_SIZE(AttentionTile, 8);
+
+// Adapters joined to a product (StepShape::joined): y = x w^T + low b^T, where b has the B of all of a step's adapters side by side, of one group of modules, and low
+// what they get from each row, zero where a row has another adapter. Both are of the weights' type. In units of 16 columns, blocks: 16 ranks of one module of one
+// adapter, once for each product of their parts that is needed to keep more of f32 than the type has.
+INTEROP_CONST kJoinedModuleColumns = 512;  // of b and low for each module of the group: the room for all adapters together
+INTEROP_CONST kJoinedStep = 64;            // columns that a product takes at once
+INTEROP_CONST kJoinedTileRows = 128;       // of low, which have one window
+INTEROP_CONST kJoinedBlocksMax = 96;       // of three modules
+INTEROP_CONST kJoinedAdaptersMax = 16;     // with two products each
+
+// Which product of parts: of the leading parts of B and low in the weights' type, of B's and what low's leaves, or of what B's leaves and low's. The last is left out for
+// an adapter of that type. f16 keeps less of what is below its smallest normal number, 6e-5: of a B of 1e-4 2e-4 is lost, of 1e-5 2e-3.
+INTEROP_CONST kJoinedLeads = 0;
+INTEROP_CONST kJoinedLowRest = 1;
+INTEROP_CONST kJoinedBRest = 2;
+
+struct JoinedBlock {
+    uint32_t slot;  // kNoSlot: none, zeros
+    uint32_t what;  // the first rank, module of the group << 16, part << 24
+};
+INTEROP_SIZE(JoinedBlock, 8);
+
+// Where an adapter's blocks begin: [module][16 ranks][part].
+struct JoinedAdapter {
+    uint32_t first_block;
+    uint32_t rank_blocks;  // for each module
+    uint32_t parts;
+    uint32_t pad;
+};
+INTEROP_SIZE(JoinedAdapter, 16);
+
+struct JoinedGroup {
+    uint32_t n_blocks;  // a multiple of four
+    uint32_t pad[3];
+    JoinedAdapter adapters[kJoinedAdaptersMax];  // by number; a LoraSegment has its adapter's in low_begin
+    JoinedBlock blocks[kJoinedBlocksMax];
+};
+INTEROP_SIZE(JoinedGroup, 1040);
+
+// The steps of kJoinedStep columns that the adapters of kJoinedTileRows rows have.
+struct JoinedWindow {
+    uint32_t begin;
+    uint32_t n;
+};
+INTEROP_SIZE(JoinedWindow, 8);
 
 // What sample_argmax says about one logit row.
 struct SampleResult {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
 
@@ -44,7 +45,7 @@ class Writer : WarpgroupWriter {
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
     void declare() {
-        begin_entry(p_.threads());
+        begin_entry(p_.threads(), sizeof(MatmulParams));
         line(".minnctapersm 1");
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());

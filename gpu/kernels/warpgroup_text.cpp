@@ -1,8 +1,12 @@
 #include "gpu/kernels/warpgroup_text.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/matmul.params.h"
+#include "gpu/kernels/step_state.h"
 #include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
 
@@ -17,7 +21,9 @@ class Writer : WarpgroupWriter {
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
         CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && t_.slots > (t_.overlaps ? 2 : 0));
         CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
-        CHECK((uint64_t{p_.gated_rows} + t_.columns) * row_bytes() < uint64_t{1} << 31);  // from a thread's first row of w to its last, which its loads have as a literal
+        // From a thread's first row of w to its last, which its loads have as a literal.
+        CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
+        CHECK(!joins() || (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
     }
 
     std::string write() {
@@ -55,9 +61,12 @@ class Writer : WarpgroupWriter {
     uint32_t ahead() const { return t_.overlaps ? t_.slots - 2 : t_.slots; }
     uint32_t columns_of_y() const { return p_.gated_rows > 0 ? t_.columns / 2 : t_.columns; }
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
+    bool joins() const { return p_.joined_columns > 0; }
+    uint64_t joined_bytes() const { return uint64_t{p_.joined_columns} * 2; }  // of a row of what is joined
+    const char* all_steps() const { return joins() ? "%all" : "%steps"; }
 
     void declare() {
-        begin_entry(t_.threads());
+        begin_entry(t_.threads(), joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is{};", last_load_is_partial() ? ", %last" : "");
@@ -66,6 +75,7 @@ class Writer : WarpgroupWriter {
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
         line(".reg .f32 %sum<{}>, %act<2>, %e;", n_parts() * sums());
         line(".reg .b32 %x<{}>, %word<4>;", kXSets * x_registers());
+        if (joins()) line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
         line("ld.param.u32 %zero, [params+68];");  // to the compiler any number
@@ -81,7 +91,17 @@ class Writer : WarpgroupWriter {
         if (p_.units > 0) find_own_place();
         if (p_.in_turns) take_turns();
         line("mul.lo.u32 %begin, %split, %k_per_split; add.u32 %steps, %begin, %k_per_split; min.u32 %steps, %steps, {};", p_.stride);
-        line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {}; mul.lo.u32 %parts, %steps, {};", t_.k == 128 ? 7 : 6, n_parts());
+        line("sub.u32 %steps, %steps, %begin; shr.u32 %steps, %steps, {};", t_.k == 128 ? 7 : 6);
+        if (joins()) find_window();
+        line("mul.lo.u32 %parts, {}, {};", all_steps(), n_parts());
+    }
+
+    // %window, %more: the steps of what is joined that these rows have, behind the last split's own.
+    void find_window() {
+        line("mov.u32 %window, 0; mov.u32 %more, 0; mov.u32 %first, %nctaid.y; sub.u32 %first, %first, 1; setp.ne.u32 %is, %first, %split; @%is bra has_window;");
+        line("ld.param.u64 %at, [params+{}]; div.u32 %first, %row0, {}; mul.wide.u32 %wide, %first, {};", offsetof(MatmulJoinedParams, windows), kJoinedTileRows, sizeof(JoinedWindow));
+        line("add.u64 %at, %at, %wide; ld.global.v2.u32 {{%window, %more}}, [%at];");
+        line("has_window: add.u32 %all, %steps, %more;");
     }
 
     // As own_place() of matmul_coopmat.comp: place i of n is unit i % units in round i / units; the rounds of a unit are neighbours.
@@ -115,7 +135,10 @@ class Writer : WarpgroupWriter {
             line("mov.u32 %next, %first;");
         }
         line("ld.param.u64 %w, [params+8]; add.u32 %next, %n0, %next; mul.wide.u32 %wide, %next, {}; add.u64 %w, %w, %wide;", row_bytes());
-        line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide; mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
+        if (joins()) line("ld.param.u64 %joined_w, [params+{}]; mul.wide.u32 %wide, %next, {}; add.u64 %joined_w, %joined_w, %wide;", offsetof(MatmulJoinedParams, b), joined_bytes());
+        line("shl.b32 %next, %second, 4; cvt.u64.u32 %wide, %next; add.u64 %w, %w, %wide;");
+        if (joins()) line("add.u64 %joined_w, %joined_w, %wide; mul.wide.u32 %wide, %window, {}; add.u64 %joined_w, %joined_w, %wide;", t_.k * 2);
+        line("mul.wide.u32 %wide, %begin, 2; add.u64 %w, %w, %wide;");
         line("xor.b32 %next, %first, %second; and.b32 %next, %next, 7; shl.b32 %next, %next, 4; shl.b32 %into, %first, 7; add.u32 %into, %into, %next;");
         if (t_.k == 128) line("shr.u32 %next, %second, 3; mul.lo.u32 %next, %next, {}; add.u32 %into, %into, %next;", t_.part * kSwizzledRowBytes);
         line("mov.u32 %ring, ring; add.u32 %into, %into, %ring;");
@@ -129,11 +152,21 @@ class Writer : WarpgroupWriter {
         else line("add.u32 %next, %next, %warp;");
         line("mul.wide.u32 %wide, %next, {}; add.u64 %x, %x, %wide;", p_.stride / kBlockColumns * kBlockBytes);
         line("mul.wide.u32 %wide, %begin, {}; add.u64 %x, %x, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %x, %x, %wide;", kBlockBytes / kBlockColumns);
+        if (!joins()) return;
+        line("ld.param.u64 %joined_x, [params+{}]; add.u64 %joined_x, %joined_x, %wide; mul.wide.u32 %wide, %next, {}; add.u64 %joined_x, %joined_x, %wide;",
+             offsetof(MatmulJoinedParams, low), p_.joined_columns / kBlockColumns * kBlockBytes);
+        line("mul.wide.u32 %wide, %window, {}; add.u64 %joined_x, %joined_x, %wide;", k16s() * kBlockBytes);
     }
 
     // Of step %next, or of the last one: a load without a condition.
     void load_x(uint32_t set) {
-        line("sub.u32 %first, %steps, 1; min.u32 %first, %first, %next; mul.wide.u32 %wide, %first, {}; add.u64 %at, %x, %wide;", k16s() * kBlockBytes);
+        line("sub.u32 %first, {}, 1; min.u32 %first, %first, %next;", all_steps());
+        const char* x = "%x";
+        if (joins()) {
+            line("setp.ge.u32 %joined, %first, %steps; @%joined sub.u32 %first, %first, %steps; selp.u64 %at, %joined_x, %x, %joined;");
+            x = "%at";
+        }
+        line("mul.wide.u32 %wide, %first, {}; add.u64 %at, {}, %wide;", k16s() * kBlockBytes, x);
         line("cvt.u64.u32 %wide, %used; add.u64 %at, %at, %wide;");
         for (uint32_t k = 0; k < k16s(); k++) {
             const uint32_t r = set * x_registers() + k * 4;
@@ -148,22 +181,32 @@ class Writer : WarpgroupWriter {
         return uint64_t{in_tile} / 16 * 8 + in_tile % 8 + (in_tile % 16 < 8 ? 0 : p_.gated_rows);
     }
 
-    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. The L2 cache is asked for 256 bytes of a row where that was measured: they are two
-    // steps', and for the output layer and `down` it is a few per cent.
+    // Of the step that %w is at, to the slot %slot_in; the last part moves %w on. Behind w's steps come those of what is joined.
     void load_w(uint32_t part) {
         line("add.u32 %second, %into, %slot_in;");
+        if (!joins()) return load_rows_of("%w", part, row_bytes());
+        const uint32_t place = n_places_++;
+        line("setp.ge.u32 %joined, %asked, %steps; @%joined bra joined{};", place);
+        load_rows_of("%w", part, row_bytes());
+        line("bra loaded{0}; joined{0}:", place);
+        load_rows_of("%joined_w", part, joined_bytes());
+        line("loaded{}:{}", place, part + 1 == n_parts() ? " add.u32 %asked, %asked, 1;" : "");
+    }
+
+    // The L2 cache is asked for 256 bytes of a row where that was measured: they are two steps', and for the output layer and `down` it is a few per cent.
+    void load_rows_of(const char* w, uint32_t part, uint64_t row_bytes) {
         for (uint32_t i = 0; i < n_loads(); i++) {
             const bool is_partial = last_load_is_partial() && i + 1 == n_loads();
-            line("{}cp.async.cg.shared.global{} [%second+{}], [%w+{}], 16;", is_partial ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes,
-                 row_of(part, i * load_rows()) * row_bytes());
+            line("{}cp.async.cg.shared.global{} [%second+{}], [{}+{}], 16;", is_partial ? "@%last " : "", t_.overlaps ? ".L2::256B" : "", i * load_rows() * kSwizzledRowBytes, w,
+                 row_of(part, i * load_rows()) * row_bytes);
         }
-        if (part + 1 == n_parts()) line("add.u64 %w, %w, {};", t_.k * 2);
+        if (part + 1 == n_parts()) line("add.u64 {0}, {0}, {1};", w, t_.k * 2);
     }
 
     void begin_sums() {
         for (uint32_t i = 0; i < n_parts() * sums(); i++) line("mov.f32 %sum{}, 0f00000000;", i);
-        line("setp.eq.u32 %is, %steps, 0; @%is bra store;");
-        line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;");
+        line("setp.eq.u32 %is, {}, 0; @%is bra store;", all_steps());
+        line("mov.u32 %used, 0; mov.u32 %next, 0; mov.u32 %slot_in, 0;{}", joins() ? " mov.u32 %asked, 0;" : "");
         load_x(0);
         for (uint32_t slot = 0; slot < ahead(); slot++) {
             line("setp.le.u32 %is, %parts, {0}; @%is bra begun{0};", slot);
@@ -198,7 +241,7 @@ class Writer : WarpgroupWriter {
                 }
                 line("add.u32 %done, %done, 1;");
             }
-            line("add.u32 %step, %step, 1; setp.ge.u32 %is, %step, %steps; @%is bra store;");
+            line("add.u32 %step, %step, 1; setp.ge.u32 %is, %step, {}; @%is bra store;", all_steps());
         }
         line("bra loop;");
     }
@@ -290,6 +333,7 @@ class Writer : WarpgroupWriter {
 
     const WarpgroupProgram& p_;
     const WarpgroupTile& t_;
+    uint32_t n_places_ = 0;  // where load_w() was written
 };
 
 }  // namespace

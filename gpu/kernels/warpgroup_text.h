@@ -5,7 +5,8 @@
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
 // the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
-// Parameters: MatmulParams. Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
+// Parameters: MatmulParams, or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
+// Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct WarpgroupProgram {
     uint32_t gated_rows = 0;             // > 0: rows of gates in w, behind which the ups are; y_blocks is silu(gate) * up, in blocks
     uint32_t y_order = kBlocksByColumns;  // of these (activation_blocks.h)
     uint32_t units = 0;                  // multiprocessors, each of which gets neighbouring tiles and splits: own_place() of matmul_coopmat.comp. 0: the grid's order
+    uint32_t joined_columns = 0;         // > 0: adapters are joined, of a row of b and of low: kJoinedModuleColumns for each module; 128 rows of x and 64 of k
     bool in_turns = false;               // the grid has fewer workgroups than there are tiles of rows of w: each takes several neighbouring ones, with no splits
 };
 

@@ -1,6 +1,7 @@
 // What the writers of programs by warpgroups have in common. Internal to warpgroup_text.cpp and warpgroup_direct_text.cpp.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -25,12 +26,12 @@ class WarpgroupWriter {
         text_ += '\n';
     }
 
-    // ISA and entry, up to the body: 72 bytes of parameters, MatmulParams.
-    void begin_entry(uint32_t threads) {
+    // ISA and entry, up to the body. Parameters begin with MatmulParams.
+    void begin_entry(uint32_t threads, size_t param_bytes) {
         line(".version 8.0");
         line(".target sm_90a");
         line(".address_size 64");
-        line(".visible .entry matmul(.param .align 8 .b8 params[72])");
+        line(".visible .entry matmul(.param .align 8 .b8 params[{}])", param_bytes);
         line(".maxntid {}, 1, 1", threads);
     }
 

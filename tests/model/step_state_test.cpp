@@ -82,6 +82,42 @@ TEST(StepState, WritesRowsWhereTheirKvGoes) {
     EXPECT_EQ(at<gpu::LogitRow>(bytes, layout.logit_rows + sizeof(gpu::LogitRow)).row, 3u);
 }
 
+TEST(StepState, RowsWithAnOutputAreAStepOfTheirOwnWhereTheyAreFew) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0, 1};
+    const std::vector<TokenId> ten(10, 1);
+    const uint32_t slots[] = {3, 3, 3, 3, 3, kNoAdapterSlot, 1};
+    for (const uint32_t slot : slots) batch.add_output(batch.add_rows(ten, 20, blocks, slot) + 9, false);
+    const StepShape shape{.row_bucket = 96, .output_bucket = 8, .lora = gpu::LoraLevel::kPlain};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
+    const StepLayout layout(shape);
+    const auto header = at<gpu::StepHeader>(bytes, layout.kept);
+    EXPECT_EQ(header.n_rows, 7u);
+    ASSERT_EQ(header.n_segments, 3u);
+    const uint32_t expected[3][3] = {{0, 4, 3}, {4, 1, 3}, {6, 1, 1}};
+    for (uint32_t i = 0; i < 3; ++i) {
+        const auto segment = at<gpu::LoraSegment>(bytes, layout.kept_segments + i * sizeof(gpu::LoraSegment));
+        EXPECT_EQ(segment.row_begin, expected[i][0]) << i;
+        EXPECT_EQ(segment.n_rows, expected[i][1]) << i;
+        EXPECT_EQ(segment.slot, expected[i][2]) << i;
+        EXPECT_EQ(segment.low_begin, expected[i][0]) << i;
+    }
+    for (uint32_t i = 0; i < 7; ++i) {
+        const auto row = at<gpu::StepRow>(bytes, layout.kept + sizeof(gpu::StepHeader) + i * sizeof(gpu::StepRow));
+        EXPECT_EQ(row.adapter_slot, slots[i]) << i;
+        EXPECT_EQ(row.position, 29u) << i;
+    }
+    EXPECT_EQ(header.shrink[1].grid[1], 3u);
+    EXPECT_EQ(header.shrink[1].grid[0], 8 / gpu::kShrinkRanks) << "of the largest rank, 4";
+    EXPECT_EQ(at<gpu::StepHeader>(bytes, 0).n_segments, 13u + 3) << "the whole step's, of 4 rows each";
+
+    for (const StepShape& other : {StepShape{.row_bucket = 12, .output_bucket = 8, .lora = gpu::LoraLevel::kPlain}, StepShape{.row_bucket = 96, .output_bucket = 8, .lora = gpu::LoraLevel::kFull},
+                                   StepShape{.row_bucket = 96, .output_bucket = 0, .lora = gpu::LoraLevel::kPlain}}) {
+        EXPECT_EQ(StepLayout(other).kept, StepLayout(other).kept_segments) << "there is none";
+    }
+}
+
 TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0, 1};

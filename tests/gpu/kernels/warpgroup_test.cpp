@@ -313,6 +313,10 @@ TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
     EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 64, ScalarType::kF16));
     EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 128, ScalarType::kF32));
     EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))->consumers_add_long_runs(16, 128, ScalarType::kF16));
+    EXPECT_TRUE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
+    EXPECT_FALSE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
+    EXPECT_FALSE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
+    EXPECT_FALSE(must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
     EXPECT_EQ(variant(*kernels_, 48, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_NE(variant(*kernels_, 32, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false), MatmulVariant::kWarpgroup);

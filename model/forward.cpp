@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "model/forward_adapters.h"
 #include "model/forward_attention.h"
 #include "model/forward_outputs.h"
 
@@ -20,7 +21,7 @@ class Pass {
         : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights),
           scratch_(context.scratch), context_(context), shape_(shape), layout_(shape),
           step_(context.scratch.step_state.address()), rows_(shape.row_bucket), x_(context.scratch.x.address()),
-          attention_(context.scratch.attention.address()), segments_(layout_.segments) {}
+          attention_(context.scratch.attention.address()), adapters_(recorder, context, shape) {}
 
     void record() {
         const OutputPass outputs(recorder_, context_, shape_);
@@ -126,8 +127,7 @@ class Pass {
             return;
         }
         rows_header_ = layout_.kept;
-        segments_ = layout_.kept_segments;
-        // They are few, and their adapters are added as in any step of few rows.
+        adapters_.keep_rows();
         shape_.joined = shape_.long_runs = shape_.few_runs = shape_.expanded = false;
     }
     // Header and rows of those that are worked on.
@@ -191,10 +191,6 @@ class Pass {
                 .lora_slot_stride = context_.lora_slot_stride(),
                 .pad = 0};
     }
-
-    // Groups of modules that share an input; also the index of their ShrinkDispatch in the step header.
-    enum Group : uint32_t { kQkv, kO, kGateUp, kDown };
-    static constexpr uint32_t kFirstModule[] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
 
     // A recorded product of the layer's input.
     struct Product {
@@ -324,106 +320,35 @@ class Pass {
         recorder_.barrier();
     }
 
-    // May run beside the matmul: it writes nothing that the matmul touches.
-    void shrink(uint32_t layer, Group group, DeviceAddress x, const Matrix& base, gpu::ShrinkPlace place) {
-        if (shape_.lora == gpu::LoraLevel::kNone) return;
-        const uint64_t dispatch = rows_header_ + offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
-        kernels_.lora_shrink(recorder_,
-                             {.lora_layer = context_.lora_layer(layer),
-                              .segments = step_ + segments_,
-                              .x = x,
-                              .low = scratch_.low.address(),
-                              .parts = scratch_.shrink_parts.address(),
-                              .lora_slot_stride = context_.lora_slot_stride(),
-                              .first_module = kFirstModule[group],
-                              .n_modules = gpu::kLoraGroupModules[group],
-                              .k = base.k,
-                              .x_stride = base.k_stride,
-                              .pad = 0,
-                              .joined = shape_.joined ? step_ + layout_.joined_of(group) : 0,
-                              .joined_low = scratch_.joined_low.address(),
-                              .grid = 0},
-                             act_type(base.type), rows_, place, scratch_.step_state, dispatch);
-    }
-
     // The base matrix product and, beside it without a barrier, the adapters' shrink, with expanded the expand behind both; or the shrink, with joined adapters
     // also lora_join, and after it the product with the adapters.
-    Product linear(uint32_t layer, Group group, const Matrix& w, const Input& x) {
+    Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x) {
         const gpu::MatmulPlan& plan = x.plan;
+        const gpu::MatmulParams product = product_params(w, x.of_product(), scratch_.y, plan);
         if (shape_.joined) {
-            join(layer, group, w, x);
-            kernels_.matmul_joined(recorder_, with_joined(product_params(w, x.of_product(), scratch_.y, plan), group), plan, gpu::kLoraGroupModules[group]);
+            CHECK(kernels_.joins_adapters(plan));
+            adapters_.join(layer, group, x.blocks, w, rows_);
+            kernels_.matmul_joined(recorder_, adapters_.with_joined(product, group), plan, gpu::kLoraGroupModules[group]);
             recorder_.barrier();
             return {plan, true};
         }
         if (shape_.long_runs && kernels_.adds_adapters(plan)) {
-            shrink(layer, group, x.rows, w, gpu::ShrinkPlace::kFirst);
+            adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            record_matmul_with_adapters(layer, group, w, x.of_product(), plan);
+            kernels_.matmul_with_adapters(recorder_, adapters_.with_adapters(product, layer, group), plan);
             recorder_.barrier();
             return {plan, true};
         }
         const gpu::ShrinkPlace place = gpu::shrink_place(plan);
-        if (place == gpu::ShrinkPlace::kFirst) shrink(layer, group, x.rows, w, place);
-        const gpu::MatmulParams product = product_params(w, x.of_product(), scratch_.y, plan);
+        if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
         if (x.norm_tiles > 0) kernels_.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
         else kernels_.matmul(recorder_, product, plan);
-        if (place == gpu::ShrinkPlace::kBehindProduct) shrink(layer, group, x.rows, w, place);
+        if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
         recorder_.barrier();
         if (!shape_.expanded) return {plan, false};
-        expand(layer, group, w);
+        adapters_.expand(layer, group, w);
         recorder_.barrier();
         return {plan, true};
-    }
-
-    // What a product with joined adapters takes of them, and a barrier.
-    void join(uint32_t layer, Group group, const Matrix& w, const Input& x) {
-        CHECK(kernels_.joins_adapters(x.plan));
-        shrink(layer, group, x.blocks, w, gpu::ShrinkPlace::kFirst);
-        gpu::LoraJoinParams params{.step = step_,
-                                   .group = step_ + layout_.joined_of(group),
-                                   .windows = step_ + layout_.windows_of(group),
-                                   .lora_layer = context_.lora_layer(layer),
-                                   .b = scratch_.joined_b.address(),
-                                   .low = scratch_.joined_low.address(),
-                                   .lora_slot_stride = context_.lora_slot_stride(),
-                                   .first_module = kFirstModule[group],
-                                   .n_modules = gpu::kLoraGroupModules[group],
-                                   .n = w.n_padded,
-                                   .module_end = {},
-                                   .pad = 0};
-        set_module_ends(group, params.module_end);
-        kernels_.lora_join(recorder_, params, w.type);
-        recorder_.barrier();
-    }
-    gpu::MatmulJoinedParams with_joined(const gpu::MatmulParams& product, Group group) const {
-        return {.product = product, .windows = step_ + layout_.windows_of(group), .b = scratch_.joined_b.address(), .low = scratch_.joined_low.address()};
-    }
-
-    // Adds the adapters' part to the product's sums.
-    void expand(uint32_t layer, Group group, const Matrix& w) {
-        gpu::LoraExpandParams params{.n_segments = step_ + offsetof(gpu::StepHeader, n_segments),
-                                     .segments = step_ + layout_.segments,
-                                     .lora_layer = context_.lora_layer(layer),
-                                     .low = scratch_.low.address(),
-                                     .y = scratch_.y.address(),
-                                     .lora_slot_stride = context_.lora_slot_stride(),
-                                     .first_module = kFirstModule[group],
-                                     .n_modules = gpu::kLoraGroupModules[group],
-                                     .y_stride = w.n_padded,
-                                     .module_end = {},
-                                     .pad = 0};
-        set_module_ends(group, params.module_end);
-        kernels_.lora_expand(recorder_, params);
-    }
-
-    // Behind the last column of each module of a group's product.
-    void set_module_ends(Group group, uint32_t (&module_end)[3]) const {
-        uint32_t end = 0;
-        for (uint32_t m = 0; m < gpu::kLoraGroupModules[group]; ++m) {
-            end += config_.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
-            module_end[m] = end;
-        }
     }
 
     gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
@@ -450,12 +375,12 @@ class Pass {
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
         if (shape_.joined) {
-            join(layer, kGateUp, w.gate_up, x);
-            kernels_.matmul_gated_joined(recorder_, with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
+            adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
+            kernels_.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
         } else if (shape_.lora != gpu::LoraLevel::kNone) {
-            shrink(layer, kGateUp, x.rows, w.gate_up, gpu::ShrinkPlace::kFirst);
+            adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            kernels_.matmul_gated_with_adapters(recorder_, with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
+            kernels_.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
         } else if (x.norm_tiles > 0) {
             kernels_.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
         } else {
@@ -466,23 +391,6 @@ class Pass {
 
     gpu::MatmulParams product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
         return matmul_params(w, address_of(w), x, y, plan, rows_state());
-    }
-
-    void record_matmul_with_adapters(uint32_t layer, Group group, const Matrix& w, DeviceAddress x, const gpu::MatmulPlan& plan) {
-        kernels_.matmul_with_adapters(recorder_, with_adapters(product_params(w, x, scratch_.y, plan), layer, group), plan);
-    }
-
-    gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, Group group) const {
-        gpu::MatmulLoraParams params{.product = product,
-                                     .step = step_,
-                                     .lora_layer = context_.lora_layer(layer),
-                                     .low = scratch_.low.address(),
-                                     .lora_slot_stride = context_.lora_slot_stride(),
-                                     .first_module = kFirstModule[group],
-                                     .n_modules = gpu::kLoraGroupModules[group],
-                                     .module_end = {}};
-        set_module_ends(group, params.module_end);
-        return params;
     }
 
     // Of o or down, in front of the norm with these weights, whose result goes to `next`.
@@ -568,8 +476,8 @@ class Pass {
     uint32_t rows_;
     DeviceAddress x_, attention_;
     bool has_all_rows_ = true;
-    uint64_t rows_header_ = 0;  // where the step state has their header, with their number in front,
-    uint64_t segments_;         // and their segments
+    uint64_t rows_header_ = 0;  // where the step state has their header, with their number in front
+    AdapterPass adapters_;
     bool defers_norms_ = false;
 };
 

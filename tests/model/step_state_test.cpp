@@ -118,6 +118,29 @@ TEST(StepState, RowsWithAnOutputAreAStepOfTheirOwnWhereTheyAreFew) {
     }
 }
 
+TEST(StepState, ManyRowsWithAnOutputHaveSegmentsForShrinksOnMatrices) {
+    StepBatch batch;
+    const std::vector<BlockId> blocks = {0};
+    const std::vector<TokenId> two(2, 1);
+    for (uint32_t i = 0; i < 128; ++i) batch.add_output(batch.add_rows(two, 0, blocks, i < 40 ? 3u : 1u) + 1, false);
+    const StepShape shape{.row_bucket = 256, .output_bucket = 128, .lora = gpu::LoraLevel::kPlain};
+    std::vector<std::byte> bytes(step_state_bytes(batch, shape));
+    write_step_state(batch, shape, kSlots, 0, 4, bytes);
+    const StepLayout layout(shape);
+    const auto header = at<gpu::StepHeader>(bytes, layout.kept);
+    EXPECT_EQ(header.n_rows, 128u);
+    ASSERT_EQ(header.n_segments, 3u + 6) << "of 16 rows each, of 40 and 88 rows";
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < 9; ++i) {
+        const auto segment = at<gpu::LoraSegment>(bytes, layout.kept_segments + i * sizeof(gpu::LoraSegment));
+        EXPECT_EQ(segment.row_begin, next) << i;
+        EXPECT_EQ(segment.slot, next < 40 ? 3u : 1u) << i;
+        EXPECT_LE(segment.n_rows, gpu::kMaxSegmentRows) << i;
+        next += segment.n_rows;
+    }
+    EXPECT_EQ(next, 128u);
+}
+
 TEST(StepState, CutsRunsOfOneAdapterIntoSegments) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0, 1};

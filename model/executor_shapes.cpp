@@ -55,7 +55,6 @@ bool Executor::Impl::joins_bucket(uint32_t row_bucket) const { return std::range
 // twelfth of all work (docs/PERFORMANCE.md, "Adapters as more k"); with long runs, whose products would be by KHR matrices, wherever it was measured, a fifth at the most,
 // and of small models other things take the time.
 bool Executor::Impl::joins(const StepBatch& batch, const StepShape& shape) const {
-    const double share_max = has_long_runs(batch) ? 1.0 : 1.0 / 12;
     if (shape.lora != gpu::LoraLevel::kPlain || !joins_bucket(shape.row_bucket)) return false;
     const std::optional<JoinedColumns> columns = JoinedColumns::of(batch, slot_lookup(), weight_type());
     if (!columns) return false;
@@ -65,7 +64,7 @@ bool Executor::Impl::joins(const StepBatch& batch, const StepShape& shape) const
         more += columns->mean_steps(group) * gpu::kJoinedStep * products[group]->n;
         own += static_cast<double>(products[group]->k) * products[group]->n;
     }
-    return more <= share_max * own;
+    return more <= (has_long_runs(batch) ? 1.0 : 1.0 / 12) * own;
 }
 
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.

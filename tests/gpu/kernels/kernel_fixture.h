@@ -154,6 +154,16 @@ class KernelTest : public GpuTest {
         kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kPortable}));
     }
 
+    struct Adapter {
+        std::vector<uint32_t> ranks;  // by module
+        Type type;
+    };
+    // Rows of one adapter, -1: of none.
+    struct AdapterRun {
+        int adapter;
+        uint32_t n_rows;
+    };
+
     // The 16-bit types that the test's kernels multiply on matrix units.
     std::vector<Type> matrix_types() const {
         std::vector<Type> types;

@@ -10,23 +10,13 @@ namespace {
 // Adapters joined to a product, against fp64: what lora_join and lora_shrink leave for it, wherever there are matrices, and the product where there are kernels by warpgroups.
 class LoraJoin : public KernelTest {
   protected:
-    struct Adapter {
-        std::vector<uint32_t> ranks;  // by module
-        Type type;
-    };
-    // Rows of one adapter, -1: of none.
-    struct RowRun {
-        int adapter;
-        uint32_t n_rows;
-    };
     struct Case {
         Type type;
         uint32_t k;
         std::vector<uint32_t> module_n;
         std::vector<Adapter> adapters;
-        std::vector<RowRun> runs;
+        std::vector<AdapterRun> runs;
     };
-    static constexpr uint32_t kLayerModules = kLoraModules;
 
     void SetUp() override {
         KernelTest::SetUp();
@@ -55,7 +45,7 @@ class LoraJoin : public KernelTest {
             }
         }
         while (joined.group.n_blocks % 4 != 0) joined.group.blocks[joined.group.n_blocks++] = {kNoSlot, 0};
-        for (const RowRun& run : c.runs) {
+        for (const AdapterRun& run : c.runs) {
             const auto begin = static_cast<uint32_t>(joined.rows.size()), end = begin + run.n_rows;
             for (uint32_t row = begin; row < end; row++) {
                 StepRow made{};
@@ -97,12 +87,12 @@ class LoraJoin : public KernelTest {
         s.bucket = std::max(round_up(s.n_rows, 16), 128u);
         s.columns = s.n_modules * kJoinedModuleColumns;
         for (const uint32_t n : c.module_n) s.n += n;
-        std::vector<LoraModule> table((c.adapters.size() + 1) * kLayerModules);
+        std::vector<LoraModule> table((c.adapters.size() + 1) * kLoraModules);
         for (size_t a = 0; a < c.adapters.size(); a++) {
             auto& modules = s.modules.emplace_back();
             for (uint32_t m = 0; m < s.n_modules; m++) {
                 modules.push_back(TestModule::make(c.module_n[m], c.k, c.adapters[a].ranks[m], c.adapters[a].type, 0.5 + double(m), random_));
-                table[a * kLayerModules + m] = modules.back().entry();
+                table[a * kLoraModules + m] = modules.back().entry();
             }
         }
         s.x = reference::random_values(size_t{s.n_rows} * c.k, c.type, random_);
@@ -131,7 +121,7 @@ class LoraJoin : public KernelTest {
         shrink.segments = s.segments.address();
         shrink.x = s.x_blocks.address();
         shrink.parts = s.parts.address();
-        shrink.lora_slot_stride = kLayerModules;
+        shrink.lora_slot_stride = kLoraModules;
         shrink.n_modules = s.n_modules;
         shrink.k = c.k;
         shrink.x_stride = padded(c.k);
@@ -145,7 +135,7 @@ class LoraJoin : public KernelTest {
         join.lora_layer = s.table.address();
         join.b = s.b.address();
         join.low = s.low.address();
-        join.lora_slot_stride = kLayerModules;
+        join.lora_slot_stride = kLoraModules;
         join.n_modules = s.n_modules;
         join.n = padded(s.n);
         uint32_t end = 0;
@@ -158,19 +148,12 @@ class LoraJoin : public KernelTest {
         std::vector<double> want(s.n);
         double magnitude = 0;
         const uint32_t slot = s.joined.rows[t].adapter_slot;
-        uint32_t column = 0;
-        for (uint32_t m = 0; m < s.n_modules; m++) {
-            for (uint32_t i = 0; i < c.module_n[m]; i++, column++) {
-                if (slot == kNoSlot) continue;
-                const TestModule& module = s.modules[slot][m];
-                if (i == 0 && module.pair.rank > 0) magnitude = std::max(magnitude, module.pair.scale * std::sqrt(static_cast<double>(c.k * module.pair.rank)));
-            }
-        }
         if (slot == kNoSlot) return {want, magnitude};
-        column = 0;
+        uint32_t column = 0;
         for (uint32_t m = 0; m < s.n_modules; m++) {
             const TestModule& module = s.modules[slot][m];
             const size_t rank = module.pair.rank;
+            magnitude = std::max(magnitude, module.pair.scale * std::sqrt(static_cast<double>(c.k * rank)));
             const auto low = rank == 0 ? std::vector<double>() : reference::multiply(module.a, reference::to_doubles({&s.x[size_t{t} * c.k], c.k}));
             for (uint32_t i = 0; i < c.module_n[m]; i++, column++) {
                 for (size_t r = 0; r < rank; r++) want[column] += module.pair.scale * module.b[i * rank + r] * low[r];

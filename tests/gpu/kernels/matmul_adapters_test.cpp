@@ -8,30 +8,20 @@ namespace {
 // The product with the rows' adapters in its sums, against fp64. The shrink's results are given, not computed.
 class MatmulAdapters : public KernelTest {
   protected:
-    struct Adapter {
-        std::vector<uint32_t> ranks;  // by module
-        Type type;
-    };
-    // Rows of one adapter, -1: of none.
-    struct RowRun {
-        int adapter;
-        uint32_t n_rows;
-    };
-
     void SetUp() override {
         KernelTest::SetUp();
         kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path()}));
     }
 
     void check(Type type, uint32_t k, uint32_t bucket, const std::vector<uint32_t>& module_n, const std::vector<Adapter>& adapters,
-               const std::vector<RowRun>& runs, uint32_t whole_tiles = 0, bool x_in_blocks = false) {
+               const std::vector<AdapterRun>& runs, uint32_t whole_tiles = 0, bool x_in_blocks = false) {
         if (kernels_->act_type(scalar(type)) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const auto n_modules = static_cast<uint32_t>(module_n.size());
         uint32_t n = 0, n_rows = 0;
         for (const uint32_t module : module_n) n += module;
         std::vector<StepRow> rows;
         std::vector<int> adapter_of;
-        for (const RowRun& run : runs) {
+        for (const AdapterRun& run : runs) {
             for (uint32_t i = 0; i < run.n_rows; i++) {
                 StepRow row{};
                 row.adapter_slot = run.adapter < 0 ? kNoSlot : static_cast<uint32_t>(run.adapter);

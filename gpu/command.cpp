@@ -1,5 +1,6 @@
 #include "gpu/command.h"
 
+#include <cstring>
 #include <utility>
 
 #include "gpu/command_impl.h"
@@ -62,7 +63,7 @@ bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
         VkQueryPool pool = VK_NULL_HANDLE;
         const VkResult result = vkCreateQueryPool(impl.device->vk, &pool_info, nullptr, &pool);
         if (result != VK_SUCCESS) {
-            impl.first_failure = result;  // reported by end()
+            if (impl.failure.ok()) impl.failure = vk_error("vkCreateQueryPool", result);
             impl.timestamps = false;
             impl.timed.clear();
             return false;
@@ -76,7 +77,28 @@ bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
 
 void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1); }
 
-void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
+// Copies the parameters to where the dispatch will read them. False, and there can be no dispatch, if there is no memory for them.
+bool put_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<const std::byte> params) {
+    ParamMemory& memory = *impl.device->params;
+    if (impl.params.empty() || impl.params_used + ParamMemory::kParamBytesMax > ParamMemory::kBlockBytes) {
+        Result<ParamMemory::Block> block = memory.take();
+        if (!block.ok()) {
+            if (impl.failure.ok()) impl.failure = std::move(block).error();
+            return false;
+        }
+        impl.params.push_back(block.value());
+        impl.params_used = 0;
+    }
+    const ParamMemory::Block& block = impl.params.back();
+    const uint32_t offset = block.begin + impl.params_used;
+    std::memcpy(block.slab->mapped + offset, params.data(), params.size());
+    vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &block.slab->set, 1, &offset);
+    impl.params_used += (static_cast<uint32_t>(params.size()) + memory.alignment() - 1) / memory.alignment() * memory.alignment();
+    return true;
+}
+
+// False if what is recorded has failed, see CommandBufferImpl::failure: nobody submits it.
+bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
                      const DispatchInfo& info) {
     const KernelImpl& k = kernel.impl();
     CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
@@ -85,11 +107,15 @@ void before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
     } else {
         if (impl.bound != k.pipeline) vkCmdBindPipeline(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, k.pipeline);
         impl.bound = k.pipeline;
-        vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(params.size()), params.data());
+        if (!k.params_in_buffer) {
+            vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(params.size()), params.data());
+        } else if (!put_params(impl, k, params)) {
+            return false;
+        }
     }
     ++impl.n_dispatches;
-    if (!impl.timestamps) return;
-    begin_timed(impl, info);
+    if (impl.timestamps) begin_timed(impl, info);
+    return true;
 }
 
 // The parameters are copied.
@@ -117,6 +143,7 @@ void after_dispatch(CommandBufferImpl& impl) {
 
 CommandBufferImpl::~CommandBufferImpl() {
     if (device == nullptr || device->health.lost()) return;
+    for (const ParamMemory::Block& block : params) device->params->give_back(block);
     for (VkQueryPool queries : query_pools) vkDestroyQueryPool(device->vk, queries, nullptr);
     if (pool != VK_NULL_HANDLE) vkDestroyCommandPool(device->vk, pool, nullptr);
 }
@@ -154,7 +181,7 @@ Result<Recorder> Recorder::begin(Device& device, const RecorderOptions& options)
 
 void Recorder::dispatch_raw(const Kernel& kernel, std::span<const std::byte> params, uint32_t x, uint32_t y,
                             uint32_t z, const DispatchInfo& info) {
-    before_dispatch(*impl_, kernel, params, info);
+    if (!before_dispatch(*impl_, kernel, params, info)) return;
     const KernelImpl& k = kernel.impl();
     if (k.function != VK_NULL_HANDLE) launch(impl_->command, k, params, x, y, z);
     else vkCmdDispatch(impl_->command, x, y, z);
@@ -165,7 +192,7 @@ void Recorder::dispatch_indirect_raw(const Kernel& kernel, std::span<const std::
                                      uint64_t grid_offset, const DispatchInfo& info) {
     CHECK(kernel.impl().function == VK_NULL_HANDLE);
     CHECK(grid_offset % 4 == 0 && grid_offset + 12 <= grid.size());
-    before_dispatch(*impl_, kernel, params, info);
+    if (!before_dispatch(*impl_, kernel, params, info)) return;
     vkCmdDispatchIndirect(impl_->command, grid.impl().vk(), grid.impl().offset + grid_offset);
     after_dispatch(*impl_);
 }
@@ -205,7 +232,7 @@ Result<CommandBuffer> Recorder::end() && {
                        kShaderAccess | kTransferAccess | VK_ACCESS_2_INDIRECT_COMMAND_READ_BIT | VK_ACCESS_2_HOST_READ_BIT);
     }
     VK_TRY(vkEndCommandBuffer(impl.command));
-    if (impl.first_failure != VK_SUCCESS) return vk_error("vkCreateQueryPool", impl.first_failure);
+    if (!impl.failure.ok()) return impl.failure.error();
     return CommandBuffer(std::move(impl_));
 }
 

@@ -53,7 +53,7 @@ class Recorder {
     Recorder(Recorder&&) noexcept;
     ~Recorder();
 
-    // Params: the kernel's push-constant struct (at most 128 bytes), shared with the shader.
+    // Params: the struct of the kernel's push constants (at most 128 bytes), shared with the shader; or, if the kernel reads them from a buffer, a copy there.
     template <typename Params>
     void dispatch(const Kernel& kernel, const Params& params, uint32_t x, uint32_t y, uint32_t z,
                   const DispatchInfo& info) {

@@ -28,12 +28,15 @@ struct CommandBufferImpl {
     std::vector<VkQueryPool> query_pools;
     std::vector<Timed> timed;  // entry i: queries 2i and 2i+1, counted over the pools
 
+    std::vector<ParamMemory::Block> params;  // of its dispatches, in order; none where they are push constants
+    uint32_t params_used = 0;                // bytes of the last one
+
     // While recording.
     VkPipeline bound = VK_NULL_HANDLE;
     bool transfers_pending = false;   // copies or fills since the last barrier
     bool ends_open = false;           // RecorderOptions
     bool dispatches_hidden = false;   // a barrier for dispatches alone was recorded; copies may not rely on it
-    VkResult first_failure = VK_SUCCESS;
+    Status failure = ok_status();  // the first, reported by end()
 
     CommandBufferImpl() = default;
     ~CommandBufferImpl();

@@ -53,10 +53,22 @@ Status create_logical_device(DeviceImpl& impl, bool kernel_statistics) {
     if (physical.capabilities.warpgroup_matrices) impl.text_kernels.load(impl.vk);
 
     const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, kPushConstantBytes};
-    VkPipelineLayoutCreateInfo layout{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
-    layout.pushConstantRangeCount = 1;
-    layout.pPushConstantRanges = &range;
-    VK_TRY(vkCreatePipelineLayout(impl.vk, &layout, nullptr, &impl.pipeline_layout));
+    VkPipelineLayoutCreateInfo push{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+    push.pushConstantRangeCount = 1;
+    push.pPushConstantRanges = &range;
+    VK_TRY(vkCreatePipelineLayout(impl.vk, &push, nullptr, &impl.push_layout));
+    if (!physical.params_in_buffer) return ok_status();
+    impl.params.emplace();
+    TRY(impl.params->init(physical, impl.vk, impl.health));
+    if (!impl.params->is_there()) {
+        impl.params.reset();
+        return ok_status();
+    }
+    const VkDescriptorSetLayout set = impl.params->layout();
+    VkPipelineLayoutCreateInfo buffer{VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
+    buffer.setLayoutCount = 1;
+    buffer.pSetLayouts = &set;
+    VK_TRY(vkCreatePipelineLayout(impl.vk, &buffer, nullptr, &impl.buffer_layout));
     return ok_status();
 }
 
@@ -82,7 +94,10 @@ DeviceImpl::~DeviceImpl() {
         return;
     }
     if (pipeline_cache != VK_NULL_HANDLE) vkDestroyPipelineCache(vk, pipeline_cache, nullptr);
-    if (pipeline_layout != VK_NULL_HANDLE) vkDestroyPipelineLayout(vk, pipeline_layout, nullptr);
+    for (const VkPipelineLayout layout : {push_layout, buffer_layout}) {
+        if (layout != VK_NULL_HANDLE) vkDestroyPipelineLayout(vk, layout, nullptr);
+    }
+    params.reset();
     if (vk != VK_NULL_HANDLE) vkDestroyDevice(vk, nullptr);
 }
 
@@ -112,6 +127,8 @@ Result<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
     impl->physical = std::move(devices[index]);
     impl->physical.capabilities.small_workgroups = impl->physical.capabilities.is_cpu && !options.workgroups_of_gpu;
     impl->cache_path = options.pipeline_cache;
+    impl->all_params_in_buffer = options.params_in_buffer;
+    impl->physical.params_in_buffer |= options.params_in_buffer;
     TRY(create_logical_device(*impl, options.kernel_statistics));
     impl->pipeline_cache = load_pipeline_cache(impl->vk, impl->physical.properties, impl->cache_path);
     impl->memory = std::make_unique<MemoryPool>();

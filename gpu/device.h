@@ -61,6 +61,7 @@ struct DeviceOptions {
     bool validation = false;       // core + synchronisation validation; every message is counted and logged
     std::filesystem::path pipeline_cache;  // empty: no cache file. A stale or foreign file is ignored.
     bool workgroups_of_gpu = false;  // on a software device, too: tests reach what many subgroups do together, slowly
+    bool params_in_buffer = false;   // all kernels read their parameters from a buffer, not only those that gain by it where a device does: for tests
     bool kernel_statistics = false;  // each kernel that is made says in the log what the driver tells of it: registers, spills
 };
 

@@ -13,6 +13,7 @@
 #include "gpu/device_health.h"
 #include "gpu/instance.h"
 #include "gpu/memory_pool.h"
+#include "gpu/param_memory.h"
 #include "gpu/physical_device.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
@@ -79,7 +80,8 @@ struct DeviceImpl {
     std::filesystem::path cache_path;
     DeviceHealth health;
     VkDevice vk = VK_NULL_HANDLE;
-    VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;  // of all kernels: 128 bytes of push constants
+    VkPipelineLayout push_layout = VK_NULL_HANDLE;    // of kernels: 128 bytes of push constants,
+    VkPipelineLayout buffer_layout = VK_NULL_HANDLE;  // or set 0 of `params`
     VkPipelineCache pipeline_cache = VK_NULL_HANDLE;
     bool kernel_statistics = false;  // asked for, and the driver has them
     TextKernelFunctions text_kernels;
@@ -89,6 +91,8 @@ struct DeviceImpl {
     SharedQueue* upload_queue = nullptr;
 
     std::unique_ptr<MemoryPool> memory;
+    std::optional<ParamMemory> params;  // none where push constants serve as well
+    bool all_params_in_buffer = false;  // also of kernels that do not ask for it, for tests
     std::unique_ptr<QueueImpl> queue_impl;
     std::unique_ptr<UploaderImpl> uploader_impl;
     std::optional<Queue> queue;
@@ -99,6 +103,7 @@ struct DeviceImpl {
 };
 
 inline constexpr uint32_t kPushConstantBytes = 128;
+static_assert(kPushConstantBytes == ParamMemory::kParamBytesMax);
 
 // gpu/pipeline_cache.cpp. A file that cannot be used is ignored with a warning; so is a failure to write.
 VkPipelineCache load_pipeline_cache(VkDevice device, const VkPhysicalDeviceProperties& properties,

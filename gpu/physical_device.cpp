@@ -148,6 +148,7 @@ PhysicalDevice probe(VkInstance instance, VkPhysicalDevice vk) {
     // By PCI number: no extension of Vulkan tells an architecture, and to switch this one on costs the driver a context of its own.
     const bool is_gh100 = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY && (properties.deviceID & 0xff00) == 0x2300;
     caps.warpgroup_matrices = is_gh100 && caps.coopmat_f16 && device.has_extension(VK_NVX_BINARY_IMPORT_EXTENSION_NAME);
+    device.params_in_buffer = driver.driverID == VK_DRIVER_ID_NVIDIA_PROPRIETARY;
     if (quirk.no_separate_transfer_queue) {
         device.transfer_family = device.compute_family;
         caps.has_transfer_queue = false;

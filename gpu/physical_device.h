@@ -25,6 +25,7 @@ struct PhysicalDevice {
     uint32_t timestamp_bits = 0;      // of the compute family; 0: no timestamps
     double timestamp_period_ns = 0;
     bool has_memory_budget = false;
+    bool params_in_buffer = false;  // kernels may have their parameters sooner from a uniform buffer than from push constants: ParamMemory
 
     bool has_extension(const char* name) const;
     bool has_transfer_family() const { return transfer_family != compute_family; }

@@ -3,6 +3,7 @@
 #include "gpu/device_impl.h"
 #include "gpu/kernel_modules.h"
 #include "gpu/kernel_statistics.h"
+#include "gpu/param_spirv.h"
 #include "gpu/pipeline_impl.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -74,9 +75,13 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     }
     DeviceImpl& impl = device.impl();
 
+    const bool in_buffer = impl.params && (options.params_in_buffer || impl.all_params_in_buffer);
+    const VkPipelineLayout pipeline_layout = in_buffer ? impl.buffer_layout : impl.push_layout;
+    const std::vector<uint32_t> changed = in_buffer ? with_params_in_buffer(words) : std::vector<uint32_t>();
+    const std::span<const uint32_t> code = in_buffer ? std::span(changed) : words;
     VkShaderModuleCreateInfo module_info{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-    module_info.codeSize = words.size_bytes();
-    module_info.pCode = words.data();
+    module_info.codeSize = code.size_bytes();
+    module_info.pCode = code.data();
     VkShaderModule module = VK_NULL_HANDLE;
     VK_TRY(vkCreateShaderModule(impl.vk, &module_info, nullptr, &module));
 
@@ -93,7 +98,7 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     required.requiredSubgroupSize = subgroup;
     VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
     if (impl.kernel_statistics) info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    info.layout = impl.pipeline_layout;
+    info.layout = pipeline_layout;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.pNext = subgroup != 0 ? &required : nullptr;
     info.stage.flags =
@@ -106,7 +111,8 @@ Result<Kernel> Kernel::create(Device& device, const KernelOptions& options) {
     auto kernel = std::make_unique<KernelImpl>();
     kernel->device = impl.vk;
     kernel->health = &impl.health;
-    kernel->layout = impl.pipeline_layout;
+    kernel->layout = pipeline_layout;
+    kernel->params_in_buffer = in_buffer;
     const VkResult result =
         vkCreateComputePipelines(impl.vk, impl.pipeline_cache, 1, &info, nullptr, &kernel->pipeline);
     vkDestroyShaderModule(impl.vk, module, nullptr);

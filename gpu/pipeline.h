@@ -21,6 +21,7 @@ struct KernelOptions {
     std::vector<uint32_t> constants;         // specialization constants 0..n-1, 32 bits each
     uint32_t required_subgroup_size = 0;     // 0: the driver's choice
     bool require_full_subgroups = false;
+    bool params_in_buffer = false;  // that it reads its parameters from, where the device has them sooner so: gpu/param_memory.h
     // Instead of a module and constants, on devices with DeviceCapabilities::warpgroup_matrices: a program, its entry "matmul" with one parameter (the
     // dispatch's params), and its workgroup's threads. Its static shared memory is all that it has; 64 KiB of a multiprocessor's go to such kernels.
     std::string text;

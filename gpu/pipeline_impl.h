@@ -12,7 +12,8 @@ namespace lorad::gpu {
 struct KernelImpl {
     VkDevice device = VK_NULL_HANDLE;
     const DeviceHealth* health = nullptr;  // the device's
-    VkPipelineLayout layout = VK_NULL_HANDLE;  // the device's
+    VkPipelineLayout layout = VK_NULL_HANDLE;  // one of the device's
+    bool params_in_buffer = false;
     VkPipeline pipeline = VK_NULL_HANDLE;
     // Of a kernel from text instead.
     const TextKernelFunctions* text = nullptr;  // the device's

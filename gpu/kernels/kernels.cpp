@@ -73,6 +73,13 @@ std::vector<std::string> KernelSet::replaceable_failures(ErrorCode code) const {
     return found;
 }
 
+namespace {
+
+// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in the cache.
+bool is_operation(std::string_view module) { return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared"; }
+
+}  // namespace
+
 const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
     std::vector<uint32_t> key = constants;
     key.push_back(subgroup_size);
@@ -103,6 +110,7 @@ Result<Kernel> KernelSet::make(const char* module, const std::vector<uint32_t>& 
     KernelOptions kernel_options;
     kernel_options.module = module;
     kernel_options.constants = constants;
+    kernel_options.params_in_buffer = is_operation(module);
     if (is_from_text(module)) {
         kernel_options.text = kernel_text(module, constants);
         kernel_options.threads = constants.at(0);

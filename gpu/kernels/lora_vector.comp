@@ -2,13 +2,15 @@
 //   W [n][k], A [rank][k], B [n][rank8]  WEIGHT_TYPE;  x [k], y [n]  ACT_TYPE
 // grid (ceil(n / kGroupRows), with SHARED rounded up to a power of two). Each workgroup computes kGroupRows elements of y. It needs all of A x:
 //   without SHARED  every workgroup computes it beside its rows of W, reading all of A
-//   with SHARED     the workgroups compute a part of it each and tell it the others, a value and the number of the dispatch in one 64-bit word.
-//                   After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing, it computes A x itself,
+//   with SHARED     the workgroups compute some elements of it each and tell them the others, a value and the number of the dispatch in one 64-bit
+//                   word. After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing, it computes A x itself,
 //                   to the same bits: nothing ever depends on another workgroup's progress.
-// A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory.
+// A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory. kParts neighbouring threads share a row of B; they join by
+// shuffles where a subgroup holds two rows' threads (lanes are numbered as threads are, here as in the other kernels), else through shared memory.
 // Moves W, B and, with SHARED and when nobody is late, A once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #ifdef SHARED
 #extension GL_EXT_shader_atomic_int64 : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -36,7 +38,6 @@ const uint kRankChunks = (kRank + 7) / 8;
 const uint kPerPart = (kRankChunks + kParts - 1) / kParts;
 shared float sums[kSlices * kAllRows];
 shared float low[kRankChunks * 8];
-shared float base[kGroupRows];
 shared float parts[kGroupRows * kParts];
 
 uint first_row() { return gl_WorkGroupID.x * kGroupRows; }
@@ -120,13 +121,24 @@ void compute_rows(uint first, uint stride, uint end) {
     }
 }
 
+// A row's slices, in order.
+float joined(uint row) {
+    float sum = 0.0;
+    for (uint slice = 0; slice < kSlices; slice++) sum += sums[slice * kAllRows + row];
+    return sum;
+}
+
+void join_low() {
+    for (uint r = gl_LocalInvocationIndex; r < kRankChunks * 8; r += kThreads) low[r] = r < kRank ? joined(r) : 0.0;
+}
+
 #ifdef SHARED
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer CountRef { uint v; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) coherent buffer ChannelRef { uint64_t v; };
 shared uint dispatch_epoch;
 shared uint is_late;
 
-uint64_t channel(uint slice, uint row) { return p.low + kLoraVectorCountBytes + uint64_t(slice * kRank + row) * 8; }
+uint64_t channel(uint row) { return p.low + kLoraVectorCountBytes + uint64_t(row) * 8; }
 
 // Workgroups are counted for each size of grid by itself, a power of two, so each dispatch begins at a multiple of it, also when the count
 // wraps. The number of the dispatch has that size in it and is never 0, what the memory holds at first.
@@ -147,60 +159,64 @@ void publish_low() {
         is_late = 0;
     }
     barrier();
-    if (my_team() >= n_teams()) return;
-    for (uint slice = gl_SubgroupID % kSlices; slice < kSlices; slice += gl_NumSubgroups) {
-        for (uint row = first + gl_SubgroupInvocationID * stride; row < kRank; row += gl_SubgroupSize * stride) {
-            uint64_t word = uint64_t(floatBitsToUint(sums[slice * kAllRows + row])) | (uint64_t(dispatch_epoch) << 32);
-            atomicStore(ChannelRef(channel(slice, row)).v, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-        }
+    for (uint row = gl_WorkGroupID.x + gl_LocalInvocationIndex * gl_NumWorkGroups.x; row < kRank; row += kThreads * gl_NumWorkGroups.x) {
+        uint64_t word = uint64_t(floatBitsToUint(joined(row))) | (uint64_t(dispatch_epoch) << 32);
+        atomicStore(ChannelRef(channel(row)).v, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
     }
 }
 
+// Of all elements of A x.
 void take_low() {
     uint polls = 0;
-    for (uint i = gl_LocalInvocationIndex; i < kRank * kSlices; i += kThreads) {
-        uint slice = i / kRank, row = i % kRank;
+    for (uint row = gl_LocalInvocationIndex; row < kRankChunks * 8; row += kThreads) {
         uint64_t word = 0;
-        do {
-            word = atomicLoad(ChannelRef(channel(slice, row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-        } while (uint(word >> 32) != dispatch_epoch && ++polls < kPolls);
-        if (uint(word >> 32) != dispatch_epoch) {
-            is_late = 1;
-            break;
+        if (row < kRank) {
+            do {
+                word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+            } while (uint(word >> 32) != dispatch_epoch && ++polls < kPolls);
+            if (uint(word >> 32) != dispatch_epoch) {
+                is_late = 1;
+                break;
+            }
         }
-        sums[slice * kAllRows + row] = uintBitsToFloat(uint(word));
+        low[row] = uintBitsToFloat(uint(word));
     }
     barrier();
-    if (is_late != 0) compute_rows(my_team(), n_teams(), kRank);
+    if (is_late == 0) return;
+    compute_rows(my_team(), n_teams(), kRank);
+    barrier();
+    join_low();
+    barrier();
 }
 #endif
 
-float joined(uint row) {
-    float sum = 0.0;
-    for (uint slice = 0; slice < kSlices; slice++) sum += sums[slice * kAllRows + row];
-    return sum;
+// Elements i and i + 1 of this workgroup, of an even i: 16-bit elements are written in pairs.
+void write_pair(uint i, vec2 delta) {
+    const uint n = first_row() + i;
+    if (n >= p.n) return;
+    vec2 result = delta * p.scale;
+    if (kWithBase != 0) result += vec2(joined(kRank + i), joined(kRank + i + 1));
+    if (n + 1 >= p.n) result.y = 0.0;
+    if (kActType == 0) {
+        Vec2Ref(p.y + uint64_t(n) * 4).v = result;
+    } else {
+        UintRef(p.y + uint64_t(n) * 2).v = pack_pair(result, kActType);
+    }
 }
 
-void join_slices() {
-    for (uint r = gl_LocalInvocationIndex; r < kRankChunks * 8; r += kThreads) low[r] = r < kRank ? joined(r) : 0.0;
-    if (kWithBase == 0) return;
-    // By other threads than those that have the elements of A x, where there are enough.
-    for (uint i = kThreads - 1 - gl_LocalInvocationIndex; i < kGroupRows; i += kThreads) base[i] = joined(kRank + i);
-}
-
-void write_rows() {
-    // 16-bit elements are written in pairs.
-    for (uint i = gl_LocalInvocationIndex * 2, n0 = first_row(); i < kGroupRows && n0 + i < p.n; i += kThreads * 2) {
-        vec2 result = vec2(0.0);
-        for (uint j = 0; j < kParts; j++) result += vec2(parts[i * kParts + j], parts[(i + 1) * kParts + j]);
-        result *= p.scale;
-        if (kWithBase != 0) result += vec2(base[i], base[i + 1]);
-        if (n0 + i + 1 >= p.n) result.y = 0.0;
-        if (kActType == 0) {
-            Vec2Ref(p.y + uint64_t(n0 + i) * 4).v = result;
-        } else {
-            UintRef(p.y + uint64_t(n0 + i) * 2).v = pack_pair(result, kActType);
-        }
+void write_rows(uint row, uint part, float sum) {
+    if (kParts * 2 <= gl_SubgroupSize) {
+        [[unroll]] for (uint lanes = 1; lanes < kParts; lanes *= 2) sum += subgroupShuffleXor(sum, lanes);
+        const float next = subgroupShuffleXor(sum, kParts);
+        if (row < kGroupRows && row % 2 == 0 && part == 0) write_pair(row, vec2(sum, next));
+        return;
+    }
+    if (row < kGroupRows) parts[row * kParts + part] = sum;
+    barrier();
+    for (uint i = gl_LocalInvocationIndex * 2; i < kGroupRows; i += kThreads * 2) {
+        vec2 delta = vec2(0.0);
+        for (uint j = 0; j < kParts; j++) delta += vec2(parts[i * kParts + j], parts[(i + 1) * kParts + j]);
+        write_pair(i, delta);
     }
 }
 
@@ -225,21 +241,17 @@ void main() {
     take_low();
 #else
     compute_rows(my_team(), n_teams(), rows_end());
+    barrier();
+    join_low();
+    barrier();
 #endif
-    barrier();
-    join_slices();
-    barrier();
-    if (row < kGroupRows) {
-        float sum = 0.0;
-        for (uint c = 0; c < kPerPart; c++) {
-            uint chunk = part + c * kParts;
-            if (chunk >= kRankChunks) break;
-            Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
-                            vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
-            sum = dot8(eight_of(b[c], kWeightType), v, sum);
-        }
-        parts[row * kParts + part] = sum;
+    float sum = 0.0;
+    for (uint c = 0; row < kGroupRows && c < kPerPart; c++) {
+        uint chunk = part + c * kParts;
+        if (chunk >= kRankChunks) break;
+        Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
+                        vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
+        sum = dot8(eight_of(b[c], kWeightType), v, sum);
     }
-    barrier();
-    write_rows();
+    write_rows(row, part, sum);
 }

@@ -10,7 +10,9 @@ namespace {
 constexpr uint64_t kOwnBytesMax = 96 << 10;  // of A: up to here reading all of it costs a workgroup less than waiting for others
 constexpr uint32_t kSharedSumsMax = 3072;    // 12 KiB of shared memory
 
-static_assert(kLoraVectorWords >= kMaxRank);
+constexpr uint32_t kSlicesOfAll = 4;         // of k, where all workgroups have a row of A: with eight to add up the others hear later
+
+static_assert(kLoraVectorWords >= kMaxRank);  // a word for each element of A x
 
 // How a workgroup goes through its rows of A and W. A unit is a row's one chunk for each lane.
 struct SumsPlan {
@@ -37,10 +39,10 @@ SumsPlan plan_sums(const SumsShape& shape, uint32_t units_at_once, uint32_t wish
 }
 
 // Measured on an H200 (lorad-bench ops --threads): up to two units for each subgroup, of f32 without a base one. Where A x is shared few rows
-// are left and 512 threads or more find what others said sooner.
-uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base, bool a_is_large, ScalarType type) {
+// are left and 512 threads find what others said sooner than fewer: of f32 1,024, where workgroups have several rows.
+uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base, uint32_t rows_of_large_a, ScalarType type) {
     const bool is_wide = bytes_of(type) == 4;
-    if (a_is_large && !with_base) return is_wide ? 1024 : 512;
+    if (rows_of_large_a > 0 && !with_base) return is_wide && rows_of_large_a > 1 ? 1024 : 512;
     const uint32_t units_of_subgroup = is_wide && !with_base ? 1 : 2;
     uint32_t size = 256;
     while (size < 1024 && n_units > size / lanes * units_of_subgroup) size *= 2;
@@ -76,14 +78,15 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
                                 : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));
     if (options.group_rows != 0) plan.group_rows = std::max(2u, std::bit_floor(options.group_rows));
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
-    const uint32_t rows_of_a = a_is_large ? ceil_div(params.rank, ceil_div(params.n, plan.group_rows)) : params.rank;
+    const uint32_t n_groups = ceil_div(params.n, plan.group_rows), rows_of_a = a_is_large ? ceil_div(params.rank, n_groups) : params.rank;
     const uint32_t n_rows = rows_of_a + (with_base ? plan.group_rows : 0);
-    plan.threads = workgroup_size(caps, threads_for_units(n_rows * row_units, lanes, with_base, a_is_large, type), kThreadsOnCpu);
+    plan.threads = workgroup_size(caps, threads_for_units(n_rows * row_units, lanes, with_base, a_is_large ? rows_of_a : 0, type), kThreadsOnCpu);
     // Less than a subgroup would leave parts of k out.
     if (options.threads != 0) plan.threads = std::max({within_limit(caps, std::bit_floor(options.threads)), lanes, 2u});
     plan.group_rows = std::min(plan.group_rows, plan.threads);
     plan.n_parts = std::min(plan.threads / plan.group_rows, std::bit_ceil(chunks));
-    const uint32_t most_slices = std::min(kSharedSumsMax / (params.rank + plan.group_rows), kLoraVectorWords / params.rank);
+    uint32_t most_slices = kSharedSumsMax / (params.rank + plan.group_rows);
+    if (a_is_large && params.rank >= n_groups && options.slices == 0) most_slices = std::min(most_slices, kSlicesOfAll);
     const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, plan.threads, type);
     // Rows of a base are as many as subgroups: slices would only cost sums.
     const uint32_t slices = options.slices != 0 ? options.slices : with_base ? 1 : 0;

@@ -5,9 +5,9 @@
 
 INTEROP_BEGIN
 
-// Counts of workgroups, one for each power of two; then words of a value of A x and the number of its dispatch, one for each slice of k.
+// Counts of workgroups, one for each power of two; then words of a value of A x and the number of its dispatch.
 INTEROP_CONST kLoraVectorCountBytes = 32 * 4;
-INTEROP_CONST kLoraVectorWords = 4096;
+INTEROP_CONST kLoraVectorWords = 512;
 INTEROP_CONST kLoraVectorScratchBytes = kLoraVectorCountBytes + kLoraVectorWords * 8;
 
 struct LoraVectorParams {

@@ -71,6 +71,35 @@ TEST_F(CommandTest, BarriersOrderAChainOfDispatchesCopiesAndFills) {
     EXPECT_EQ(read_buffer<uint32_t>(a, n), std::vector<uint32_t>(n, expected));
 }
 
+// More dispatches than a block of parameters has room for, each with its own; and recordings that come and go, in whose blocks others' lie next.
+TEST_F(CommandTest, EachDispatchHasItsOwnParametersFromABuffer) {
+    auto own = must(Device::create({.validation = true, .params_in_buffer = true}));
+    const uint32_t n_dispatches = 1500;
+    const Buffer from = must(own->create_buffer(4, MemoryKind::kHostUpload, "test")), to = must(own->create_buffer(n_dispatches * 4, MemoryKind::kHostReadback, "test"));
+    const uint32_t three = 3;
+    std::memcpy(from.mapped().data(), &three, 4);
+    {
+        const Kernel kernel = make_kernel(*own, kSelfTestScale);
+        std::vector<CommandBuffer> kept;
+        for (uint32_t round = 0; round < 3; ++round) {
+            std::memset(to.mapped().data(), 0xff, to.size());
+            auto recorder = must(Recorder::begin(*own));
+            for (uint32_t i = 0; i < n_dispatches; ++i) {
+                SelfTestParams params = scale(from, to, 1, i, round);
+                params.to += uint64_t{i} * 4;
+                recorder.dispatch(kernel, params, 1, 1, 1, {});
+            }
+            kept.push_back(must(std::move(recorder).end()));
+            if (round == 1) kept.erase(kept.begin());
+            const CommandBuffer* const recordings[] = {&kept.back()};
+            must(own->compute_queue().wait(must(own->compute_queue().submit(recordings))));
+            const auto* got = reinterpret_cast<const uint32_t*>(to.mapped().data());
+            for (uint32_t i = 0; i < n_dispatches; ++i) ASSERT_EQ(got[i], 3 * i + round) << "dispatch " << i << " of recording " << round;
+        }
+    }
+    EXPECT_EQ(own->validation_message_count(), 0u);
+}
+
 TEST_F(CommandTest, ARecordingIsSubmittedAHundredTimesWhilePending) {
     const Buffer counter = make_buffer(4);
     write_buffer(counter, std::vector<uint32_t>{0});

@@ -29,7 +29,7 @@ class SilentValidation : public ::testing::Environment {
 
 std::unique_ptr<gpu::Device> make_test_device() {
     const char* const subgroups = std::getenv("LORAD_TEST_SUBGROUPS");
-    auto device = gpu::Device::create({.validation = true, .workgroups_of_gpu = subgroups != nullptr});
+    auto device = gpu::Device::create({.validation = true, .workgroups_of_gpu = subgroups != nullptr, .params_in_buffer = subgroups != nullptr});
     if (!device.ok()) {
         std::fprintf(stderr, "tests need a Vulkan device: %s\n", device.error().message.c_str());
         std::abort();

@@ -134,6 +134,27 @@ TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, LoraVectorBits, ::testing::Values(0u, 64u, 256u));
 
+// Without a base's part k is cut, and workgroups tell each other sums of several slices.
+TEST_F(KernelTest, LoraVectorsBitsDoNotDependOnWhoAddsUpTheSlices) {
+    constexpr uint32_t kN = 320, kK = 2048, kRank = 20, kRank8 = 24;
+    const Buffer x = input(reference::encode(reference::random_values(kK, Type::kF32, random_), kK, kK, Type::kF32));
+    const Buffer a = input(reference::encode(reference::random_values(kRank * kK, Type::kF32, random_), kK, kK, Type::kF32));
+    const Buffer b = input(reference::encode(reference::random_values(kN * kRank, Type::kF32, random_), kRank, kRank8, Type::kF32));
+    const Buffer low = input(std::vector<uint32_t>(kLoraVectorScratchBytes / 4, 0));
+    for (const uint32_t slices : {1u, 4u, 8u}) {
+        std::vector<std::vector<float>> results;
+        for (const LowSharing sharing : {LowSharing::kNever, LowSharing::kAlways, LowSharing::kAlways}) {
+            const Buffer y = poisoned(kN * 4);
+            const LoraVectorParams params{x.address(), 0, a.address(), b.address(), y.address(), low.address(), kN, kK, kRank, 2.0f};
+            execute([&](Recorder& recorder) {
+                kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = sharing, .threads = 256, .group_rows = 32, .slices = slices});
+            });
+            results.push_back(content<float>(y, kN));
+        }
+        for (const auto& result : results) EXPECT_EQ(result, results[0]) << slices << " slices";
+    }
+}
+
 struct NormalizeCase {
     RowOperation operation;
     uint32_t n_columns, rows;

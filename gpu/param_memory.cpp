@@ -9,13 +9,12 @@ namespace {
 
 constexpr uint32_t kSlabBytes = 4 << 20;
 constexpr uint32_t kAlignmentMin = 64;
-constexpr VkBufferUsageFlags kUsage = VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT;
 constexpr VkMemoryPropertyFlags kProperties = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
 
 VkBufferCreateInfo buffer_info() {
     VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
     info.size = kSlabBytes;
-    info.usage = kUsage;
+    info.usage = VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT;
     return info;
 }
 

@@ -1,5 +1,6 @@
 #include "gpu/command.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -77,14 +78,17 @@ bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
 
 void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1); }
 
-// Copies the parameters to where the dispatch will read them. False, and there can be no dispatch, if there is no memory for them.
-bool put_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<const std::byte> params) {
+// Copies the parameters to where the dispatch will read them. Null, and there can be no dispatch, if there is no memory for them.
+const CommandBufferImpl::LastParams* put_params(CommandBufferImpl& impl, std::span<const std::byte> params) {
+    for (const CommandBufferImpl::LastParams& last : impl.last_params) {
+        if (last.size == params.size() && std::memcmp(last.bytes.data(), params.data(), params.size()) == 0) return &last;
+    }
     ParamMemory& memory = *impl.device->params;
     if (impl.params.empty() || impl.params_used + ParamMemory::kParamBytesMax > ParamMemory::kBlockBytes) {
         Result<ParamMemory::Block> block = memory.take();
         if (!block.ok()) {
             if (impl.failure.ok()) impl.failure = std::move(block).error();
-            return false;
+            return nullptr;
         }
         impl.params.push_back(block.value());
         impl.params_used = 0;
@@ -92,8 +96,19 @@ bool put_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<con
     const ParamMemory::Block& block = impl.params.back();
     const uint32_t offset = block.begin + impl.params_used;
     std::memcpy(block.slab->mapped + offset, params.data(), params.size());
-    vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &block.slab->set, 1, &offset);
     impl.params_used += (static_cast<uint32_t>(params.size()) + memory.alignment() - 1) / memory.alignment() * memory.alignment();
+    CommandBufferImpl::LastParams& last = impl.last_params[impl.oldest_params++ % impl.last_params.size()];
+    std::ranges::copy(params, last.bytes.begin());
+    last.size = params.size();
+    last.slab = block.slab;
+    last.offset = offset;
+    return &last;
+}
+
+bool bind_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<const std::byte> params) {
+    const CommandBufferImpl::LastParams* const put = put_params(impl, params);
+    if (put == nullptr) return false;
+    vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &put->slab->set, 1, &put->offset);
     return true;
 }
 
@@ -109,7 +124,7 @@ bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<co
         impl.bound = k.pipeline;
         if (!k.params_in_buffer) {
             vkCmdPushConstants(impl.command, k.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(params.size()), params.data());
-        } else if (!put_params(impl, k, params)) {
+        } else if (!bind_params(impl, k, params)) {
             return false;
         }
     }

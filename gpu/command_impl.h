@@ -1,6 +1,8 @@
 // Internal to gpu/.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,15 @@ struct CommandBufferImpl {
 
     std::vector<ParamMemory::Block> params;  // of its dispatches, in order; none where they are push constants
     uint32_t params_used = 0;                // bytes of the last one
+    // What the last dispatches had of it, one after the other: one with the same parameters reads theirs, which are in the cache by then.
+    struct LastParams {
+        std::array<std::byte, ParamMemory::kParamBytesMax> bytes{};
+        size_t size = 0;
+        const ParamMemory::Slab* slab = nullptr;
+        uint32_t offset = 0;
+    };
+    std::array<LastParams, 4> last_params;
+    size_t oldest_params = 0;  // the entry that goes next
 
     // While recording.
     VkPipeline bound = VK_NULL_HANDLE;

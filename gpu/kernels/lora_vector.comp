@@ -4,7 +4,7 @@
 //   without SHARED  every workgroup computes it beside its rows of W, reading all of A
 //   with SHARED     the workgroups compute some elements of it each and tell them the others, a value and the number of the dispatch in one 64-bit
 //                   word. After its rows of W a workgroup looks for the words, kPolls times at most. If one is missing, it computes A x itself,
-//                   to the same bits: nothing ever depends on another workgroup's progress.
+//                   to the same bits: nothing ever depends on another workgroup's progress. Each workgroup counts dispatches by itself.
 // A row's sum over k is cut into kSlices, one subgroup's work each, joined in order through shared memory. kParts neighbouring threads share a row of B; they join by
 // shuffles where a subgroup holds two rows' threads (lanes are numbered as threads are, here as in the other kernels), else through shared memory.
 // Moves W, B and, with SHARED and when nobody is late, A once.
@@ -71,6 +71,24 @@ Words load_own(uint64_t at, uint begin, const uint type, bool whole) {
 
 Eight eight_of(Words w, const uint type) { return type == 0 ? Eight(uintBitsToFloat(w.lo), uintBitsToFloat(w.hi)) : unpack8(w.lo, type); }
 
+// This thread's words of B, a part of a row.
+uint row_of_b() { return gl_LocalInvocationIndex / kParts; }
+uint part_of_b() { return gl_LocalInvocationIndex % kParts; }
+Words b[kPerPart];
+bool asked_for_b = false;
+
+void ask_for_b() {
+    if (asked_for_b) return;
+    asked_for_b = true;
+    for (uint c = 0; c < kPerPart; c++) {
+        uint chunk = part_of_b() + c * kParts;
+        b[c] = Words(uvec4(0), uvec4(0));
+        if (row_of_b() < kGroupRows && first_row() + row_of_b() < p.n && chunk < kRankChunks) {
+            b[c] = load_words(p.b, (first_row() + row_of_b()) * kRankChunks + chunk, kWeightType);
+        }
+    }
+}
+
 uint64_t weights_of(uint row) {
     uint64_t matrix = row < kRank ? p.a : p.w;
     return matrix + uint64_t(row < kRank ? row : first_row() + row - kRank) * kK * bytes_of(kWeightType);
@@ -95,12 +113,18 @@ void slice_sums(uint slice, uint first, uint stride, uint end, out float result[
                 if (u == 0 || first + u * stride < end) w[s * kRowsAtOnce + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
             }
         }
+        // Behind the words that are waited for first. The branch has its worth, too: where there is none, NVIDIA's compiler puts loads off to their use, which was
+        // up to 1 us (docs/PERFORMANCE.md, "Loads that stay where they are").
+        ask_for_b();
         [[unroll]] for (uint s = 0; s < kStepsAtOnce; s++) {
             Eight x = eight_of(v[s], kActType);
             [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] = dot8(eight_of(w[s * kRowsAtOnce + u], kWeightType), x, result[u]);
         }
     }
-    [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] = subgroupAdd(result[u]);
+    // All rows' shuffles side by side: subgroupAdd() asks for each row which lanes are there.
+    for (uint lanes = gl_SubgroupSize / 2; lanes > 0; lanes /= 2) {
+        [[unroll]] for (uint u = 0; u < kRowsAtOnce; u++) result[u] += subgroupShuffleXor(result[u], lanes);
+    }
 }
 
 // Rows first, first + stride, ... before end: this subgroup's slices of them. A team is kSlices subgroups, or all where they are fewer.
@@ -140,20 +164,23 @@ shared uint is_late;
 
 uint64_t channel(uint row) { return p.low + kLoraVectorCountBytes + uint64_t(row) * 8; }
 
-// Workgroups are counted for each size of grid by itself, a power of two, so each dispatch begins at a multiple of it, also when the count
-// wraps. The number of the dispatch has that size in it and is never 0, what the memory holds at first.
-uint arrive() {
-    uint log_size = findMSB(gl_NumWorkGroups.x);
-    return (atomicAdd(CountRef(p.low + log_size * 4).v, 1u) >> log_size) << 5 | (log_size + 1);
+// A workgroup counts the dispatches with a grid of this size, a power of two; all others count the same. The number of the dispatch has that size in it and is
+// never 0, what the memory holds at first.
+uint count_dispatch() {
+    CountRef own = CountRef(p.low + (gl_NumWorkGroups.x + gl_WorkGroupID.x) * 4);
+    uint count = own.v;
+    own.v = count + 1;
+    return count << 5 | (findMSB(gl_NumWorkGroups.x) + 1);
 }
 
 // This workgroup's part of A x. The number of the dispatch is on its way meanwhile, asked for by a subgroup that has no row of A first.
 void publish_low() {
     const uint kAsks = kThreads - 1;
     uint epoch = 0;
-    if (gl_LocalInvocationIndex == kAsks) epoch = arrive();
+    if (gl_LocalInvocationIndex == kAsks) epoch = count_dispatch();
     uint first = my_team() * gl_NumWorkGroups.x + gl_WorkGroupID.x, stride = n_teams() * gl_NumWorkGroups.x;
     compute_rows(first, stride, kRank);
+    ask_for_b();
     if (gl_LocalInvocationIndex == kAsks) {
         dispatch_epoch = epoch;
         is_late = 0;
@@ -167,14 +194,16 @@ void publish_low() {
 
 // Of all elements of A x.
 void take_low() {
+    const uint epoch = dispatch_epoch;
     uint polls = 0;
     for (uint row = gl_LocalInvocationIndex; row < kRankChunks * 8; row += kThreads) {
         uint64_t word = 0;
         if (row < kRank) {
             do {
-                word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-            } while (uint(word >> 32) != dispatch_epoch && ++polls < kPolls);
-            if (uint(word >> 32) != dispatch_epoch) {
+                // It never is 0. But a word that is asked for before the number is known is not there yet, and has to be asked for once more.
+                if (epoch != 0) word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+            } while (uint(word >> 32) != epoch && ++polls < kPolls);
+            if (uint(word >> 32) != epoch) {
                 is_late = 1;
                 break;
             }
@@ -221,16 +250,6 @@ void write_rows(uint row, uint part, float sum) {
 }
 
 void main() {
-    // B is on its way from the beginning.
-    uint row = gl_LocalInvocationIndex / kParts, part = gl_LocalInvocationIndex % kParts;
-    Words b[kPerPart];
-    for (uint c = 0; c < kPerPart; c++) {
-        uint chunk = part + c * kParts;
-        b[c] = Words(uvec4(0), uvec4(0));
-        if (row < kGroupRows && first_row() + row < p.n && chunk < kRankChunks) {
-            b[c] = load_words(p.b, (first_row() + row) * kRankChunks + chunk, kWeightType);
-        }
-    }
 #ifdef SHARED
     publish_low();
     if (first_row() >= p.n) return;  // here to make the grid a power of two
@@ -241,17 +260,18 @@ void main() {
     take_low();
 #else
     compute_rows(my_team(), n_teams(), rows_end());
+    ask_for_b();
     barrier();
     join_low();
     barrier();
 #endif
     float sum = 0.0;
-    for (uint c = 0; row < kGroupRows && c < kPerPart; c++) {
-        uint chunk = part + c * kParts;
+    for (uint c = 0; row_of_b() < kGroupRows && c < kPerPart; c++) {
+        uint chunk = part_of_b() + c * kParts;
         if (chunk >= kRankChunks) break;
         Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
                         vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
         sum = dot8(eight_of(b[c], kWeightType), v, sum);
     }
-    write_rows(row, part, sum);
+    write_rows(row_of_b(), part_of_b(), sum);
 }

@@ -39,27 +39,25 @@ SumsPlan plan_sums(const SumsShape& shape, uint32_t units_at_once, uint32_t wish
     return plan;
 }
 
-// Measured on an H200 (lorad-bench ops --threads): up to two units for each subgroup, of f32 without a base one. Where A x is shared few rows
-// are left and 512 threads find what others said sooner than fewer: of f32 1,024, where workgroups have several rows.
-uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base, uint32_t rows_of_large_a, ScalarType type) {
-    const bool is_wide = bytes_of(type) == 4;
-    if (rows_of_large_a > 0 && !with_base) return is_wide && rows_of_large_a > 1 ? 1024 : 512;
-    const uint32_t units_of_subgroup = is_wide && !with_base ? 1 : 2;
+// Measured on an H200 and an H100 (lorad-bench ops --threads): with a base up to two units for each subgroup; without one 512 threads serve all sizes.
+uint32_t threads_for_units(uint32_t n_units, uint32_t lanes, bool with_base) {
+    if (!with_base) return 512;
     uint32_t size = 256;
-    while (size < 1024 && n_units > size / lanes * units_of_subgroup) size *= 2;
+    while (size < 1024 && n_units > size / lanes * 2) size *= 2;
     return size;
 }
 
-// As many as 64 registers hold, or 32 where more than 512 threads share what a multiprocessor has; in small workgroups few, as software compiles long
-// programs slowly.
+// As many as 64 registers hold, or 16 where more than 512 threads share what a multiprocessor has: all are on their way at once. In small workgroups few, as software
+// compiles long programs slowly.
 uint32_t units_at_once(const DeviceCapabilities& caps, uint32_t threads, ScalarType type) {
     if (caps.small_workgroups) return 4;
-    return (threads > 512 ? 16 : 32) / bytes_of(type);
+    return (threads > 512 ? 8 : 32) / bytes_of(type);
 }
 
 struct LoraVectorPlan {
     uint32_t threads = 0, group_rows = 0;  // of a workgroup; of the result, for each of them
     uint32_t n_parts = 0;                  // threads that share one row of B
+    uint32_t n_groups = 0;                 // workgroups; a power of two where they share
     bool shares = false;                   // A x
     SumsPlan sums;
 };
@@ -71,21 +69,26 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
     const uint32_t lanes = std::bit_floor(std::max(caps.subgroup_size, 1u)), row_units = ceil_div(params.k / 8, lanes);
     const uint32_t chunks = ceil_div(params.rank, 8);
     const bool a_is_large = uint64_t{params.rank} * params.k * bytes_of(type) > kOwnBytesMax && caps.int64_atomics;
-    plan.shares = caps.int64_atomics && (options.sharing == LowSharing::kAlways || (options.sharing == LowSharing::kAuto && a_is_large));
     // With the base's part: enough workgroups for all multiprocessors, each with as many bytes. Without it few are enough, so that
     // A is not read more often than it must be.
     const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
     plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
                                 : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));
+    // Where they share A x, no workgroup has two rows of A while others have none.
+    if (a_is_large && !with_base) plan.group_rows = std::min(plan.group_rows, std::max(2u, std::bit_floor(params.n / params.rank)));
     if (options.group_rows != 0) plan.group_rows = std::max(2u, std::bit_floor(options.group_rows));
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
     const uint32_t rows_of_a = a_is_large ? ceil_div(params.rank, ceil_div(params.n, plan.group_rows)) : params.rank;
     const uint32_t n_rows = rows_of_a + (with_base ? plan.group_rows : 0);
-    plan.threads = workgroup_size(caps, threads_for_units(n_rows * row_units, lanes, with_base, a_is_large ? rows_of_a : 0, type), kThreadsOnCpu);
+    plan.threads = workgroup_size(caps, threads_for_units(n_rows * row_units, lanes, with_base), kThreadsOnCpu);
     // Less than a subgroup would leave parts of k out.
     if (options.threads != 0) plan.threads = std::max({within_limit(caps, std::bit_floor(options.threads)), lanes, 2u});
     plan.group_rows = std::min(plan.group_rows, plan.threads);
     plan.n_parts = std::min(plan.threads / plan.group_rows, std::bit_ceil(chunks));
+    plan.n_groups = ceil_div(params.n, plan.group_rows);
+    const bool may_share = caps.int64_atomics && plan.n_groups <= kLoraVectorGroupsMax;
+    plan.shares = may_share && (options.sharing == LowSharing::kAlways || (options.sharing == LowSharing::kAuto && a_is_large));
+    if (plan.shares) plan.n_groups = std::bit_ceil(plan.n_groups);
     uint32_t most_slices = kSharedSumsMax / (params.rank + plan.group_rows);
     if (a_is_large && params.rank >= kFewSlicesRankMin && options.slices == 0) most_slices = std::min(most_slices, kFewSlices);
     const uint32_t at_once = options.at_once != 0 ? options.at_once : units_at_once(caps, plan.threads, type);
@@ -109,8 +112,7 @@ void KernelSet::lora_vector(Recorder& recorder, const LoraVectorParams& params, 
                               plan.n_parts, with_base, plan.sums.slices, plan.sums.rows_at_once, plan.sums.steps_at_once, n_polls});
     if (k == nullptr) return;
     const uint64_t products = uint64_t{params.rank} * (uint64_t{params.n} + params.k) + (with_base ? uint64_t{params.n} * params.k : 0);
-    const uint32_t n_groups = ceil_div(params.n, plan.group_rows);
-    recorder.dispatch(*k, params, plan.shares ? std::bit_ceil(n_groups) : n_groups, 1, 1,
+    recorder.dispatch(*k, params, plan.n_groups, 1, 1,
                       {with_base ? "base_lora_vector" : "lora_vector", products * bytes_of(weight_type), products * 2});
 }
 

@@ -5,8 +5,9 @@
 
 INTEROP_BEGIN
 
-// Counts of workgroups, one for each power of two; then words of a value of A x and the number of its dispatch.
-INTEROP_CONST kLoraVectorCountBytes = 32 * 4;
+// What each workgroup has counted, in grids of 2^i from count 2^i on; then words of a value of A x and the number of its dispatch.
+INTEROP_CONST kLoraVectorGroupsMax = 4096;
+INTEROP_CONST kLoraVectorCountBytes = 2 * kLoraVectorGroupsMax * 4;
 INTEROP_CONST kLoraVectorWords = 512;
 INTEROP_CONST kLoraVectorScratchBytes = kLoraVectorCountBytes + kLoraVectorWords * 8;
 

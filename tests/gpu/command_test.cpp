@@ -100,6 +100,34 @@ TEST_F(CommandTest, EachDispatchHasItsOwnParametersFromABuffer) {
     EXPECT_EQ(own->validation_message_count(), 0u);
 }
 
+// Parameters that come again soon, late, and of which only one word is another.
+TEST_F(CommandTest, DispatchesMayShareParametersInABuffer) {
+    auto own = must(Device::create({.validation = true, .params_in_buffer = true}));
+    const Buffer value = must(own->create_buffer(4, MemoryKind::kHostReadback, "test"));
+    {
+        const Kernel kernel = make_kernel(*own, kSelfTestScale);
+        auto recorder = must(Recorder::begin(*own));
+        uint32_t expected = 1;
+        recorder.fill(value, 0, 4, expected);
+        recorder.barrier();
+        struct Step {
+            uint32_t factor, summand;
+        };
+        for (const Step s : {Step{3, 1}, Step{1, 5}, Step{3, 1}, Step{3, 2}, Step{1, 5}, Step{3, 1}, Step{7, 0}, Step{5, 9}, Step{1, 6}, Step{1, 5}, Step{3, 1}, Step{3, 1}}) {
+            recorder.dispatch(kernel, scale(value, value, 1, s.factor, s.summand), 1, 1, 1, {});
+            recorder.barrier();
+            expected = expected * s.factor + s.summand;
+        }
+        const CommandBuffer recording = must(std::move(recorder).end());
+        const CommandBuffer* const recordings[] = {&recording};
+        for (int replay = 0; replay < 2; ++replay) {
+            must(own->compute_queue().wait(must(own->compute_queue().submit(recordings))));
+            EXPECT_EQ(*reinterpret_cast<const uint32_t*>(value.mapped().data()), expected);
+        }
+    }
+    EXPECT_EQ(own->validation_message_count(), 0u);
+}
+
 TEST_F(CommandTest, ARecordingIsSubmittedAHundredTimesWhilePending) {
     const Buffer counter = make_buffer(4);
     write_buffer(counter, std::vector<uint32_t>{0});

@@ -118,7 +118,7 @@ TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
     auto* counts = reinterpret_cast<uint32_t*>(low.mapped().data());
     for (const bool wraps : {false, true}) {
         if (wraps) {
-            for (uint32_t i = 0; i < 32; i++) counts[i] = 0u - (1u << i);
+            std::fill_n(counts, kLoraVectorCountBytes / 4, 0u - 1u);
         }
         for (const LowSharing sharing : {LowSharing::kNever, LowSharing::kAlways, LowSharing::kAlways}) {
             for (const uint32_t n : {kN, kN / 4, kN}) {
@@ -153,6 +153,26 @@ TEST_F(KernelTest, LoraVectorsBitsDoNotDependOnWhoAddsUpTheSlices) {
         }
         for (const auto& result : results) EXPECT_EQ(result, results[0]) << slices << " slices";
     }
+}
+
+// More workgroups than have counts.
+TEST_F(KernelTest, LoraVectorOfVeryManyWorkgroupsKeepsToItsScratch) {
+    constexpr uint32_t kN = 2 * kLoraVectorGroupsMax + 2, kK = 8, kScratchWords = kLoraVectorScratchBytes / 4, kWordsBehind = 2 * kLoraVectorGroupsMax;
+    const auto x = reference::random_values(kK, Type::kF32, random_), a = reference::random_values(kK, Type::kF32, random_);
+    const auto b = reference::random_values(kN, Type::kF32, random_);
+    const Buffer x_buffer = input(reference::encode(x, kK, kK, Type::kF32)), a_buffer = input(reference::encode(a, kK, kK, Type::kF32));
+    const Buffer b_buffer = input(reference::encode(b, 1, 8, Type::kF32));
+    const Buffer low = input(std::vector<uint32_t>(kScratchWords + kWordsBehind, 0));
+    const Buffer y = poisoned(kN * 4);
+    const LoraVectorParams params{x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), kN, kK, 1, 1.0f};
+    execute([&](Recorder& recorder) {
+        kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
+    });
+    const double sum = product(a, {x.begin(), x.end()}, 1)[0];
+    const auto got = content<float>(y, kN);
+    for (uint32_t i = 0; i < kN; i++) ASSERT_NEAR(got[i], b[i] * sum, 1e-5) << "element " << i;
+    const auto scratch = content<uint32_t>(low, kScratchWords + kWordsBehind);
+    EXPECT_EQ(std::count(scratch.begin() + kScratchWords, scratch.end(), 0u), kWordsBehind) << "words behind the scratch were written";
 }
 
 struct NormalizeCase {

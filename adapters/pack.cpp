@@ -89,7 +89,7 @@ class Layout {
         model::LoraModuleView made;
         if (module.a != nullptr) {
             const DType type = common_type(*module.a, *module.b);
-            const uint32_t b_stride = gpu::round_up(module.rank, 8);
+            const uint32_t b_stride = round_up(module.rank, 8);
             made.a = add_matrix(*module.a, module.rank, gpu::padded(module.k), type);
             made.b = add_matrix(*module.b, module.b->shape[0], b_stride, type) +
                      uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
@@ -112,7 +112,7 @@ class Layout {
         if (plan.embed.a != nullptr) {
             const Tensor& a = *plan.embed.a;
             const DType type = common_type(a, *plan.embed.b);
-            const uint32_t stride = gpu::round_up(plan.embed.rank, 8);
+            const uint32_t stride = round_up(plan.embed.rank, 8);
             extras.embed_a = add(a.shape[1] * stride * model::bytes_of(type),
                                  [&a, stride, type](std::byte* to) { write_transposed(to, a, stride, type); });
             extras.embed_b = add_matrix(*plan.embed.b, plan.embed.b->shape[0], stride, type);
@@ -143,7 +143,7 @@ class Layout {
             const DType type = common_type(*plan.head.a, *plan.head.b);
             const auto hidden = static_cast<uint32_t>(plan.head.a->shape[1]);
             extras.head_a = add_matrix(*plan.head.a, plan.head.rank, gpu::padded(hidden), type);
-            extras.head_b = add_matrix(*plan.head.b, plan.head.b->shape[0], gpu::round_up(plan.head.rank, 8), type);
+            extras.head_b = add_matrix(*plan.head.b, plan.head.b->shape[0], round_up(plan.head.rank, 8), type);
             extras.head_rank = plan.head.rank;
             extras.head_scale = plan.head.scale;
             extras.head_lora_type = model::weight_type_of(type);

@@ -74,7 +74,7 @@ class KernelsBench {
         for (const Shape& s : products_of(kModelShapes.at(options.shape))) {
             for (const uint32_t rows : options.rows) {
                 const MatmulPlan plan = engine_plan(s, rows);
-                const uint64_t tall = gpu::round_up(rows, plan.row_tile) + gpu::kSlackRows;
+                const uint64_t tall = round_up(rows, plan.row_tile) + gpu::kSlackRows;
                 x_elements = std::max(x_elements, tall * gpu::padded(s.k));
                 if (!skipped(s, rows)) y_elements = std::max(y_elements, ((options.sweep && rows <= 128 ? 16 : plan.n_splits) * tall) * gpu::padded(s.n));
             }
@@ -135,7 +135,7 @@ class KernelsBench {
         p.k = s.k;
         p.w_stride = p.x_stride = gpu::padded(s.k);
         p.y_stride = gpu::padded(s.n);
-        p.split_stride = gpu::round_up(plan.rows, plan.row_tile) * p.y_stride;
+        p.split_stride = round_up(plan.rows, plan.row_tile) * p.y_stride;
         return p;
     }
 
@@ -240,7 +240,7 @@ class KernelsBench {
                 if (skipped(s, rows)) continue;
                 std::vector<MatmulPlan> plans = kernels_.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
                 std::erase_if(plans, [&](const MatmulPlan& p) {
-                    const uint64_t tall = gpu::round_up(rows, p.row_tile) + gpu::kSlackRows;
+                    const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
                 });
                 plans.push_back(engine_plan(s, rows));
@@ -282,7 +282,7 @@ class KernelsBench {
     // lie one after the other where other products have their results.
     void sweep_residual(const Shape& s, uint32_t rows) {
         const uint32_t stride = gpu::padded(s.n);
-        const uint64_t slot = uint64_t{gpu::round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
+        const uint64_t slot = uint64_t{round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
         const auto record = [&](gpu::Recorder& recorder, const gpu::ResidualPlan& plan) {
             kernels_.matmul_residual(recorder,
                                      {.n_rows = count_.address(), .w = next_weights(s), .x = x_device_.address(), .bias = 0, .stream = y_.address(),

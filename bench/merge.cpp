@@ -99,7 +99,7 @@ class MergeBench {
             const auto shape = config_.shape(static_cast<model::LinearModule>(i % model::kLinearModules));
             buffers_.push_back(random_buffer(uint64_t{rank} * gpu::padded(shape.k) * 2, adapter_pool_));
             const gpu::DeviceAddress a = buffers_.back().address();
-            buffers_.push_back(random_buffer(uint64_t{shape.n} * gpu::round_up(rank, 8) * 2, adapter_pool_));
+            buffers_.push_back(random_buffer(uint64_t{shape.n} * round_up(rank, 8) * 2, adapter_pool_));
             view.modules.push_back({.a = a, .b = buffers_.back().address(), .rank = rank, .scale = 2.0f, .weight_type = 2});
         }
         stop_on_error(device_.uploader().finish());

@@ -227,7 +227,7 @@ class OpsBench {
     }
 
     void lora(ScalarType type, uint32_t n, uint32_t rank, bool with_base) {
-        const uint32_t rank8 = gpu::round_up(rank, 8);
+        const uint32_t rank8 = round_up(rank, 8);
         const float scale = with_base ? 0.1f : 1.0f;
         std::vector<Weights> weights;
         for (uint32_t i = 0; i < options_.weight_sets; i++) {

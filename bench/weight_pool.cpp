@@ -115,7 +115,7 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
         p.y = y.address();
         p.n = p.y_stride = n;
         p.k = p.w_stride = p.x_stride = kWidth;
-        p.split_stride = gpu::round_up(plan.rows, plan.row_tile) * n;
+        p.split_stride = round_up(plan.rows, plan.row_tile) * n;
         kernels.matmul(recorder, p, plan);
     });
 }

@@ -7,6 +7,7 @@
 #include "gpu/command_impl.h"
 #include "gpu/pipeline.h"
 #include "gpu/pipeline_impl.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
@@ -78,10 +79,10 @@ bool begin_timed(CommandBufferImpl& impl, const DispatchInfo& info) {
 
 void end_timed(CommandBufferImpl& impl) { write_timestamp(impl, static_cast<uint32_t>(impl.timed.size()) * 2 - 1); }
 
-// Copies the parameters to where the dispatch will read them. Null, and there can be no dispatch, if there is no memory for them.
-const CommandBufferImpl::LastParams* put_params(CommandBufferImpl& impl, std::span<const std::byte> params) {
-    for (const CommandBufferImpl::LastParams& last : impl.last_params) {
-        if (last.size == params.size() && std::memcmp(last.bytes.data(), params.data(), params.size()) == 0) return &last;
+// Finds the parameters among the last ones, or copies them to where the dispatch will read them. Null, and there can be no dispatch, if there is no memory for them.
+const CommandBufferImpl::PutParams* put_params(CommandBufferImpl& impl, std::span<const std::byte> params) {
+    for (const CommandBufferImpl::PutParams& last : impl.last_put) {
+        if (last.slab != nullptr && last.size == params.size() && std::memcmp(last.bytes.data(), params.data(), params.size()) == 0) return &last;
     }
     ParamMemory& memory = *impl.device->params;
     if (impl.params.empty() || impl.params_used + ParamMemory::kParamBytesMax > ParamMemory::kBlockBytes) {
@@ -96,8 +97,8 @@ const CommandBufferImpl::LastParams* put_params(CommandBufferImpl& impl, std::sp
     const ParamMemory::Block& block = impl.params.back();
     const uint32_t offset = block.begin + impl.params_used;
     std::memcpy(block.slab->mapped + offset, params.data(), params.size());
-    impl.params_used += (static_cast<uint32_t>(params.size()) + memory.alignment() - 1) / memory.alignment() * memory.alignment();
-    CommandBufferImpl::LastParams& last = impl.last_params[impl.oldest_params++ % impl.last_params.size()];
+    impl.params_used += round_up(static_cast<uint32_t>(params.size()), memory.alignment());
+    CommandBufferImpl::PutParams& last = impl.last_put[impl.n_put++ % impl.last_put.size()];
     std::ranges::copy(params, last.bytes.begin());
     last.size = params.size();
     last.slab = block.slab;
@@ -106,7 +107,7 @@ const CommandBufferImpl::LastParams* put_params(CommandBufferImpl& impl, std::sp
 }
 
 bool bind_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<const std::byte> params) {
-    const CommandBufferImpl::LastParams* const put = put_params(impl, params);
+    const CommandBufferImpl::PutParams* const put = put_params(impl, params);
     if (put == nullptr) return false;
     vkCmdBindDescriptorSets(impl.command, VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, &put->slab->set, 1, &put->offset);
     return true;

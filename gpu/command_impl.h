@@ -30,19 +30,19 @@ struct CommandBufferImpl {
     std::vector<VkQueryPool> query_pools;
     std::vector<Timed> timed;  // entry i: queries 2i and 2i+1, counted over the pools
 
-    std::vector<ParamMemory::Block> params;  // of its dispatches, in order; none where they are push constants
+    std::vector<ParamMemory::Block> params;  // of its dispatches; none where they are push constants
     uint32_t params_used = 0;                // bytes of the last one
-    // What the last dispatches had of it, one after the other: one with the same parameters reads theirs, which are in the cache by then.
-    struct LastParams {
-        std::array<std::byte, ParamMemory::kParamBytesMax> bytes{};
-        size_t size = 0;
-        const ParamMemory::Slab* slab = nullptr;
-        uint32_t offset = 0;
-    };
-    std::array<LastParams, 4> last_params;
-    size_t oldest_params = 0;  // the entry that goes next
 
     // While recording.
+    // The last parameters that were put into the blocks. A dispatch that has the same reads these: they are in the cache by then.
+    struct PutParams {
+        std::array<std::byte, ParamMemory::kParamBytesMax> bytes{};
+        size_t size = 0;
+        const ParamMemory::Slab* slab = nullptr;  // null: none yet
+        uint32_t offset = 0;
+    };
+    std::array<PutParams, 4> last_put;
+    size_t n_put = 0;  // entry n_put % 4 is the oldest
     VkPipeline bound = VK_NULL_HANDLE;
     bool transfers_pending = false;   // copies or fills since the last barrier
     bool ends_open = false;           // RecorderOptions

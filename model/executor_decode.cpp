@@ -19,7 +19,7 @@ constexpr uint32_t kTrialTokens = 3;
 constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
 
 // The trial's adapter: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
-constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialRank8 = gpu::round_up(kTrialRank, 8);
+constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialRank8 = round_up(kTrialRank, 8);
 static_assert(kTrialRank <= gpu::kDecodeRankMax);
 
 }  // namespace
@@ -55,7 +55,7 @@ Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
     const gpu::ScalarType type = weights.layers.front().qkv.type;
     const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
-    const uint32_t element = gpu::bytes_of(type), a_bytes = gpu::round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
+    const uint32_t element = gpu::bytes_of(type), a_bytes = round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
     std::vector<std::byte> both(a_bytes + size_t{n_max} * b_row_bytes);
     std::mt19937 random(25);
     gpu::self_test::fill_random(both, type, random);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "proto/base/check.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 constexpr uint32_t kBlockRanks = 16;
 constexpr uint32_t kStepBlocks = gpu::kJoinedStep / kBlockRanks;
 
-constexpr uint32_t ceil_div(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
 constexpr uint32_t room(uint32_t group) { return gpu::kLoraGroupModules[group] * gpu::kJoinedModuleColumns / kBlockRanks; }
 static_assert(room(0) == gpu::kJoinedBlocksMax);
 

@@ -54,7 +54,7 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
     bytes.sampled = output_bucket * sizeof(int32_t);
     bytes.results = output_bucket * sizeof(gpu::SampleResult);
-    bytes.logprobs = gpu::round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
+    bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
     bytes.attention_partials = sizeof(float);
     // Fewer rows may be cut into more splits, so every bucket is asked.

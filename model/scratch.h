@@ -28,7 +28,7 @@ constexpr uint32_t kProductSplitsMax = 16;
 // Elements between two splits: whole row tiles, so that a variant may write its last tile in full, less those rows in front that are in the first one
 // alone. A row lies at row * n_padded in each.
 inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
-    return (gpu::round_up(plan.rows, plan.row_tile) - plan.whole_rows) * w.n_padded;
+    return (round_up(plan.rows, plan.row_tile) - plan.whole_rows) * w.n_padded;
 }
 inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
     return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "proto/base/ids.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 
@@ -29,7 +30,7 @@ StepLayout::StepLayout(const StepShape& shape)
     : rows(sizeof(gpu::StepHeader)),
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
       rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
-      segments(gpu::round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
+      segments(round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
       kept(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
       kept_segments(kept + (kept_max(shape) > 0 ? sizeof(gpu::StepHeader) : 0) + uint64_t{kept_max(shape)} * sizeof(gpu::StepRow)),
@@ -44,9 +45,9 @@ bool StepLayout::may_keep_rows(const StepShape& shape) {
     return shape.output_bucket > 0 && 2 * shape.output_bucket <= shape.row_bucket && shape.lora != gpu::LoraLevel::kFull && !shape.extras;
 }
 
-uint32_t StepLayout::joined_tiles(const StepShape& shape) { return shape.joined ? (shape.row_bucket + gpu::kJoinedTileRows - 1) / gpu::kJoinedTileRows : 0; }
+uint32_t StepLayout::joined_tiles(const StepShape& shape) { return shape.joined ? ceil_div(shape.row_bucket, gpu::kJoinedTileRows) : 0; }
 
-uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? (shape.row_bucket + kTileRowsMin - 1) / kTileRowsMin : 0; }
+uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? ceil_div(shape.row_bucket, kTileRowsMin) : 0; }
 
 uint32_t StepLayout::segments_max(const StepShape& shape) {
     if (shape.lora == gpu::LoraLevel::kNone) return 0;

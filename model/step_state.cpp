@@ -191,7 +191,7 @@ RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows) {
     RowRuns runs;
     for_each_run(batch, [&](uint32_t begin, uint32_t end) {
         if (end - begin < kTileRowsMin) runs.n_single_rows += end - begin;
-        else runs.n_tiles += (end - begin + tile_rows - 1) / tile_rows;
+        else runs.n_tiles += ceil_div(end - begin, tile_rows);
     });
     return runs;
 }

@@ -51,6 +51,7 @@
 #include "gpu/kernels/step_state.h"
 #include "gpu/pipeline.h"
 #include "proto/base/result.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 
@@ -59,7 +60,6 @@ inline constexpr uint32_t kAttentionSplitsMax = 128;
 inline constexpr uint32_t kGroupedHeadsMax = 16;  // query heads of a KV head that attention on matrices takes together
 inline constexpr uint32_t kWeightAlign = 64;   // of n_padded and k_stride, elements
 
-constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr uint32_t padded(uint32_t elements) { return round_up(elements, kWeightAlign); }
 
 enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };

@@ -14,10 +14,9 @@
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
 #include "proto/base/result.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
-
-constexpr uint32_t ceil_div(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
 
 // Workgroup size for one row of `items` independent items: enough threads for all, a power of two.
 constexpr uint32_t threads_for(uint32_t items, uint32_t at_least, uint32_t at_most) {

@@ -74,7 +74,7 @@ Eight eight_of(Words w, const uint type) { return type == 0 ? Eight(uintBitsToFl
 // This thread's words of B, a part of a row.
 uint row_of_b() { return gl_LocalInvocationIndex / kParts; }
 uint part_of_b() { return gl_LocalInvocationIndex % kParts; }
-Words b[kPerPart];
+Words words_of_b[kPerPart];
 bool asked_for_b = false;
 
 void ask_for_b() {
@@ -82,9 +82,9 @@ void ask_for_b() {
     asked_for_b = true;
     for (uint c = 0; c < kPerPart; c++) {
         uint chunk = part_of_b() + c * kParts;
-        b[c] = Words(uvec4(0), uvec4(0));
+        words_of_b[c] = Words(uvec4(0), uvec4(0));
         if (row_of_b() < kGroupRows && first_row() + row_of_b() < p.n && chunk < kRankChunks) {
-            b[c] = load_words(p.b, (first_row() + row_of_b()) * kRankChunks + chunk, kWeightType);
+            words_of_b[c] = load_words(p.b, (first_row() + row_of_b()) * kRankChunks + chunk, kWeightType);
         }
     }
 }
@@ -113,8 +113,8 @@ void slice_sums(uint slice, uint first, uint stride, uint end, out float result[
                 if (u == 0 || first + u * stride < end) w[s * kRowsAtOnce + u] = load_own(weights[u], begin + s * apart, kWeightType, whole);
             }
         }
-        // Behind the words that are waited for first. The branch has its worth, too: where there is none, NVIDIA's compiler puts loads off to their use, which was
-        // up to 1 us (docs/PERFORMANCE.md, "Loads that stay where they are").
+        // By subgroups with rows of A, behind the words that are waited for first. The branch has its worth, too: where there is none, NVIDIA's compiler puts the loads
+        // above off to their use, which was up to 1 us (docs/PERFORMANCE.md, "Loads that stay where they are").
         ask_for_b();
         [[unroll]] for (uint s = 0; s < kStepsAtOnce; s++) {
             Eight x = eight_of(v[s], kActType);
@@ -165,7 +165,7 @@ shared uint is_late;
 uint64_t channel(uint row) { return p.low + kLoraVectorCountBytes + uint64_t(row) * 8; }
 
 // A workgroup counts the dispatches with a grid of this size, a power of two; all others count the same. The number of the dispatch has that size in it and is
-// never 0, what the memory holds at first.
+// never 0, what the memory holds at first. It comes again after 2^27 dispatches of this size; a row's word is of one of those by then.
 uint count_dispatch() {
     CountRef own = CountRef(p.low + (gl_NumWorkGroups.x + gl_WorkGroupID.x) * 4);
     uint count = own.v;
@@ -200,7 +200,8 @@ void take_low() {
         uint64_t word = 0;
         if (row < kRank) {
             do {
-                // It never is 0. But a word that is asked for before the number is known is not there yet, and has to be asked for once more.
+                // A number never is 0: the condition keeps the load from being moved up in front of the number's. A word that is asked for so soon is not there yet
+                // and has to be asked for once more.
                 if (epoch != 0) word = atomicLoad(ChannelRef(channel(row)).v, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
             } while (uint(word >> 32) != epoch && ++polls < kPolls);
             if (uint(word >> 32) != epoch) {
@@ -271,7 +272,7 @@ void main() {
         if (chunk >= kRankChunks) break;
         Eight v = Eight(vec4(low[chunk * 8], low[chunk * 8 + 1], low[chunk * 8 + 2], low[chunk * 8 + 3]),
                         vec4(low[chunk * 8 + 4], low[chunk * 8 + 5], low[chunk * 8 + 6], low[chunk * 8 + 7]));
-        sum = dot8(eight_of(b[c], kWeightType), v, sum);
+        sum = dot8(eight_of(words_of_b[c], kWeightType), v, sum);
     }
     write_rows(row_of_b(), part_of_b(), sum);
 }

@@ -74,8 +74,9 @@ LoraVectorPlan plan_lora_vector(const DeviceCapabilities& caps, const LoraVector
     const uint32_t multiprocessors = std::max(caps.n_compute_units_hint, 4u);
     plan.group_rows = with_base ? std::max(2u, std::bit_floor(ceil_div(params.n, std::bit_floor(multiprocessors))))
                                 : std::max(2u, workgroup_size(caps, 256, kThreadsOnCpu) / std::bit_ceil(chunks));
-    // Where they share A x, no workgroup has two rows of A while others have none.
+    // Where they share A x: as many workgroups as A has rows, if there are as many pairs of elements, and no more than may share.
     if (a_is_large && !with_base) plan.group_rows = std::min(plan.group_rows, std::max(2u, std::bit_floor(params.n / params.rank)));
+    while (a_is_large && ceil_div(params.n, plan.group_rows) > kLoraVectorGroupsMax) plan.group_rows *= 2;
     if (options.group_rows != 0) plan.group_rows = std::max(2u, std::bit_floor(options.group_rows));
     // Not whether A x is shared but whether it would be decides how sums are cut, so that the bits do not depend on who computes them.
     const uint32_t rows_of_a = a_is_large ? ceil_div(params.rank, ceil_div(params.n, plan.group_rows)) : params.rank;

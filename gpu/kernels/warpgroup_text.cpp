@@ -9,6 +9,7 @@
 #include "gpu/kernels/step_state.h"
 #include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
@@ -53,7 +54,7 @@ class Writer : WarpgroupWriter {
     uint32_t chunks() const { return t_.k / 8; }               // of 16 bytes in a row of a step, one for a thread
     uint32_t ring_bytes() const { return t_.slots * slot_bytes(); }
     uint32_t load_rows() const { return t_.threads() / chunks(); }  // that all threads fetch with one load each
-    uint32_t n_loads() const { return (t_.part + load_rows() - 1) / load_rows(); }
+    uint32_t n_loads() const { return ceil_div(t_.part, load_rows()); }
     uint32_t last_load_rows() const { return t_.part - (n_loads() - 1) * load_rows(); }
     bool last_load_is_partial() const { return last_load_rows() < load_rows(); }
     // Parts that are asked for before the one that is multiplied. A slot is free when all threads are known to be done with it: behind a product, or, where that is not

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "gpu/kernels/warpgroup_direct_text.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
@@ -30,13 +31,11 @@ constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is unde
 constexpr double kDirectStepUs = 0.6;           // at least; four are the fewest that were measured
 constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
 
-constexpr uint32_t ceil_of(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
-
 }  // namespace
 
 bool fits(const WarpgroupTile& tile, const WarpgroupWish& wish) {
     const bool has_rows = (wish.rows <= 64) == (tile.groups == 1);
-    return has_rows && (tile.may_gate() || !wish.gated) && wish.stride % tile.k == 0 && ceil_of(wish.n, 64) * 64 >= tile.columns;
+    return has_rows && (tile.may_gate() || !wish.gated) && wish.stride % tile.k == 0 && ceil_div(wish.n, 64) * 64 >= tile.columns;
 }
 
 WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
@@ -46,15 +45,15 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
         const WarpgroupTile& tile = kWarpgroupTiles[i];
         if (!fits(tile, wish)) continue;
         const uint32_t steps = wish.stride / tile.k, slots = wish.multiprocessors * tile.at_once;
-        const uint32_t column_tiles = ceil_of(wish.n, tile.columns), row_tiles = ceil_of(wish.rows, tile.rows());
+        const uint32_t column_tiles = ceil_div(wish.n, tile.columns), row_tiles = ceil_div(wish.rows, tile.rows());
         const double share = tile.groups == 1 ? 0 : tile.overlaps ? kMemoryShareOfOverlapping : kMemoryShare;
         const double memory = share * 2.0 * wish.n * wish.stride / kMemoryBytesPerUs;
         for (uint32_t n_splits = 1; n_splits <= std::min(wish.max_splits, steps); n_splits++) {
-            const uint32_t split_steps = ceil_of(steps, n_splits);
-            if (ceil_of(steps, split_steps) != n_splits) continue;
+            const uint32_t split_steps = ceil_div(steps, n_splits);
+            if (ceil_div(steps, split_steps) != n_splits) continue;
             const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
             const uint32_t workgroups = column_tiles * row_tiles * n_splits;
-            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_of(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
+            const double rounds = takes_turns(column_tiles, row_tiles, n_splits, slots) ? ceil_div(workgroups, slots) : rounds_of(workgroups, slots, tile.at_once);
             const double us = rounds * (split_steps + kBeginEnd / tile.k) * tile.step_us + partials + memory;
             if (us < best.us) best = {i, n_splits, split_steps * tile.k, us};
         }
@@ -66,10 +65,10 @@ DirectChoice choose_direct(const WarpgroupWish& wish) {
     DirectChoice best;
     best.us = std::numeric_limits<double>::infinity();
     if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
-    const uint32_t blocks = ceil_of(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
+    const uint32_t blocks = ceil_div(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
     for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
-        const uint32_t split_steps = ceil_of(steps, wanted), n_splits = ceil_of(steps, split_steps);
-        const uint32_t column_blocks = ceil_of(blocks, wish.multiprocessors / n_splits);
+        const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
+        const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
         if (column_blocks > kDirectColumnBlocksMax) continue;
         const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
         const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;

@@ -113,10 +113,16 @@ TEST_F(CommandTest, DispatchesMayShareParametersInABuffer) {
         struct Step {
             uint32_t factor, summand;
         };
-        for (const Step s : {Step{3, 1}, Step{1, 5}, Step{3, 1}, Step{3, 2}, Step{1, 5}, Step{3, 1}, Step{7, 0}, Step{5, 9}, Step{1, 6}, Step{1, 5}, Step{3, 1}, Step{3, 1}}) {
+        const auto add = [&](const Step& s) {
             recorder.dispatch(kernel, scale(value, value, 1, s.factor, s.summand), 1, 1, 1, {});
             recorder.barrier();
             expected = expected * s.factor + s.summand;
+        };
+        for (const Step s : {Step{3, 1}, Step{1, 5}, Step{3, 1}, Step{3, 2}, Step{1, 5}, Step{3, 1}, Step{7, 0}, Step{5, 9}, Step{1, 6}, Step{1, 5}, Step{3, 1}, Step{3, 1}}) add(s);
+        // More than a block has room for; the last ones may be of the block before.
+        for (uint32_t i = 0; i < 1200; ++i) {
+            add({1, i / 2});
+            add({3, 7});
         }
         const CommandBuffer recording = must(std::move(recorder).end());
         const CommandBuffer* const recordings[] = {&recording};

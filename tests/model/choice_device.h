@@ -40,7 +40,7 @@ class ChoiceDevice {
         header.n_rows = header.n_logit_rows = n;
         const uint64_t logit_rows_at = sizeof(header) + n * sizeof(gpu::StepRow);
         const uint64_t rules_at = logit_rows_at + n * sizeof(gpu::LogitRow);
-        uint64_t lists_at = gpu::round_up(static_cast<uint32_t>(rules_at + n * sizeof(gpu::ChoiceRule)), 16), end = lists_at;
+        uint64_t lists_at = round_up(static_cast<uint32_t>(rules_at + n * sizeof(gpu::ChoiceRule)), 16), end = lists_at;
         for (const ChoiceRow& row : rows) end += row.changes.size() * sizeof(gpu::TokenChange);
         uint64_t allowed_at = end;
         for (const ChoiceRow& row : rows) end += row.allowed.size() * sizeof(int32_t);

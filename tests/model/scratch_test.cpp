@@ -22,7 +22,7 @@ TEST(Scratch, PartsOfAProductLieApart) {
         plan.n_splits = c.n_splits;
         std::vector<uint32_t> n_writers(product_elements(w, plan) / w.n_padded);
         for (uint32_t split = 0; split < c.n_splits; split++) {
-            for (uint32_t row = split == 0 ? 0 : c.whole_rows; row < gpu::round_up(c.rows, c.row_tile); row++) {
+            for (uint32_t row = split == 0 ? 0 : c.whole_rows; row < round_up(c.rows, c.row_tile); row++) {
                 const uint64_t at = uint64_t{split} * split_stride(w, plan) / w.n_padded + row;
                 ASSERT_LT(at + gpu::kSlackRows, n_writers.size()) << "slack rows behind may be read";
                 EXPECT_EQ(n_writers[at]++, 0u) << "split " << split << " row " << row << " of " << c.rows << ", " << c.whole_rows << " whole";

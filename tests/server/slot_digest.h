@@ -23,7 +23,7 @@ inline uint64_t digest_of(const model::AdapterView& view) {
             for (uint64_t word = 0; word < n_words; ++word) hash = fake_mix(hash, words[word]);
         };
         add(module.a, uint64_t{module.rank} * gpu::padded(shape.k) / 2);
-        add(module.b, uint64_t{shape.n} * gpu::round_up(module.rank, 8) / 2);
+        add(module.b, uint64_t{shape.n} * round_up(module.rank, 8) / 2);
     }
     return hash;
 }

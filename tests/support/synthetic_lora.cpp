@@ -42,7 +42,7 @@ std::vector<gpu::Buffer> put_synthetic_lora(gpu::Device& device, model::LoraTabl
         const float deviation_a = 1.0f / std::sqrt(static_cast<float>(shape.k));
         buffers.push_back(upload_random(device, rank, shape.k, gpu::padded(shape.k), deviation_a, random, 0.0f, type));
         views[i].a = buffers.back().address();
-        buffers.push_back(upload_random(device, shape.n, rank, gpu::round_up(rank, 8), 0.1f, random, 0.0f, type));
+        buffers.push_back(upload_random(device, shape.n, rank, round_up(rank, 8), 0.1f, random, 0.0f, type));
         views[i].b = buffers.back().address();
         views[i].rank = rank;
         views[i].weight_type = static_cast<uint32_t>(type);

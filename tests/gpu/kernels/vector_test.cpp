@@ -155,25 +155,32 @@ TEST_F(KernelTest, LoraVectorsBitsDoNotDependOnWhoAddsUpTheSlices) {
     }
 }
 
-// More workgroups than have counts.
-TEST_F(KernelTest, LoraVectorOfVeryManyWorkgroupsKeepsToItsScratch) {
-    constexpr uint32_t kN = 2 * kLoraVectorGroupsMax + 2, kK = 8, kScratchWords = kLoraVectorScratchBytes / 4, kWordsBehind = 2 * kLoraVectorGroupsMax;
+// As many workgroups as have counts, and more.
+class LoraVectorGroups : public KernelTest, public ::testing::WithParamInterface<uint32_t> {};
+
+TEST_P(LoraVectorGroups, KeepToTheirScratch) {
+    const uint32_t n = 2 * GetParam();
+    constexpr uint32_t kK = 8, kScratchWords = kLoraVectorScratchBytes / 4, kWordsBehind = 2 * kLoraVectorGroupsMax;
     const auto x = reference::random_values(kK, Type::kF32, random_), a = reference::random_values(kK, Type::kF32, random_);
-    const auto b = reference::random_values(kN, Type::kF32, random_);
+    const auto b = reference::random_values(n, Type::kF32, random_);
     const Buffer x_buffer = input(reference::encode(x, kK, kK, Type::kF32)), a_buffer = input(reference::encode(a, kK, kK, Type::kF32));
     const Buffer b_buffer = input(reference::encode(b, 1, 8, Type::kF32));
     const Buffer low = input(std::vector<uint32_t>(kScratchWords + kWordsBehind, 0));
-    const Buffer y = poisoned(kN * 4);
-    const LoraVectorParams params{x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), kN, kK, 1, 1.0f};
-    execute([&](Recorder& recorder) {
-        kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
-    });
+    const Buffer y = poisoned(n * 4);
+    const LoraVectorParams params{x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), n, kK, 1, 1.0f};
+    for (int dispatch = 0; dispatch < 2; dispatch++) {
+        execute([&](Recorder& recorder) {
+            kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
+        });
+    }
     const double sum = product(a, {x.begin(), x.end()}, 1)[0];
-    const auto got = content<float>(y, kN);
-    for (uint32_t i = 0; i < kN; i++) ASSERT_NEAR(got[i], b[i] * sum, 1e-5) << "element " << i;
+    const auto got = content<float>(y, n);
+    for (uint32_t i = 0; i < n; i++) ASSERT_NEAR(got[i], b[i] * sum, 1e-5) << "element " << i;
     const auto scratch = content<uint32_t>(low, kScratchWords + kWordsBehind);
     EXPECT_EQ(std::count(scratch.begin() + kScratchWords, scratch.end(), 0u), kWordsBehind) << "words behind the scratch were written";
 }
+
+INSTANTIATE_TEST_SUITE_P(Groups, LoraVectorGroups, ::testing::Values(kLoraVectorGroupsMax - 1, kLoraVectorGroupsMax, kLoraVectorGroupsMax + 1));
 
 struct NormalizeCase {
     RowOperation operation;

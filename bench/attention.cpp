@@ -112,7 +112,7 @@ class AttentionBench {
         double pairs = 0;  // of rows and tokens that they see
     };
 
-    static uint32_t blocks_of(uint32_t context) { return round_up(context, gpu::kBlockTokens) / gpu::kBlockTokens; }
+    static uint32_t blocks_of(uint32_t context) { return ceil_div(context, gpu::kBlockTokens); }
     uint32_t stride() const { return gpu::padded(options_.n_heads * options_.head_dim); }
 
     gpu::KernelSet* kernels_of(TileAttention kind, uint32_t heads) {

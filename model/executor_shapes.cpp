@@ -226,7 +226,7 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
         }
         // The end of a long prompt: the pipelines of splits.
         const uint32_t tile_rows = kernels->attention_tile_rows(config.head_dim, bucket_for(n_rows));
-        const uint32_t n_tiles = round_up(n_rows, tile_rows) / tile_rows;
+        const uint32_t n_tiles = ceil_div(n_rows, tile_rows);
         const uint32_t splits = tile_splits_for(n_tiles, 0, bucket_for(n_rows), options.n_positions_max);
         shapes.insert({.row_bucket = bucket_for(n_rows), .output_bucket = 1, .attention_splits = splits, .tiles = true, .tile_rows = tile_rows});
         for (const gpu::LoraLevel lora : kLoraLevels) {

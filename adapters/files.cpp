@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::adapters {
 
@@ -28,7 +29,7 @@ std::string system_text(int error) { return std::error_code(error, std::generic_
 void prefer_huge_pages(void* begin, size_t size) {
     constexpr uintptr_t kPage = 4096;
     const auto address = reinterpret_cast<uintptr_t>(begin);
-    const uintptr_t first = (address + kPage - 1) / kPage * kPage, end = (address + size) / kPage * kPage;
+    const uintptr_t first = round_up(address, kPage), end = (address + size) / kPage * kPage;
     if (size < kHugePagesFrom || first >= end) return;
     // Where the system has none it stays as it is.
     (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);

@@ -7,6 +7,7 @@
 
 #include "model/safetensors.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 #include "proto/json.h"
 
 namespace lorad::adapters {
@@ -148,7 +149,7 @@ Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> fil
     const uint64_t n_data = file.size() > data_begin ? file.size() - data_begin : 0;
     uint64_t end = 0;  // at most n_data
     for (Placed& one : placed) {
-        const uint64_t expected = (end + alignment - 1) / alignment * alignment;
+        const uint64_t expected = round_up(end, alignment);
         if (one.offset != expected) {
             return broken(format("tensor {}: its bytes begin at {} of the data, expected {}", json_quote(one.tensor.name), one.offset, expected));
         }
@@ -277,7 +278,7 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> file) {
         }
         alignment = static_cast<uint64_t>(*given);
     }
-    const uint64_t data_begin = (cursor.at() + alignment - 1) / alignment * alignment;
+    const uint64_t data_begin = round_up(cursor.at(), alignment);
     TRY(place_tensors(placed, file, data_begin, alignment, gguf.tensors));
     return gguf;
 }

@@ -7,6 +7,7 @@
 
 #include "gpu/kernels/kernels.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::adapters {
 
@@ -17,8 +18,6 @@ using model::Tensor;
 
 constexpr uint64_t kAlignment = 256;
 static_assert(PackedImage::kBase % kAlignment == 0);
-
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Where an image's pieces lie, and what fills them: addresses are known before anything is written.
 class Layout {
@@ -49,7 +48,7 @@ class Layout {
   private:
     gpu::DeviceAddress add(uint64_t bytes, std::function<void(std::byte*)> write) {
         pieces.push_back({n_bytes, std::move(write)});
-        n_bytes += aligned(bytes);
+        n_bytes += round_up(bytes, kAlignment);
         return PackedImage::kBase + pieces.back().offset;
     }
 

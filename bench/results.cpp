@@ -4,6 +4,7 @@
 
 #include "bench/build_commit.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::bench {
 namespace {
@@ -27,7 +28,7 @@ Row& Row::samples(const char* unit, const std::vector<double>& values) {
     summary_ = summarize(values);
     writer_.field("unit", unit).field("median", summary_.median).field("p10", summary_.p10).field("p90", summary_.p90);
     writer_.field("samples", values.size()).key("values").begin_array();
-    const size_t step = (values.size() + kValuesMax - 1) / kValuesMax;
+    const size_t step = ceil_div(values.size(), kValuesMax);
     for (size_t i = 0; i < values.size(); i += step) writer_.raw(lorad::format("{:.5g}", values[i]));
     writer_.end_array();
     return *this;

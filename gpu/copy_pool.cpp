@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "proto/base/rounding.h"
 #include "proto/base/thread.h"
 
 namespace lorad::gpu {
@@ -65,7 +66,7 @@ void CopyPool::work(size_t index) {
 }
 
 void CopyPool::copy_part(size_t index) const {
-    const size_t share = (n_bytes_ / n_threads_ + 4095) / 4096 * 4096;
+    const size_t share = round_up(n_bytes_ / n_threads_, 4096);
     const size_t begin = std::min(index * share, n_bytes_);
     const size_t end = index + 1 == n_threads_ ? n_bytes_ : std::min(begin + share, n_bytes_);
     if (end > begin) std::memcpy(to_ + begin, from_ + begin, end - begin);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
@@ -86,8 +87,7 @@ Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, Me
     buffer->pool = this;
     buffer->kind = kind_name;
     buffer->size = size_bytes;
-    const uint64_t rounded =
-        (size_bytes + RangeAllocator::kAlignment - 1) / RangeAllocator::kAlignment * RangeAllocator::kAlignment;
+    const uint64_t rounded = round_up(size_bytes, RangeAllocator::kAlignment);
 
     const auto take_from = [&](Slab& slab) {
         const auto offset = slab.ranges->allocate(rounded);

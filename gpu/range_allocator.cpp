@@ -1,6 +1,7 @@
 #include "gpu/range_allocator.h"
 
 #include "proto/base/check.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 
@@ -12,7 +13,7 @@ RangeAllocator::RangeAllocator(uint64_t size_bytes) {
 
 std::optional<uint64_t> RangeAllocator::allocate(uint64_t size_bytes) {
     CHECK(size_bytes > 0);
-    const uint64_t need = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const uint64_t need = round_up(size_bytes, kAlignment);
     const auto fit = holes_by_size_.lower_bound({need, 0});
     if (fit == holes_by_size_.end()) return std::nullopt;
     const auto [hole_size, offset] = *fit;

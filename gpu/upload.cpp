@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/upload_impl.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
 namespace {
@@ -108,7 +109,7 @@ Status UploaderImpl::append(const Buffer& to, std::span<const std::byte> bytes, 
     for (VkBufferCopy& region : regions) region.srcOffset += chunk.staging.impl().offset + used_;
     vkCmdCopyBuffer(chunk.command, chunk.staging.impl().vk(), to.impl().vk(),
                     static_cast<uint32_t>(regions.size()), regions.data());
-    used_ = std::min(chunk_bytes_, (used_ + bytes.size() + 255) / 256 * 256);
+    used_ = std::min(chunk_bytes_, round_up(used_ + bytes.size(), 256));
     if (used_ == chunk_bytes_) return submit_current();
     return ok_status();
 }

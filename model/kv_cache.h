@@ -12,12 +12,13 @@
 #include "model/config.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 
 using gpu::kBlockTokens;  // tokens of one block: 64
 
-inline constexpr uint32_t blocks_for_tokens(uint32_t n_tokens) { return (n_tokens + kBlockTokens - 1) / kBlockTokens; }
+inline constexpr uint32_t blocks_for_tokens(uint32_t n_tokens) { return ceil_div(n_tokens, kBlockTokens); }
 
 // Which blocks are free. Pure bookkeeping, no device; engine thread only. Every block is either in the free list or
 // handed out once; giving back a block that is not out is a programmer error (CHECK).

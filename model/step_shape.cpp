@@ -30,7 +30,7 @@ StepLayout::StepLayout(const StepShape& shape)
     : rows(sizeof(gpu::StepHeader)),
       logit_rows(rows + uint64_t{shape.row_bucket} * sizeof(gpu::StepRow)),
       rules(logit_rows + uint64_t{shape.output_bucket} * sizeof(gpu::LogitRow)),
-      segments(round_up(static_cast<uint32_t>(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule)), 16)),
+      segments(round_up(rules + uint64_t{shape.rules ? shape.output_bucket : 0} * sizeof(gpu::ChoiceRule), 16)),
       uses(segments + uint64_t{segments_max(shape)} * sizeof(gpu::LoraSegment)),
       kept(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
       kept_segments(kept + (kept_max(shape) > 0 ? sizeof(gpu::StepHeader) : 0) + uint64_t{kept_max(shape)} * sizeof(gpu::StepRow)),

@@ -10,6 +10,7 @@
 #include "model/joined_columns.h"
 #include "model/kv_cache.h"
 #include "proto/base/check.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 namespace {
@@ -42,10 +43,9 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
 // Byte offsets of the rules' lists, behind the block tables.
 struct ListPlaces {
     ListPlaces(const StepBatch& batch, const StepLayout& layout)
-        : changes(round_up_to(layout.block_tables + batch.block_tables().size_bytes(), kListAlign)),
+        : changes(round_up(layout.block_tables + batch.block_tables().size_bytes(), kListAlign)),
           allowed(changes + batch.choice_changes().size_bytes()),
           end(allowed + batch.choice_allowed().size_bytes()) {}
-    static uint64_t round_up_to(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
     uint64_t changes, allowed, end;
 };
 

@@ -1,6 +1,7 @@
 // How a KV cache holds keys and values.
 #ifdef __cplusplus
 #pragma once
+#include "proto/base/rounding.h"
 #endif
 #ifndef LORAD_GPU_KERNELS_KV_FORMAT_H
 #define LORAD_GPU_KERNELS_KV_FORMAT_H
@@ -20,7 +21,7 @@ enum class KvType : uint32_t {
 // Bytes that K or V of one token and KV head take.
 constexpr uint32_t kv_token_bytes(KvType type, uint32_t head_dim) {
     if (type == KvType::kF16) return head_dim * 2;
-    const uint32_t n_groups = (head_dim + kKvGroupSize - 1) / kKvGroupSize;
+    const uint32_t n_groups = ceil_div(head_dim, kKvGroupSize);
     return head_dim + (n_groups + 1) / 2 * 4;
 }
 #endif

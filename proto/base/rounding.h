@@ -1,11 +1,19 @@
-// Whole numbers of things that do not divide. No result may exceed what the type holds.
+// Whole numbers of things that do not divide. The type is that of `value`: it must hold the divisor, and their sum.
 #pragma once
 
-#include <cstdint>
+#include <concepts>
+#include <type_traits>
 
 namespace lorad {
 
-constexpr uint32_t ceil_div(uint32_t value, uint32_t divisor) { return (value + divisor - 1) / divisor; }
-constexpr uint32_t round_up(uint32_t value, uint32_t multiple) { return ceil_div(value, multiple) * multiple; }
+template <std::unsigned_integral T>
+constexpr T ceil_div(T value, std::type_identity_t<T> divisor) {
+    return (value + divisor - 1) / divisor;
+}
+
+template <std::unsigned_integral T>
+constexpr T round_up(T value, std::type_identity_t<T> multiple) {
+    return ceil_div(value, multiple) * multiple;
+}
 
 }  // namespace lorad

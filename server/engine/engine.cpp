@@ -9,6 +9,7 @@
 #include "model/step_shape.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::server {
 
@@ -50,8 +51,7 @@ Status Engine::submit(std::span<Request> group) {
         CHECK(!request.prompt.empty() && request.n_tokens_max > 0 && request.stream);
         // The last token chosen is never fed back, so it needs no KV entry.
         uint64_t n_positions = uint64_t(request.prompt.size()) + request.n_tokens_max - 1;
-        uint64_t n_blocks =
-            (n_positions + options_.limits.block_tokens - 1) / options_.limits.block_tokens;
+        uint64_t n_blocks = ceil_div(n_positions, options_.limits.block_tokens);
         if (n_blocks > options_.n_kv_blocks) {
             return make_error(
                 ErrorCode::kContextLengthExceeded,

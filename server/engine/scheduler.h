@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "proto/base/ids.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::server {
 
@@ -85,7 +86,7 @@ StepPlan plan_step(std::span<const SequenceView> running, std::span<const Sequen
 
 // Blocks that n_tokens take.
 inline uint32_t blocks_for(uint32_t n_tokens, uint32_t block_tokens) {
-    return (n_tokens + block_tokens - 1) / block_tokens;
+    return ceil_div(n_tokens, block_tokens);
 }
 
 }  // namespace lorad::server

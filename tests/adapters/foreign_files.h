@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 #include "tests/adapters/adapter_folder.h"
 
 namespace lorad::testing {
@@ -53,7 +54,7 @@ struct GgufWriter {
     }
     // `shape` slowest first.
     GgufWriter& tensor(std::string_view name, uint32_t type, const std::vector<uint64_t>& shape, std::string_view bytes) {
-        data.resize((data.size() + alignment - 1) / alignment * alignment);
+        data.resize(round_up(data.size(), alignment));
         put_text(infos, name);
         put<uint32_t>(infos, static_cast<uint32_t>(shape.size()));
         for (size_t i = shape.size(); i-- > 0;) put<uint64_t>(infos, shape[i]);
@@ -69,7 +70,7 @@ struct GgufWriter {
         put(out, n_tensors);
         put(out, n_fields);
         out += fields + infos;
-        out.resize((out.size() + alignment - 1) / alignment * alignment);
+        out.resize(round_up(out.size(), alignment));
         return out + data;
     }
 };

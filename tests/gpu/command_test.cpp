@@ -6,6 +6,7 @@
 
 #include "gpu/kernels/self_test.params.h"
 #include "gpu/pipeline.h"
+#include "proto/base/rounding.h"
 #include "tests/gpu/gpu_fixture.h"
 
 namespace lorad::gpu::testing {
@@ -23,7 +24,7 @@ SelfTestParams scale(const Buffer& from, const Buffer& to, uint32_t n, uint32_t 
     return {from.address(), to.address(), n, factor, summand, 0};
 }
 
-constexpr uint32_t groups(uint32_t n) { return (n + kThreads - 1) / kThreads; }
+constexpr uint32_t groups(uint32_t n) { return ceil_div(n, kThreads); }
 
 class CommandTest : public GpuTest {};
 

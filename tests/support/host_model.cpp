@@ -7,6 +7,7 @@
 #include "model/rope.h"
 #include "model/safetensors.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::testing {
 namespace {
@@ -16,8 +17,6 @@ using model::LinearModule;
 using reference::Vector;
 
 constexpr uint32_t kPositions = 256;
-
-uint32_t up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 std::vector<float> read_vector(gpu::DeviceAddress address, size_t n) {
     std::vector<float> values(address == 0 ? 0 : n);
@@ -98,8 +97,8 @@ HostAdapter::HostAdapter(const model::AdapterView& view, const model::ModelConfi
         const model::LinearShape shape = config.shape(static_cast<LinearModule>(i % model::kLinearModules));
         Module module;
         if (from.rank != 0) {
-            module.pair = {read_matrix(from.a, from.rank, shape.k, up(shape.k, 64), from.weight_type),
-                           read_matrix(from.b, shape.n, from.rank, up(from.rank, 8), from.weight_type), from.scale};
+            module.pair = {read_matrix(from.a, from.rank, shape.k, round_up(shape.k, 64), from.weight_type),
+                           read_matrix(from.b, shape.n, from.rank, round_up(from.rank, 8), from.weight_type), from.scale};
         }
         module.gain = read_vector(from.gain, shape.n);
         module.bias = read_vector(from.bias, shape.n);
@@ -107,10 +106,10 @@ HostAdapter::HostAdapter(const model::AdapterView& view, const model::ModelConfi
     }
     if (!view.has_extras) return;
     const model::AdapterExtrasView& extras = view.extras;
-    const uint32_t vocab = config.vocab_size, hidden = config.hidden_size, stride = up(hidden, 64);
+    const uint32_t vocab = config.vocab_size, hidden = config.hidden_size, stride = round_up(hidden, 64);
     embed_table = read_matrix(extras.embed_table, vocab, hidden, stride, extras.embed_type);
     head_table = read_matrix(extras.head_table, vocab, hidden, stride, extras.head_type);
-    const uint32_t embed_stride = up(extras.embed_rank, 8), head_stride = up(extras.head_rank, 8);
+    const uint32_t embed_stride = round_up(extras.embed_rank, 8), head_stride = round_up(extras.head_rank, 8);
     embed = {transposed(read_matrix(extras.embed_a, vocab, extras.embed_rank, embed_stride, extras.embed_lora_type)),
              read_matrix(extras.embed_b, hidden, extras.embed_rank, embed_stride, extras.embed_lora_type), extras.embed_scale};
     head = {read_matrix(extras.head_a, extras.head_rank, hidden, stride, extras.head_lora_type),

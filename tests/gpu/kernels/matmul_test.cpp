@@ -21,8 +21,8 @@ class Matmul : public KernelTest {
     MatmulPlan plan(const Problem& p, MatmulVariant variant, uint32_t row_tile, uint32_t column_tile, uint32_t n_splits) {
         MatmulPlan plan;
         plan.variant = variant;
-        plan.k_per_split = round_up((padded(p.k) + n_splits - 1) / n_splits, kWeightAlign);
-        plan.n_splits = (padded(p.k) + plan.k_per_split - 1) / plan.k_per_split;
+        plan.k_per_split = round_up(ceil_div(padded(p.k), n_splits), kWeightAlign);
+        plan.n_splits = ceil_div(padded(p.k), plan.k_per_split);
         plan.row_tile = row_tile;
         plan.column_tile = column_tile;
         plan.rows = p.bucket;

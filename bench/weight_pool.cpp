@@ -11,6 +11,7 @@
 #include "gpu/queue.h"
 #include "gpu/upload.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::bench {
 namespace {
@@ -53,7 +54,7 @@ uint64_t WeightPool::next(uint64_t bytes) {
     }
     CHECK(bytes <= slabs_[slab_].size());
     const uint64_t address = slabs_[slab_].address() + at_;
-    at_ += (bytes + 255) / 256 * 256;
+    at_ += round_up(bytes, 256);
     return address;
 }
 

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "model/runner.h"
-#include "proto/base/rounding.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
@@ -54,7 +53,7 @@ std::vector<std::vector<float>> logits_of_one_step(Executor& executor) {
     BlockId next = 0;
     for (uint32_t prompt = 0; prompt < kPrompts.size(); ++prompt) {
         const std::vector<TokenId> tokens = tokens_of(executor.config(), prompt);
-        std::vector<BlockId> blocks(ceil_div(tokens.size(), kBlockTokens));
+        std::vector<BlockId> blocks(blocks_for_tokens(static_cast<uint32_t>(tokens.size())));
         for (BlockId& block : blocks) block = next++;
         batch.add_output(batch.add_rows(tokens, 0, blocks, kPrompts[prompt].first) + static_cast<uint32_t>(tokens.size()) - 1, true);
     }

@@ -18,6 +18,7 @@
 #include "gpu/kernels/kernels.h"
 #include "gpu/queue.h"
 #include "gpu/upload.h"
+#include "model/kv_cache.h"
 #include "proto/base/format.h"
 
 namespace lorad::bench {
@@ -55,7 +56,7 @@ class AttentionBench {
         n_rows_max_ = n_decodes_max;
         for (const uint32_t n : options.rows) n_rows_max_ = std::max(n_rows_max_, n);
         block_bytes_ = uint64_t{2} * options.n_kv_heads * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
-        const uint64_t largest_bytes = uint64_t{n_decodes_max} * blocks_of(n_context_max_) * block_bytes_;  // of a layer
+        const uint64_t largest_bytes = uint64_t{n_decodes_max} * model::blocks_for_tokens(n_context_max_) * block_bytes_;  // of a layer
         cache_bytes_ = std::min(largest_bytes * options.layers, std::max(kCacheBytesMax / block_bytes_ * block_bytes_, 2 * largest_bytes));
         const uint64_t q_bytes = uint64_t{n_rows_max_ + gpu::kSlackRows} * stride() * 4;
         kv_ = must(device.create_buffer(cache_bytes_, MemoryKind::kDeviceLocal, "kv"));
@@ -112,7 +113,6 @@ class AttentionBench {
         double pairs = 0;  // of rows and tokens that they see
     };
 
-    static uint32_t blocks_of(uint32_t context) { return ceil_div(context, gpu::kBlockTokens); }
     uint32_t stride() const { return gpu::padded(options_.n_heads * options_.head_dim); }
 
     gpu::KernelSet* kernels_of(TileAttention kind, uint32_t heads) {
@@ -147,7 +147,7 @@ class AttentionBench {
         Step step;
         step.rows = rows;
         step.context = context;
-        const uint32_t n_row_blocks = blocks_of(context), n_blocks = prompt ? n_row_blocks : rows * n_row_blocks;
+        const uint32_t n_row_blocks = model::blocks_for_tokens(context), n_blocks = prompt ? n_row_blocks : rows * n_row_blocks;
         step.layer_bytes = n_blocks * block_bytes_;
         step.n_layers = static_cast<uint32_t>(std::min<uint64_t>(cache_bytes_ / step.layer_bytes, options_.layers));
         const uint32_t tile_rows = kernels.attention_tile_rows(options_.head_dim, rows);

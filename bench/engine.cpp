@@ -25,6 +25,7 @@
 #include "model/kv_cache.h"
 #include "model/sampler.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 #include "server/loaded_model.h"
 
 namespace lorad::bench {
@@ -300,7 +301,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.kernel_path = common.kernel_path;
     arguments.n_adapters_max = std::max(n_adapters, 1u);
     const uint32_t context = std::max({largest(options.context), largest(options.prefill), largest(options.chunk)});
-    arguments.executor.n_positions_max = (context + 2 * options.steps + 16 + 63) / 64 * 64;
+    arguments.executor.n_positions_max = round_up(context + 2 * options.steps + 16, 64u);
     arguments.executor.n_rows_max = std::max(options.rows_max, largest(options.chunk) + largest(options.batch));
     arguments.kv_cache_dtype = options.kv_cache_dtype;
     arguments.executor.lora_on_matrices = !options.vector_lora;

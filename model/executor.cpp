@@ -8,6 +8,7 @@
 
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
+#include "model/logits.h"
 #include "model/rope.h"
 #include "model/sampler.h"
 #include "proto/base/check.h"

@@ -1,6 +1,8 @@
 // What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <list>
 #include <map>
 #include <memory>
@@ -35,7 +37,7 @@ struct RingSlot {
     std::map<uint64_t, gpu::CommandBuffer> preludes;  // by size class: state -> scratch.step_state
     std::map<uint32_t, gpu::CommandBuffer> mask_copies;  // by number, a bucket: masks -> scratch.masks
     std::optional<gpu::CommandBuffer> epilogues[2];   // scratch.results -> results; the second logprobs as well
-    std::map<StepShape, gpu::CommandBuffer> whole_steps;  // prelude, step and epilogue in one; some tens at most, as one row has few shapes
+    RecordingCache whole_steps;                       // prelude, step and epilogue in one
     HiddenRows hidden;                                // scratch.output_xn, where a step's outputs want it
 };
 
@@ -59,11 +61,15 @@ struct InFlight {
     bool is_one_recording = false;  // RingSlot::whole_steps
 
     std::shared_ptr<const MergedWeights> merged = nullptr;  // that it runs on, if it does
-    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only the shortest steps notice. Those on
-    // merged weights go with these: Executor::use_merged.
+    // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only short steps notice; and there is one for each slot of the
+    // ring. Those on merged weights go with these: Executor::use_merged. No step in it reads a grid from the state: see Recorder::barrier().
     static bool can_be_one_recording(const StepShape& shape) {
-        return shape.one_dispatch && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
+        constexpr uint32_t kRowsMax = 16;
+        const bool is_short = shape.one_dispatch || (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
+        return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
+    // What of the state such a recording copies: there is room for as much of block tables as of all else.
+    static uint64_t whole_state_bytes(const StepShape& shape) { return std::bit_ceil(std::max(2 * StepLayout(shape).block_tables, kStepStateBytesMin)); }
 };
 
 struct Executor::Impl {

@@ -138,9 +138,9 @@ Result<gpu::CommandBuffer> Executor::Impl::record_step(const StepShape& shape, b
 
 // Likewise.
 Result<gpu::CommandBuffer> Executor::Impl::record_whole_step(RingSlot& slot, const StepShape& shape) {
-    CHECK(shape.one_dispatch && !shape.tiles);  // nothing in it reads its grid from the state: see Recorder::barrier()
+    CHECK(InFlight::can_be_one_recording(shape));
     TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
-    record_prelude(recorder, slot, kStepStateBytesMin);
+    record_prelude(recorder, slot, std::min(InFlight::whole_state_bytes(shape), scratch.step_state.size()));
     recorder.barrier();
     TRY(record_pass(recorder, shape, nullptr));
     recorder.barrier();
@@ -157,16 +157,15 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_of(const StepShape& 
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::whole_recording_of(RingSlot& slot, const StepShape& shape) {
-    const auto known = slot.whole_steps.find(shape);
-    if (known != slot.whole_steps.end()) return &known->second;
+    if (const gpu::CommandBuffer* known = slot.whole_steps.find(shape)) return known;
     TRY_ASSIGN(gpu::CommandBuffer made, record_whole_step(slot, shape));
     ++n_recordings;
-    return &slot.whole_steps.emplace(shape, std::move(made)).first->second;
+    return slot.whole_steps.insert(shape, std::move(made));
 }
 
 // What the step is submitted as, with a prelude and an epilogue of its own where it is not all of it.
 Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) {
-    step.is_one_recording = InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= kStepStateBytesMin;
+    step.is_one_recording = InFlight::can_be_one_recording(step.shape) && step.n_state_bytes <= InFlight::whole_state_bytes(step.shape);
     return step.is_one_recording ? whole_recording_of(ring[step.slot], step.shape) : recording_of(step.shape);
 }
 
@@ -288,7 +287,7 @@ Status Executor::Impl::warm_up() {
             recordings.insert(shapes[i], std::move(recording));
             continue;
         }
-        ring[0].whole_steps.emplace(shapes[i], std::move(recording));
+        ring[0].whole_steps.insert(shapes[i], std::move(recording));
         for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));  // of the others: compiled by now
     }
     return ok_status();

@@ -86,7 +86,7 @@ void forbid(std::span<float> logits, std::span<const TokenId> tokens) {
 }
 
 void apply_mask(std::span<float> logits, std::span<const uint32_t> words) {
-    CHECK(words.size() == (logits.size() + 31) / 32);
+    CHECK(words.size() == mask_words(static_cast<uint32_t>(logits.size())));
     for (size_t i = 0; i < words.size(); ++i) {
         const uint32_t word = words[i];
         if (word == 0xffffffffu) continue;

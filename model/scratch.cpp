@@ -6,6 +6,7 @@
 
 #include "gpu/kernels/deferred_norm.h"
 #include "gpu/upload.h"
+#include "model/logits.h"
 #include "model/step_batch.h"
 
 namespace lorad::model {

@@ -75,9 +75,6 @@ struct Scratch {
     gpu::Buffer masks;      // u32[n_sequences_max][mask_words(V)]
 };
 
-// Of a mask: a bit for each token.
-constexpr uint32_t mask_words(uint32_t vocab_size) { return (vocab_size + 31) / 32; }
-
 constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.

@@ -137,7 +137,7 @@ class Grammar {
     Grammar(const Grammar&) = delete;
     Grammar& operator=(const Grammar&) = delete;
 
-    // Sets bit id % 32 of words[id / 32] for every allowed id; words holds (vocab_size + 31) / 32.
+    // Sets bit id % 32 of words[id / 32] for every allowed id; words holds mask_words(vocab_size) (model/logits.h).
     Status mask(std::span<uint32_t> words);
     // Takes the token that was chosen; kInvalidRequest when the grammar does not allow it.
     Status commit(TokenId id);

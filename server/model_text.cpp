@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/detokenizer.h"
+#include "model/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/generate_request.h"
@@ -44,7 +45,7 @@ class GrammarConstraint final : public TokenConstraint {
     GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size)
         : grammar_(std::move(grammar)), vocab_size_(vocab_size) {}
     Status next_mask(std::vector<uint32_t>& words) override {
-        words.assign((vocab_size_ + 31) / 32, 0);
+        words.assign(model::mask_words(vocab_size_), 0);
         return grammar_->mask(words);
     }
     Status accept(TokenId token) override { return grammar_->commit(token); }

@@ -139,7 +139,7 @@ TEST_F(DeviceDraw, MasksAreTheHosts) {
                 // From nearly nothing to nearly everything; every third row is left without.
                 if (i % 3 != 0) {
                     row.rule.what |= gpu::kRuleMasked;
-                    row.mask.assign((vocab + 31) / 32, 0);
+                    row.mask.assign(mask_words(vocab), 0);
                     if (vocab % 32 != 0) row.mask.back() = ~0u << (vocab % 32);
                     const auto allow = [&](uint32_t id) { row.mask[id / 32] |= 1u << (id % 32); };
                     const float share = std::pow(uniform(0.0f, 1.0f), 4.0f);
@@ -163,7 +163,7 @@ TEST_F(DeviceDraw, OfAMaskWithOneTokenThatOneComesWhereverItLies) {
         for (uint32_t id = 0; id < vocab; ++id) {
             ChoiceRow row{logits, choice_rule({.temperature = temperature, .top_p = 0.9f, .seed = id}, id)};
             row.rule.what |= gpu::kRuleMasked;
-            row.mask.assign((vocab + 31) / 32, 0);
+            row.mask.assign(mask_words(vocab), 0);
             row.mask[id / 32] = 1u << (id % 32);
             rows.push_back(std::move(row));
         }
@@ -172,7 +172,7 @@ TEST_F(DeviceDraw, OfAMaskWithOneTokenThatOneComesWhereverItLies) {
     }
     ChoiceRow nothing{logits, choice_rule({.temperature = 1.0f}, 0)}, greedy = nothing;
     nothing.rule.what |= gpu::kRuleMasked;
-    nothing.mask.assign((vocab + 31) / 32, 0);
+    nothing.mask.assign(mask_words(vocab), 0);
     nothing.mask.back() = ~0u << (vocab % 32);
     greedy = nothing;
     greedy.rule.what = gpu::kRuleMasked;

@@ -197,7 +197,7 @@ class TextsConstraint final : public TokenConstraint {
     TextsConstraint(std::vector<std::vector<TokenId>> texts, TokenId eos)
         : texts_(std::move(texts)), eos_(eos) {}
     Status next_mask(std::vector<uint32_t>& words) override {
-        words.assign((kFakeVocab + 31) / 32, 0);
+        words.assign(kMaskWords, 0);
         for (const auto& text : texts_) {
             TokenId next = n_ < text.size() ? text[n_] : eos_;
             words[size_t(next) / 32] |= 1u << (next % 32);

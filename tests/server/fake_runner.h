@@ -24,7 +24,7 @@ namespace lorad::server {
 inline constexpr uint32_t kFakeVocab = 997;
 
 inline constexpr uint32_t kFakeHidden = 4;
-inline constexpr uint32_t kMaskWords = (kFakeVocab + 31) / 32;
+inline constexpr uint32_t kMaskWords = model::mask_words(kFakeVocab);
 
 // What lies in a slot; stands for the adapter's weights.
 using SlotDigest = std::function<uint64_t(uint32_t slot)>;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "model/logits.h"
 #include "server/engine/token_constraint.h"
 
 namespace lorad::server {
@@ -18,7 +19,7 @@ class HashConstraint final : public TokenConstraint {
 
     Status next_mask(std::vector<uint32_t>& words) override {
         if (delay.count() > 0) std::this_thread::sleep_for(delay);
-        words.assign((vocab_ + 31) / 32, 0);
+        words.assign(model::mask_words(vocab_), 0);
         ++n_masks;
         if (n_masks == fails_at_mask) return make_error(ErrorCode::kInternal, "the grammar is broken");
         for (uint32_t id = 0; id < vocab_; ++id) {

@@ -1,8 +1,6 @@
 // What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <list>
 #include <map>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "model/rope.h"
 #include "model/scratch.h"
 #include "model/step_state.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 
@@ -62,14 +61,17 @@ struct InFlight {
 
     std::shared_ptr<const MergedWeights> merged = nullptr;  // that it runs on, if it does
     // Each further recording in a submission costs the device about 5 us (docs/PERFORMANCE.md), which only short steps notice; and there is one for each slot of the
-    // ring. Those on merged weights go with these: Executor::use_merged. No step in it reads a grid from the state: see Recorder::barrier().
+    // ring. Those on merged weights go with these, which Executor::use_merged does not look for in the slots. No step in it reads a grid from the state: see Recorder::barrier().
     static bool can_be_one_recording(const StepShape& shape) {
         constexpr uint32_t kRowsMax = 16;
         const bool is_short = shape.one_dispatch || (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
         return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
-    // What of the state such a recording copies: there is room for as much of block tables as of all else.
-    static uint64_t whole_state_bytes(const StepShape& shape) { return std::bit_ceil(std::max(2 * StepLayout(shape).block_tables, kStepStateBytesMin)); }
+    // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A step with more is three recordings.
+    static constexpr uint32_t kWholeStepBlocks = 64;
+    static uint64_t whole_state_bytes(const StepShape& shape) {
+        return round_up(StepLayout(shape).block_tables + uint64_t{shape.row_bucket} * kWholeStepBlocks * sizeof(BlockId), kStepStateBytesMin);
+    }
 };
 
 struct Executor::Impl {

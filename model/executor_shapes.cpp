@@ -289,6 +289,7 @@ Status Executor::Impl::warm_up() {
         }
         ring[0].whole_steps.insert(shapes[i], std::move(recording));
         for (RingSlot& slot : ring) TRY(whole_recording_of(slot, shapes[i]));  // of the others: compiled by now
+        if (blocks_for_tokens(options.n_positions_max) > InFlight::kWholeStepBlocks && !shapes[i].one_dispatch) TRY(recording_of(shapes[i]));
     }
     return ok_status();
 }

@@ -1,5 +1,7 @@
 // Grammars of llama.cpp's form, converted and compiled: the texts they have, and no others.
 #include "proto/gbnf.h"
+
+#include "model/logits.h"
 #include "tests/model/text_goldens.h"
 
 namespace lorad::model {
@@ -50,7 +52,7 @@ TEST_P(GbnfGrammar, HasItsTextsAndNoOthers) {
             auto grammar = Grammar::create(*tokenizer, GrammarKind::kLark, *lark, std::vector<TokenId>{eos}, vocab_size);
             EXPECT_TRUE(grammar.ok()) << (grammar.ok() ? "" : grammar.error().message);
             if (!grammar.ok()) return false;
-            std::vector<uint32_t> words((vocab_size + 31) / 32);
+            std::vector<uint32_t> words(mask_words(vocab_size));
             for (const char byte : text) {
                 EXPECT_TRUE((*grammar)->mask(words).ok());
                 const auto id = uint32_t(of_byte[uint8_t(byte)]);

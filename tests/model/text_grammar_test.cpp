@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <random>
 
+#include "model/logits.h"
 #include "tests/model/text_goldens.h"
 
 namespace lorad::model {
@@ -38,7 +39,7 @@ std::unique_ptr<Grammar> make(const Setting& setting, GrammarKind kind, std::str
 }
 
 std::vector<TokenId> allowed(Grammar& grammar, const Setting& setting) {
-    std::vector<uint32_t> words((setting.vocab_size + 31) / 32, 0xffffffffu);
+    std::vector<uint32_t> words(mask_words(setting.vocab_size), 0xffffffffu);
     EXPECT_TRUE(grammar.mask(words).ok());
     std::vector<TokenId> ids;
     for (uint32_t id = 0; id < words.size() * 32; ++id) {
@@ -172,7 +173,7 @@ TEST(Grammar, RefusesWhatIsNoGrammar) {
 TEST(Grammar, RefusesAMaskOfTheWrongSize) {
     const Setting setting = setting_of("qwen2");
     const auto grammar = make(setting, GrammarKind::kRegex, "a+");
-    std::vector<uint32_t> words((setting.vocab_size + 31) / 32 + 1);
+    std::vector<uint32_t> words(mask_words(setting.vocab_size) + 1);
     EXPECT_FALSE(grammar->mask(words).ok());
 }
 

@@ -13,8 +13,6 @@ namespace {
 
 constexpr size_t kPiecesInFlight = 2;  // the next is there when one ends, and a step waits for no more
 
-uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
-
 }  // namespace
 
 gpu::DeviceAddress MergedWeights::address_of(const Matrix& pristine) const {
@@ -165,7 +163,7 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
                                           .type = view.weight_type, .scale = view.scale, .n = n, .stride = w.k_stride, .pad = 0},
                                          w.type);
                 }
-                from += n * row_bytes(w);
+                from += n * w.row_bytes();
             }
         }
     };
@@ -183,7 +181,7 @@ std::vector<WeightTransform::Copy> WeightTransform::copies(const Parts& parts) c
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
         for (const Group& group : groups(layer)) {
             const uint64_t n_rows = group.matrix.n_padded;
-            if (parts.change_matrix_of(group)) copies.push_back({&group.matrix, n_rows * row_bytes(group.matrix)});
+            if (parts.change_matrix_of(group)) copies.push_back({&group.matrix, n_rows * group.matrix.row_bytes()});
             if (parts.change_bias_of(group)) copies.push_back({&group.bias, n_rows * sizeof(float)});
         }
     }
@@ -207,8 +205,8 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
         const bool is_last = m + 1 == group.n_modules;
         const size_t module = group.index(m);
         // The last one brings the padding with it.
-        gpu::MergeWeightsParams params{.from = w.buffer.address() + row * row_bytes(w),
-                                       .to = merged.address_of(w) + row * row_bytes(w),
+        gpu::MergeWeightsParams params{.from = w.buffer.address() + row * w.row_bytes(),
+                                       .to = merged.address_of(w) + row * w.row_bytes(),
                                        .parts = parts.address(module),
                                        .n_parts = parts.n(module),
                                        .n_rows = is_last ? w.n_padded - row : n,

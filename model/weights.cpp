@@ -98,8 +98,7 @@ bool is_ignored(const ModelConfig& config, std::string_view name) {
     return name.ends_with("rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
 }
 
-uint64_t row_bytes(const Matrix& matrix) { return uint64_t{matrix.k_stride} * gpu::bytes_of(matrix.type); }
-uint64_t bytes_on_device(const Matrix& matrix) { return row_bytes(matrix) * matrix.n_padded; }
+uint64_t bytes_on_device(const Matrix& matrix) { return matrix.row_bytes() * matrix.n_padded; }
 uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
 
 }  // namespace
@@ -157,7 +156,7 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
     gpu::Uploader& uploader = device.uploader();
     const bool has_gaps = to.k != to.k_stride;
     if (part.begin == 0) {
-        const uint64_t fill_begin = has_gaps ? 0 : row_bytes(to) * to.n;
+        const uint64_t fill_begin = has_gaps ? 0 : to.row_bytes() * to.n;
         if (fill_begin < bytes_on_device(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
     // In pieces, so that progress is seen while a large matrix is on its way.
@@ -167,9 +166,9 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
     for (uint64_t row = 0; row < part.n; row += piece_rows) {
         const uint64_t n_rows = std::min(piece_rows, part.n - row);
         const auto bytes = part.tensor->data.subspan(row * file_row_bytes, n_rows * file_row_bytes);
-        const uint64_t to_offset = (part.begin + row) * row_bytes(to);
+        const uint64_t to_offset = (part.begin + row) * to.row_bytes();
         if (has_gaps) {
-            TRY(uploader.upload_rows(to.buffer, to_offset, row_bytes(to), bytes, file_row_bytes, n_rows));
+            TRY(uploader.upload_rows(to.buffer, to_offset, to.row_bytes(), bytes, file_row_bytes, n_rows));
         } else {
             TRY(uploader.upload(to.buffer, to_offset, bytes));
         }

@@ -21,6 +21,7 @@ struct Matrix {
     uint32_t n_padded = 0;     // n rounded up to 64
     uint32_t k_stride = 0;     // k rounded up to 64
     gpu::ScalarType type = gpu::ScalarType::kF32;
+    uint64_t row_bytes() const { return uint64_t{k_stride} * gpu::bytes_of(type); }
 };
 
 // f32 [size rounded up to 64], widened from the file's type.

@@ -14,7 +14,7 @@ int hex_value(char c) {
     return -1;
 }
 
-Error malformed(std::string_view what) {
+Error malformed_url(std::string_view what) {
     return make_error(ErrorCode::kInvalidRequest, format("the request's path is malformed: {}", what));
 }
 
@@ -71,7 +71,7 @@ std::string percent_encode(std::string_view text) {
 }
 
 Result<Target> parse_target(std::string_view target) {
-    if (!target.starts_with('/')) return malformed("expected it to begin with /");
+    if (!target.starts_with('/')) return malformed_url("expected it to begin with /");
     target = target.substr(0, target.find('#'));
     size_t question = target.find('?');
     std::string_view path = target.substr(0, question);
@@ -95,9 +95,9 @@ Result<Target> parse_target(std::string_view target) {
             if (key && value) out.query.emplace_back(std::move(*key), std::move(*value));
         });
     }
-    if (broken) return malformed("expected two hex digits after each %");
+    if (broken) return malformed_url("expected two hex digits after each %");
     if (out.query.size() > kParametersMax) {
-        return malformed(format("expected at most {} parameters", kParametersMax));
+        return malformed_url(format("expected at most {} parameters", kParametersMax));
     }
     return out;
 }

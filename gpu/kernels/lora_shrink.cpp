@@ -10,10 +10,10 @@ namespace {
 constexpr uint32_t kMatrixRows = 128;  // recordings of fewer rows have short segments
 // Behind a product: small workgroups, for the room that its own leave. On an H200 these have 56 registers; with three chunks ahead it would be 64, with which
 // none fits beside three workgroups of a product with tiles of 64x96.
-constexpr uint32_t kThreads = 128, kAhead = 2;
+constexpr uint32_t kShrinkThreads = 128, kAhead = 2;
 static_assert(kShrinkRanks % kShrinkPieceRanks == 0);
 // First: workgroups of all threads that one row of k keeps busy.
-constexpr uint32_t kThreadsFirst = 512, kAheadFirst = 1;
+constexpr uint32_t kShrinkThreadsFirst = 512, kAheadFirst = 1;
 
 // Subgroups of lora_shrink_matrix that fit the shared memory: tiles of x and A, 9 words of 16 bytes for each of 32 rows, and sums.
 uint32_t matrix_subgroups(const DeviceCapabilities& caps) {
@@ -49,7 +49,7 @@ void KernelSet::lora_shrink(Recorder& recorder, LoraShrinkParams params, ScalarT
     }
     CHECK(params.joined == 0);
     const bool first = place == ShrinkPlace::kFirst && !options_.batch_invariant;
-    const uint32_t size = std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kThreadsFirst : kThreads), 32), caps.subgroup_size);
+    const uint32_t size = std::max(threads(threads_for(ceil_div(params.k, 8), 64, first ? kShrinkThreadsFirst : kShrinkThreads), 32), caps.subgroup_size);
     const Kernel* k = kernel("lora_shrink", {size, static_cast<uint32_t>(act_type), first ? kShrinkRanks : kShrinkPieceRanks, first ? kAheadFirst : kAhead, !first},
                              caps.subgroup_size);
     if (k == nullptr) return;

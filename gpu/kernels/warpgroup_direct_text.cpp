@@ -16,9 +16,9 @@ constexpr uint32_t kSlots = 3;                    // steps of x in shared memory
 constexpr uint32_t kPieces = kDirectK / 32;       // of a step: two loads of 16 bytes, two matrix products
 constexpr uint32_t kChunks = kDirectK / 8;        // of 16 bytes in a row of a step
 
-class Writer : WarpgroupWriter {
+class DirectWriter : WarpgroupWriter {
   public:
-    explicit Writer(const DirectProgram& program) : p_(program) {
+    explicit DirectWriter(const DirectProgram& program) : p_(program) {
         CHECK(p_.column_blocks >= 1 && p_.column_blocks <= kDirectColumnBlocksMax && p_.row_blocks >= 1 && rows() <= kDirectRowsMax && p_.stride % kDirectK == 0);
     }
 
@@ -173,6 +173,6 @@ class Writer : WarpgroupWriter {
 
 }  // namespace
 
-std::string warpgroup_direct_text(const DirectProgram& program) { return Writer(program).write(); }
+std::string warpgroup_direct_text(const DirectProgram& program) { return DirectWriter(program).write(); }
 
 }  // namespace lorad::gpu

@@ -9,7 +9,7 @@
 
 #include "proto/base/format.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::cache_identity_test {
 namespace {
 
 const std::string kBase(64, 'b'), kOne(64, '1'), kTwo(64, '2');
@@ -108,4 +108,4 @@ TEST(CacheIdentity, ChainsOfBlocksEqualOnlyWhereEverythingBeforeIsEqual) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::cache_identity_test

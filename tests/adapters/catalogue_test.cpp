@@ -11,7 +11,7 @@
 #include "adapters/files.h"
 #include "proto/base/format.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::catalogue_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST(Manifest, ReadsBackWhatWasWrittenAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::catalogue_test

@@ -8,7 +8,7 @@
 
 #include "tests/adapters/adapter_folder.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::check_test {
 namespace {
 
 using model::LinearModule;
@@ -241,4 +241,4 @@ TEST(CheckAdapter, TheGenerationIsTheContentAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::check_test

@@ -7,7 +7,7 @@
 #include "tests/adapters/crash_file_system.h"
 #include "tests/adapters/fake_store.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::crash_test {
 namespace {
 
 using namespace lorad::testing;
@@ -204,4 +204,4 @@ TEST_F(CrashTest, WhatIsAcknowledgedAfterAFailureIsThereAfterARestart) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::crash_test

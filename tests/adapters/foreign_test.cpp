@@ -10,7 +10,7 @@
 #include "tests/adapters/foreign_files.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::foreign_test {
 namespace {
 
 using ::testing::AllOf;
@@ -314,4 +314,4 @@ TEST(GgufReader, BrokenFilesAreRefusedWithThePlace) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::foreign_test

@@ -14,7 +14,7 @@
 #include "tests/adapters/fake_store.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::golden_files_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -154,4 +154,4 @@ TEST(BrokenAdapters, MessagesNameTheTensorWhatWasExpectedAndWhatWasFound) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::golden_files_test

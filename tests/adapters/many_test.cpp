@@ -16,7 +16,7 @@
 #include "tests/adapters/fake_store.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::many_test {
 namespace {
 
 using namespace lorad::testing;
@@ -161,4 +161,4 @@ TEST_F(ManyAdapters, LoadsAndRemovalsLeaveNothing) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::many_test

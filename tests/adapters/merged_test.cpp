@@ -9,7 +9,7 @@
 #include "tests/support/goldens.h"
 #include "tests/support/read_back.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::merged_test {
 namespace {
 
 using namespace lorad::testing;
@@ -74,4 +74,4 @@ INSTANTIATE_TEST_SUITE_P(All, MergedGoldenAdapter,
                          });
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::merged_test

@@ -12,7 +12,7 @@
 #include "tests/adapters/foreign_files.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::mutation_test {
 namespace {
 
 using namespace lorad::testing;
@@ -182,4 +182,4 @@ TEST(MutatedAdapters, EveryBitOfTheBeginningMayFlip) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::mutation_test

@@ -8,7 +8,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/adapters/fake_store.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::pack_test {
 namespace {
 
 using model::LinearModule;
@@ -167,4 +167,4 @@ TEST(PackAdapter, AFailureLeavesNothingAllocated) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::pack_test

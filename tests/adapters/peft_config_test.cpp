@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lorad::adapters {
+namespace lorad::adapters::peft_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -209,4 +209,4 @@ TEST(PeftConfig, WrongTypesAndRangesNameTheField) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::peft_config_test

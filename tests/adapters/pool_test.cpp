@@ -18,7 +18,7 @@
 #include "tests/adapters/watched_store.h"
 #include "tests/support/soon.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::pool_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -445,4 +445,4 @@ TEST_F(PoolTest, AThousandLoadsAndUnloadsLeaveNothing) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::pool_test

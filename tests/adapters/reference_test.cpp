@@ -12,7 +12,7 @@
 #include "tests/support/goldens.h"
 #include "tests/support/host_model.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::reference_test {
 namespace {
 
 using namespace lorad::testing;
@@ -97,4 +97,4 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenModels,
                          });
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::reference_test

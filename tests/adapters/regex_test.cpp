@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::adapters {
+namespace lorad::adapters::regex_test {
 namespace {
 
 bool matches(std::string_view pattern, std::string_view text) {
@@ -98,4 +98,4 @@ TEST(Regex, TheBudgetEndsCostlyLookarounds) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::regex_test

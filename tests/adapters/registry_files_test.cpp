@@ -15,7 +15,7 @@
 #include "tests/adapters/watched_store.h"
 #include "tests/support/soon.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::registry_files_test {
 namespace {
 
 using namespace lorad::testing;
@@ -210,4 +210,4 @@ TEST_F(RegistryFilesTest, ARefusedLoadLeavesNoFilesThatOthersLeftToIt) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::registry_files_test

@@ -14,7 +14,7 @@
 #include "tests/adapters/fake_store.h"
 #include "tests/support/soon.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::registry_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -301,4 +301,4 @@ TEST_F(RegistryTest, LeasedWeightsStayWhileOthersLoadReplaceAndUnload) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::registry_test

@@ -10,7 +10,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::report_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -170,4 +170,4 @@ TEST(BaseFingerprint, ChangesWithTheWeightsAndTheConfigOnly) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::report_test

@@ -8,7 +8,7 @@
 
 #include "tests/adapters/adapter_folder.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::source_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -152,4 +152,4 @@ TEST(AdapterSource, WhatIsNoAdapterIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::source_test

@@ -21,7 +21,7 @@
 #include "tests/adapters/fake_store.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::store_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -377,4 +377,4 @@ TEST_F(StoreTest, NothingAcknowledgedIsLostWhenTheProcessIsKilled) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::store_test

@@ -8,7 +8,7 @@
 #include "tests/adapters/adapter_folder.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::variants_test {
 namespace {
 
 using model::LinearModule;
@@ -325,4 +325,4 @@ TEST(PeftVariants, ARecordedFingerprintOfAnotherBaseIsRefused) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::variants_test

@@ -8,7 +8,7 @@
 
 #include "bench/bench_util.h"
 
-namespace lorad::bench {
+namespace lorad::bench::adapter_mix_test {
 namespace {
 
 TEST(AdapterMix, NamesAreKnownOrRefusedByName) {
@@ -59,4 +59,4 @@ TEST(Summary, QuantilesLieBetweenTheirNeighbours) {
 }
 
 }  // namespace
-}  // namespace lorad::bench
+}  // namespace lorad::bench::adapter_mix_test

@@ -179,7 +179,7 @@ class Race:
 
 
 def check_swap_race(lorad):
-    n_calls, seed = int(os.environ.get("LORAD_TEST_CALLS", 200)), int(os.environ.get("LORAD_TEST_SEED", time.time_ns() % 10**6))
+    n_calls, seed = int(os.environ.get("LORAD_TEST_CALLS", 100)), int(os.environ.get("LORAD_TEST_SEED", time.time_ns() % 10**6))
     begin = time.monotonic()
     with Server(lorad, "--batch-invariant", "--max-loras", "4", "--max-num-seqs", str(STREAMS), "--max-queue", "200", "--adapter-wait-s", "3600",
                 adapters=()) as server:

@@ -10,7 +10,7 @@
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::bit_rot_test {
 namespace {
 
 using namespace lorad::testing;
@@ -194,4 +194,4 @@ TEST_F(BitRot, ThousandAdaptersOpenAtOnce) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::bit_rot_test

@@ -12,7 +12,7 @@
 #include "proto/base/log.h"
 #include "tests/faults/store_life.h"
 
-namespace lorad::adapters {
+namespace lorad::adapters::kill_test {
 namespace {
 
 using namespace lorad::testing;
@@ -133,4 +133,4 @@ TEST(StoreOfAnother, IsSoundWhereverItIs) {
 }
 
 }  // namespace
-}  // namespace lorad::adapters
+}  // namespace lorad::adapters::kill_test

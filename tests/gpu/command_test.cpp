@@ -9,7 +9,7 @@
 #include "proto/base/rounding.h"
 #include "tests/gpu/gpu_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::command_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -255,4 +255,4 @@ TEST_F(QueueTest, AMissedDeadlineIsKeptAsDeviceLoss) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::command_test

@@ -7,7 +7,7 @@
 #include "gpu/range_allocator.h"
 #include "tests/gpu/gpu_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -147,4 +147,4 @@ TEST_F(MemoryTest, FreeBytesAreBelowTheHeap) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::memory_test

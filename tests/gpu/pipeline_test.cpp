@@ -12,7 +12,7 @@
 #include "gpu/param_spirv.h"
 #include "tests/gpu/gpu_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::pipeline_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -172,4 +172,4 @@ TEST_F(PipelineCacheTest, AFolderInItsPlaceIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::pipeline_test

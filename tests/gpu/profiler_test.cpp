@@ -6,7 +6,7 @@
 #include "gpu/pipeline.h"
 #include "tests/gpu/gpu_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::profiler_test {
 namespace {
 
 class ProfilerTest : public GpuTest {
@@ -100,4 +100,4 @@ TEST(ProfilerSums, AreByNameAndBytesSlowestFirst) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::profiler_test

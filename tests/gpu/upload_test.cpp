@@ -8,7 +8,7 @@
 #include "gpu/pipeline.h"
 #include "tests/gpu/gpu_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::upload_test {
 namespace {
 
 std::vector<uint8_t> random_bytes(size_t n, uint32_t seed) {
@@ -162,4 +162,4 @@ TEST_F(UploadTest, FourThreadsUploadWhileTheComputeQueueWorks) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::upload_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace lorad::model {
+namespace lorad::model::config_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -256,4 +256,4 @@ TEST(ModelConfig, SaysWhichFolderOrFileIsMissing) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::config_test

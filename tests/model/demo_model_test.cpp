@@ -10,7 +10,7 @@
 #include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::model {
+namespace lorad::model::demo_model_test {
 namespace {
 
 TEST(DemoModel, AnswersItsSamplesTokenForToken) {
@@ -39,4 +39,4 @@ TEST(DemoModel, AnswersItsSamplesTokenForToken) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::demo_model_test

@@ -6,7 +6,7 @@
 
 #include "tests/model/text_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::detokenizer_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -186,4 +186,4 @@ TEST(Detokenizer, WorksWithTheMetaspaceAndWordPieceDecoders) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::detokenizer_test

@@ -9,7 +9,7 @@
 #include "model/sampler.h"
 #include "tests/model/choice_device.h"
 
-namespace lorad::model {
+namespace lorad::model::device_draw_test {
 namespace {
 
 using proto::SamplingParams;
@@ -268,4 +268,4 @@ TEST_F(DeviceDraw, RowsWithoutADrawKeepTheirArgmaxAndBrokenOnesTheirFailure) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::device_draw_test

@@ -15,7 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::executor_test {
 namespace {
 
 using namespace lorad::testing;
@@ -472,4 +472,4 @@ TEST(Npy, WritesWhatNumpyReads) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::executor_test

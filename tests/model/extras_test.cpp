@@ -15,7 +15,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::extras_test {
 namespace {
 
 using namespace lorad::testing;
@@ -237,4 +237,4 @@ TEST_F(ExtrasStep, MergedLinearLayersKeepTheExtras) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::extras_test

@@ -4,7 +4,7 @@
 #include "model/logits.h"
 #include "tests/model/text_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::gbnf_grammar_test {
 namespace {
 
 struct Case {
@@ -67,4 +67,4 @@ TEST_P(GbnfGrammar, HasItsTextsAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::gbnf_grammar_test

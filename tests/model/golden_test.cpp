@@ -11,7 +11,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::golden_test {
 namespace {
 
 using namespace lorad::testing;
@@ -247,4 +247,4 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenModel, kModels, test_name);
 INSTANTIATE_TEST_SUITE_P(All, GoldenDecode, kModels, test_name);
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::golden_test

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace lorad::model {
+namespace lorad::model::joined_columns_test {
 namespace {
 
 constexpr uint32_t kF16 = 1u << static_cast<uint32_t>(gpu::ScalarType::kF16);
@@ -109,4 +109,4 @@ TEST(JoinedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::joined_columns_test

@@ -14,7 +14,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::joined_step_test {
 namespace {
 
 using namespace lorad::testing;
@@ -107,4 +107,4 @@ TEST_P(JoinedStep, HasItsAdaptersInItsProducts) {
 INSTANTIATE_TEST_SUITE_P(All, JoinedStep, ::testing::Values("demo", "qwen2-tied"), [](const auto& param_info) { return std::string(param_info.param).substr(0, 4); });
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::joined_step_test

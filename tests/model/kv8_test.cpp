@@ -12,7 +12,7 @@
 #include "tests/support/load_executor.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::model {
+namespace lorad::model::kv8_test {
 namespace {
 
 using namespace lorad::testing;
@@ -116,4 +116,4 @@ TEST(Kv8Executor, ChunksAndDecodesReadWhatOtherStepsWrote) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::kv8_test

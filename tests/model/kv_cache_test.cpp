@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-namespace lorad::model {
+namespace lorad::model::kv_cache_test {
 namespace {
 
 TEST(BlockPool, HandsOutEachBlockOnce) {
@@ -78,4 +78,4 @@ TEST(KvCache, CountsBlocksAndBytes) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::kv_cache_test

@@ -12,7 +12,7 @@
 
 #include "model/sampler.h"
 
-namespace lorad::model {
+namespace lorad::model::logits_test {
 namespace {
 
 using proto::SamplingParams;
@@ -204,4 +204,4 @@ TEST(Logits, TypicalKeepsWhatIsNearestToTheEntropy) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::logits_test

@@ -11,7 +11,7 @@
 #include "tests/support/load_executor.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::model {
+namespace lorad::model::longrope_test {
 namespace {
 
 using namespace lorad::testing;
@@ -58,8 +58,8 @@ TEST(LongRope, ComputesATextAgainWhenItHasOutgrownTheShortFactors) {
     for (const auto decode : {gpu::PersistentDecode::kOff, gpu::PersistentDecode::kOn}) {
         const auto executor = load(1.5, 6.0, decode);
         Runner runner(*executor);
-        std::vector<TokenId> text = text_of(kShort - 6);
-        const auto generated = runner.generate(text, {.n_tokens_max = 16, .ignore_eos = true});
+        std::vector<TokenId> text = text_of(kShort - 3);
+        const auto generated = runner.generate(text, {.n_tokens_max = 8, .ignore_eos = true});
         ASSERT_TRUE(generated.ok());
         for (const TokenId id : generated->ids) {
             const auto logits = runner.logits(text, false);
@@ -73,4 +73,4 @@ TEST(LongRope, ComputesATextAgainWhenItHasOutgrownTheShortFactors) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::longrope_test

@@ -12,7 +12,7 @@
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 
-namespace lorad::model {
+namespace lorad::model::masked_step_test {
 namespace {
 
 using namespace lorad::testing;
@@ -192,4 +192,4 @@ TEST_F(MaskedStep, OneRowInOneDispatchAndStepsDoneAgain) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::masked_step_test

@@ -14,7 +14,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::merged_weights_test {
 namespace {
 
 using namespace lorad::testing;
@@ -260,4 +260,4 @@ TEST_F(MergedWeightsOnce, AreMadeByOtherThreadsWhileStepsGoOn) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::merged_weights_test

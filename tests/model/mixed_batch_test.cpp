@@ -14,7 +14,7 @@
 #include "tests/support/synthetic_lora.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::model {
+namespace lorad::model::mixed_batch_test {
 namespace {
 
 using namespace lorad::testing;
@@ -313,4 +313,4 @@ TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::mixed_batch_test

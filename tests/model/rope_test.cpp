@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace lorad::model {
+namespace lorad::model::rope_test {
 namespace {
 
 RopeConfig rope_of(RopeType type) {
@@ -77,4 +77,4 @@ TEST(Rope, TabulatesCosAndSinTimesTheAttentionFactor) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::rope_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace lorad::model {
+namespace lorad::model::safetensors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST_F(ModelFolder, ReadsASmallFileIntoMemoryAndRefusesALargeOne) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::safetensors_test

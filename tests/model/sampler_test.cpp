@@ -10,7 +10,7 @@
 
 #include "gpu/kernels/sample_math.h"
 
-namespace lorad::model {
+namespace lorad::model::sampler_test {
 namespace {
 
 using proto::SamplingParams;
@@ -271,4 +271,4 @@ TEST(Sampler, KeepsWhatTheDefinitionKeepsForRandomParameters) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::sampler_test

@@ -9,7 +9,7 @@
 #include "model/sampler.h"
 #include "tests/support/sampling_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::sampling_golden_test {
 namespace {
 
 constexpr uint32_t kDraws = 100000;
@@ -109,4 +109,4 @@ TEST(SamplingGoldens, DrawsFollowTransformersProbabilities) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::sampling_golden_test

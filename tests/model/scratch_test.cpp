@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace lorad::model {
+namespace lorad::model::scratch_test {
 namespace {
 
 // What products write (whole row tiles of each split, but none of the rows in front in the later ones) must not overlap, and fit.
@@ -32,4 +32,4 @@ TEST(Scratch, PartsOfAProductLieApart) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::scratch_test

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <set>
 
-namespace lorad::model {
+namespace lorad::model::step_state_test {
 namespace {
 
 template <typename T>
@@ -386,4 +386,4 @@ TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::step_state_test

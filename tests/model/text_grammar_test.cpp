@@ -5,7 +5,7 @@
 #include "model/logits.h"
 #include "tests/model/text_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::text_grammar_test {
 namespace {
 
 class GrammarOf : public ::testing::TestWithParam<std::string> {};
@@ -178,4 +178,4 @@ TEST(Grammar, RefusesAMaskOfTheWrongSize) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::text_grammar_test

@@ -16,7 +16,7 @@
 
 extern "C" void* lorad_text_malloc(size_t n_bytes);  // what the crate's C code calls
 
-namespace lorad::model {
+namespace lorad::model::text_memory_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -156,4 +156,4 @@ TEST_F(TextMemory, AnAllocationThatIsLargerThanTheReserveIsOverWhenThereIsMemory
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::text_memory_test

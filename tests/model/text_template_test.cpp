@@ -6,7 +6,7 @@
 
 #include "tests/model/text_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::text_template_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -330,4 +330,4 @@ TEST_F(TemplateFolder, ServesPlainCompletionsWithATemplateThatDoesNotParse) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::text_template_test

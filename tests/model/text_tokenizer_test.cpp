@@ -6,7 +6,7 @@
 
 #include "tests/model/text_goldens.h"
 
-namespace lorad::model {
+namespace lorad::model::text_tokenizer_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -185,4 +185,4 @@ TEST(Tokenizer, SurvivesFlippedBytes) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::text_tokenizer_test

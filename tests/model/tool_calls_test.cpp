@@ -7,7 +7,7 @@
 
 #include "model/reasoning.h"
 
-namespace lorad::model {
+namespace lorad::model::tool_calls_test {
 namespace {
 
 struct Answer {
@@ -173,4 +173,4 @@ TEST(Reasoning, IsWhatStandsBetweenTheMarks) {
 }
 
 }  // namespace
-}  // namespace lorad::model
+}  // namespace lorad::model::tool_calls_test

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace lorad::proto {
+namespace lorad::proto::adapter_request_test {
 namespace {
 
 const std::string kHex(64, 'a');
@@ -144,4 +144,4 @@ TEST(AdapterRequest, LoraScalesAreAListOfIdsAndScales) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::adapter_request_test

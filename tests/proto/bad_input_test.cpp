@@ -8,7 +8,7 @@
 
 #include "proto/generate_request.h"
 
-namespace lorad::proto {
+namespace lorad::proto::bad_input_test {
 namespace {
 
 enum class Takes { kBool, kNumber, kInteger, kText, kList, kObject, kStop, kLogprobs, kChoice, kPrompt };
@@ -197,4 +197,4 @@ TEST(BadInput, LongTextsAreBounded) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::bad_input_test

@@ -3,7 +3,7 @@
 
 #include "proto/base/digest.h"
 
-namespace lorad {
+namespace lorad::digest_test {
 namespace {
 
 std::string hex_of(const Sha256Digest& digest) {
@@ -38,4 +38,4 @@ TEST(Digest, HmacIsThatOfTheStandard) {
 }
 
 }  // namespace
-}  // namespace lorad
+}  // namespace lorad::digest_test

@@ -4,7 +4,7 @@
 #include "proto/embeddings.h"
 #include "proto/json.h"
 
-namespace lorad::proto {
+namespace lorad::proto::embeddings_test {
 namespace {
 
 constexpr uint32_t kVocab = 1000, kHidden = 8;
@@ -94,4 +94,4 @@ TEST(Embeddings, AnswersHaveOpenAisShape) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::embeddings_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lorad::proto {
+namespace lorad::proto::gbnf_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(Gbnf, IsToldFromLark) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::gbnf_test

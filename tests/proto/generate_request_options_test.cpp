@@ -3,7 +3,7 @@
 
 #include "proto/generate_request.h"
 
-namespace lorad::proto {
+namespace lorad::proto::generate_request_options_test {
 namespace {
 
 constexpr uint32_t kVocab = 1000;
@@ -110,4 +110,4 @@ TEST(GenerateOptions, BiasesAreOfTokensOfTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::generate_request_options_test

@@ -6,7 +6,7 @@
 
 #include "proto/error.h"
 
-namespace lorad::proto {
+namespace lorad::proto::generate_request_test {
 namespace {
 
 constexpr uint32_t kVocab = 1000;
@@ -314,4 +314,4 @@ TEST(ErrorTable, TheBodyIsOpenAisEnvelope) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::generate_request_test

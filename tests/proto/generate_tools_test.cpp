@@ -4,7 +4,7 @@
 #include "proto/generate_request.h"
 #include "proto/json.h"
 
-namespace lorad::proto {
+namespace lorad::proto::generate_tools_test {
 namespace {
 
 Result<GenerateRequest> chat(const std::string& fields) {
@@ -108,4 +108,4 @@ TEST(GenerateTools, AChoiceOfToolsBecomesAStructure) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::generate_tools_test

@@ -9,7 +9,7 @@
 
 #include "proto/json.h"
 
-namespace lorad {
+namespace lorad::json_differential_test {
 namespace {
 
 using nlohmann::json;
@@ -132,4 +132,4 @@ TEST(Json, ErrorsOfSyntaxNameTheFieldThatWasBeingRead) {
 }
 
 }  // namespace
-}  // namespace lorad
+}  // namespace lorad::json_differential_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace lorad {
+namespace lorad::json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(JsonWriter, NumbersReadBackExactly) {
 }
 
 }  // namespace
-}  // namespace lorad
+}  // namespace lorad::json_test

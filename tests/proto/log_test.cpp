@@ -7,14 +7,14 @@
 #include "proto/base/printable.h"
 #include "proto/json.h"
 
-namespace lorad {
+namespace lorad::log_test {
 namespace {
 
 std::string logged(LogFormat log_format, const std::function<void()>& write) {
     set_log_format(log_format);
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     write();
-    std::string out = testing::internal::GetCapturedStderr();
+    std::string out = ::testing::internal::GetCapturedStderr();
     set_log_format(LogFormat::kText);
     return out;
 }
@@ -74,4 +74,4 @@ TEST(Log, ALineIsOneLineAndPrintableWhateverIsInIt) {
 }
 
 }  // namespace
-}  // namespace lorad
+}  // namespace lorad::log_test

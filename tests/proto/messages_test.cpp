@@ -4,7 +4,7 @@
 #include "proto/messages_request.h"
 #include "proto/messages_response.h"
 
-namespace lorad::proto {
+namespace lorad::proto::messages_test {
 namespace {
 
 constexpr uint32_t kVocab = 1000;
@@ -222,4 +222,4 @@ TEST(MessagesResponse, ErrorsHaveAnthropicsEnvelope) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::messages_test

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace lorad::proto {
+namespace lorad::proto::multipart_test {
 namespace {
 
 const std::string kForm =
@@ -90,4 +90,4 @@ TEST(Multipart, RandomDamageNeverReadsOutside) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::multipart_test

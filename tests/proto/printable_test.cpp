@@ -5,7 +5,7 @@
 #include "proto/error.h"
 #include "proto/json.h"
 
-namespace lorad {
+namespace lorad::printable_test {
 namespace {
 
 std::string utf8(char32_t point) {
@@ -67,4 +67,4 @@ TEST(Printable, MessagesOfErrorsAreOneLine) {
 }
 
 }  // namespace
-}  // namespace lorad
+}  // namespace lorad::printable_test

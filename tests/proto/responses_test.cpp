@@ -5,7 +5,7 @@
 #include "proto/responses_request.h"
 #include "proto/responses_response.h"
 
-namespace lorad::proto {
+namespace lorad::proto::responses_test {
 namespace {
 
 constexpr uint32_t kVocab = 1000;
@@ -270,4 +270,4 @@ TEST(ResponsesObject, SaysWhyAnAnswerIsNotWhole) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::responses_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::proto {
+namespace lorad::proto::url_test {
 namespace {
 
 TEST(Url, PartsAreSplitBeforeTheyAreDecoded) {
@@ -34,4 +34,4 @@ TEST(Url, EncodingAndDecodingAreInverse) {
 }
 
 }  // namespace
-}  // namespace lorad::proto
+}  // namespace lorad::proto::url_test

@@ -15,7 +15,7 @@
 #include "server/access/key_store.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server::access {
+namespace lorad::server::access::access_keys_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -392,4 +392,4 @@ TEST(KeyComparison, TakesTheSameTimeWhateverTheKeyIs) {
 }
 
 }  // namespace
-}  // namespace lorad::server::access
+}  // namespace lorad::server::access::access_keys_test

@@ -17,7 +17,7 @@
 #include "tests/support/host_model.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::activated_adapter_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -132,4 +132,4 @@ TEST(ActivatedAdapter, MayHaveAScaleAndNoOthersBesideIt) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::activated_adapter_test

@@ -30,7 +30,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/vulkan_layer/control.h"
 
-namespace lorad::server {
+namespace lorad::server::barrier_mutation_test {
 namespace {
 
 using namespace lorad::testing;
@@ -463,4 +463,4 @@ TEST_F(BarrierMutation, ABarrierThatIsMissingShows) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::barrier_mutation_test

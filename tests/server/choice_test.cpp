@@ -8,12 +8,12 @@
 #include "server/engine/engine.h"
 #include "tests/server/fake_runner.h"
 
-namespace lorad::server {
+namespace lorad::server::choice_test {
 namespace {
 
 using std::chrono::milliseconds;
 
-class ChoiceTest : public testing::Test {
+class ChoiceTest : public ::testing::Test {
   protected:
     explicit ChoiceTest(SchedulerLimits limits = {128, 8, model::kBlockTokens}, uint32_t n_blocks = 64)
         : runner(n_blocks),
@@ -259,4 +259,4 @@ TEST_F(ChoiceTest, AGrammarLeadsItsOwnRequestAndNoOther) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::choice_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::config_test {
 namespace {
 
 ConfigSource flag(const std::string& name, std::vector<std::string> texts) {
@@ -131,4 +131,4 @@ TEST(Config, EveryOptionIsDocumentedOnce) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::config_test

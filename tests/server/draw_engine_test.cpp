@@ -7,7 +7,7 @@
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 
-namespace lorad::server {
+namespace lorad::server::draw_engine_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -210,4 +210,4 @@ TEST_F(DrawDevice, MaskedStreamsAreThoseOfTheHost) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::draw_engine_test

@@ -8,7 +8,7 @@
 #include "tests/server/engine_fixture.h"
 #include "tests/support/soon.h"
 
-namespace lorad::server {
+namespace lorad::server::engine_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -523,4 +523,4 @@ TEST(Engine, LearnsNothingFromStepsThatWaitedForARecording) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::engine_test

@@ -12,7 +12,7 @@
 
 #include "tests/server/engine_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::fair_engine_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -369,7 +369,7 @@ TEST(FairEngineSimulation, EveryRequestEndsNothingIsLostAndTheSameSeedIsTheSameR
     uint64_t seed = number_from("LORAD_TEST_SEED", 1);
     Summary sum;
     uint64_t n_runs = 0;
-    for (; sum.n_steps < n_steps && !testing::Test::HasFailure(); ++seed, ++n_runs) {
+    for (; sum.n_steps < n_steps && !::testing::Test::HasFailure(); ++seed, ++n_runs) {
         Summary run = simulate(seed);
         if (n_runs % 10 == 0) {
             EXPECT_EQ(simulate(seed).trace, run.trace) << "seed " << seed << " again is another run";
@@ -389,4 +389,4 @@ TEST(FairEngineSimulation, EveryRequestEndsNothingIsLostAndTheSameSeedIsTheSameR
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::fair_engine_test

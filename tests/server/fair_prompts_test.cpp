@@ -10,7 +10,7 @@
 
 #include "server/engine/fair_share.h"
 
-namespace lorad::server {
+namespace lorad::server::fair_prompts_test {
 namespace {
 
 // Prompts that run or wait, and who gets the rows of a step.
@@ -199,11 +199,11 @@ TEST(FairPrompts, TheRowsOfBackloggedTenantsStayWithinTheBound) {
             }
             worst = std::max(worst, double(most - least) / n_ahead);
         }
-        if (testing::Test::HasFailure()) return;
+        if (::testing::Test::HasFailure()) return;
     }
     RecordProperty("rows gap in n_ahead", std::to_string(worst).substr(0, 4));
     EXPECT_LE(worst, 2.0);
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::fair_prompts_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::fair_share_test {
 namespace {
 
 struct Waiting {
@@ -226,4 +226,4 @@ TEST(FairShare, TheServiceOfTwoBackloggedTenantsStaysWithinTheBound) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::fair_share_test

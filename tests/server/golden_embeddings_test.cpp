@@ -8,7 +8,7 @@
 #include "tests/adapters/served.h"
 #include "tests/support/goldens.h"
 
-namespace lorad::server {
+namespace lorad::server::golden_embeddings_test {
 namespace {
 
 using namespace lorad::testing;
@@ -118,4 +118,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::golden_embeddings_test

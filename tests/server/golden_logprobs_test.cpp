@@ -7,7 +7,7 @@
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
 
-namespace lorad::server {
+namespace lorad::server::golden_logprobs_test {
 namespace {
 
 using namespace lorad::testing;
@@ -76,4 +76,4 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenLogprobs, ::testing::Values("qwen2-tied",
                          });
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::golden_logprobs_test

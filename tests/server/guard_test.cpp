@@ -21,7 +21,7 @@
 #include "tests/support/soon.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::guard_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -439,4 +439,4 @@ TEST_F(GuardTls, AReloadIsAllOrNothing) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::guard_test

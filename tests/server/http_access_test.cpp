@@ -3,7 +3,7 @@
 
 #include "tests/server/access_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_access_test {
 namespace {
 
 // The whole table. A route that is not here, or asks for something else than here, fails the test.
@@ -168,4 +168,4 @@ TEST_F(AccessTest, AKeyHasItsRate) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_access_test

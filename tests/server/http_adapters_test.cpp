@@ -4,7 +4,7 @@
 #include "tests/server/http_fixture.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::http_adapters_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -472,4 +472,4 @@ TEST_F(HttpAdapters, RemovalsSayWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_adapters_test

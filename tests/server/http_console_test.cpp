@@ -5,7 +5,7 @@
 #include "tests/server/http_fixture.h"
 #include "tests/support/source_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::http_console_test {
 namespace {
 
 // What a text names by a pattern with one group.
@@ -86,4 +86,4 @@ TEST(Console, PageNamesOnlyWhatIsThereAndNothingElsewhere) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_console_test

@@ -2,7 +2,7 @@
 #include "proto/embeddings.h"
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_embeddings_test {
 namespace {
 
 class EmbeddingsTest : public HttpTest {
@@ -87,4 +87,4 @@ TEST_F(EmbeddingsTest, WhatIsNotFiniteIsAnError) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_embeddings_test

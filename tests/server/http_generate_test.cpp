@@ -1,7 +1,7 @@
 // What requests may ask of their answers: several prompts and answers, log-probabilities, echo.
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_generate_test {
 namespace {
 
 class GenerateTest : public HttpTest {
@@ -295,4 +295,4 @@ TEST_F(GenerateTest, CachedTokensAreToldAlsoWhereAStopStringEndsTheAnswer) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_generate_test

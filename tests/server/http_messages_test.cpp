@@ -1,7 +1,7 @@
 // /v1/messages over real sockets, with a model of arithmetic.
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_messages_test {
 namespace {
 
 class MessagesTest : public HttpTest {
@@ -80,4 +80,4 @@ TEST_F(MessagesTest, AllErrorsHaveAnthropicsEnvelope) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_messages_test

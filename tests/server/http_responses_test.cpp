@@ -1,7 +1,7 @@
 // /v1/responses over real sockets, with a model of arithmetic.
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_responses_test {
 namespace {
 
 class ResponsesTest : public HttpTest {};
@@ -62,4 +62,4 @@ TEST_F(ResponsesTest, AdaptersAndErrorsAreThoseOfTheOtherRoutes) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_responses_test

@@ -2,7 +2,7 @@
 #include "tests/server/http_fixture.h"
 #include "tests/support/prometheus.h"
 
-namespace lorad::server {
+namespace lorad::server::http_sharing_test {
 namespace {
 
 class HttpSharing : public HttpTest {
@@ -67,4 +67,4 @@ TEST_F(HttpSharing, MetricsAreStrictPrometheusText) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_sharing_test

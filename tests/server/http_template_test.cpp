@@ -4,7 +4,7 @@
 #include "tests/server/http_fixture.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::http_template_test {
 namespace {
 
 class TemplateTest : public HttpTest {
@@ -98,4 +98,4 @@ TEST_F(TemplateTest, ATemplateThatIsTooLongIsRefusedWithTheAdapter) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_template_test

@@ -3,7 +3,7 @@
 
 #include "tests/server/access_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_tenants_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -218,4 +218,4 @@ TEST_F(TenantsTest, TokensHaveAQuota) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_tenants_test

@@ -2,7 +2,7 @@
 
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_test {
 namespace {
 
 using lorad::testing::soon;
@@ -277,4 +277,4 @@ TEST_F(HttpTest, MetricsCountWhatHappened) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_test

@@ -1,7 +1,7 @@
 // Prompts and tokens over HTTP, without generating: /v1/.../render, /tokenize, /detokenize, /version.
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_text_test {
 namespace {
 
 class TextRoutesTest : public HttpTest {
@@ -96,4 +96,4 @@ TEST_F(TextRoutesTest, VersionIsKnownBeforeTheModelIsThere) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_text_test

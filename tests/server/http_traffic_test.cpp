@@ -3,7 +3,7 @@
 
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::http_traffic_test {
 namespace {
 
 using lorad::testing::soon;
@@ -236,4 +236,4 @@ TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::http_traffic_test

@@ -10,7 +10,7 @@
 #include "tests/server/raw_socket.h"
 #include "tests/support/soon.h"
 
-namespace lorad::server {
+namespace lorad::server::listener_test {
 namespace {
 
 using lorad::testing::soon;
@@ -374,4 +374,4 @@ TEST(Listener, AnAddressThatIsNotThisMachinesIsToldFromATakenPort) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::listener_test

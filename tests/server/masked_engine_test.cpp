@@ -4,13 +4,13 @@
 #include "tests/server/engine_fixture.h"
 #include "tests/server/hash_constraint.h"
 
-namespace lorad::server {
+namespace lorad::server::masked_engine_test {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-class MaskedEngine : public testing::Test {
+class MaskedEngine : public ::testing::Test {
   protected:
     MaskedEngine() : fixture_(64) { fixture_.runner.spread_logits_ = true; }
 
@@ -125,4 +125,4 @@ TEST_F(MaskedEngine, StepsThatWaitedForGrammarsAreCounted) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::masked_engine_test

@@ -8,7 +8,7 @@
 #include "tests/server/fake_runner.h"
 #include "tests/support/soon.h"
 
-namespace lorad::server {
+namespace lorad::server::merge_control_test {
 namespace {
 
 using lorad::testing::soon;
@@ -183,4 +183,4 @@ TEST(MergeControl, MergesNothingWhereRowsMustNotDependOnTheirStep) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::merge_control_test

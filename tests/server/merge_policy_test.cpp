@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace lorad::server {
+namespace lorad::server::merge_policy_test {
 namespace {
 
 using Wanted = std::optional<std::string>;
@@ -98,4 +98,4 @@ TEST(MergePolicy, ForgetsWhatWasUnloaded) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::merge_policy_test

@@ -8,7 +8,7 @@
 #include "server/adapter_metrics.h"
 #include "tests/support/prometheus.h"
 
-namespace lorad::server {
+namespace lorad::server::metrics_test {
 namespace {
 
 bool has_line(const std::string& text, const std::string& line) {
@@ -155,4 +155,4 @@ TEST(Metrics, HoldNothingThatATerminalObeysOrAReaderTakesForALinesEnd) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::metrics_test

@@ -9,7 +9,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::model_text_test {
 namespace {
 
 const std::string kDemo = (lorad::testing::source_dir() / "deploy/demo-model").string();
@@ -114,4 +114,4 @@ TEST(ModelText, AFolderWithoutTokenizerServesTokenIdsOnly) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::model_text_test

@@ -10,7 +10,7 @@
 #include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"
 
-namespace lorad::server {
+namespace lorad::server::openapi_test {
 namespace {
 
 using nlohmann::json;
@@ -240,4 +240,4 @@ TEST(OpenApi, LimitsAreThoseOfTheParser) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::openapi_test

@@ -15,7 +15,7 @@
 #include "tests/support/soon.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server::ops {
+namespace lorad::server::ops::ops_test {
 namespace {
 
 using lorad::testing::soon;
@@ -231,4 +231,4 @@ TEST(Reload, IsAllOrNothing) {
 }
 
 }  // namespace
-}  // namespace lorad::server::ops
+}  // namespace lorad::server::ops::ops_test

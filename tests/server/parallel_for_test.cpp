@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::parallel_for_test {
 namespace {
 
 TEST(ParallelFor, EveryIndexIsDoneExactlyOnceInEveryRound) {
@@ -44,4 +44,4 @@ TEST(ParallelFor, OneWorkerIsTheCaller) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::parallel_for_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::plan_ahead_test {
 namespace {
 
 const PlanAhead::Kind kDecodes{8, 0, false};
@@ -96,4 +96,4 @@ TEST(PlanAhead, AnEngineThatIsSlowerThanItsDeviceDoesNotRest) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::plan_ahead_test

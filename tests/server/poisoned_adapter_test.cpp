@@ -17,7 +17,7 @@
 #include "tests/server/demo_engine.h"
 #include "tests/support/temp_dir.h"
 
-namespace lorad::server {
+namespace lorad::server::poisoned_adapter_test {
 namespace {
 
 using namespace lorad::testing;
@@ -134,4 +134,4 @@ TEST_F(PoisonedAdapter, EndsItsOwnRequestsAndChangesNoBitOfOthers) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::poisoned_adapter_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::prefix_cache_test {
 namespace {
 
 BlockIdentity identity_of(uint32_t number) {
@@ -187,4 +187,4 @@ TEST(PrefixCache, KeepsItsPromisesUnderRandomUse) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::prefix_cache_test

@@ -6,7 +6,7 @@
 
 #include "tests/server/demo_engine.h"
 
-namespace lorad::server {
+namespace lorad::server::prefix_device_test {
 namespace {
 
 constexpr uint32_t kTokens = 12, kBlocks = 64;
@@ -94,4 +94,4 @@ TEST(PrefixDevice, TokensFromAnEightBitCacheAreTheSameWithHitsAsWithout) { compa
 TEST(PrefixDevice, GreedyTokensOfTheDemoModelAreTheSameWithHitsAsWithout) { compare(false); }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::prefix_device_test

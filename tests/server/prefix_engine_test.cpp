@@ -10,7 +10,7 @@
 #include "tests/server/engine_fixture.h"
 #include "tests/server/slot_digest.h"
 
-namespace lorad::server {
+namespace lorad::server::prefix_engine_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -390,4 +390,4 @@ TEST(LongTexts, TakeTheBlocksOfThoseBehindThem) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::prefix_engine_test

@@ -12,7 +12,7 @@
 #include "server/http/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
 
-namespace lorad::server {
+namespace lorad::server::registry_simulation_test {
 namespace {
 
 using namespace lorad::testing;
@@ -229,4 +229,4 @@ TEST(RegistrySimulation, ASeedIsOneRun) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::registry_simulation_test

@@ -4,7 +4,7 @@
 #include "proto/error.h"
 #include "server/http/guard/request_head.h"
 
-namespace lorad::server {
+namespace lorad::server::request_head_test {
 namespace {
 
 TEST(RequestHead, VerdictsDoNotDependOnSegments) {
@@ -48,4 +48,4 @@ TEST(RequestHead, VerdictsDoNotDependOnSegments) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::request_head_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::row_sizes_test {
 namespace {
 
 TEST(RowSizes, AStepTakesTheTimeOfTheNextLargerSize) {
@@ -19,4 +19,4 @@ TEST(RowSizes, AStepTakesTheTimeOfTheNextLargerSize) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::row_sizes_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lorad::server {
+namespace lorad::server::scheduler_test {
 namespace {
 
 constexpr SchedulerLimits kLimits{.n_rows_max = 256, .n_sequences_max = 8, .block_tokens = 64};
@@ -286,9 +286,9 @@ TEST(SchedulerSimulation, PlansKeepToTheirLimits) {
             bool has_blocks = running[0].n_blocks * 16 > running[0].n_computed || n_free > 0;
             EXPECT_TRUE(!has_blocks || planned.contains(0));
         }
-        if (testing::Test::HasFailure()) return;
+        if (::testing::Test::HasFailure()) return;
     }
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::scheduler_test

@@ -6,7 +6,7 @@
 
 #include "model/step_shape.h"
 
-namespace lorad::server {
+namespace lorad::server::step_times_test {
 namespace {
 
 constexpr double kQuiet = 0.010, kRow = 0.0001;
@@ -379,4 +379,4 @@ TEST(StepTimes, RowsOfSeveralContextsAreCountedByWhatTheyCost) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::step_times_test

@@ -17,7 +17,7 @@
 #include "tests/support/load_executor.h"
 #include "tests/support/test_device.h"
 
-namespace lorad::server {
+namespace lorad::server::swap_device_test {
 namespace {
 
 using namespace lorad::testing;
@@ -140,4 +140,4 @@ TEST(SwapDevice, StreamsKeepTheirGenerationWhileAdaptersChange) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::swap_device_test

@@ -18,7 +18,7 @@
 #include "server/http/adapter_choice.h"
 #include "tests/server/adapter_versions.h"
 
-namespace lorad::server {
+namespace lorad::server::swap_race_test {
 namespace {
 
 using namespace lorad::testing;
@@ -191,4 +191,4 @@ TEST_F(SwapRace, NotOneTokenDiffersFromThePinnedGeneration) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::swap_race_test

@@ -6,7 +6,7 @@
 
 #include "server/engine/request_queue.h"
 
-namespace lorad::server {
+namespace lorad::server::token_stream_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -129,4 +129,4 @@ TEST(RequestQueue, WaitEndsWithARequest) {
 }
 
 }  // namespace
-}  // namespace lorad::server
+}  // namespace lorad::server::token_stream_test

@@ -1,7 +1,7 @@
 // attention_from_qkv against qkv_post and attention, which have references of their own.
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::attention_from_qkv_test {
 namespace {
 
 struct FromQkvCase {
@@ -166,4 +166,4 @@ TEST_F(AttentionFromQkv, ManyRows) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::attention_from_qkv_test

@@ -1,7 +1,7 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 #include "tests/gpu/kernels/kv8_planes.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::attention_test {
 namespace {
 
 struct AttentionCase {
@@ -190,4 +190,4 @@ TEST_F(Attention, OneSplitIsTheBatchInvariantPlan) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::attention_test

@@ -3,7 +3,7 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 #include "tests/gpu/kernels/kv8_planes.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::attention_tile_test {
 namespace {
 
 struct RowRun {
@@ -189,4 +189,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, AttentionTiles,
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::attention_tile_test

@@ -9,7 +9,7 @@
 #include "gpu/kernels/launch.h"
 #include "proto/base/format.h"
 
-namespace lorad::gpu {
+namespace lorad::gpu::coopmat_tiles_test {
 namespace {
 
 struct Product {
@@ -206,4 +206,4 @@ TEST(CoopmatTiles, GatedProductsTakeTilesWithRoomForBothHalves) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu
+}  // namespace lorad::gpu::coopmat_tiles_test

@@ -1,6 +1,6 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::copy_words_test {
 namespace {
 
 TEST_F(KernelTest, CopiesWordsBetweenHostAndDeviceAndNoMore) {
@@ -20,4 +20,4 @@ TEST_F(KernelTest, CopiesWordsBetweenHostAndDeviceAndNoMore) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::copy_words_test

@@ -7,7 +7,7 @@
 #include "proto/base/format.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::decode_layers_test {
 namespace {
 
 TEST_F(KernelTest, PartsOfTheContextInOneDispatchAreFewAndAttendedToAtOnce) {
@@ -492,19 +492,21 @@ TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
     EXPECT_GE(n_possible, 2u);
 }
 
-// A software device compiles each for seconds: few, with rows of q that are and are not a multiple of 64.
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}, LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLora, ::testing::Values(LayersCase{64, 64, 5}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
+// A software device compiles each for half a minute to a minute: few, with rows of q that are and are not a multiple of 64; the others are in the slow set.
+const LayersCase kOddShape{24, 12, 130, 0, 2, true}, kWideShape{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050};
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeBehind, ::testing::Values(LayersCase{24, 12, 0, 0, 2, true}));
+INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeBehind, ::testing::Values(LayersCase{128, 128, 3, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLora, ::testing::Values(kOddShape));
+INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeLayersLora, ::testing::Values(LayersCase{64, 64, 5}, kWideShape));
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayersLoraLong, ::testing::Values(LayersCase{64, 64, 3, 0, 1, false, 4160, 2, 1, 8256}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
-INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, DecodeLayers,
-    ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 32, 1, 0, 4},  // parts without a token
-                      LayersCase{64, 64, 130, 0, 2, true}, LayersCase{64, 64, 5, 0, 4},
-                      LayersCase{8, 8, 33, 20}, LayersCase{24, 12, 130, 0, 2, true}, LayersCase{80, 80, 130, 0, 1, true}, LayersCase{96, 48, 33, 20, 2},
-                      LayersCase{128, 128, 300, 0, 4}, LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true}, LayersCase{192, 96, 33, 20},
-                      LayersCase{256, 256, 0}, LayersCase{256, 128, 130, 0, 2, true},
-                      LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, LayersCase{128, 128, 300, 0, 1, false, 1028, 8, 2, 2050}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeParts, ::testing::Values(kWideShape, LayersCase{64, 64, 40, 0, 1, true, 896, 14, 2, 4864}));
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeLayers,
+                         ::testing::Values(LayersCase{64, 32, 1, 0, 4},  // parts without a token
+                                           LayersCase{64, 64, 130, 0, 2, true}, LayersCase{8, 8, 33, 20}, kOddShape, LayersCase{96, 48, 33, 20, 2},
+                                           LayersCase{256, 128, 130, 0, 2, true}, LayersCase{16, 16, 300, 1, 8, true, 64, 7, 7, 66}, kWideShape));
+INSTANTIATE_TEST_SUITE_P(SlowShapes, DecodeLayers,
+                         ::testing::Values(LayersCase{64, 64, 0}, LayersCase{64, 64, 5, 0, 4}, LayersCase{80, 80, 130, 0, 1, true}, LayersCase{128, 128, 300, 0, 4},
+                                           LayersCase{128, 64, 70, 1, 8}, LayersCase{136, 136, 130, 0, 2, true}, LayersCase{192, 96, 33, 20}, LayersCase{256, 256, 0}));
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::decode_layers_test

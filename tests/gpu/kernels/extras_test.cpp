@@ -3,7 +3,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::extras_test {
 namespace {
 
 std::vector<std::byte> encoded(const std::vector<float>& values, uint32_t n_columns, uint32_t stride, Type type) {
@@ -342,4 +342,4 @@ TEST_F(SlotNorms, AddNormTakesTheAdaptersWeights) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::extras_test

@@ -4,7 +4,7 @@
 #include "gpu/kernels/warpgroup_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::lora_join_test {
 namespace {
 
 // Adapters joined to a product, against fp64: what lora_join and lora_shrink leave for it, wherever there are matrices, and the product where there are kernels by warpgroups.
@@ -320,4 +320,4 @@ TEST_F(LoraJoin, ProductsOfEachTileAddItUp) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::lora_join_test

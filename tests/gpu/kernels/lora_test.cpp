@@ -1,6 +1,6 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::lora_test {
 namespace {
 
 // Of one group, adapters in slots 0, 1, ... of a table with a second layer: that one is theirs, the first must not be touched.
@@ -458,4 +458,4 @@ TEST_F(KernelTest, GatedActGivesTheSameBitsHoweverManyRowsAWorkgroupTakes) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::lora_test

@@ -3,7 +3,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::lora_uses_test {
 namespace {
 
 constexpr uint32_t kSlots = 11;
@@ -359,4 +359,4 @@ TEST_F(LoraUses, APlainRowHasTheSameBitsAtEveryLevel) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::lora_uses_test

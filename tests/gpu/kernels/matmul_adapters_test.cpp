@@ -2,7 +2,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::matmul_adapters_test {
 namespace {
 
 // The product with the rows' adapters in its sums, against fp64. The shrink's results are given, not computed.
@@ -142,4 +142,4 @@ TEST_F(MatmulAdapters, AreAddedToSumsOfBlocks) {
 TEST_F(MatmulAdapters, StepsWithoutThemEqualThePlainProduct) { check(Type::kF16, 256, 128, {128}, {{{16}, Type::kF16}}, {{-1, 100}}); }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::matmul_adapters_test

@@ -6,7 +6,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::matmul_fast_test {
 namespace {
 
 class FastMatmul : public KernelTest {
@@ -291,4 +291,4 @@ TEST(KernelLadder, LeavesABf16ModelPortableWhereOnlyF16Works) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::matmul_fast_test

@@ -1,7 +1,7 @@
 #include "gpu/kernels/coopmat_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::matmul_gated_test {
 namespace {
 
 // The product that ends in the activation, against the product and gated_act one after the other.
@@ -185,4 +185,4 @@ TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::matmul_gated_test

@@ -9,7 +9,7 @@
 #include "gpu/kernels/deferred_norm.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::matmul_residual_test {
 namespace {
 
 constexpr float kEps = 1e-6f;
@@ -254,4 +254,4 @@ TEST_F(MatmulResidual, IsForFewRowsWithoutBatchInvariance) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::matmul_residual_test

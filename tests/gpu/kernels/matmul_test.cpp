@@ -1,6 +1,6 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::matmul_test {
 namespace {
 
 struct Problem {
@@ -129,4 +129,4 @@ TEST_F(Matmul, BatchInvariantPlansDifferOnlyInTheirTiles) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::matmul_test

@@ -1,7 +1,7 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 #include "tests/reference/weights.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::merge_test {
 namespace {
 
 // Half the distance between neighbouring numbers of a type at v: what one rounding may cost.
@@ -203,4 +203,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WeightNorm,
                                            NormCase{130, 250, 70, Type::kF32, Type::kF16}));
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::merge_test

@@ -1,6 +1,6 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::norm_test {
 namespace {
 
 struct NormCase {
@@ -251,4 +251,4 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::norm_test

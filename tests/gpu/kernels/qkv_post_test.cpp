@@ -1,7 +1,7 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 #include "tests/gpu/kernels/kv8_planes.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::qkv_post_test {
 namespace {
 
 struct QkvCase {
@@ -214,4 +214,4 @@ TEST_F(QkvPost, AddsTheRowsOwnAdapterToEachPart) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::qkv_post_test

@@ -4,7 +4,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::refused_kernel_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -30,4 +30,4 @@ TEST_F(KernelTest, AKernelThatTheDriverRefusesIsToldToTheThreadThatRecordsIt) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::refused_kernel_test

@@ -1,6 +1,6 @@
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::sampling_test {
 namespace {
 
 TEST_F(KernelTest, EmbedReadsTokensAndFedBackIds) {
@@ -127,4 +127,4 @@ TEST_F(SampleArgmax, AnyInfiniteOrNanLogitFailsItsRowOnly) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::sampling_test

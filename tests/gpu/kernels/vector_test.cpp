@@ -3,7 +3,7 @@
 
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::vector_test {
 namespace {
 
 std::vector<double> product(const std::vector<float>& matrix, const std::vector<double>& x, size_t n) {
@@ -309,4 +309,4 @@ TEST_F(ReadStream, ReadsEveryWordOfAnyLength) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::vector_test

@@ -9,7 +9,7 @@
 #include "gpu/kernels/warpgroup_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
-namespace lorad::gpu::testing {
+namespace lorad::gpu::testing::warpgroup_test {
 namespace {
 
 TEST(WarpgroupTiles, FitWhatAModuleGets) {
@@ -329,4 +329,4 @@ TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
 }
 
 }  // namespace
-}  // namespace lorad::gpu::testing
+}  // namespace lorad::gpu::testing::warpgroup_test

@@ -370,6 +370,7 @@ class KernelSet {
     const Kernel* decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more);
 
     Status climb_ladder();  // sets ladder_ and options_.path
+    Status test_products(ScalarType type);
     Status test_shrink(ScalarType type);
     Status test_gated_act(ScalarType type);
     void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);  // attention.comp

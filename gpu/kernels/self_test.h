@@ -18,6 +18,9 @@
 
 namespace lorad::gpu::self_test {
 
+// The small product of product_self_test.cpp, which a device's tiles must fit.
+constexpr uint32_t kTestProductN = 512, kTestProductK = 512;
+
 // Magnitudes of one eighth to just below two, any sign and mantissa.
 void fill_random(std::span<std::byte> bytes, ScalarType type, std::mt19937& random);
 // Rows of a 16-bit type as a product reads them in blocks (activation_blocks.h); whole blocks of both.

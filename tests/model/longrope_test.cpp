@@ -18,18 +18,18 @@ using namespace lorad::testing;
 
 constexpr uint32_t kShort = 32;
 
-// A golden model with other rotary factors, all 8 of a kind alike. The scaling factor leaves cos and sin as they are.
+// A golden model with other rotary factors, all 16 of a kind alike. The scaling factor leaves cos and sin as they are.
 std::unique_ptr<Executor> load(double short_factor, double long_factor, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
     const TempDir folder;
-    std::filesystem::copy(goldens_dir() / "models/llama-scaled", folder.path());
+    std::filesystem::copy(goldens_dir() / "models/qwen2-tied", folder.path());
     const auto file = folder.path() / "config.json";
     std::ifstream in(file);
     auto config = nlohmann::json::parse(in);
     config["rope_scaling"] = {{"rope_type", "longrope"},
                               {"factor", 1.0},
                               {"original_max_position_embeddings", kShort},
-                              {"short_factor", std::vector<double>(8, short_factor)},
-                              {"long_factor", std::vector<double>(8, long_factor)}};
+                              {"short_factor", std::vector<double>(16, short_factor)},
+                              {"long_factor", std::vector<double>(16, long_factor)}};
     std::ofstream(file) << config.dump();
     return load_executor(folder.path(), {.n_rows_max = 64, .n_sequences_max = 4, .n_positions_max = 128, .n_adapter_slots = 1, .decode = decode});
 }

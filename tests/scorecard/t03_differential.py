@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T3: no file is accepted that other readers of the format refuse, and whatever does not fit the base is refused with the tensor, what was expected and what found."""
+# beside others: yes
 
 import json
 import math

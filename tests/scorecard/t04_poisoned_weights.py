@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T4: weights that are not finite, or absurd, are refused; were they loaded, their requests would end by themselves and no bit of others would change."""
+# beside others: yes
 
 import json
 import struct

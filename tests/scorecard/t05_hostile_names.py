@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T5: names and stores made to lead elsewhere lead nowhere: no system call leaves the store, and log, metrics and answers hold no raw byte of them."""
+# beside others: yes
 
 import http.client
 import io

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T6: no bytes of one request are ever taken for another one."""
+# beside others: yes
 
 import collections
 import concurrent.futures

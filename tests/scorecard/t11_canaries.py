@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T11: what clients say and what the server keeps to itself is in no log, metric, error or header: canaries in all of it, and all of it searched."""
+# beside others: yes
 
 import hashlib
 import json

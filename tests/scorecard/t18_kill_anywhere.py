@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T18: a process killed at any system call of an upload, a replacement, a deletion or an activation loses nothing it has acknowledged, and leaves nothing half."""
+# beside others: yes
 
 import http.client
 import random

@@ -4,6 +4,7 @@
 The system calls of one life of a store are recorded with strace. Of each moment several states are built that a disk may be in: changes of names that no
 fsync of their folder has followed have happened in order up to one of them (a journal of metadata, as ext4's) or any of them (weaker than
 what xfs promises); bytes that no fsync of their file has followed are there, cut off, zero, or not there."""
+# beside others: yes
 # sanitizers: no, traces calls, and LeakSanitizer does not work under strace
 
 import dataclasses

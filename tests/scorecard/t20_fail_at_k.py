@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """T20: the k-th allocation, open, write, sync, rename, read or accept fails, for each k, once or for good: the call that it hits is answered so, nothing that
 was acknowledged is lost, nothing leaks, and the server goes on."""
+# beside others: yes
 
 import contextlib
 import errno

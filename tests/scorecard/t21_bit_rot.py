@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T21: a stored file of which a bit, the length or the contents have changed is found before it is served; its adapter is put aside with a reason, others go on."""
+# beside others: yes
 
 from frame import check, check_equal, check_error, main
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """T23: a prefix is found again by content, scale, salt and tokens, never by a name."""
+# beside others: yes
 
 import json
 

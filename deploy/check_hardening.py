@@ -101,7 +101,9 @@ def object_findings(build):
     for command in commands:
         file = pathlib.Path(command["directory"], command["file"]).resolve()
         generated = "generated" in file.parts
-        relative = file.relative_to(root) if file.is_relative_to(root) else file
+        # Several files compiled as one are a file of the build's, in the folder of their layer.
+        folder = build.resolve() if file.is_relative_to(build.resolve()) else root
+        relative = file.relative_to(folder) if file.is_relative_to(folder) else file
         if not generated and relative.parts[0] not in SHIPPED:
             continue
         words = shlex.split(command["command"])

@@ -50,7 +50,7 @@ constexpr std::array<BlockName, 12> kBlockNames = {{
     {"attn_q_norm", {PlaceKind::kQNorm}},
     {"attn_k_norm", {PlaceKind::kKNorm}},
 }};
-constexpr uint32_t kUp = 5, kGateUp = 8, kQ = 0, kK = 1;
+constexpr uint32_t kFileUp = 5, kFileGateUp = 8, kFileQ = 0, kFileK = 1;
 
 // "blk.3.attn_q" -> q_proj of layer 3
 std::optional<Place> place_of(std::string_view name, const model::ModelConfig& config) {
@@ -69,7 +69,7 @@ std::optional<Place> place_of(std::string_view name, const model::ModelConfig& c
     Place place = known->place;
     place.layer = layer;
     // Where gate and up are one matrix it is called by the second.
-    if (place.kind == PlaceKind::kLinear && place.linear == kUp && config.fused_gate_up) place.linear = kGateUp;
+    if (place.kind == PlaceKind::kLinear && place.linear == kFileUp && config.fused_gate_up) place.linear = kFileGateUp;
     return place;
 }
 
@@ -185,8 +185,8 @@ class GgufAdapterReader {
             TRY_ASSIGN(const Tensor plain, plain_of(tensor, name, tensor.shape));
             return add_transposed(adapter_.tensors, name, plain);
         }
-        const bool is_turned = place.kind == PlaceKind::kLinear && (place.linear == kQ || place.linear == kK);
-        if (permutes_ && !is_a && is_turned) return add_permuted(tensor, name, place.linear == kQ ? base_.config.n_heads : base_.config.n_kv_heads);
+        const bool is_turned = place.kind == PlaceKind::kLinear && (place.linear == kFileQ || place.linear == kFileK);
+        if (permutes_ && !is_a && is_turned) return add_permuted(tensor, name, place.linear == kFileQ ? base_.config.n_heads : base_.config.n_kv_heads);
         return add_plain(tensor, name, tensor.shape);
     }
 

@@ -10,11 +10,11 @@ namespace lorad::adapters {
 
 namespace {
 
-constexpr std::string_view kHead = "{\"format\":1,\"sha256\":\"";
-constexpr std::string_view kMiddle = "\",\"registry\":";
-constexpr std::string_view kTail = "}\n";
+constexpr std::string_view kManifestHead = "{\"format\":1,\"sha256\":\"";
+constexpr std::string_view kManifestMiddle = "\",\"registry\":";
+constexpr std::string_view kManifestTail = "}\n";
 constexpr size_t kDigestDigits = 64;
-constexpr size_t kManifestBytesMax = size_t{1} << 30;
+constexpr size_t kManifestTextMax = size_t{1} << 30;
 constexpr uint32_t kManifestValuesMax = 1u << 26;
 
 std::string digest(std::string_view text) { return sha256_hex(std::as_bytes(std::span(text))); }
@@ -163,24 +163,24 @@ std::string manifest_text(const Catalogue& catalogue) {
     for (const std::string& sha256 : catalogue.trash) writer.value(sha256);
     writer.end_array().end_object();
     const std::string body = writer.take();
-    return format("{}{}{}{}{}", kHead, digest(body), kMiddle, body, kTail);
+    return format("{}{}{}{}{}", kManifestHead, digest(body), kManifestMiddle, body, kManifestTail);
 }
 
 Result<Catalogue> parse_manifest(std::string_view text) {
     const auto damaged = [](std::string_view what) {
         return make_error(ErrorCode::kIo, format("registry.json: {}", what));
     };
-    const size_t body_begin = kHead.size() + kDigestDigits + kMiddle.size();
-    if (text.size() < body_begin + kTail.size() || !text.starts_with(kHead) || !text.ends_with(kTail) ||
-        text.substr(kHead.size() + kDigestDigits, kMiddle.size()) != kMiddle) {
+    const size_t body_begin = kManifestHead.size() + kDigestDigits + kManifestMiddle.size();
+    if (text.size() < body_begin + kManifestTail.size() || !text.starts_with(kManifestHead) || !text.ends_with(kManifestTail) ||
+        text.substr(kManifestHead.size() + kDigestDigits, kManifestMiddle.size()) != kManifestMiddle) {
         return damaged("not a registry of format 1, or cut off");
     }
-    const std::string_view body = text.substr(body_begin, text.size() - body_begin - kTail.size());
-    if (digest(body) != text.substr(kHead.size(), kDigestDigits)) return damaged("its digest does not match");
+    const std::string_view body = text.substr(body_begin, text.size() - body_begin - kManifestTail.size());
+    if (digest(body) != text.substr(kManifestHead.size(), kDigestDigits)) return damaged("its digest does not match");
 
     const JsonParseOptions options{.name = "registry.json",
                                    .code = ErrorCode::kIo,
-                                   .max_bytes = kManifestBytesMax,
+                                   .max_bytes = kManifestTextMax,
                                    .max_values = kManifestValuesMax};
     TRY_ASSIGN(const JsonDocument document, parse_json(body, options));
     const JsonValue root = document.root();

@@ -12,8 +12,8 @@ namespace {
 
 using model::Tensor;
 
-constexpr std::string_view kEmbedding = "model.embed_tokens";
-constexpr std::string_view kPrefix = "base_model.model.";  // of PEFT's names
+constexpr std::string_view kMlxEmbedding = "model.embed_tokens";
+constexpr std::string_view kPeftPrefix = "base_model.model.";  // of PEFT's names
 
 Result<PeftConfig> read_config(std::string_view text) {
     JsonParseOptions options;
@@ -78,7 +78,7 @@ class MlxAdapterReader {
             return ok_status();
         }
         const bool is_a = end == ".lora_a";
-        if (module != kEmbedding) return add_turned(tensor, is_a ? ".lora_A.weight" : ".lora_B.weight", module);
+        if (module != kMlxEmbedding) return add_turned(tensor, is_a ? ".lora_A.weight" : ".lora_B.weight", module);
         TRY(add_turned(tensor, is_a ? ".lora_embedding_A" : ".lora_embedding_B", module));
         // mlx-lm's tied output layer has the embedding's A and B the other way round: x B^T A^T.
         if (base_.config.tied_embeddings) add(tensor, is_a ? ".lora_B.weight" : ".lora_A.weight", "lm_head");
@@ -87,7 +87,7 @@ class MlxAdapterReader {
 
   private:
     std::string renamed(const Tensor& tensor, std::string_view end, std::string_view module) {
-        std::string name = format("{}{}{}", kPrefix, module, end);
+        std::string name = format("{}{}{}", kPeftPrefix, module, end);
         adapter_.tensors.file_names[name] = tensor.name;
         return name;
     }

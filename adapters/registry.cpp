@@ -13,7 +13,7 @@ namespace lorad::adapters {
 namespace {
 
 // How often a waiting call looks whether its client is still there.
-constexpr std::chrono::milliseconds kCancelPoll{50};
+constexpr std::chrono::milliseconds kDrainPoll{50};
 
 PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
     PoolOptions pool;
@@ -230,7 +230,7 @@ Result<AdapterInfo> Registry::remove(std::string_view name, const RemoveOptions&
         const auto ended = [&] { return (info.n_leases = count()) == 0; };
         std::unique_lock lock(pool_->mutex);
         while (!ended() && std::chrono::steady_clock::now() < deadline) {
-            pool_->lease_ended.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kCancelPoll));
+            pool_->lease_ended.wait_until(lock, std::min(deadline, std::chrono::steady_clock::now() + kDrainPoll));
             lock.unlock();
             const bool cancelled = options.cancelled && options.cancelled();
             lock.lock();

@@ -8,10 +8,10 @@
 namespace lorad::gpu {
 namespace {
 
-constexpr uint64_t kMiB = 1u << 20;
-constexpr size_t kChunks = 4;
-constexpr uint64_t kGpuChunkBytes = 32 * kMiB;
-constexpr uint64_t kCpuChunkBytes = 4 * kMiB;
+constexpr uint64_t kUploadMiB = 1u << 20;
+constexpr size_t kUploadChunks = 4;
+constexpr uint64_t kGpuChunkBytes = 32 * kUploadMiB;
+constexpr uint64_t kCpuChunkBytes = 4 * kUploadMiB;
 constexpr size_t kMaxCopyThreads = 8;
 constexpr size_t kMaxUnorderedWrites = 512;
 constexpr size_t kMaxRegions = 512;  // of one copy command; validation compares each with each
@@ -35,7 +35,7 @@ UploaderImpl::~UploaderImpl() {
 
 Status UploaderImpl::init() {
     chunk_bytes_ = device_.physical.capabilities.is_cpu ? kCpuChunkBytes : kGpuChunkBytes;
-    chunks_.resize(kChunks);
+    chunks_.resize(kUploadChunks);
     for (Chunk& chunk : chunks_) {
         VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
         pool.queueFamilyIndex = device_.physical.transfer_family;

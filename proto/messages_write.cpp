@@ -49,7 +49,7 @@ void write_stop(JsonWriter& writer, const std::vector<AnswerBlock>& blocks,
 }
 
 // As Anthropic counts: what the cache had is no part of the input tokens.
-void write_usage(JsonWriter& writer, const Usage& usage) {
+void write_messages_usage(JsonWriter& writer, const Usage& usage) {
     writer.key("usage")
         .begin_object()
         .field("input_tokens", usage.n_prompt_tokens - usage.n_cached_tokens)
@@ -138,7 +138,7 @@ std::string messages_object(const ResponseHead& head, const std::vector<AnswerBl
     for (const AnswerBlock& block : blocks) write_block(writer, block, false);
     writer.end_array();
     write_stop(writer, blocks, end);
-    write_usage(writer, end.usage);
+    write_messages_usage(writer, end.usage);
     return writer.end_object().take();
 }
 
@@ -153,7 +153,7 @@ std::string messages_begin_event(const ResponseHead& head, uint64_t n_prompt_tok
     write_head(writer, head);
     writer.key("content").begin_array().end_array();
     writer.key("stop_reason").null().key("stop_sequence").null();
-    write_usage(writer, {n_prompt_tokens, 0, 0});
+    write_messages_usage(writer, {n_prompt_tokens, 0, 0});
     writer.end_object();
     return sent("message_start", writer);
 }
@@ -193,7 +193,7 @@ std::string messages_end_events(const std::vector<AnswerBlock>& blocks, const Me
     writer.key("delta").begin_object();
     write_stop(writer, blocks, end);
     writer.end_object();
-    write_usage(writer, end.usage);
+    write_messages_usage(writer, end.usage);
     std::string out = sent("message_delta", writer);
     JsonWriter stop = begun("message_stop");
     return out += sent("message_stop", stop);

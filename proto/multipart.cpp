@@ -27,16 +27,16 @@ std::string_view trim(std::string_view text) {
 }
 
 // One `; key=value` or `; key="value"` off the front of `rest`. nullopt where it is malformed.
-struct Parameter {
+struct HeaderParameter {
     std::string key, value;
 };
-std::optional<Parameter> take_parameter(std::string_view& rest) {
+std::optional<HeaderParameter> take_parameter(std::string_view& rest) {
     rest = trim(rest);
     if (!rest.starts_with(';')) return std::nullopt;
     rest = trim(rest.substr(1));
     size_t equals = rest.find('=');
     if (equals == std::string_view::npos || equals == 0) return std::nullopt;
-    Parameter out;
+    HeaderParameter out;
     for (char c : trim(rest.substr(0, equals))) out.key += lower(c);
     rest = trim(rest.substr(equals + 1));
     if (!rest.starts_with('"')) {
@@ -64,7 +64,7 @@ Status read_disposition(std::string_view value, FormPart& part) {
     std::string_view rest = value.substr(end);
     bool has_name = false;
     while (!trim(rest).empty()) {
-        std::optional<Parameter> parameter = take_parameter(rest);
+        std::optional<HeaderParameter> parameter = take_parameter(rest);
         if (!parameter) return malformed("a Content-Disposition cannot be read");
         bool& seen = parameter->key == "name" ? has_name : part.has_filename;
         if (parameter->key != "name" && parameter->key != "filename") continue;
@@ -112,7 +112,7 @@ Result<std::string> multipart_boundary(std::string_view content_type) {
     }
     std::string_view rest = content_type.substr(end);
     while (!trim(rest).empty()) {
-        std::optional<Parameter> parameter = take_parameter(rest);
+        std::optional<HeaderParameter> parameter = take_parameter(rest);
         if (!parameter) break;
         if (parameter->key != "boundary") continue;
         if (parameter->value.empty() || parameter->value.size() > kBoundaryBytesMax) break;

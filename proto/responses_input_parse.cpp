@@ -7,12 +7,12 @@
 namespace lorad::proto {
 namespace {
 
-Result<std::string_view> text_field(const JsonValue& item, std::string_view name) {
+Result<std::string_view> item_text(const JsonValue& item, std::string_view name) {
     TRY_ASSIGN(JsonValue value, item.require(name));
     return value.as_string();
 }
 
-Status translate_message(const JsonValue& item, ChatMessages& messages) {
+Status translate_input_message(const JsonValue& item, ChatMessages& messages) {
     TRY_ASSIGN(JsonValue role_value, item.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     TRY_ASSIGN(JsonValue content, item.require("content"));
@@ -52,18 +52,18 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
     if (!item.is_object())
         return item.error(format("expected an object, found {}", item.describe()));
     TRY_ASSIGN(std::string_view type, item.string_or("type", "message"));
-    if (type == "message") return translate_message(item, messages);
+    if (type == "message") return translate_input_message(item, messages);
     if (type == "reasoning") return translate_reasoning(item, messages);
     if (type == "function_call") {
-        TRY_ASSIGN(std::string_view call_id, text_field(item, "call_id"));
-        TRY_ASSIGN(std::string_view name, text_field(item, "name"));
-        TRY_ASSIGN(std::string_view arguments, text_field(item, "arguments"));
+        TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
+        TRY_ASSIGN(std::string_view name, item_text(item, "name"));
+        TRY_ASSIGN(std::string_view arguments, item_text(item, "arguments"));
         messages.add_call(call_id, name, std::string(arguments), item.path(),
                           item.path() + ".arguments");
         return ok_status();
     }
     if (type == "function_call_output") {
-        TRY_ASSIGN(std::string_view call_id, text_field(item, "call_id"));
+        TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
         TRY_ASSIGN(JsonValue output, item.require("output"));
         TRY_ASSIGN(std::string text, text_of_parts(output, {"input_text", "text"}));
         messages.add_tool_result(call_id, text, false, item.path());

@@ -14,7 +14,7 @@ Status translate_input(const JsonValue& input, ChatMessages& messages);
 
 namespace {
 
-std::vector<KnownField> make_known_fields() {
+std::vector<KnownField> make_responses_fields() {
     std::vector<KnownField> fields = {
         {"model"}, {"input"}, {"instructions"}, {"max_output_tokens"}, {"metadata"},
         {"parallel_tool_calls"}, {"stream"}, {"stream_options"}, {"temperature"}, {"top_p"},
@@ -70,7 +70,7 @@ Status check_known(const JsonValue& root, std::vector<std::string>& ignored) {
     return ok_status();
 }
 
-struct Translator {
+struct ResponsesTranslator {
     const JsonValue& root;
     JsonWriter& chat;
     ResponsesRequest& out;
@@ -216,7 +216,7 @@ Status translate(const JsonValue& root, JsonWriter& chat, ResponsesRequest& out)
         out.names.add("max_tokens", "max_output_tokens");
         chat.key("max_tokens").raw(n_max->dump());
     }
-    Translator translator{root, chat, out};
+    ResponsesTranslator translator{root, chat, out};
     TRY(translator.messages());
     TRY(translator.tool_choice());
     TRY(translator.text_format());
@@ -233,7 +233,7 @@ Status translate(const JsonValue& root, JsonWriter& chat, ResponsesRequest& out)
 }  // namespace
 
 std::span<const KnownField> responses_fields() {
-    static const std::vector<KnownField> kFields = make_known_fields();
+    static const std::vector<KnownField> kFields = make_responses_fields();
     return kFields;
 }
 

@@ -4,7 +4,7 @@
 #   tests/run.sh [--asan | --tsan | --release] [--slow] [--only REGEX] [--no-install] [-j N]
 #
 #   --asan, --tsan   the same suite under the sanitizers, in a build folder of its own
-#   --slow           instead of the suite the long versions of some of its tests (an hour or two)
+#   --slow           instead of the suite the long versions of some of its tests, and what software compiles for minutes (some hours)
 #   --only REGEX     the tests whose names match, as in: --only SlotTable
 #   --no-install     trust that everything is installed
 #   LORAD_TEST_DEVICE=NAME   run on the Vulkan device whose name contains NAME, instead of on lavapipe (the software device)

@@ -161,6 +161,42 @@ def check_tests_assert(root, path, report):
             report(path, line, f"{match.group(1)}.{match.group(2)} asserts nothing")
 
 
+# Files that are compiled by themselves (CMakeLists.txt, compile_together).
+COMPILED_APART = re.compile(r"^server/(http/(routes_\w+|listener)|main)\.cpp$")
+UNNAMED = re.compile(r"(?ms)^namespace \{\n(.*?)^\}  // namespace$")
+FUNCTION = re.compile(r"(?m)^(?!return\b|if\b|for\b|using\b)[A-Za-z][\w:<>,&* ]*[ &*](\w+)\(([^;{}()]*)\)[^;{}()=]*\{")
+
+
+def names_of_a_file_alone(text):
+    """(namespace, name) of constants, types and functions, these with their parameters' types, in unnamed namespaces; and where."""
+    for block in UNNAMED.finditer(text):
+        outer = (re.findall(r"(?m)^namespace (lorad[\w:]*) \{", text[:block.start()]) or [""])[-1]
+        found = []
+        for line in re.finditer(r"(?m)^(?:inline )?const(?:expr)? .*$", block.group(1)):
+            found += [(m.group(1), line.start()) for m in re.finditer(r"\b(k[A-Z]\w*)(?:\[\w*\])? ?(?:=(?!=)|\{)", line.group())]
+        found += [(m.group(1), m.start()) for m in re.finditer(r"(?m)^(?:class|struct|enum class|union) (\w+)", block.group(1))]
+        for m in FUNCTION.finditer(block.group(1)):
+            types = [re.sub(r"[ &*]?\w+$", "", p.strip()) for p in m.group(2).split(",")]
+            found.append((f"{m.group(1)}({', '.join(types)})", m.start()))
+        for name, at in found:
+            yield (outer, name), text.count("\n", 0, block.start(1) + at) + 1
+
+
+def check_names(root, paths, report):
+    """Files of a layer are compiled together: which ones changes with each new file, so what is a file's own has a name of its own."""
+    first = {}
+    for path in paths:
+        layer = layer_of(path)
+        if not layer or not path.endswith(".cpp") or COMPILED_APART.match(path):
+            continue
+        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        for key, line in names_of_a_file_alone(text):
+            other = first.setdefault((layer, *key), path)
+            if other != path:
+                report(path, line, f"{key[1]} is also in the unnamed namespace of {other}: they may be compiled together")
+
+
 def check_tree(root):
     problems, warnings = [], []
 
@@ -175,6 +211,7 @@ def check_tree(root):
             check_file(root, path, report, warn)
         if path.startswith("tests/") and path.endswith("_test.cpp"):
             check_tests_assert(root, path, report)
+    check_names(root, tracked_files(root), report)
     check_kernels(root, report)
     return problems, warnings
 
@@ -201,6 +238,8 @@ PLANTED = [
     ("server/unfinished.cpp", "// TO" "DO later\n", "unfinished work"),
     ("docs/path.md", "see /wo" "rk/main\n", "a machine's path"),
     ("tests/gpu/empty_test.cpp", "TEST(A, B) {\n    f();\n}\n", "asserts nothing"),
+    ("model/second.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kA = 1, kSame = 2;\n\n}  // namespace\n", "kSame is also in the unnamed"),
+    ("model/second_too.cpp", "namespace lorad::model {\nnamespace {\n\nint same(int b) {\n}\n\n}  // namespace\n", "same(int) is also in the unnamed"),
     ("gpu/kernels/orphan.comp", "#version 450\n", "without an add_kernel line"),
 ]
 INNOCENT = [
@@ -211,6 +250,8 @@ INNOCENT = [
     ("proto/json.cpp", "#include <nlohmann/json.hpp>\n// we never throw here\n"),
     ("server/http/listener.cpp", '#include <httplib.h>\n#include "model/text.h"\n'),
     ("server/config.cpp", 'auto v = std::getenv("X");\n'),
+    ("model/first.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kSame = 1;\nint same(int a) {\n}\n\n}  // namespace\n"),
+    ("model/third.cpp", "namespace lorad::model {\nnamespace {\n\nint same(long a) {\n    int kSame = 1;\n}\n\n}  // namespace\n"),
     ("gpu/nearly_long.cpp", "int a;\n" * FAIL_LINES),
     ("tests/gpu/verb_test.cpp", "void same(int a) {\n    EXPECT_EQ(a, 1);\n}\nTEST(A, B) {\n    same(1);\n}\n"),
     ("tests/gpu/good_test.cpp", '#include <nlohmann/json.hpp>\nTEST(A, B) {\n    EXPECT_EQ(1, 1);\n}\n'),

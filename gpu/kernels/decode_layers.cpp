@@ -15,7 +15,7 @@ constexpr uint32_t kThreadsOnCpu = 64;
 constexpr uint32_t kThreadsLeast = 64;  // with adapters; each fetches one word of seven modules' 56
 constexpr uint32_t kHeadDimMax = 256;  // with subgroups of 8 and more: what a lane has of a tile is counted for it
 // Joining parts is one more meeting of all workgroups in each layer: 1 to 6 % of a step (docs/PERFORMANCE.md).
-constexpr uint32_t kTokensPerSplit = 320;
+constexpr uint32_t kTokensPerDecodeSplit = 320;
 // Questions for one value; each is a trip to the device's memory, so a second or two in all.
 constexpr uint32_t kPollsMax = 1u << 21;
 static_assert(kPollsMax < 1u << 31);  // the shaders take its highest bit for a zero that compilers do not know
@@ -79,7 +79,7 @@ bool KernelSet::can_decode_layers(const DecodeLayersShape& shape) const {
 
 uint32_t KernelSet::plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const {
     const DecodeLaunch launch = launch_of(device_.capabilities(), options_, shape);
-    return std::bit_floor(std::clamp(n_context / kTokensPerSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
+    return std::bit_floor(std::clamp(n_context / kTokensPerDecodeSplit, 1u, std::max(launch.workgroups / shape.n_q_heads, 1u)));
 }
 
 const Kernel* KernelSet::decode_kernel(const char* name, const char* name_with_homes, const DecodeLayersShape& shape, std::span<const uint32_t> more) {

@@ -5,7 +5,7 @@ namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kJoinThreads = 256;
-constexpr uint32_t kWorkgroupsOfAUnit = 8;  // as many as a multiprocessor is expected to run side by side
+constexpr uint32_t kJoinsOfAUnit = 8;  // as many as a multiprocessor is expected to run side by side
 
 }  // namespace
 
@@ -17,7 +17,7 @@ void KernelSet::lora_join(Recorder& recorder, const LoraJoinParams& params, Scal
     CHECK(weight_type != ScalarType::kF32);
     const Kernel* k = kernel("lora_join", {threads(kJoinThreads, 32), static_cast<uint32_t>(weight_type)});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, kWorkgroupsOfAUnit * multiprocessors(device_.capabilities()), 1, 1, {"lora_join", 0, 0});
+    recorder.dispatch(*k, params, kJoinsOfAUnit * multiprocessors(device_.capabilities()), 1, 1, {"lora_join", 0, 0});
 }
 
 }  // namespace lorad::gpu

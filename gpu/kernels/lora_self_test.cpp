@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gpu/kernels/kernels.h"
@@ -137,6 +138,7 @@ struct GatedActTest {
         return all;
     }
 };
+
 // Two parts of bf16 hold 16 bits of f32.
 constexpr double kShrinkTolerance = 3e-5;
 // Results are rounded to 8 bits (bf16) or more.

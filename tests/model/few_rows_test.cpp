@@ -75,8 +75,8 @@ TEST_P(FewRows, OfLongTextsAreWhatTheyAreInALargerStep) {
     EXPECT_LE(relative_error(got.data(), want.data(), want.size()), kRelativeErrorMax);
 }
 
-// 64 blocks of each, 65, and far more than the state that is copied is rounded up to.
-INSTANTIATE_TEST_SUITE_P(Positions, FewRows, ::testing::Values(4095, 4096, 24000));
+// 64 blocks of each; as many as there is room for when that is rounded up, which is some 97, and more; far more.
+INSTANTIATE_TEST_SUITE_P(Positions, FewRows, ::testing::Values(4095, 6143, 6400, 24000));
 
 }  // namespace
 }  // namespace lorad::model::few_rows_test

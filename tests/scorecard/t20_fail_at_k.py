@@ -18,7 +18,7 @@ from frame import certificate, check, check_equal, lanes, main, spread
 import faults
 from adapter_checks import FILES, digest_of, files_of
 
-PATIENCE_S = 20  # for one call; five seconds on a machine that does nothing else
+PATIENCE_S = 50  # for one call; five seconds on a machine that does nothing else
 REFUSALS = {(507, "lora_storage_full"), (507, "lora_storage_unavailable"), (503, "lora_store_read_only"), (503, "io_error"), (507, "out_of_memory"),
             (404, "adapter_file_not_found"), (404, "adapter_not_found"), (404, "model_not_found"), (429, "lora_load_busy")}
 NAMES = {faults.OPEN: "open", faults.WRITE: "write", faults.SYNC: "fsync", faults.RENAME: "rename", faults.READ: "read", faults.REMOVE: "unlink", faults.MAP: "mmap",

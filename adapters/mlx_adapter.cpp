@@ -13,7 +13,7 @@ namespace {
 using model::Tensor;
 
 constexpr std::string_view kMlxEmbedding = "model.embed_tokens";
-constexpr std::string_view kPeftPrefix = "base_model.model.";  // of PEFT's names
+constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 Result<PeftConfig> read_config(std::string_view text) {
     JsonParseOptions options;

@@ -9,8 +9,8 @@ namespace {
 // Measured with rank 64 and with one of 128 beside ranks of 16 (docs/PERFORMANCE.md).
 constexpr uint32_t kExpandThreads = 256;
 constexpr uint32_t kExpandsOfAUnit = 4;  // that a multiprocessor is expected to run side by side
-constexpr uint32_t kExpandPieces = 4;             // of work for each of them, about
-constexpr uint32_t kLanesMax = 16;          // that share an output's ranks
+constexpr uint32_t kExpandPieces = 4;    // of work for each of them, about
+constexpr uint32_t kLanesMax = 16;       // that share an output's ranks
 
 }  // namespace
 

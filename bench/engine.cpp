@@ -347,7 +347,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
-    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each behind a longer context than --one-dispatch-context")
+    command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each of a few rows and behind a longer context than --one-dispatch-context")
         ->check(CLI::IsMember({"auto", "on", "off"}));
     command->add_option("--one-dispatch-context", options->one_dispatch_context_max, "tokens up to which one dispatch has attention, too");
     command->add_flag("--vector-lora", options->vector_lora, "LoRA without cooperative matrices, to compare");

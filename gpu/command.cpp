@@ -117,7 +117,7 @@ bool bind_params(CommandBufferImpl& impl, const KernelImpl& kernel, std::span<co
 bool before_dispatch(CommandBufferImpl& impl, const Kernel& kernel, std::span<const std::byte> params,
                      const DispatchInfo& info) {
     const KernelImpl& k = kernel.impl();
-    CHECK(params.size() % 4 == 0 && params.size() <= kPushConstantBytes);
+    CHECK(params.size() % 4 == 0 && (params.size() <= kPushConstantBytes || k.function != VK_NULL_HANDLE));
     if (k.function != VK_NULL_HANDLE) {
         impl.bound = VK_NULL_HANDLE;
     } else {

@@ -53,11 +53,12 @@ class Recorder {
     Recorder(Recorder&&) noexcept;
     ~Recorder();
 
-    // Params: the struct of the kernel's push constants (at most 128 bytes), shared with the shader; or, if the kernel reads them from a buffer, a copy there.
+    // Params: the struct of the kernel's push constants (at most 128 bytes), shared with the shader; or, if the kernel reads them from a buffer, a copy there. A program
+    // from text may have up to 256 bytes.
     template <typename Params>
     void dispatch(const Kernel& kernel, const Params& params, uint32_t x, uint32_t y, uint32_t z,
                   const DispatchInfo& info) {
-        static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 128);
+        static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 256);
         dispatch_raw(kernel, std::as_bytes(std::span(&params, 1)), x, y, z, info);
     }
     // Grid read from three u32 at buffer+offset when the work executes.

@@ -90,6 +90,9 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         decodes_adapters = kernels->can_decode_layers(decode_layers_shape(config, weights, 1, true));
     }
+    if (can_decode_rows(*kernels, config, weights)) {
+        TRY_ASSIGN(decode_rows, DecodeRows::create(device, *kernels, config, weights));
+    }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
     for (RingSlot& slot : ring) {
@@ -235,7 +238,8 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     if (warmer.joinable()) warmer.join();
     TRY(std::move(uploaded));
     TRY(std::move(warmed));
-    return try_decode_layers();
+    TRY(try_decode_layers());
+    return try_decode_rows();
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
@@ -321,7 +325,7 @@ Result<StepOutput> Executor::finish() {
     CHECK(!it.in_flight.empty() && it.in_flight.front().is_drawn);
     TRY(it.device.compute_queue().wait(it.in_flight.front().value));
     const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
-    if (it.decode_works && (it.decode_layers->given_up() || pretends)) TRY(it.redo_in_flight());
+    if (it.has_given_up() || ((it.decode_works || it.rows_work) && pretends)) TRY(it.redo_in_flight());
     const InFlight step = it.in_flight.front();
     it.in_flight.erase(it.in_flight.begin());
     it.free_retired();
@@ -376,6 +380,7 @@ uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
 bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }
+bool Executor::decodes_rows_together() const { return impl_->rows_work; }
 
 Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
                                                           uint32_t n_repeats) {

@@ -1,4 +1,4 @@
-// The trial of DecodeLayers before the first request, and what happens when its workgroups wait in vain later.
+// The trials of DecodeLayers and DecodeRows before the first request, and what happens when their workgroups wait in vain later.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace lorad::model {
 namespace {
 
-// Of the trial of DecodeLayers: both ways round the inputs of products to the weights' type, but add in another order.
+// Of the trials: both ways round the inputs of products to the weights' type, but add in another order.
 constexpr uint32_t kTrialTokens = 3;
 constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
 
@@ -24,11 +24,13 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax);
 
 }  // namespace
 
-// Some step's workgroups waited for each other in vain: the steps in flight are computed again without them. Writing K and V again does
+// Some step's workgroups waited for each other in vain: the steps in flight are computed again by separate dispatches, and all that follow, whichever program it was:
+// the device no longer runs workgroups side by side. Writing K and V again does
 // no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
 Status Executor::Impl::redo_in_flight() {
-    log_warn("kernels: decode_layers gave up waiting on {}; steps of one row use separate dispatches from now on", device.capabilities().name);
-    decode_works = false;
+    const char* which = rows_work && (!decode_works || decode_rows->given_up()) ? "decode_rows" : "decode_layers";
+    log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on", which, device.capabilities().name);
+    decode_works = rows_work = false;
     for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
     for (InFlight& step : in_flight) {
         const gpu::Buffer& before = ring[(step.slot + kRingSlots - 1) % kRingSlots].results;
@@ -37,7 +39,7 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.shape.apart = step.is_one_recording = false;
+        step.shape.one_dispatch = step.shape.apart = step.shape.between = step.is_one_recording = false;
         step.shape.lora_type = gpu::kAnyLoraType;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
@@ -94,35 +96,47 @@ Result<std::vector<float>> Executor::Impl::trial_logits(const Trial& trial) {
     return std::vector<float>(logits, logits + config.vocab_size);
 }
 
-Result<double> Executor::Impl::trial_ms(OneRow way) {
-    const auto start = std::chrono::steady_clock::now();
-    TRY(trial_step(kTrialTokens - 1, {.way = way}));
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
 // The middle one of a few steps each, in turns, again until they get no faster: a device that was idle takes seconds to come back to its clock,
 // and what is faster at a low one need not be at full clock.
-Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times() {
+Result<Executor::Impl::TrialTimes> Executor::Impl::trial_times(const std::function<Status()>& separate, const std::function<Status()>& one) {
     constexpr uint32_t kSteps = 9, kRoundsAlike = 3;
     constexpr double kFaster = 0.98;
     constexpr std::chrono::seconds kLongest{2};
+    const auto ms_of = [](const std::function<Status()>& step) -> Result<double> {
+        const auto start = std::chrono::steady_clock::now();
+        TRY(step());
+        return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    };
     const auto begin = std::chrono::steady_clock::now();
     TrialTimes times;
     double best_ms = INFINITY;
     for (uint32_t alike = 0; alike < kRoundsAlike && std::chrono::steady_clock::now() - begin < kLongest;) {
-        std::array<double, kSteps> separate, one;
+        std::array<double, kSteps> separate_ms, one_ms;
         for (uint32_t i = 0; i < kSteps; ++i) {
-            TRY_ASSIGN(separate[i], trial_ms(OneRow::kSeparate));
-            TRY_ASSIGN(one[i], trial_ms(OneRow::kOneDispatch));
+            TRY_ASSIGN(separate_ms[i], ms_of(separate));
+            TRY_ASSIGN(one_ms[i], ms_of(one));
         }
-        std::ranges::sort(separate);
-        std::ranges::sort(one);
-        times = {separate[kSteps / 2], one[kSteps / 2]};
+        std::ranges::sort(separate_ms);
+        std::ranges::sort(one_ms);
+        times = {separate_ms[kSteps / 2], one_ms[kSteps / 2]};
         const double both_ms = times.separate_ms + times.one_ms;
         alike = both_ms < best_ms * kFaster ? 0 : alike + 1;
         best_ms = std::min(best_ms, both_ms);
     }
     return times;
+}
+
+// How logits differ from those that are right; empty where they are alike.
+std::string Executor::Impl::difference(std::span<const float> got, std::span<const float> want) const {
+    double error = 0, largest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+        error = std::max(error, static_cast<double>(std::abs(got[i] - want[i])));
+        largest = std::max(largest, static_cast<double>(std::abs(want[i])));
+        if (!std::isfinite(got[i])) error = INFINITY;
+    }
+    const bool is_bf16 = weight_type() == gpu::ScalarType::kBf16;
+    if (error <= (is_bf16 ? kTrialToleranceBf16 : kTrialToleranceF16) * largest) return {};
+    return format("relative error {:.1e}", error / largest);
 }
 
 // What is wrong with the logits of a step computed this way; empty where nothing is.
@@ -133,15 +147,8 @@ Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<co
     std::string what = trial.way == OneRow::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
     if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", trial.lora_type == gpu::kAnyLoraType ? "any types" : "the weights' type");
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
-    double error = 0, largest = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-        error = std::max(error, static_cast<double>(std::abs(got[i] - want[i])));
-        largest = std::max(largest, static_cast<double>(std::abs(want[i])));
-        if (!std::isfinite(got[i])) error = INFINITY;
-    }
-    const bool is_bf16 = weights.layers.front().qkv.type == gpu::ScalarType::kBf16;
-    if (error <= (is_bf16 ? kTrialToleranceBf16 : kTrialToleranceF16) * largest) return std::string();
-    return format("{}: relative error {:.1e}", what, error / largest);
+    const std::string how = difference(got, want);
+    return how.empty() ? how : format("{}: {}", what, how);
 }
 
 // The same with an adapter of the weights' type, by the program for such and by the one for any types. As adapters differ, so may their kernels' faults:
@@ -180,7 +187,8 @@ Status Executor::Impl::try_decode_layers() {
         decode_works = !decode_layers->given_up();
     }
     if (decode_works && options.decode == gpu::PersistentDecode::kAuto) {
-        TRY_ASSIGN(const TrialTimes times, trial_times());
+        const auto step = [&](OneRow way) { return [this, way] { return trial_step(kTrialTokens - 1, {.way = way}); }; };
+        TRY_ASSIGN(const TrialTimes times, trial_times(step(OneRow::kSeparate), step(OneRow::kOneDispatch)));
         decode_works = !decode_layers->given_up() && times.one_ms < times.separate_ms;
         log_info("kernels: a step of one row takes {:.3f} ms in one dispatch, {:.3f} in separate ones", times.one_ms, times.separate_ms);
         return ok_status();
@@ -190,6 +198,54 @@ Status Executor::Impl::try_decode_layers() {
         return make_error(ErrorCode::kInvalidConfig, format("persistent decode on: not possible on {}: {}", device.capabilities().name, why));
     }
     log_warn("kernels: decode_layers on {} fails its trial ({}); it is not used", device.capabilities().name, why);
+    return ok_status();
+}
+
+// A sequence's first token in each row.
+Status Executor::Impl::trial_rows_step(bool between, bool wants_logits) {
+    StepBatch batch;
+    for (uint32_t i = 0; i < n_trial_rows(); ++i) {
+        const BlockId block{i};
+        const auto token = static_cast<TokenId>((i + 1) % config.vocab_size);
+        batch.add_output(batch.add_rows({&token, 1}, 0, {&block, 1}, kNoAdapterSlot), wants_logits);
+    }
+    StepShape shape = shape_of(batch);
+    shape.between = between;
+    TRY_ASSIGN(const uint64_t value, run(batch, shape));
+    return device.compute_queue().wait(value);
+}
+
+Result<std::vector<float>> Executor::Impl::trial_rows_logits(bool between) {
+    TRY(trial_rows_step(between, true));
+    const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
+    return std::vector<float>(logits, logits + size_t{n_trial_rows()} * config.vocab_size);
+}
+
+Result<std::string> Executor::Impl::trial_rows_fault() {
+    TRY_ASSIGN(const std::vector<float> want, trial_rows_logits(false));
+    Result<std::vector<float>> got_or_error = trial_rows_logits(true);
+    if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
+    TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
+    if (decode_rows->given_up()) return std::string("its workgroups do not run side by side");
+    return difference(got, want);
+}
+
+// As try_decode_layers(). Where there is no such program nobody asked for it by name, so that is no error.
+Status Executor::Impl::try_decode_rows() {
+    if (!decode_rows || n_trial_rows() < 2) return ok_status();
+    std::string why = rows_refusal;
+    if (why.empty()) {
+        TRY_ASSIGN(why, trial_rows_fault());
+    }
+    rows_work = why.empty();
+    if (!rows_work) {
+        log_warn("kernels: decode_rows on {} fails its trial ({}); it is not used", device.capabilities().name, why);
+        return ok_status();
+    }
+    if (options.decode != gpu::PersistentDecode::kAuto) return ok_status();
+    TRY_ASSIGN(const TrialTimes times, trial_times([this] { return trial_rows_step(false, false); }, [this] { return trial_rows_step(true, false); }));
+    rows_work = !decode_rows->given_up() && times.one_ms < times.separate_ms;
+    log_info("kernels: a step of {} rows takes {:.3f} ms with one dispatch between two layers' attentions, {:.3f} with separate ones", n_trial_rows(), times.one_ms, times.separate_ms);
     return ok_status();
 }
 

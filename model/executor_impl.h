@@ -1,6 +1,7 @@
-// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers. Nobody else includes it.
+// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers and DecodeRows. Nobody else includes it.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -89,9 +90,11 @@ struct Executor::Impl {
     std::unique_ptr<WeightTransform> transform;
     std::shared_ptr<const MergedWeights> merged;
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
+    std::unique_ptr<DecodeRows> decode_rows;      // likewise
     bool decode_works = false;
+    bool rows_work = false;  // as decode_works, of decode_rows
     bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
-    std::string decode_refusal, decode_adapter_refusal;  // what the driver says where it does not make a kernel of the usual steps of either kind; the first also of those with attention apart
+    std::string decode_refusal, decode_adapter_refusal, rows_refusal;  // what the driver says where it does not make a kernel of the usual steps of each kind; the first also of those with attention apart
     bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
     RingSlot ring[kRingSlots];
     std::vector<uint32_t> joined_buckets;  // of rows, ascending: those for which joins_adapters() (model/scratch.h)
@@ -146,6 +149,7 @@ struct Executor::Impl {
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
+    bool takes_between(const StepShape& shape) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
     bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
     bool joins_bucket(uint32_t row_bucket) const;
@@ -178,14 +182,22 @@ struct Executor::Impl {
     Result<gpu::Buffer> put_trial_adapter();
     Status trial_step(uint32_t position, const Trial& trial);
     Result<std::vector<float>> trial_logits(const Trial& trial);
+    std::string difference(std::span<const float> got, std::span<const float> want) const;
     Result<std::string> trial_fault(const Trial& trial, std::span<const float> want);
     Result<std::string> trial_fault_with_adapter();
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;
     };
-    Result<double> trial_ms(OneRow way);
-    Result<TrialTimes> trial_times();
+    static Result<TrialTimes> trial_times(const std::function<Status()>& separate, const std::function<Status()>& one);
     Status try_decode_layers();
+    // Of a step of a few rows.
+    uint32_t n_trial_rows() const { return std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max, options.n_sequences_max, plan.n_kv_blocks}); }
+    Status trial_rows_step(bool between, bool wants_logits);
+    Result<std::vector<float>> trial_rows_logits(bool between);
+    Result<std::string> trial_rows_fault();
+    Status try_decode_rows();
+    // Whether workgroups of some step waited for each other in vain.
+    bool has_given_up() const { return (decode_works && decode_layers->given_up()) || (rows_work && decode_rows->given_up()); }
     void free_retired() {
         std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
     }

@@ -74,6 +74,14 @@ bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
            kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = lora}), attention_shape(config, shape));
 }
 
+// Whether a step without adapters may be by DecodeRows, which computes all of the last layer, so not for steps without outputs, and knows no bias of gate and up,
+// which a merged adapter may bring.
+bool Executor::Impl::takes_between(const StepShape& shape) const {
+    const bool has_rows = decode_rows && shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
+    const MergedWeights* with = shape.weight_set != 0 ? merged.get() : nullptr;
+    return has_rows && std::ranges::all_of(weights.layers, [&](const LayerWeights& w) { return address_of(w.gate_up_bias, with) == 0; });
+}
+
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     uint32_t n_context = 0;
     for (const BatchRow& row : batch.rows()) n_context = std::max(n_context, row.position + 1);
@@ -110,6 +118,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     if (shape.one_dispatch && !is_base && types_of_adapters(batch, slot_lookup()) == 1u << decode_lora_type()) shape.lora_type = decode_lora_type();
     shape.apart = decodes && is_base && !shape.one_dispatch;
     if (shape.one_dispatch) shape.attention_splits = decode_splits_for(n_context);
+    shape.between = rows_work && is_base && !shape.extras && takes_between(shape);
     shape.joined = joins(batch, shape);
     if (shape.joined) shape.joined_type = weight_type();
     const bool long_runs = shape.lora == gpu::LoraLevel::kPlain && !shape.joined && shape.row_bucket >= kLongRunRowsMin && has_long_runs(batch);
@@ -124,7 +133,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
 
 Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
     const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, scratch, *lora_table, rope_table.address(),
-                                 host_logits.address(), decode_layers.get()};
+                                 host_logits.address(), decode_layers.get(), decode_rows.get()};
     return record_forward(recorder, context, shape);
 }
 
@@ -198,6 +207,14 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) shapes.insert(few_runs);
             if (expands_apart(shape, kLoraRankMax)) insert(expanded);
             if (lora == gpu::LoraLevel::kPlain && joins_bucket(row_bucket)) insert(joined(shape));
+            if (lora == gpu::LoraLevel::kNone && takes_between(shape)) {
+                StepShape between = shape;
+                for (const bool rules : {false, true}) {
+                    between.between = true;
+                    between.rules = rules;
+                    insert(between);
+                }
+            }
             if (decode_layers && row_bucket == 1 && decodes_level(lora)) {
                 for (const bool rules : {false, true}) {
                     for (uint32_t splits = decode_splits_for(std::min(n_context, options.one_dispatch_context_max)); splits > 0; splits /= 2) {
@@ -276,7 +293,12 @@ Status Executor::Impl::warm_up() {
     work();
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {
-        if (!made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused && (shapes[i].one_dispatch || shapes[i].apart)) {
+        const bool refused = !made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused;
+        if (refused && shapes[i].between) {
+            rows_refusal = made[i]->error().message;
+            continue;
+        }
+        if (refused && (shapes[i].one_dispatch || shapes[i].apart)) {
             // There is another way: see try_decode_layers().
             (shapes[i].lora == gpu::LoraLevel::kNone ? decode_refusal : decode_adapter_refusal) = made[i]->error().message;
             continue;

@@ -35,6 +35,8 @@ class Pass {
             decode_layers();
         } else if (shape_.apart) {
             layers_apart();
+        } else if (shape_.between) {
+            layers_between();
         } else {
             layers();
         }
@@ -169,6 +171,43 @@ class Pass {
                                     .partials = scratch_.attention_partials.address(),
                                     .y = scratch_.y.address()},
                                    decode_layers_shape(config_, weights_, shape_.attention_splits), act_type(w.o.type));
+            recorder_.barrier();
+            qkv.plan.n_splits = 1;
+        }
+    }
+
+    // The same for a few rows.
+    void layers_between() {
+        const AttentionPass attention(recorder_, context_, shape_);
+        defers_norms_ = true;
+        norm_first({});
+        const Matrix& first_qkv = weights_.layers[0].qkv;
+        Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
+        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+            const LayerWeights& w = weights_.layers[layer];
+            const LayerWeights* next = layer + 1 < config_.n_layers ? &weights_.layers[layer + 1] : nullptr;
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
+            kernels_.decode_rows(recorder_,
+                                 {.n_rows = rows_state(),
+                                  .o = address_of(w.o),
+                                  .gate_up = address_of(w.gate_up),
+                                  .down = address_of(w.down),
+                                  .qkv = next != nullptr ? address_of(next->qkv) : 0,
+                                  .attention = attention_,
+                                  .stream = x_,
+                                  .xn = scratch_.xn.address(),
+                                  .act = scratch_.act.address(),
+                                  .y = scratch_.y.address(),
+                                  .norms = scratch_.norms.address(),
+                                  .sync = context_.decode_rows->sync(),
+                                  .given_up = context_.decode_rows->given_up_address(),
+                                  .post_attention_norm = w.post_attention_norm.address(),
+                                  .next_norm = next != nullptr ? next->input_norm.address() : 0,
+                                  .o_bias = address_of(w.o_bias),
+                                  .down_bias = address_of(w.down_bias),
+                                  .eps = config_.rms_norm_eps,
+                                  .max_polls = 0},
+                                 decode_rows_shape(config_, weights_));
             recorder_.barrier();
             qkv.plan.n_splits = 1;
         }

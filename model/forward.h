@@ -8,6 +8,7 @@
 #include "gpu/kernels/kernels.h"
 #include "model/config.h"
 #include "model/decode_layers.h"
+#include "model/decode_rows.h"
 #include "model/kv_cache.h"
 #include "model/lora_table.h"
 #include "model/scratch.h"
@@ -30,6 +31,7 @@ struct ForwardContext {
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
     const DecodeLayers* decode_layers;  // of shapes with one_dispatch or apart
+    const DecodeRows* decode_rows;      // of shapes with between
 
     // Where steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>

@@ -36,6 +36,7 @@ struct StepShape {
     bool one_dispatch = false;   // all layers by DecodeLayers,
     uint32_t lora_type = gpu::kAnyLoraType;  // whose row has an adapter with matrices of the weights' type alone: that,
     bool apart = false;          // or what lies between the attentions of two layers, behind a long context
+    bool between = false;        // the latter of a few rows, by DecodeRows
     StepPart part = StepPart::kWhole;
 
     // Of a step in two parts: what the second one depends on.

@@ -77,8 +77,8 @@ void describe(Config& c, Visit&& visit) {
           "nearly doubles the tokens that fit",
           std::vector<std::string>{"auto", "float16", "int8"});
     visit("persistent-decode", c.persistent_decode, "WHEN",
-          "all layers of a one-row step in one dispatch, or, behind a long context, what lies between two attentions; its workgroups wait for each other: auto (where a trial at the start "
-          "finds it right and faster), on or off",
+          "all layers of a one-row step in one dispatch, or, behind a long context and for a few rows, what lies between two attentions; its workgroups wait for each other: auto (where a "
+          "trial at the start finds it right and faster), on or off",
           std::vector<std::string>{"auto", "on", "off"});
     visit("batch-invariant", c.batch_invariant, "",
           "one kernel for all batch sizes: a request's output never depends on the others, bit for "

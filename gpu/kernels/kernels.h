@@ -28,6 +28,7 @@
 #include "gpu/kernels/attention_from_qkv.params.h"
 #include "gpu/kernels/copy_words.params.h"
 #include "gpu/kernels/decode_layers.params.h"
+#include "gpu/kernels/decode_rows.params.h"
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
@@ -294,6 +295,11 @@ class KernelSet {
     // The same of what lies between the attentions of two layers: the first from o on, q, k and v of the second. attention_type: of the input.
     void decode_behind(Recorder& recorder, DecodeBehindParams params, const DecodeLayersShape& shape, ScalarType attention_type);
     bool can_decode_layers(const DecodeLayersShape& shape) const;
+    // What lies between the attentions of two layers, for 2 to kDecodeRowsMax rows without adapters: see decode_rows_text.h. Workgroups wait for each other here, too:
+    // its first use is a trial likewise.
+    void decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape);
+    bool can_decode_rows(const DecodeRowsShape& shape) const;
+    uint64_t decode_rows_sync_bytes(const DecodeRowsShape& shape) const;  // of DecodeRowsParams::sync
     // Parts of a context of so many tokens: a power of two, and no more than all workgroups attend to at once. shape.n_splits does not matter.
     uint32_t plan_decode_splits(const DecodeLayersShape& shape, uint32_t n_context) const;
 

@@ -1,6 +1,4 @@
 // Plans and recordings of products by warpgroups (warpgroup_text.h, warpgroup_direct_text.h).
-#include <string_view>
-
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -133,27 +131,6 @@ void KernelSet::matmul_direct(Recorder& recorder, MatmulParams params, const Mat
     const Kernel* k = kernel(name, {program.threads(), program.column_blocks, params.w_stride, program.row_blocks});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, 1, plan.n_splits, ceil_div(params.y_stride, plan.column_tile), product_info(name, params, plan));
-}
-
-bool is_from_text(std::string_view module) { return module.starts_with("matmul_warpgroup"); }
-
-std::string kernel_text(std::string_view module, const std::vector<uint32_t>& constants) {
-    CHECK(is_from_text(module));
-    const ScalarType type = module.ends_with("_bf16") ? ScalarType::kBf16 : ScalarType::kF16;
-    if (module.starts_with("matmul_warpgroup_direct")) {
-        CHECK(constants.size() == 4);
-        return warpgroup_direct_text({.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
-    }
-    CHECK(constants.size() == 9);
-    return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
-                           .type = type,
-                           .stride = constants[2],
-                           .row_blocks = constants[3],
-                           .gated_rows = constants[4],
-                           .y_order = constants[5],
-                           .units = constants[6],
-                           .joined_columns = constants[8],
-                           .in_turns = constants[7] != 0});
 }
 
 }  // namespace lorad::gpu

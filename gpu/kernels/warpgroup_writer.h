@@ -1,4 +1,4 @@
-// What the writers of programs by warpgroups have in common. Internal to warpgroup_text.cpp and warpgroup_direct_text.cpp.
+// What the writers of programs in text have in common. Internal to warpgroup_text.cpp, warpgroup_direct_text.cpp and decode_rows_text.cpp.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class WarpgroupWriter {
         text_ += '\n';
     }
 
-    // ISA and entry, up to the body. Parameters begin with MatmulParams.
+    // ISA and entry, up to the body.
     void begin_entry(uint32_t threads, size_t param_bytes) {
         line(".version 8.0");
         line(".target sm_90a");

@@ -1,0 +1,35 @@
+#include "gpu/kernels/decode_rows_text.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+// Questions whether all have arrived; each is a trip to the device's L2 cache, so a second or two in all.
+constexpr uint32_t kMeetingPollsMax = 1u << 21;
+
+// One workgroup for each multiprocessor, if the driver tells how many there are.
+DecodeRowsProgram program_of(const DecodeRowsShape& shape, const DeviceCapabilities& caps) { return {shape, caps.n_compute_units_hint}; }
+
+}  // namespace
+
+bool KernelSet::can_decode_rows(const DecodeRowsShape& shape) const {
+    if (options_.decode == PersistentDecode::kOff || options_.batch_invariant || !ladder_.has_warpgroup(shape.type)) return false;
+    return program_of(shape, device_.capabilities()).can_be();
+}
+
+uint64_t KernelSet::decode_rows_sync_bytes(const DecodeRowsShape& shape) const {
+    return sizeof(DecodeRowsSync) + uint64_t{program_of(shape, device_.capabilities()).square_entries()} * kDecodeRowsMax * sizeof(float);
+}
+
+void KernelSet::decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape) {
+    const DecodeRowsProgram program = program_of(shape, device_.capabilities());
+    const char* name = shape.type == ScalarType::kBf16 ? "decode_rows_bf16" : "decode_rows_f16";
+    const Kernel* k = kernel(name, {kDecodeRowsThreads, shape.hidden, shape.q, shape.ffn, shape.qkv, program.workgroups});
+    if (k == nullptr) return;
+    params.max_polls = kMeetingPollsMax;
+    const uint64_t elements = shape.hidden * (uint64_t{shape.q} + 3 * uint64_t{shape.ffn} + (params.qkv != 0 ? shape.qkv : 0));
+    recorder.dispatch(*k, params, program.workgroups, 1, 1, {name, elements * 2, elements * 2 * kDecodeRowsMax});
+}
+
+}  // namespace lorad::gpu

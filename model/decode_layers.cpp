@@ -1,6 +1,5 @@
 #include "model/decode_layers.h"
 
-#include <cstring>
 #include <vector>
 
 #include "gpu/upload.h"
@@ -20,14 +19,17 @@ gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const Mode
             .lora_type = lora_type};
 }
 
-bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    const gpu::DecodeLayersShape shape = decode_layers_shape(config, weights, 1);
+bool has_one_type(const ModelWeights& weights) {
     for (const LayerWeights& w : weights.layers) {
         for (const Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-            if (matrix->type != shape.type) return false;
+            if (matrix->type != weights.layers.front().qkv.type) return false;
         }
     }
-    return kernels.can_decode_layers(shape);
+    return true;
+}
+
+bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
+    return has_one_type(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
@@ -62,20 +64,13 @@ Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, 
     auto made = std::make_unique<DecodeLayers>();
     TRY_ASSIGN(made->table_, decode_layer_table(device, config, weights, nullptr, kv_cache));
     TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
-    TRY_ASSIGN(made->given_up_, device.create_buffer(sizeof(uint32_t), gpu::MemoryKind::kHostReadback, "decode given up"));
+    TRY_ASSIGN(made->given_up_, GivenUp::create(device, "decode given up"));
     const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
     TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
     const gpu::DecodeSync nobody{};
     TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));
     TRY(device.uploader().upload(made->sync_, 0, std::as_bytes(std::span(&nobody, 1))));
-    std::memset(made->given_up_.mapped().data(), 0, sizeof(uint32_t));
     return made;
-}
-
-bool DecodeLayers::given_up() const {
-    uint32_t word = 0;
-    std::memcpy(&word, given_up_.mapped().data(), sizeof(word));
-    return word != 0;
 }
 
 }  // namespace lorad::model

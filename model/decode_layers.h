@@ -6,6 +6,7 @@
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
 #include "model/config.h"
+#include "model/given_up.h"
 #include "model/kv_cache.h"
 #include "model/weight_transform.h"
 #include "model/weights.h"
@@ -15,6 +16,8 @@ namespace lorad::model {
 
 // The model's layers in the kernel's terms.
 gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
+// Whether all matrices of all layers have the same type.
+bool has_one_type(const ModelWeights& weights);
 // Whether this device's kernels can run them: also asks that every layer's matrices have the same type.
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
@@ -36,13 +39,13 @@ class DecodeLayers {
     gpu::DeviceAddress sync() const { return sync_.address(); }
     gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
     // Whether some step's workgroups waited in vain; it stays so.
-    bool given_up() const;
+    bool given_up() const { return given_up_.is_set(); }
 
   private:
     gpu::Buffer table_;
     gpu::Buffer channels_;  // u64[decode_channel_words()]
     gpu::Buffer sync_;      // DecodeSync
-    gpu::Buffer given_up_;  // u32, in host memory
+    GivenUp given_up_;
 };
 
 }  // namespace lorad::model

@@ -6,6 +6,8 @@
 #include "gpu/device.h"
 #include "gpu/kernels/kernels.h"
 #include "model/config.h"
+#include "model/given_up.h"
+#include "model/weight_transform.h"
 #include "model/weights.h"
 #include "proto/base/result.h"
 
@@ -13,7 +15,8 @@ namespace lorad::model {
 
 // The model's layers in the kernel's terms.
 gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWeights& weights);
-// Whether this device's kernels can run them: also asks that all matrices have the same type, and gate and up no bias.
+bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged);
+// Whether this device's kernels can run them: also asks that all matrices have the same type, and gate and up no bias. A merged adapter may bring one.
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 // Engine thread only.
@@ -24,11 +27,11 @@ class DecodeRows {
     gpu::DeviceAddress sync() const { return sync_.address(); }
     gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
     // Whether some step's workgroups waited in vain; it stays so.
-    bool given_up() const;
+    bool given_up() const { return given_up_.is_set(); }
 
   private:
     gpu::Buffer sync_;
-    gpu::Buffer given_up_;  // u32, in host memory
+    GivenUp given_up_;
 };
 
 }  // namespace lorad::model

@@ -74,12 +74,10 @@ bool Executor::Impl::takes_lone_rows(const StepShape& shape) const {
            kernels->attends_from_qkv(qkv_shape(config, {.rows = shape.row_bucket, .lora = lora}), attention_shape(config, shape));
 }
 
-// Whether a step without adapters may be by DecodeRows, which computes all of the last layer, so not for steps without outputs, and knows no bias of gate and up,
-// which a merged adapter may bring.
+// Whether a step without adapters may be by DecodeRows, which computes all of the last layer, so not for steps without outputs.
 bool Executor::Impl::takes_between(const StepShape& shape) const {
     const bool has_rows = decode_rows && shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
-    const MergedWeights* with = shape.weight_set != 0 ? merged.get() : nullptr;
-    return has_rows && std::ranges::all_of(weights.layers, [&](const LayerWeights& w) { return address_of(w.gate_up_bias, with) == 0; });
+    return has_rows && (shape.weight_set == 0 || !has_gate_up_bias(weights, merged.get()));
 }
 
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {

@@ -156,37 +156,39 @@ class Pass {
         if (shape_.output_bucket > 0) recorder_.barrier();
     }
 
-    // One row behind a long context: attention by dispatches of its own, what lies between two of them by one.
-    void layers_apart() {
+    // Attention by dispatches of its own, what lies between those of two layers by one, which record_behind(layer) records.
+    template <typename RecordBehind>
+    void attend_and(const RecordBehind& record_behind) {
         const AttentionPass attention(recorder_, context_, shape_);
         norm_first({});
         const Matrix& first_qkv = weights_.layers[0].qkv;
         Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            const LayerWeights& w = weights_.layers[layer];
-            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
-            kernels_.decode_behind(recorder_,
-                                   {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
-                                    .attention = scratch_.attention.address(),
-                                    .partials = scratch_.attention_partials.address(),
-                                    .y = scratch_.y.address()},
-                                   decode_layers_shape(config_, weights_, shape_.attention_splits), act_type(w.o.type));
+            attention.attend(layer, consumer(qkv), split_stride(weights_.layers[layer].qkv, qkv.plan));
+            record_behind(layer);
             recorder_.barrier();
             qkv.plan.n_splits = 1;
         }
     }
 
-    // The same for a few rows.
+    // One row behind a long context.
+    void layers_apart() {
+        attend_and([&](uint32_t layer) {
+            kernels_.decode_behind(recorder_,
+                                   {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
+                                    .attention = scratch_.attention.address(),
+                                    .partials = scratch_.attention_partials.address(),
+                                    .y = scratch_.y.address()},
+                                   decode_layers_shape(config_, weights_, shape_.attention_splits), act_type(weights_.layers[layer].o.type));
+        });
+    }
+
+    // A few rows.
     void layers_between() {
-        const AttentionPass attention(recorder_, context_, shape_);
         defers_norms_ = true;
-        norm_first({});
-        const Matrix& first_qkv = weights_.layers[0].qkv;
-        Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
-        for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+        attend_and([&](uint32_t layer) {
             const LayerWeights& w = weights_.layers[layer];
             const LayerWeights* next = layer + 1 < config_.n_layers ? &weights_.layers[layer + 1] : nullptr;
-            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
             kernels_.decode_rows(recorder_,
                                  {.n_rows = rows_state(),
                                   .o = address_of(w.o),
@@ -208,9 +210,7 @@ class Pass {
                                   .eps = config_.rms_norm_eps,
                                   .max_polls = 0},
                                  decode_rows_shape(config_, weights_));
-            recorder_.barrier();
-            qkv.plan.n_splits = 1;
-        }
+        });
     }
 
     gpu::DecodeLayersParams decode_params(uint32_t first_layer, uint32_t n_layers) const {

@@ -18,7 +18,7 @@ constexpr uint32_t kDecodeRowsSumBytes = kDecodeRowsWarps * 8 * 128;
 
 // Registers, which the writer of the products declares: %a and %b are a lane's sums, in two halves; %s, %s0, %s1, %f, %v what is worked on; %i, %j, %at, %ptr, %wide are free between
 // lines. A warp adds up components 2w and 2w + 1 of o and down, of %column and rows 2t and 2t + 1.
-class DecodeRowsEnds : protected WarpgroupWriter {
+class DecodeRowsEnds : protected TextWriter {
   protected:
     explicit DecodeRowsEnds(const DecodeRowsProgram& program) : p_(program) {}
 

@@ -29,9 +29,7 @@ class RowsWriter : DecodeRowsEnds {
         begin();
         o();
         meet("o", [&] { hold(kHeld, [&](uint32_t i) { load_gate(i + kDecodeRowsSlots); }); });
-        find_norm();
-        load_x(DECODE_ROWS_PARAM(xn), p_.hidden);
-        norm("gate", false);
+        load_normed("gate", false);
         gate_up();
         point_at_qkv();
         meet("gate", [&] {
@@ -46,9 +44,7 @@ class RowsWriter : DecodeRowsEnds {
             hold(kHeld, [&](uint32_t i) { load_qkv(i + kDecodeRowsSlots, i + kDecodeRowsSlots < steps(p_.hidden) ? "" : "@%more "); });
             line("held_qkv:");
         });
-        find_norm();
-        load_x(DECODE_ROWS_PARAM(xn), p_.hidden);
-        norm("qkv", true);
+        load_normed("qkv", true);
         qkv();
         line("finished: cp.async.wait_group 0;");
         line("setp.ne.u32 %is, %part, 0; @%is bra done; setp.ne.u32 %is, %thread, 0; @%is bra done; st.relaxed.gpu.global.u32 [%sync], %target;");
@@ -108,6 +104,12 @@ class RowsWriter : DecodeRowsEnds {
     void load_x(size_t param, uint32_t k) {
         line("ld.param.u64 %x_at, [params+{}]; mul.wide.u32 %wide, %g, {}; add.u64 %x_at, %x_at, %wide; add.u64 %x_at, %x_at, %in_row;", param, k * 2);
         for (uint32_t s = 0; s < steps(k); s++) load_step_of_x(s, s);
+    }
+    // xn, and the factors that the norm deferred.
+    void load_normed(const char* name, bool tells) {
+        find_norm();
+        load_x(DECODE_ROWS_PARAM(xn), p_.hidden);
+        norm(name, tells);
     }
     void load_step_of_x(uint32_t set, uint32_t from_here) {
         for (uint32_t c = 0; c < 2; c++) {

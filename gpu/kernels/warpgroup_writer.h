@@ -18,7 +18,7 @@ constexpr uint64_t kSwizzledDescriptor = uint64_t{1} << 62 | uint64_t{1024 / 16}
 // From a slot's beginning to the 16 elements of k of this number, in the units of a descriptor.
 constexpr uint32_t swizzled_offset(uint32_t k16, uint32_t rows) { return k16 / 4 * (rows * kSwizzledRowBytes / 16) + k16 % 4 * 2; }
 
-class WarpgroupWriter {
+class TextWriter {
   protected:
     template <typename... Args>
     void line(fmt::format_string<Args...> pattern, Args&&... args) {
@@ -35,6 +35,12 @@ class WarpgroupWriter {
         line(".maxntid {}, 1, 1", threads);
     }
 
+    std::string text_;
+};
+
+// Of products by warpgroups.
+class WarpgroupWriter : protected TextWriter {
+  protected:
     // The next slot of the ring.
     void turn(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
         line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes, ring_bytes);
@@ -47,8 +53,6 @@ class WarpgroupWriter {
         line("wgmma.mma_async.sync.aligned.m64n{0}k16.f32.{1}.{1} {{{2}}}, {{{3}{4}, {3}{5}, {3}{6}, {3}{7}}}, {8}, 1, 1, 1, 0;", n, type == ScalarType::kBf16 ? "bf16" : "f16",
              sums, a, first_a, first_a + 1, first_a + 2, first_a + 3, b);
     }
-
-    std::string text_;
 };
 
 }  // namespace lorad::gpu

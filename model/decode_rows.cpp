@@ -1,9 +1,7 @@
 #include "model/decode_rows.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "gpu/upload.h"
 #include "model/decode_layers.h"
 
 namespace lorad::model {
@@ -22,15 +20,6 @@ bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) 
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
     return has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.can_decode_rows(decode_rows_shape(config, weights));
-}
-
-Result<std::unique_ptr<DecodeRows>> DecodeRows::create(gpu::Device& device, const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    auto made = std::make_unique<DecodeRows>();
-    const std::vector<std::byte> silence(kernels.decode_rows_sync_bytes(decode_rows_shape(config, weights)));
-    TRY_ASSIGN(made->sync_, device.create_buffer(silence.size(), gpu::MemoryKind::kDeviceLocal, "decode rows"));
-    TRY_ASSIGN(made->given_up_, GivenUp::create(device, "decode rows given up"));
-    TRY(device.uploader().upload(made->sync_, 0, silence));
-    return made;
 }
 
 }  // namespace lorad::model

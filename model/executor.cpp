@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpu/kernels/meeting.h"
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
 #include "model/logits.h"
@@ -74,6 +75,15 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
     return ok_status();
 }
 
+// Whether all layers' gate and up of such steps can have their rows' adapters in their product.
+bool Executor::Impl::gates_adapters(uint32_t row_bucket) const {
+    if (options.decode == gpu::PersistentDecode::kOff || !has_one_type(weights)) return false;
+    return std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
+        const auto gated = kernels->plan_gated(config.intermediate_size, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
+        return gated && kernels->gates_lora(*gated, config.intermediate_size, w.gate_up.k);
+    });
+}
+
 Status Executor::Impl::upload_rope_table() {
     const std::vector<float> table = model::rope_table(config.rope, options.n_positions_max);
     TRY_ASSIGN(rope_table, device.create_buffer(table.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "rope table"));
@@ -91,7 +101,10 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
         decodes_adapters = kernels->can_decode_layers(decode_layers_shape(config, weights, 1, true));
     }
     if (can_decode_rows(*kernels, config, weights)) {
-        TRY_ASSIGN(decode_rows, DecodeRows::create(device, *kernels, config, weights));
+        TRY_ASSIGN(decode_rows, Meeting::create(device, kernels->decode_rows_sync_bytes(decode_rows_shape(config, weights)), "decode rows"));
+    }
+    if (!gated_buckets.empty()) {
+        TRY_ASSIGN(gated_lora, Meeting::create(device, sizeof(gpu::MeetingSync), "gated lora"));
     }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
@@ -226,6 +239,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     options.kernel_path = kernels->options().path;
     for (const uint32_t rows : buckets_up_to(options.n_rows_max)) {
         if (joins_adapters(*kernels, weights, rows)) joined_buckets.push_back(rows);
+        if (gates_adapters(rows)) gated_buckets.push_back(rows);
     }
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
@@ -239,7 +253,8 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     TRY(std::move(uploaded));
     TRY(std::move(warmed));
     TRY(try_decode_layers());
-    return try_decode_rows();
+    TRY(try_decode_rows());
+    return try_gated_lora();
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
@@ -325,7 +340,7 @@ Result<StepOutput> Executor::finish() {
     CHECK(!it.in_flight.empty() && it.in_flight.front().is_drawn);
     TRY(it.device.compute_queue().wait(it.in_flight.front().value));
     const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
-    if (it.has_given_up() || ((it.decode_works || it.rows_work) && pretends)) TRY(it.redo_in_flight());
+    if (it.has_given_up() || (it.has_meetings() && pretends)) TRY(it.redo_in_flight());
     const InFlight step = it.in_flight.front();
     it.in_flight.erase(it.in_flight.begin());
     it.free_retired();
@@ -381,6 +396,7 @@ LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
 bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }
 bool Executor::decodes_rows_together() const { return impl_->rows_work; }
+bool Executor::gates_adapters() const { return impl_->gated_works; }
 
 Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
                                                           uint32_t n_repeats) {

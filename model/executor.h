@@ -112,6 +112,8 @@ class Executor {
     uint64_t n_recordings() const;  // made so far: replays make none
     bool decodes_in_one_dispatch() const;  // a step of one row, with one adapter of few ranks at most: it passed its trial and nobody has given up since
     bool decodes_rows_together() const;  // a step of 2 to kDecodeRowsMax rows without adapters has one dispatch between two layers' attentions; likewise
+    // Steps of 33 to 64 rows have gate and up with their rows' adapters in one product.
+    bool gates_adapters() const;
 
     // Decode rows that each see n_context positions, or the rows of one prompt, or decode rows and n_chunk rows of a prompt before them.
     struct ProfileStep {

@@ -1,4 +1,4 @@
-// The trials of DecodeLayers and DecodeRows before the first request, and what happens when their workgroups wait in vain later.
+// The trials of programs whose workgroups wait for each other before the first request, and what happens when they wait in vain later.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -18,9 +18,9 @@ namespace {
 constexpr uint32_t kTrialTokens = 3;
 constexpr double kTrialToleranceF16 = 1e-2, kTrialToleranceBf16 = 5e-2;
 
-// The trial's adapter: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
-constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialRank8 = round_up(kTrialRank, 8);
-static_assert(kTrialRank <= gpu::kDecodeRankMax);
+// The trials' adapters: one A and one B for all modules of all layers, of a rank that fills no word of 16 bytes.
+constexpr uint32_t kTrialSlot = 0, kTrialRank = 20, kTrialGatedRank = 12;
+static_assert(kTrialRank <= gpu::kDecodeRankMax && kTrialGatedRank <= gpu::kGatedLoraRanks);
 
 }  // namespace
 
@@ -28,9 +28,9 @@ static_assert(kTrialRank <= gpu::kDecodeRankMax);
 // the device no longer runs workgroups side by side. Writing K and V again does
 // no harm; what was fed back to the first of them on the device is the answer of the step before, which the ring still holds.
 Status Executor::Impl::redo_in_flight() {
-    const char* which = rows_work && (!decode_works || decode_rows->given_up()) ? "decode_rows" : "decode_layers";
+    const char* which = gated_works && gated_lora->given_up() ? "matmul_warpgroup_gated_lora" : rows_work && (!decode_works || decode_rows->given_up()) ? "decode_rows" : "decode_layers";
     log_warn("kernels: {} gave up waiting on {}; all steps use separate dispatches from now on", which, device.capabilities().name);
-    decode_works = rows_work = false;
+    decode_works = rows_work = gated_works = false;
     for (const InFlight& step : in_flight) TRY(device.compute_queue().wait(step.value));
     for (InFlight& step : in_flight) {
         const gpu::Buffer& before = ring[(step.slot + kRingSlots - 1) % kRingSlots].results;
@@ -39,7 +39,7 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.shape.apart = step.shape.between = step.is_one_recording = false;
+        step.shape.one_dispatch = step.shape.apart = step.shape.between = step.shape.gated_lora = step.is_one_recording = false;
         step.shape.lora_type = gpu::kAnyLoraType;
         step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
@@ -53,25 +53,31 @@ Status Executor::Impl::redo_in_flight() {
 }
 
 // In kTrialSlot, for which the matrices must live.
-Result<gpu::Buffer> Executor::Impl::put_trial_adapter() {
+Result<gpu::Buffer> Executor::Impl::put_trial_adapter(uint32_t rank) {
+    const uint32_t rank8 = round_up(rank, 8);
     const gpu::ScalarType type = weights.layers.front().qkv.type;
     const uint32_t k_max = std::max({gpu::padded(config.hidden_size), gpu::padded(config.q_size()), gpu::padded(config.intermediate_size)});
     const uint32_t n_max = std::max({config.hidden_size, config.q_size(), config.kv_size(), config.intermediate_size});
-    const uint32_t element = gpu::bytes_of(type), a_bytes = round_up(kTrialRank * k_max * element, 256), b_row_bytes = kTrialRank8 * element;
+    const uint32_t element = gpu::bytes_of(type), a_bytes = round_up(rank * k_max * element, 256), b_row_bytes = rank8 * element;
     std::vector<std::byte> both(a_bytes + size_t{n_max} * b_row_bytes);
     std::mt19937 random(25);
     gpu::self_test::fill_random(both, type, random);
     for (size_t end = a_bytes + b_row_bytes; end <= both.size(); end += b_row_bytes) {
-        const size_t n_padding = (kTrialRank8 - kTrialRank) * element;
+        const size_t n_padding = (rank8 - rank) * element;
         std::fill_n(both.begin() + static_cast<ptrdiff_t>(end - n_padding), n_padding, std::byte{0});
     }
     TRY_ASSIGN(gpu::Buffer matrices, device.create_buffer(both.size(), gpu::MemoryKind::kDeviceLocal, "adapter of a trial"));
     TRY(device.uploader().upload(matrices, 0, both));
     // B A x is some 4 sqrt(hidden) times an element of x, and so a tenth of it.
     const float scale = 0.025f / std::sqrt(static_cast<float>(config.hidden_size));
-    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = kTrialRank, .scale = scale, .weight_type = static_cast<uint32_t>(type)};
+    const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = rank, .scale = scale, .weight_type = static_cast<uint32_t>(type)};
     TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * kLinearModules, module)}));
     return matrices;
+}
+
+Status Executor::Impl::take_trial_adapter() {
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
+    return device.uploader().finish();
 }
 
 // A token in the first block of the cache.
@@ -156,14 +162,13 @@ Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<co
 Result<std::string> Executor::Impl::trial_fault_with_adapter() {
     std::string why = decode_adapter_refusal;
     if (!why.empty()) return why;
-    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter());
+    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialRank));
     TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
     for (const uint32_t program : {decode_lora_type(), gpu::kAnyLoraType}) {
         if (!why.empty()) break;
         TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
     }
-    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
-    TRY(device.uploader().finish());
+    TRY(take_trial_adapter());
     return why;
 }
 
@@ -246,6 +251,46 @@ Status Executor::Impl::try_decode_rows() {
     TRY_ASSIGN(const TrialTimes times, trial_times([this] { return trial_rows_step(false, false); }, [this] { return trial_rows_step(true, false); }));
     rows_work = !decode_rows->given_up() && times.one_ms < times.separate_ms;
     log_info("kernels: a step of {} rows takes {:.3f} ms with one dispatch between two layers' attentions, {:.3f} with separate ones", n_trial_rows(), times.one_ms, times.separate_ms);
+    return ok_status();
+}
+
+// Of the last token of a prompt in the first block of the cache, with the trial's adapter.
+Result<std::vector<float>> Executor::Impl::trial_prompt_logits(bool gated) {
+    std::vector<TokenId> tokens(n_trial_tokens());
+    for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>((i + 1) % config.vocab_size);
+    StepBatch batch;
+    const BlockId block{0};
+    batch.add_output(batch.add_rows(tokens, 0, {&block, 1}, kTrialSlot) + static_cast<uint32_t>(tokens.size()) - 1, true);
+    StepShape shape = shape_of(batch);
+    shape.gated_lora = gated;
+    shape.few_runs = shape.few_runs && !gated;
+    TRY_ASSIGN(const uint64_t value, run(batch, shape));
+    TRY(device.compute_queue().wait(value));
+    const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
+    return std::vector<float>(logits, logits + config.vocab_size);
+}
+
+Result<std::string> Executor::Impl::trial_gated_fault() {
+    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialGatedRank));
+    TRY_ASSIGN(const std::vector<float> want, trial_prompt_logits(false));
+    Result<std::vector<float>> got_or_error = trial_prompt_logits(true);
+    TRY(take_trial_adapter());
+    if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
+    TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
+    if (gated_lora->given_up()) return std::string("its workgroups do not run side by side");
+    return difference(got, want);
+}
+
+// As try_decode_rows(), but for the time: what it saves was measured wherever there is such a program, and steps like it have many kinds of rows.
+Status Executor::Impl::try_gated_lora() {
+    static_assert(gpu::kGatedLoraRows <= kBlockTokens);
+    if (!gated_lora || options.n_adapter_slots == 0 || bucket_for(n_trial_tokens()) != gated_buckets.front()) return ok_status();
+    std::string why = gated_refusal;
+    if (why.empty()) {
+        TRY_ASSIGN(why, trial_gated_fault());
+    }
+    gated_works = why.empty();
+    if (!gated_works) log_warn("kernels: matmul_warpgroup_gated_lora on {} fails its trial ({}); it is not used", device.capabilities().name, why);
     return ok_status();
 }
 

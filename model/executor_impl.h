@@ -90,14 +90,16 @@ struct Executor::Impl {
     std::unique_ptr<WeightTransform> transform;
     std::shared_ptr<const MergedWeights> merged;
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
-    std::unique_ptr<DecodeRows> decode_rows;      // likewise
+    std::unique_ptr<Meeting> decode_rows;         // likewise
+    std::unique_ptr<Meeting> gated_lora;          // likewise
     bool decode_works = false;
-    bool rows_work = false;  // as decode_works, of decode_rows
+    bool rows_work = false, gated_works = false;  // as decode_works, of decode_rows and gated_lora
     bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
-    std::string decode_refusal, decode_adapter_refusal, rows_refusal;  // what the driver says where it does not make a kernel of the usual steps of each kind; the first also of those with attention apart
+    std::string decode_refusal, decode_adapter_refusal, rows_refusal, gated_refusal;  // what the driver says where it does not make a kernel of the usual steps of each kind; the first also of those with attention apart
     bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
     RingSlot ring[kRingSlots];
     std::vector<uint32_t> joined_buckets;  // of rows, ascending: those for which joins_adapters() (model/scratch.h)
+    std::vector<uint32_t> gated_buckets;   // likewise: those whose gated product can have its rows' adapters
     RecordingCache recordings;
     uint64_t n_recordings = 0;
     uint64_t n_submitted = 0;
@@ -150,6 +152,8 @@ struct Executor::Impl {
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
     bool takes_between(const StepShape& shape) const;
+    bool gates_adapters(uint32_t row_bucket) const;
+    bool takes_gated_lora(uint32_t row_bucket) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
     bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
     bool joins_bucket(uint32_t row_bucket) const;
@@ -179,7 +183,8 @@ struct Executor::Impl {
     // Of adapters that have a program of their own: the weights' type. One for f32 was no shorter than that for any types (docs/PERFORMANCE.md).
     uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
     gpu::ScalarType weight_type() const { return weights.layers.front().qkv.type; }
-    Result<gpu::Buffer> put_trial_adapter();
+    Result<gpu::Buffer> put_trial_adapter(uint32_t rank);
+    Status take_trial_adapter();
     Status trial_step(uint32_t position, const Trial& trial);
     Result<std::vector<float>> trial_logits(const Trial& trial);
     std::string difference(std::span<const float> got, std::span<const float> want) const;
@@ -196,8 +201,14 @@ struct Executor::Impl {
     Result<std::vector<float>> trial_rows_logits(bool between);
     Result<std::string> trial_rows_fault();
     Status try_decode_rows();
-    // Whether workgroups of some step waited for each other in vain.
-    bool has_given_up() const { return (decode_works && decode_layers->given_up()) || (rows_work && decode_rows->given_up()); }
+    // Of a prompt.
+    uint32_t n_trial_tokens() const { return std::min({gated_buckets.front(), options.n_rows_max, options.n_positions_max}); }
+    Result<std::vector<float>> trial_prompt_logits(bool gated);
+    Result<std::string> trial_gated_fault();
+    Status try_gated_lora();
+    // Programs whose workgroups wait for each other: whether there are any, and whether those of some step did so in vain.
+    bool has_meetings() const { return decode_works || rows_work || gated_works; }
+    bool has_given_up() const { return (decode_works && decode_layers->given_up()) || (rows_work && decode_rows->given_up()) || (gated_works && gated_lora->given_up()); }
     void free_retired() {
         std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
     }

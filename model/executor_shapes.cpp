@@ -80,6 +80,9 @@ bool Executor::Impl::takes_between(const StepShape& shape) const {
     return has_rows && (shape.weight_set == 0 || !has_gate_up_bias(weights, merged.get()));
 }
 
+// Whether such steps have gate and up with their rows' adapters in one product, where these are of few ranks and of the weights' type.
+bool Executor::Impl::takes_gated_lora(uint32_t row_bucket) const { return gated_lora && std::ranges::binary_search(gated_buckets, row_bucket); }
+
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     uint32_t n_context = 0;
     for (const BatchRow& row : batch.rows()) n_context = std::max(n_context, row.position + 1);
@@ -123,15 +126,17 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.long_runs = long_runs && !consumers_add_long_runs(shape, rank_max);
     shape.expanded = !shape.one_dispatch && expands_apart(shape, rank_max);
     shape.lone_rows = !shape.one_dispatch && takes_lone_rows(shape) && has_lone_rows(batch);
+    shape.gated_lora = gated_works && shape.lora == gpu::LoraLevel::kPlain && !shape.joined && !shape.expanded && rank_max <= gpu::kGatedLoraRanks && takes_gated_lora(shape.row_bucket) &&
+                       types_of_adapters(batch, slot_lookup()) == 1u << static_cast<uint32_t>(weight_type());
     // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
-    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.joined && !shape.expanded && gates_few_runs(shape.row_bucket) &&
+    shape.few_runs = shape.lora == gpu::LoraLevel::kPlain && !long_runs && !shape.joined && !shape.expanded && !shape.gated_lora && gates_few_runs(shape.row_bucket) &&
                      has_few_runs(batch, shape.row_bucket);
     return shape;
 }
 
 Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
     const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, scratch, *lora_table, rope_table.address(),
-                                 host_logits.address(), decode_layers.get(), decode_rows.get()};
+                                 host_logits.address(), decode_layers.get(), decode_rows.get(), gated_lora.get()};
     return record_forward(recorder, context, shape);
 }
 
@@ -205,6 +210,14 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
             if (lora == gpu::LoraLevel::kPlain && gates_few_runs(row_bucket)) shapes.insert(few_runs);
             if (expands_apart(shape, kLoraRankMax)) insert(expanded);
             if (lora == gpu::LoraLevel::kPlain && joins_bucket(row_bucket)) insert(joined(shape));
+            if (lora == gpu::LoraLevel::kPlain && takes_gated_lora(row_bucket)) {
+                for (const bool rules : {false, true}) {
+                    StepShape gated = shape;
+                    gated.gated_lora = true;
+                    gated.rules = rules;
+                    insert(gated);
+                }
+            }
             if (lora == gpu::LoraLevel::kNone && takes_between(shape)) {
                 StepShape between = shape;
                 for (const bool rules : {false, true}) {
@@ -258,6 +271,12 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                           .long_runs = long_runs, .few_runs = is_plain && !long_runs && gates_few_runs(bucket_for(n_rows))};
             shapes.insert(end);
             if (is_plain && joins_bucket(end.row_bucket)) shapes.insert(joined(end));
+            if (is_plain && takes_gated_lora(end.row_bucket)) {
+                StepShape gated = end;
+                gated.gated_lora = true;
+                gated.few_runs = false;
+                shapes.insert(gated);
+            }
             end.long_runs = false;
             constexpr uint32_t kSmallRank = 1;
             if (long_runs && consumers_add_long_runs(end, kSmallRank)) shapes.insert(end);
@@ -294,6 +313,10 @@ Status Executor::Impl::warm_up() {
         const bool refused = !made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused;
         if (refused && shapes[i].between) {
             rows_refusal = made[i]->error().message;
+            continue;
+        }
+        if (refused && shapes[i].gated_lora) {
+            gated_refusal = made[i]->error().message;
             continue;
         }
         if (refused && (shapes[i].one_dispatch || shapes[i].apart)) {

@@ -60,7 +60,7 @@ class Pass {
                 return;
             }
             const bool keeps_rows = is_last && keeps_rows_with_outputs();
-            const std::optional<gpu::MatmulPlan> o_in_blocks = attention.writes_blocks() && !keeps_rows ? plan_in_blocks(w.o) : std::nullopt;
+            const std::optional<gpu::MatmulPlan> o_in_blocks = attention.writes_blocks() && !keeps_rows ? plan_in_blocks(w.o, attention.writes_rows_too()) : std::nullopt;
             attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), o_in_blocks ? std::optional(o_in_blocks->x_order) : std::nullopt);
             if (keeps_rows) keep_rows_with_outputs(w.o);
             const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
@@ -251,9 +251,10 @@ class Pass {
         return {.plan = plan, .rows = reads_rows ? buffer.address() : 0, .blocks = blocks_of(buffer)};
     }
 
-    // Of o, if it would rather have in blocks what attention writes.
-    std::optional<gpu::MatmulPlan> plan_in_blocks(const Matrix& o) const {
-        if (defers_norms_ || (shape_.lora != gpu::LoraLevel::kNone && !shape_.joined)) return std::nullopt;
+    // Of o, if it would rather have in blocks what attention writes. has_rows: which that writes in rows as well.
+    std::optional<gpu::MatmulPlan> plan_in_blocks(const Matrix& o, bool has_rows) const {
+        const bool reads_rows = shape_.lora != gpu::LoraLevel::kNone && !shape_.joined;
+        if (defers_norms_ || (reads_rows && !has_rows)) return std::nullopt;
         const gpu::MatmulPlan plan = product_plan(o, true);
         return plan.x_in_blocks ? std::optional(plan) : std::nullopt;
     }
@@ -262,7 +263,7 @@ class Pass {
     // costs to arrange them.
     Input attention_input(const Matrix& o, const std::optional<gpu::MatmulPlan>& in_blocks) {
         constexpr uint32_t kArrangedRowsMin = 128;
-        if (in_blocks) return {.plan = *in_blocks, .blocks = blocks_of(scratch_.attention)};
+        if (in_blocks) return {.plan = *in_blocks, .rows = attention_, .blocks = blocks_of(scratch_.attention)};
         const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows_;
         const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
         if (!may_be_in_blocks) return in_rows;
@@ -391,7 +392,7 @@ class Pass {
     }
 
     gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
-        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks, shape_.long_runs);
+        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks, shape_.long_runs, shape_.lora != gpu::LoraLevel::kNone && !shape_.joined);
     }
 
     // Of gate_up and the activation in one product, where that can be and is faster.
@@ -402,6 +403,7 @@ class Pass {
         // What only writes blocks needs a reader of blocks.
         if (plan && plan->variant == gpu::MatmulVariant::kWarpgroup && !product_plan(w.down, true).x_in_blocks) return std::nullopt;
         if (!plan || shape_.lora == gpu::LoraLevel::kNone) return plan;
+        if (shape_.gated_lora && kernels_.gates_lora(*plan, config_.intermediate_size, w.gate_up.k)) return plan;
         const bool adds = shape_.joined ? kernels_.joins_adapters(*plan) : shape_.long_runs && kernels_.adds_adapters_gated(*plan);
         return adds ? plan : std::nullopt;
     }
@@ -416,6 +418,18 @@ class Pass {
         if (shape_.joined) {
             adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
             kernels_.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
+        } else if (shape_.gated_lora) {
+            product.y = act.rows;
+            kernels_.matmul_gated_lora(recorder_,
+                                       {.product = product,
+                                        .x_rows = x.rows,
+                                        .lora_layer = context_.lora_layer(layer),
+                                        .low = scratch_.low.address(),
+                                        .sync = context_.gated_lora->sync(),
+                                        .given_up = context_.gated_lora->given_up_address(),
+                                        .lora_slot_stride = context_.lora_slot_stride(),
+                                        .max_polls = 0},
+                                       plan, act.plan.x_order);
         } else if (shape_.lora != gpu::LoraLevel::kNone) {
             adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();

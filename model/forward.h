@@ -11,6 +11,7 @@
 #include "model/decode_rows.h"
 #include "model/kv_cache.h"
 #include "model/lora_table.h"
+#include "model/meeting.h"
 #include "model/scratch.h"
 #include "model/step_shape.h"
 #include "model/weight_transform.h"
@@ -31,7 +32,8 @@ struct ForwardContext {
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
     const DecodeLayers* decode_layers;  // of shapes with one_dispatch or apart
-    const DecodeRows* decode_rows;      // of shapes with between
+    const Meeting* decode_rows;         // of shapes with between
+    const Meeting* gated_lora;          // of shapes with gated_lora
 
     // Where steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>

@@ -41,8 +41,13 @@ void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, ui
     } else {
         keep(layer, product, split_stride);
         recorder_.barrier();
-        attend_from_queries(layer);
+        attend_from_queries(layer, y_order);
     }
+}
+
+bool AttentionPass::writes_blocks() const {
+    if (shape_.lone_rows) return shape_.attention_splits == 1;
+    return !shape_.tiles && kernels_.attends_in_blocks(attention_shape(config_, shape_), kernels_.act_type(context_.weights.layers.front().o.type));
 }
 
 void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
@@ -70,7 +75,7 @@ void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& p
     recorder_.barrier();
 }
 
-void AttentionPass::attend_from_queries(uint32_t layer) const {
+void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> y_order) const {
     const Matrix& o = context_.weights.layers[layer].o;
     const gpu::AttentionParams params{.step = step_,
                                       .block_tables = step_ + layout_.block_tables,
@@ -85,14 +90,15 @@ void AttentionPass::attend_from_queries(uint32_t layer) const {
                                       .window = config_.sliding_windows[layer],
                                       .scale = attention_scale(config_),
                                       .softcap = 0.0f,
-                                      .n_splits = shape_.attention_splits};
+                                      .n_splits = shape_.attention_splits,
+                                      .y_blocks = y_order ? blocks_of(scratch_.attention) : 0};
     gpu::AttentionShape rows = attention_shape(config_, shape_);
     if (shape_.tiles) {
         kernels_.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
                                  offsetof(gpu::StepHeader, tile_grid));
         rows.rows = shape_.single_bucket;
     }
-    if (rows.rows > 0) kernels_.attention(recorder_, params, rows, kernels_.act_type(o.type));
+    if (rows.rows > 0) kernels_.attention(recorder_, params, rows, kernels_.act_type(o.type), y_order.value_or(gpu::kBlocksByColumns));
     recorder_.barrier();
     if (!shape_.tiles || shape_.attention_splits == 1) return;
     rows.rows = shape_.row_bucket;

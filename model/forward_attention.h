@@ -23,13 +23,14 @@ class AttentionPass {
     // Keys and values go to the cache, and what the rows attend to comes back. Ends with a barrier. y_order: in blocks in this order, at blocks_of(scratch.attention);
     // where writes_blocks().
     void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
-    bool writes_blocks() const { return shape_.lone_rows && shape_.attention_splits == 1; }
+    bool writes_blocks() const;
+    bool writes_rows_too() const { return !shape_.lone_rows; }  // then
     // Keys and values alone: what nobody reads more of. No barrier.
     void keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
 
   private:
     void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const;
-    void attend_from_queries(uint32_t layer) const;
+    void attend_from_queries(uint32_t layer, std::optional<uint32_t> y_order) const;
 
     gpu::Recorder& recorder_;
     gpu::KernelSet& kernels_;

@@ -70,8 +70,10 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
         for (const LayerWeights& w : shapes.layers) {
             for (const Matrix* matrix : products_of(w)) {
                 for (const auto& [in_blocks, adds_adapters] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
-                    const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks, adds_adapters);
-                    bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                    for (const bool leaves_room : {false, true}) {
+                        const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks, adds_adapters, leaves_room);
+                        bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                    }
                 }
             }
         }

@@ -28,6 +28,7 @@ struct StepShape {
     gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // and weights of this type
     bool few_runs = false;   // of rows with one adapter, where they are not long, and the step is neither joined nor expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
     bool expanded = false;   // few rows at level kPlain whose adapters' part a dispatch of its own adds to each product: KernelSet::lora_expand
+    bool gated_lora = false; // at level kPlain: gate and up have their rows' adapters in their product, shrink and all
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether

@@ -87,14 +87,14 @@ uint64_t KernelSet::attention_partial_bytes(const AttentionShape& shape) {
     return uint64_t{shape.rows} * shape.n_q_heads * shape.n_splits * (shape.head_dim + 4) * sizeof(float);
 }
 
-void KernelSet::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape,
-                          ScalarType act_type) {
+void KernelSet::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order) {
+    CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
     const bool split = shape.n_splits > 1, listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
     if (groups_heads(shape)) {
         const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
-                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed}, kMatrixSubgroup);
+                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0, params.y_blocks != 0 ? 1 + block_order : 0}, kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
     } else {
@@ -126,6 +126,8 @@ void KernelSet::attention_by_heads(Recorder& recorder, const AttentionParams& pa
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }
+
+bool KernelSet::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const { return groups_heads(shape) && shape.n_splits == 1 && act_type != ScalarType::kF32; }
 
 bool KernelSet::groups_heads(const AttentionShape& shape) const {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;

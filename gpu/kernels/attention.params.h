@@ -20,8 +20,9 @@ struct AttentionParams {
     float scale;            // on q . k
     float softcap;          // 0: none; else s = softcap * tanh(s / softcap)
     uint32_t n_splits;      // of attention_combine; filled in by the launcher
+    uint64_t y_blocks;      // y once more in blocks (activation_blocks.h), or 0
 };
-INTEROP_SIZE(AttentionParams, 88);
+INTEROP_SIZE(AttentionParams, 96);
 
 INTEROP_END
 

@@ -12,9 +12,9 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/activation_blocks.glsl"
 #ifdef FROM_QKV
 #extension GL_KHR_shader_subgroup_shuffle : require
-#include "gpu/kernels/activation_blocks.glsl"
 #include "gpu/kernels/attention_from_qkv.params.h"
 #define Params AttentionFromQkvParams
 #else
@@ -40,8 +40,8 @@ const uint kHeads = kHeadMats * 8;  // with those that are zero
 #include "gpu/kernels/attention_stage.glsl"
 #ifdef FROM_QKV
 #include "gpu/kernels/attention_qkv.glsl"
-layout(constant_id = 11) const uint kYInBlocks = 0;  // instead of in rows: 1 + their order (activation_blocks.h)
 #endif
+layout(constant_id = 11) const uint kYInBlocks = 0;  // y is wanted in blocks, too, or with FROM_QKV instead of in rows: 1 + their order (activation_blocks.h)
 
 shared uvec4 marks[2][kSubgroups * kHeads * 4];  // maxima and sums by subgroup and head, 16 equal f32 each
 
@@ -61,6 +61,8 @@ void store_result(uint t, uint chunk, vec4 value) {
         store4_in_blocks(p.y, t, chunk, p.y_stride, value, kActType, kYInBlocks - 1);
         return;
     }
+#else
+    if (kYInBlocks != 0) store4_in_blocks(p.y_blocks, t, chunk, p.y_stride, value, kActType, kYInBlocks - 1);
 #endif
     store4(p.y + uint64_t(t) * p.y_stride * bytes_of(kActType), chunk, value, kActType);
 }

@@ -1,12 +1,10 @@
 #include "gpu/kernels/decode_rows_text.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/meeting.h"
 
 namespace lorad::gpu {
 namespace {
-
-// Questions whether all have arrived; each is a trip to the device's L2 cache, so a second or two in all.
-constexpr uint32_t kMeetingPollsMax = 1u << 21;
 
 // One workgroup for each multiprocessor, if the driver tells how many there are.
 DecodeRowsProgram program_of(const DecodeRowsShape& shape, const DeviceCapabilities& caps) { return {shape, caps.n_compute_units_hint}; }
@@ -19,7 +17,7 @@ bool KernelSet::can_decode_rows(const DecodeRowsShape& shape) const {
 }
 
 uint64_t KernelSet::decode_rows_sync_bytes(const DecodeRowsShape& shape) const {
-    return sizeof(DecodeRowsSync) + uint64_t{program_of(shape, device_.capabilities()).square_entries()} * kDecodeRowsMax * sizeof(float);
+    return sizeof(MeetingSync) + uint64_t{program_of(shape, device_.capabilities()).square_entries()} * kDecodeRowsMax * sizeof(float);
 }
 
 void KernelSet::decode_rows(Recorder& recorder, DecodeRowsParams params, const DecodeRowsShape& shape) {

@@ -24,7 +24,7 @@ struct DecodeRowsParams {
     uint64_t act;                 // [t][F] of the same type
     uint64_t y;                   // [t][padded q, k and v] f32, without bias; not without qkv
     uint64_t norms;               // deferred_norm.h, of which the inverses alone
-    uint64_t sync;                // DecodeRowsSync and the squares of a norm, decode_rows_sync_bytes(), all zero before the first dispatch
+    uint64_t sync;                // MeetingSync (meeting.h) and the squares of a norm, decode_rows_sync_bytes(), all zero before the first dispatch
     uint64_t given_up;            // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint64_t post_attention_norm, next_norm;  // [H] f32; the second 0 without qkv
     uint64_t o_bias, down_bias;   // [H] f32, or 0
@@ -32,15 +32,5 @@ struct DecodeRowsParams {
     uint32_t max_polls;           // of one meeting
 };
 static_assert(sizeof(DecodeRowsParams) == 144);
-
-// Between dispatches.
-struct DecodeRowsSync {
-    uint32_t begun;         // arrivals before this dispatch
-    uint32_t has_given_up;  // a dispatch before this one did, so nobody waits any more
-    uint32_t pad[30];
-    uint32_t arrivals;      // of workgroups at meetings, modulo 2^32
-    uint32_t pad2[31];
-};
-static_assert(sizeof(DecodeRowsSync) == 256);
 
 }  // namespace lorad::gpu

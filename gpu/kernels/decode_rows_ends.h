@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/decode_rows_text.h"
+#include "gpu/kernels/meeting.h"
 #include "gpu/kernels/warpgroup_writer.h"
 
 namespace lorad::gpu {
@@ -81,7 +82,7 @@ class DecodeRowsEnds : protected TextWriter {
         line("setp.ne.u32 %is, %thread, 0; @%is bra met_{}; mov.u32 %polls, 0;", name);
         line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [%arrivals]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, 0; @%is bra met_{0};", name);
         line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll_{};", name);
-        line("mov.u32 %polls_max, 0; mov.u32 %i, 1; ld.param.u64 %ptr, [params+{}]; st.global.u32 [%ptr], %i; st.relaxed.gpu.global.u32 [%sync+{}], %i;", DECODE_ROWS_PARAM(given_up), offsetof(DecodeRowsSync, has_given_up));
+        line("mov.u32 %polls_max, 0; mov.u32 %i, 1; ld.param.u64 %ptr, [params+{}]; st.global.u32 [%ptr], %i; st.relaxed.gpu.global.u32 [%sync+{}], %i;", DECODE_ROWS_PARAM(given_up), offsetof(MeetingSync, has_given_up));
         line("met_{}: bar.sync 0;", name);
     }
 
@@ -89,7 +90,7 @@ class DecodeRowsEnds : protected TextWriter {
     void find_norm() {
         const uint32_t loads = p_.square_entries() / 128, entries = round_up(p_.parts() * 2 * p_.blocks(), 4u);
         line("mul.lo.u32 %i, %warp, {}; mul.wide.u32 %wide, %i, 4; add.u64 %ptr, %sync, %wide; mul.wide.u32 %wide, %lane, 16; add.u64 %ptr, %ptr, %wide; add.u64 %ptr, %ptr, {}; shl.b32 %j, %lane, 2;",
-             2 * p_.square_entries(), sizeof(DecodeRowsSync));
+             2 * p_.square_entries(), sizeof(MeetingSync));
         line("mov.f32 %s0, 0f00000000; mov.f32 %s1, 0f00000000;");
         for (uint32_t i = 0; i < loads; i++) {
             for (uint32_t r = 0; r < 8; r++) line("mov.f32 %v{}, 0f00000000;", r);

@@ -88,9 +88,9 @@ class RowsWriter : DecodeRowsEnds {
         // It is written by eight lanes for each row, four rows at once.
         line("shr.u32 %row, %lane, 3; and.b32 %i, %lane, 7; and.b32 %j, %row, 1; shl.b32 %j, %j, 2; xor.b32 %write_at, %i, %j; shl.b32 %write_at, %write_at, 4; mad.lo.u32 %write_at, %row, {}, %write_at;", kChunkBytes);
         line("mul.wide.u32 %in_line, %warp, {}; mul.wide.u32 %wide, %i, 16; add.u64 %in_line, %in_line, %wide;", kChunkBytes);
-        line("ld.param.u64 %sync, [params+{}]; ld.param.u32 %polls_max, [params+{}]; add.u64 %arrivals, %sync, {};", DECODE_ROWS_PARAM(sync), DECODE_ROWS_PARAM(max_polls), offsetof(DecodeRowsSync, arrivals));
+        line("ld.param.u64 %sync, [params+{}]; ld.param.u32 %polls_max, [params+{}]; add.u64 %arrivals, %sync, {};", DECODE_ROWS_PARAM(sync), DECODE_ROWS_PARAM(max_polls), offsetof(MeetingSync, arrivals));
         load_x(DECODE_ROWS_PARAM(attention), p_.q);
-        line("ld.relaxed.gpu.global.u32 %target, [%sync]; ld.relaxed.gpu.global.u32 %seen, [%sync+{}]; setp.ne.u32 %is, %seen, 0; @%is mov.u32 %polls_max, 0;", offsetof(DecodeRowsSync, has_given_up));
+        line("ld.relaxed.gpu.global.u32 %target, [%sync]; ld.relaxed.gpu.global.u32 %seen, [%sync+{}]; setp.ne.u32 %is, %seen, 0; @%is mov.u32 %polls_max, 0;", offsetof(MeetingSync, has_given_up));
         line("ld.param.u64 %ptr, [params+{}]; ld.global.u32 %n_rows, [%ptr]; shl.b32 %row, %t, 1; setp.lt.u32 %valid0, %row, %n_rows; add.u32 %i, %row, 1; setp.lt.u32 %valid1, %i, %n_rows;", DECODE_ROWS_PARAM(n_rows));
         point_at_columns();
         line("setp.ge.u32 %is, %thread, 8; @%is bra told;");
@@ -138,7 +138,7 @@ class RowsWriter : DecodeRowsEnds {
         line("mul.wide.u32 %wide, %i, 2; ld.param.u64 %xn_at, [params+{}]; add.u64 %xn_at, %xn_at, %wide;", DECODE_ROWS_PARAM(xn));
         // Squares: [row][entry]
         line("mad.lo.u32 %entry, %part, {}, %warp; mad.lo.u32 %i, %row, {}, %entry; mul.wide.u32 %wide, %i, 4; add.u64 %squares_at, %sync, %wide; add.u64 %squares_at, %squares_at, {};",
-             2 * p_.blocks(), p_.square_entries(), sizeof(DecodeRowsSync));
+             2 * p_.blocks(), p_.square_entries(), sizeof(MeetingSync));
     }
 
     // Where this lane's 16 bytes of a row in the first step lie. %n: the row.

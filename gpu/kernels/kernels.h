@@ -32,6 +32,7 @@
 #include "gpu/kernels/embed.params.h"
 #include "gpu/kernels/extras.params.h"
 #include "gpu/kernels/gated_act.params.h"
+#include "gpu/kernels/gated_lora.params.h"
 #include "gpu/kernels/gather_rows.params.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kv_format.h"
@@ -177,9 +178,9 @@ class KernelSet {
     ScalarType act_type(ScalarType weight_type) const;
     // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks,
     // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be, and in which order: who writes it is told as block_order.
-    // adds_adapters: only plans for which adds_adapters() holds, where there are any.
+    // adds_adapters: only plans for which adds_adapters() holds, where there are any. leaves_room: a shrink is to run beside it.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false,
-                           bool adds_adapters = false) const;
+                           bool adds_adapters = false, bool leaves_room = false) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
@@ -215,6 +216,10 @@ class KernelSet {
     void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation,
                                     uint32_t y_order = kBlocksByColumns);
     bool adds_adapters_gated(const MatmulPlan& plan) const;
+    // The same with the shrink in it, too, for rows of any adapters of up to kGatedLoraRanks ranks and of the weights' type; y is written as well as y_blocks if it is not 0. Workgroups
+    // wait for each other. Only with plans for which gates_lora().
+    void matmul_gated_lora(Recorder& recorder, GatedLoraParams params, const MatmulPlan& plan, uint32_t y_order);
+    bool gates_lora(const MatmulPlan& plan, uint32_t ffn, uint32_t k) const;
 
     // stream[t] += bias + x[t] . w^T, and xn as deferred_norm.h has it for the norm that follows, in one dispatch instead of a product and add_norm: for 2 to
     // kDeferredRows rows without adapters. w is n x k. Moves the matrix once. None where the device cannot, or no tile of columns divides n.
@@ -257,7 +262,9 @@ class KernelSet {
 
     // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
     // step must be in the cache. With splits that are joined this records two dispatches and the barrier between them.
-    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);
+    // block_order: of params.y_blocks, which is 0 if not attends_in_blocks().
+    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
 
     // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
     // together do. Only where attends_from_qkv().
@@ -386,7 +393,7 @@ class KernelSet {
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
-    std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool leaves_room) const;
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated = false) const;

@@ -38,9 +38,9 @@ ScalarType KernelSet::act_type(ScalarType weight_type) const {
 }
 
 MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
-                                  bool may_be_in_blocks, bool adds_adapters) const {
+                                  bool may_be_in_blocks, bool adds_adapters, bool leaves_room) const {
     if (may_be_in_blocks && !adds_adapters) {
-        if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits)) return *plan;
+        if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits, leaves_room)) return *plan;
         if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
     }
     if (ladder_.has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);

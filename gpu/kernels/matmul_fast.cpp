@@ -225,7 +225,7 @@ std::vector<MatmulPlan> KernelSet::matmul_candidates(uint32_t n, uint32_t k, Sca
         plan.x_in_blocks = false;
         plan.x_order = kBlocksByColumns;
     }
-    if (const auto direct = plan_direct(n, k, type, rows, max_splits)) all.push_back(*direct);
+    if (const auto direct = plan_direct(n, k, type, rows, max_splits, false)) all.push_back(*direct);
     if (rows >= 512 && ladder_.has2(type)) {
         plan.variant = MatmulVariant::kCoopmat2;
         plan.n_splits = 1;

@@ -2,6 +2,7 @@
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/meeting.h"
 #include "gpu/kernels/warpgroup_direct_text.h"
 #include "gpu/kernels/warpgroup_text.h"
 #include "gpu/kernels/warpgroup_tiles.h"
@@ -59,6 +60,8 @@ std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, Scal
 
 namespace {
 
+const char* lora_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_gated_lora_bf16" : "matmul_warpgroup_gated_lora_f16"; }
+
 const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
     static constexpr const char* kNames[2][2][2] = {  // [gated][joined][bf16]
         {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"}, {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
@@ -93,12 +96,43 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
     const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u,
-                                    joined_columns});
+                                    joined_columns, 0u});
     if (k == nullptr) return;
     recorder.dispatch(*k, all_params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
 }
 
 template void KernelSet::matmul_warpgroup(Recorder&, MatmulParams, const MatmulPlan&, bool, uint32_t, uint32_t);
+
+namespace {
+
+uint32_t tiles_of(const MatmulPlan& plan, uint32_t ffn) { return ceil_div(2 * ffn, plan.column_tile); }
+
+}  // namespace
+
+bool KernelSet::gates_lora(const MatmulPlan& plan, uint32_t ffn, uint32_t k) const {
+    constexpr uint32_t kStepsMin = 4, kPiecesMax = 2;
+    if (plan.variant != MatmulVariant::kWarpgroup || plan.rows > kGatedLoraRows || !plan.x_in_blocks) return false;
+    const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
+    const uint32_t units = device_.capabilities().n_compute_units_hint, tiles = tiles_of(plan, ffn);
+    return tile.rows() == kGatedLoraRows && tile.k == 128 && !tile.overlaps && padded(k) >= kStepsMin * tile.k && tiles <= tile.at_once * units &&
+           kGatedLoraRows * 2 * kGatedLoraRanks / 8 <= kPiecesMax * tiles;
+}
+
+void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, const MatmulPlan& plan, uint32_t y_order) {
+    MatmulParams& product = params.product;
+    const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
+    CHECK(gates_lora(plan, product.n, product.k) && product.y_blocks != 0);
+    product.pad = 0;
+    product.k_per_split = plan.k_per_split;
+    params.max_polls = kMeetingPollsMax;
+    const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
+    const char* name = lora_name(plan.weight_type);
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, device_.capabilities().n_compute_units_hint, 0, 0, 1});
+    if (k == nullptr) return;
+    MatmulParams whole = product;
+    whole.n *= 2;
+    recorder.dispatch(*k, params, 1, 1, tiles_of(plan, product.n), product_info(name, whole, plan));
+}
 
 void KernelSet::matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules) {
     matmul_warpgroup(recorder, with_splits(params, plan), plan, false, kBlocksByColumns, n_modules * kJoinedModuleColumns);
@@ -115,11 +149,11 @@ MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint
     return plan;
 }
 
-std::optional<MatmulPlan> KernelSet::plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const {
+std::optional<MatmulPlan> KernelSet::plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool leaves_room) const {
     const bool pays = rows >= kFewRowsMin && rows <= kFewRowsMax && uint64_t{padded(n)} * padded(k) * 2 >= kDirectBytesMin;
     if (!pays || !ladder_.has_direct(type) || options_.batch_invariant) return std::nullopt;
     const DirectChoice choice = choose_direct(
-        {.n = padded(n), .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities())});
+        {.n = padded(n), .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .leaves_room = leaves_room});
     if (choice.k_per_split == 0) return std::nullopt;
     return plan_of_direct(choice.column_blocks, rows, choice.n_splits, choice.k_per_split, type);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/gated_lora_text.h"
 #include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/step_state.h"
 #include "gpu/kernels/warpgroup_writer.h"
@@ -17,13 +18,14 @@ namespace {
 constexpr uint32_t kXSets = 2;       // steps of x in registers
 
 // The program, line by line. Registers: see declare().
-class Writer : WarpgroupWriter {
+class Writer : GatedLora {
   public:
     explicit Writer(const WarpgroupProgram& program) : p_(program), t_(program.tile) {
         CHECK(t_.columns % t_.part == 0 && t_.part % 8 == 0 && t_.part <= 256 && p_.stride % t_.k == 0 && t_.slots > (t_.overlaps ? 2 : 0));
         CHECK(p_.gated_rows == 0 || (p_.gated_rows % 16 == 0 && t_.may_gate() && (load_rows() == 8 || load_rows() % 16 == 0)));
         // From a thread's first row of w to its last, which its loads have as a literal.
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
+        CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps && !p_.in_turns && !joins()));
         CHECK(!joins() || (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
     }
 
@@ -37,6 +39,7 @@ class Writer : WarpgroupWriter {
         loop();
         line("store:");
         if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");  // the next tile's parts go where others may still read
+        if (p_.adds_lora) expand();
         if (p_.gated_rows > 0) store_gated();
         else store_sums();
         if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
@@ -67,7 +70,8 @@ class Writer : WarpgroupWriter {
     const char* all_steps() const { return joins() ? "%all" : "%steps"; }
 
     void declare() {
-        begin_entry(t_.threads(), joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
+        begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams) : joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
+        if (p_.adds_lora) line(".minnctapersm {}", t_.at_once);  // or it would have registers of which so many workgroups have none
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is{};", last_load_is_partial() ? ", %last" : "");
@@ -76,6 +80,10 @@ class Writer : WarpgroupWriter {
         line(".reg .b64 %w, %x, %y, %y8, %at, %matrix, %slot, %wide;");
         line(".reg .f32 %sum<{}>, %act<2>, %e;", n_parts() * sums());
         line(".reg .b32 %x<{}>, %word<4>;", kXSets * x_registers());
+        if (p_.adds_lora) {
+            declare_lora({.type = p_.type, .stride = p_.stride, .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kBlockRows,
+                          .workgroups = ceil_div(2 * p_.gated_rows, t_.columns), .columns = columns_of_y()});
+        }
         if (joins()) line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
@@ -215,6 +223,7 @@ class Writer : WarpgroupWriter {
             line("add.u32 %slot_in, %slot_in, {};", slot_bytes());
             line("begun{}: cp.async.commit_group;", slot);
         }
+        if (p_.adds_lora) begin_lora();
         line("mov.u32 %done, 0; mov.u32 %step, 0; mov.u32 %slot_in, {}; mov.u32 %slot_out, 0;", ahead() % t_.slots * slot_bytes());
     }
 
@@ -226,6 +235,7 @@ class Writer : WarpgroupWriter {
                 // for everything that is under way.)
                 line("cp.async.wait_group {}; bar.sync 0;", ahead() - 1);
                 if (part == 0) use_x(set);
+                if (part == 0 && p_.adds_lora) use_shrink(set);
                 if (t_.overlaps) load_next(set, part);
                 multiply(set, part);
                 // Of a product that goes on while the next one is asked for, what it reads is not touched: the other set of x is the step before's.
@@ -233,6 +243,7 @@ class Writer : WarpgroupWriter {
                 if (part == 0) {
                     line("add.u32 %next, %step, 1;");
                     load_x((set + 1) % kXSets);
+                    if (p_.adds_lora) load_shrink();
                 }
                 if (!t_.overlaps) line("wgmma.wait_group.sync.aligned 0;");
                 turn("%slot_out", slot_bytes(), ring_bytes());
@@ -290,11 +301,13 @@ class Writer : WarpgroupWriter {
     void store_gated() {
         if (p_.y_order == kBlocksOfARow) point_at_row_blocks();
         else point_at_blocks();
+        if (p_.adds_lora) point_at_rows();
         for (uint32_t i = 0; i < columns_of_y() / 16; i++) {
             for (uint32_t word = 0; word < 4; word++) {
                 const uint32_t gates = i * 16 + word / 2 * 8 + word % 2 * 2;  // four sums for eight columns, then those of their ups
                 for (uint32_t e = 0; e < 2; e++) gate(e, gates + e, gates + 4 + e);
                 line("cvt.rn.{}x2.f32 %word{}, %act1, %act0;", p_.type == ScalarType::kBf16 ? "bf16" : "f16", word);
+                if (p_.adds_lora) line("@%in_rows st.global.b32 [%{}+{}], %word{};", word % 2 == 0 ? "row" : "row8", i * 32 + word / 2 * 16, word);
             }
             if (p_.y_order == kBlocksByRows) {
                 line("st.global.v4.b32 [%y+{}], {{%word0, %word1, %word2, %word3}};", i * kBlockBytes);
@@ -324,6 +337,12 @@ class Writer : WarpgroupWriter {
         line("shr.u32 %first, %n0, 4; and.b32 %first, %first, 1; setp.eq.u32 %is, %first, 0;");
         line("selp.u64 %at, 8, 64, %is; add.u64 %at, %at, %y; selp.u64 %wide, 0, 8, %is; add.u64 %y, %y, %wide;");
         line("mul.wide.u32 %wide, %y_stride, 16; add.u64 %y8, %y, %wide; add.u64 %wide, %at, %wide;");
+    }
+
+    // %row, %row8: this lane's pair of the first eight columns in y, of row lane / 4 and of the row 8 behind. Down's shrink reads them there.
+    void point_at_rows() {
+        line("ld.param.u64 %row, [params+24]; setp.ne.u64 %in_rows, %row, 0; shr.u32 %first, %lane, 2; mad.lo.u32 %first, %warp, 16, %first; mul.wide.u32 %row8, %first, %y_stride; shl.b64 %row8, %row8, 1; add.u64 %row, %row, %row8;");
+        line("and.b32 %first, %lane, 3; mad.lo.u32 %first, %first, 2, %n0; mul.wide.u32 %row8, %first, 2; add.u64 %row, %row, %row8; mul.wide.u32 %row8, %y_stride, 16; add.u64 %row8, %row8, %row;");
     }
 
     // silu(gate) * up: gate / (1 + 2^(-gate log2 e)) * up

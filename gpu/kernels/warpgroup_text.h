@@ -26,6 +26,7 @@ struct WarpgroupProgram {
     uint32_t y_order = kBlocksByColumns;  // of these (activation_blocks.h)
     uint32_t units = 0;                  // multiprocessors, each of which gets neighbouring tiles and splits: own_place() of matmul_coopmat.comp. 0: the grid's order
     uint32_t joined_columns = 0;         // > 0: adapters are joined, of a row of b and of low: kJoinedModuleColumns for each module; 128 rows of x and 64 of k
+    bool adds_lora = false;              // a gated product with its rows' adapters (gated_lora_text.h), of 64 rows of x and 128 of k; all workgroups run at once
     bool in_turns = false;               // the grid has fewer workgroups than there are tiles of rows of w: each takes several neighbouring ones, with no splits
 };
 

@@ -28,6 +28,9 @@ double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
 constexpr double kDirectBeginEnd = 4.5;         // us
 constexpr double kDirectBlockUs = 0.148;        // for a step of 16 rows of w
 constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is under way: a tenth more
+// Two groups of threads leave registers for three workgroups of lora_shrink, three for one: qkv of 7B in steps of 64 rows of 64 adapters (docs/PERFORMANCE.md, "A
+// product that shrinks and expands").
+constexpr uint32_t kDirectBlocksBesideMax = 8;
 constexpr double kDirectStepUs = 0.6;           // at least; four are the fewest that were measured
 constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
 
@@ -69,7 +72,7 @@ DirectChoice choose_direct(const WarpgroupWish& wish) {
     for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
         const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
         const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
-        if (column_blocks > kDirectColumnBlocksMax) continue;
+        if (column_blocks > (wish.leaves_room ? kDirectBlocksBesideMax : kDirectColumnBlocksMax)) continue;
         const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
         const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
         const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;

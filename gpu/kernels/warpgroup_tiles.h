@@ -39,6 +39,7 @@ struct WarpgroupWish {
     uint32_t max_splits = 1;
     uint32_t multiprocessors = 1;
     bool gated = false;
+    bool leaves_room = false;  // of choose_direct(): a multiprocessor has registers for other workgroups beside its own, as for a shrink's
 };
 
 struct WarpgroupChoice {

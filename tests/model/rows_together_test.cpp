@@ -1,73 +1,22 @@
 // Steps of a few rows by DecodeRows against the same by separate dispatches, on a model large enough for it, where the device takes its program.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <random>
 
 #include "model/executor.h"
-#include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/random_model.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::model::rows_together_test {
 namespace {
 
 using namespace lorad::testing;
-using reference::Type;
 
-constexpr uint32_t kHidden = 1280, kHeads = 10, kKvHeads = 2, kHeadDim = 128, kFfn = 4096, kLayers = 3, kVocab = 512;
+constexpr uint32_t kVocab = 512;
+constexpr RandomModel::Shape kShape{.hidden = 1280, .heads = 10, .kv_heads = 2, .head_dim = 128, .ffn = 4096, .layers = 3, .vocab = kVocab};
 constexpr uint32_t kSequences = 8, kPrompt = 5, kSteps = 6;
 constexpr double kRelativeErrorMax = 5e-3;  // of f16, as other sums are rounded
-
-// A folder with random weights of the right size: no golden is this large.
-class RandomModel {
-  public:
-    RandomModel() {
-        std::ofstream(folder() / "config.json") << nlohmann::json{{"architectures", {"Qwen2ForCausalLM"}}, {"model_type", "qwen2"}, {"vocab_size", kVocab}, {"hidden_size", kHidden},
-            {"intermediate_size", kFfn}, {"num_hidden_layers", kLayers}, {"num_attention_heads", kHeads}, {"num_key_value_heads", kKvHeads}, {"hidden_act", "silu"},
-            {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-6}, {"rope_theta", 10000.0}, {"tie_word_embeddings", true}, {"torch_dtype", "float16"}};
-        add("model.embed_tokens.weight", kVocab, kHidden, 1.0f);
-        add_ones("model.norm.weight");
-        for (uint32_t l = 0; l < kLayers; ++l) {
-            const std::string layer = "model.layers." + std::to_string(l) + ".";
-            for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add_ones(layer + norm + ".weight");
-            for (const auto& [name, n] : {std::pair{"q", kHeads * kHeadDim}, {"k", kKvHeads * kHeadDim}, {"v", kKvHeads * kHeadDim}}) {
-                add(layer + "self_attn." + name + "_proj.weight", n, kHidden, 0.05f);
-                add(layer + "self_attn." + name + "_proj.bias", n, 0, 0.05f);
-            }
-            add(layer + "self_attn.o_proj.weight", kHidden, kHeads * kHeadDim, 0.05f);
-            add(layer + "mlp.gate_proj.weight", kFfn, kHidden, 0.05f);
-            add(layer + "mlp.up_proj.weight", kFfn, kHidden, 0.05f);
-            add(layer + "mlp.down_proj.weight", kHidden, kFfn, 0.03f);
-        }
-        const std::string header = header_.dump();
-        const uint64_t header_bytes = header.size();
-        std::ofstream file(folder() / "model.safetensors", std::ios::binary);
-        file.write(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
-        file << header;
-        file.write(reinterpret_cast<const char*>(data_.data()), static_cast<std::streamsize>(data_.size()));
-        CHECK(file.good());
-    }
-    const std::filesystem::path& folder() const { return dir_.path(); }
-
-  private:
-    void add(const std::string& name, uint32_t n, uint32_t k, float bound) { add(name, n, k, reference::random_values(size_t{n} * std::max(k, 1u), Type::kF16, random_, bound)); }
-    void add_ones(const std::string& name) { add(name, kHidden, 0, std::vector<float>(kHidden, 1.0f)); }
-    void add(const std::string& name, uint32_t n, uint32_t k, const std::vector<float>& values) {
-        const auto bytes = reference::encode(values, values.size(), values.size(), Type::kF16);
-        const std::vector<uint32_t> shape = k > 0 ? std::vector<uint32_t>{n, k} : std::vector<uint32_t>{n};
-        header_[name] = {{"dtype", "F16"}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
-        data_.insert(data_.end(), bytes.begin(), bytes.end());
-    }
-
-    TempDir dir_;
-    nlohmann::json header_;
-    std::vector<std::byte> data_;
-    std::mt19937 random_{28};
-};
 
 class RowsTogether : public ::testing::Test {
   protected:
@@ -123,7 +72,7 @@ class RowsTogether : public ::testing::Test {
 };
 
 TEST_F(RowsTogether, AreWhatSeparateDispatchesGive) {
-    const RandomModel model;
+    const RandomModel model(kShape);
     const auto separate = load(model, gpu::PersistentDecode::kOff), together = load(model, gpu::PersistentDecode::kOn);
     EXPECT_FALSE(separate->decodes_rows_together());
     ASSERT_TRUE(together->decodes_rows_together());
@@ -133,7 +82,7 @@ TEST_F(RowsTogether, AreWhatSeparateDispatchesGive) {
 
 // A step that ends as if its workgroups had waited in vain is computed again by separate dispatches, with the one behind it, and so are all that follow.
 TEST_F(RowsTogether, StepsThatGaveUpAreDoneAgain) {
-    const RandomModel model;
+    const RandomModel model(kShape);
     const auto separate = load(model, gpu::PersistentDecode::kOff);
     const std::vector<float> want = logits_of(*separate, kSequences);
     for (const uint64_t fault_step : {uint64_t{kSequences} + 1, uint64_t{kSequences} + 3}) {  // prompts are steps, too

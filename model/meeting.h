@@ -1,0 +1,29 @@
+// What the workgroups of a dispatch that wait for each other need beside its data: memory by which they meet (gpu/kernels/meeting.h), and a word that says whether
+// they did so in vain. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "gpu/device.h"
+#include "model/given_up.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+class Meeting {
+  public:
+    // sync_bytes: at least gpu::MeetingSync, behind which a program may have more.
+    static Result<std::unique_ptr<Meeting>> create(gpu::Device& device, uint64_t sync_bytes, const char* name);
+
+    gpu::DeviceAddress sync() const { return sync_.address(); }
+    gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
+    // Whether some step's workgroups waited in vain; it stays so.
+    bool given_up() const { return given_up_.is_set(); }
+
+  private:
+    gpu::Buffer sync_;
+    GivenUp given_up_;
+};
+
+}  // namespace lorad::model

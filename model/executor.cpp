@@ -75,10 +75,11 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
     return ok_status();
 }
 
-// Whether all layers' gate and up of such steps can have their rows' adapters in their product.
-bool Executor::Impl::gates_adapters(uint32_t row_bucket) const {
-    if (options.decode == gpu::PersistentDecode::kOff || !has_one_type(weights)) return false;
+// Whether all layers' gate and up of such steps can have their rows' adapters in their product: what forward.cpp asks of each layer.
+bool Executor::Impl::can_gate_lora(uint32_t row_bucket) const {
+    if (options.decode == gpu::PersistentDecode::kOff || !has_one_type(weights) || has_gate_up_bias(weights, nullptr)) return false;
     return std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
+        if (!kernels->plan_matmul(w.down.n, w.down.k, w.down.type, row_bucket, kProductSplitsMax, true, false, true).x_in_blocks) return false;
         const auto gated = kernels->plan_gated(config.intermediate_size, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
         return gated && kernels->gates_lora(*gated, config.intermediate_size, w.gate_up.k);
     });
@@ -239,7 +240,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     options.kernel_path = kernels->options().path;
     for (const uint32_t rows : buckets_up_to(options.n_rows_max)) {
         if (joins_adapters(*kernels, weights, rows)) joined_buckets.push_back(rows);
-        if (gates_adapters(rows)) gated_buckets.push_back(rows);
+        if (can_gate_lora(rows)) gated_buckets.push_back(rows);
     }
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));

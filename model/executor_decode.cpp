@@ -255,8 +255,8 @@ Status Executor::Impl::try_decode_rows() {
 }
 
 // Of the last token of a prompt in the first block of the cache, with the trial's adapter.
-Result<std::vector<float>> Executor::Impl::trial_prompt_logits(bool gated) {
-    std::vector<TokenId> tokens(n_trial_tokens());
+Result<std::vector<float>> Executor::Impl::trial_prompt_logits(uint32_t n_tokens, bool gated) {
+    std::vector<TokenId> tokens(n_tokens);
     for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>((i + 1) % config.vocab_size);
     StepBatch batch;
     const BlockId block{0};
@@ -270,24 +270,32 @@ Result<std::vector<float>> Executor::Impl::trial_prompt_logits(bool gated) {
     return std::vector<float>(logits, logits + config.vocab_size);
 }
 
+// Each number of rows has a program of its own.
 Result<std::string> Executor::Impl::trial_gated_fault() {
-    TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialGatedRank));
-    TRY_ASSIGN(const std::vector<float> want, trial_prompt_logits(false));
-    Result<std::vector<float>> got_or_error = trial_prompt_logits(true);
-    TRY(take_trial_adapter());
-    if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
-    TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
-    if (gated_lora->given_up()) return std::string("its workgroups do not run side by side");
-    return difference(got, want);
+    std::string why;
+    for (const uint32_t n_rows : gated_buckets) {
+        const uint32_t n_tokens = std::min(n_rows, options.n_rows_max);
+        TRY_ASSIGN(const std::vector<float> want, trial_prompt_logits(n_tokens, false));
+        Result<std::vector<float>> got_or_error = trial_prompt_logits(n_tokens, true);
+        if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
+        TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
+        if (gated_lora->given_up()) return std::string("its workgroups do not run side by side");
+        why = difference(got, want);
+        if (!why.empty()) return format("{} rows: {}", n_tokens, why);
+    }
+    return why;
 }
 
-// As try_decode_rows(), but for the time: what it saves was measured wherever there is such a program, and steps like it have many kinds of rows.
+// As try_decode_rows(), but for the time: shapes that were not measured have no such program (KernelSet::gates_lora()).
 Status Executor::Impl::try_gated_lora() {
     static_assert(gpu::kGatedLoraRows <= kBlockTokens);
-    if (!gated_lora || options.n_adapter_slots == 0 || bucket_for(n_trial_tokens()) != gated_buckets.front()) return ok_status();
+    if (!gated_lora || options.n_adapter_slots == 0) return ok_status();
     std::string why = gated_refusal;
+    if (why.empty() && options.n_positions_max < gated_buckets.back()) why = "sequences are too short for a trial";
     if (why.empty()) {
+        TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialGatedRank));
         TRY_ASSIGN(why, trial_gated_fault());
+        TRY(take_trial_adapter());
     }
     gated_works = why.empty();
     if (!gated_works) log_warn("kernels: matmul_warpgroup_gated_lora on {} fails its trial ({}); it is not used", device.capabilities().name, why);

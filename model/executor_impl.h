@@ -152,7 +152,7 @@ struct Executor::Impl {
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;
     bool takes_between(const StepShape& shape) const;
-    bool gates_adapters(uint32_t row_bucket) const;
+    bool can_gate_lora(uint32_t row_bucket) const;
     bool takes_gated_lora(uint32_t row_bucket) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
     bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
@@ -201,9 +201,7 @@ struct Executor::Impl {
     Result<std::vector<float>> trial_rows_logits(bool between);
     Result<std::string> trial_rows_fault();
     Status try_decode_rows();
-    // Of a prompt.
-    uint32_t n_trial_tokens() const { return std::min({gated_buckets.front(), options.n_rows_max, options.n_positions_max}); }
-    Result<std::vector<float>> trial_prompt_logits(bool gated);
+    Result<std::vector<float>> trial_prompt_logits(uint32_t n_tokens, bool gated);
     Result<std::string> trial_gated_fault();
     Status try_gated_lora();
     // Programs whose workgroups wait for each other: whether there are any, and whether those of some step did so in vain.

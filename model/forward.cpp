@@ -130,7 +130,7 @@ class Pass {
         }
         rows_header_ = layout_.kept;
         adapters_.keep_rows();
-        shape_.joined = shape_.long_runs = shape_.few_runs = shape_.expanded = false;
+        shape_.joined = shape_.long_runs = shape_.few_runs = shape_.expanded = shape_.gated_lora = false;
     }
     // Header and rows of those that are worked on.
     DeviceAddress rows_state() const {
@@ -419,7 +419,6 @@ class Pass {
             adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
             kernels_.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
         } else if (shape_.gated_lora) {
-            product.y = act.rows;
             kernels_.matmul_gated_lora(recorder_,
                                        {.product = product,
                                         .x_rows = x.rows,

@@ -24,7 +24,7 @@ class AttentionPass {
     // where writes_blocks().
     void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
     bool writes_blocks() const;
-    bool writes_rows_too() const { return !shape_.lone_rows; }  // then
+    bool writes_rows_too() const { return !shape_.lone_rows; }  // where writes_blocks()
     // Keys and values alone: what nobody reads more of. No barrier.
     void keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
 

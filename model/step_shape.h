@@ -26,7 +26,7 @@ struct StepShape {
     bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
     bool joined = false;     // at level kPlain: all products have the adapters as more k (JoinedColumns),
     gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // and weights of this type
-    bool few_runs = false;   // of rows with one adapter, where they are not long, and the step is neither joined nor expanded: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
+    bool few_runs = false;   // of rows with one adapter, where they are not long, and the step is neither joined, expanded nor gated_lora: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
     bool expanded = false;   // few rows at level kPlain whose adapters' part a dispatch of its own adds to each product: KernelSet::lora_expand
     bool gated_lora = false; // at level kPlain: gate and up have their rows' adapters in their product, shrink and all
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles

@@ -44,7 +44,7 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
                    "keys and values in the cache: auto (float16), float16 or int8")
         ->type_name("TYPE");
-    app.add_option("--persistent-decode", model.persistent_decode, "steps of one row, and of a few, in few dispatches: auto, on or off")
+    app.add_option("--persistent-decode", model.persistent_decode, "programs whose workgroups wait for each other (one row, a few, 33 to 64 with adapters): auto, on or off")
         ->type_name("WHEN");
     app.add_flag("--batch-invariant", model.batch_invariant, "one kernel for all batch sizes");
     add_device_flags(app, model.device);

@@ -94,7 +94,7 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     const bool split = shape.n_splits > 1, listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
     if (groups_heads(shape)) {
         const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
-                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0, params.y_blocks != 0 ? 1 + block_order : 0}, kMatrixSubgroup);
+                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0}, kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
     } else {

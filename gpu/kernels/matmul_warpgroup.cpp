@@ -110,11 +110,12 @@ uint32_t tiles_of(const MatmulPlan& plan, uint32_t ffn) { return ceil_div(2 * ff
 }  // namespace
 
 bool KernelSet::gates_lora(const MatmulPlan& plan, uint32_t ffn, uint32_t k) const {
-    constexpr uint32_t kStepsMin = 4, kPiecesMax = 2;
+    // Of the only tile that was measured; a thread has 48 sums, and registers for no more where three workgroups share a multiprocessor.
+    constexpr uint32_t kStepsMin = 4, kPiecesMax = 2, kColumns = 96;
     if (plan.variant != MatmulVariant::kWarpgroup || plan.rows > kGatedLoraRows || !plan.x_in_blocks) return false;
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     const uint32_t units = device_.capabilities().n_compute_units_hint, tiles = tiles_of(plan, ffn);
-    return tile.rows() == kGatedLoraRows && tile.k == 128 && !tile.overlaps && padded(k) >= kStepsMin * tile.k && tiles <= tile.at_once * units &&
+    return tile.rows() == kGatedLoraRows && tile.columns == kColumns && tile.k == 128 && !tile.overlaps && padded(k) >= kStepsMin * tile.k && tiles <= tile.at_once * units &&
            kGatedLoraRows * 2 * kGatedLoraRanks / 8 <= kPiecesMax * tiles;
 }
 

@@ -1,11 +1,12 @@
 // Memory by which the workgroups of one dispatch of a program in text wait for each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace lorad::gpu {
 
-// Between dispatches. All programs of a device that never run side by side may share one.
+// Between dispatches of one program.
 struct MeetingSync {
     uint32_t begun;         // arrivals before this dispatch
     uint32_t has_given_up;  // a dispatch before this one did, so nobody waits any more
@@ -13,7 +14,7 @@ struct MeetingSync {
     uint32_t arrivals;      // of workgroups at meetings, modulo 2^32
     uint32_t pad2[31];
 };
-static_assert(sizeof(MeetingSync) == 256);
+static_assert(sizeof(MeetingSync) == 256 && offsetof(MeetingSync, begun) == 0);
 
 // Questions whether all have arrived; each is a trip to the device's L2 cache, so a second or two in all.
 constexpr uint32_t kMeetingPollsMax = 1u << 21;

@@ -28,11 +28,30 @@ double rounds_of(uint32_t workgroups, uint32_t slots, uint32_t at_once) {
 constexpr double kDirectBeginEnd = 4.5;         // us
 constexpr double kDirectBlockUs = 0.148;        // for a step of 16 rows of w
 constexpr uint32_t kDirectBlocksWanted = 6;     // with fewer too little is under way: a tenth more
-// Two groups of threads leave registers for three workgroups of lora_shrink, three for one: qkv of 7B in steps of 64 rows of 64 adapters (docs/PERFORMANCE.md, "A
-// product that shrinks and expands").
+// Two groups of threads, of four blocks each, leave registers for three workgroups of lora_shrink, three for one: qkv of 7B in steps of 64 rows of 64 adapters
+// (docs/PERFORMANCE.md, "A product that shrinks and expands"). How much slower a product alone may be for that.
 constexpr uint32_t kDirectBlocksBesideMax = 8;
+constexpr double kDirectRoomMax = 1.05;
 constexpr double kDirectStepUs = 0.6;           // at least; four are the fewest that were measured
 constexpr double kDirectShareMin = 0.8;         // of what the multiprocessors could do
+
+DirectChoice choose_direct_of(const WarpgroupWish& wish, uint32_t column_blocks_max) {
+    DirectChoice best;
+    best.us = std::numeric_limits<double>::infinity();
+    if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
+    const uint32_t blocks = ceil_div(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
+    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
+        const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
+        const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
+        if (column_blocks > column_blocks_max) continue;
+        const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
+        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
+        const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
+        const double us = kDirectBeginEnd + split_steps * std::max(column_blocks * block_us, kDirectStepUs) + partials;
+        if (share >= kDirectShareMin && us < best.us) best = {column_blocks, n_splits, split_steps * kDirectK, us};
+    }
+    return best;
+}
 
 }  // namespace
 
@@ -65,21 +84,10 @@ WarpgroupChoice choose_warpgroup_tile(const WarpgroupWish& wish) {
 }
 
 DirectChoice choose_direct(const WarpgroupWish& wish) {
-    DirectChoice best;
-    best.us = std::numeric_limits<double>::infinity();
-    if (wish.rows > kDirectRowsMax || wish.stride % kDirectK != 0) return best;
-    const uint32_t blocks = ceil_div(wish.n, kDirectColumnBlock), steps = wish.stride / kDirectK;
-    for (uint32_t wanted = 1; wanted <= std::min({wish.max_splits, steps, wish.multiprocessors}); wanted++) {
-        const uint32_t split_steps = ceil_div(steps, wanted), n_splits = ceil_div(steps, split_steps);
-        const uint32_t column_blocks = ceil_div(blocks, wish.multiprocessors / n_splits);
-        if (column_blocks > (wish.leaves_room ? kDirectBlocksBesideMax : kDirectColumnBlocksMax)) continue;
-        const double share = static_cast<double>(blocks) * steps / (static_cast<double>(wish.multiprocessors) * column_blocks * split_steps);
-        const double partials = 8.0 * (n_splits - 1) * wish.rows * wish.n / kPartialBytesPerUs;
-        const double block_us = column_blocks < kDirectBlocksWanted ? 1.1 * kDirectBlockUs : kDirectBlockUs;
-        const double us = kDirectBeginEnd + split_steps * std::max(column_blocks * block_us, kDirectStepUs) + partials;
-        if (share >= kDirectShareMin && us < best.us) best = {column_blocks, n_splits, split_steps * kDirectK, us};
-    }
-    return best;
+    const DirectChoice any = choose_direct_of(wish, kDirectColumnBlocksMax);
+    if (!wish.leaves_room) return any;
+    const DirectChoice narrow = choose_direct_of(wish, kDirectBlocksBesideMax);
+    return narrow.k_per_split != 0 && narrow.us <= kDirectRoomMax * any.us ? narrow : any;
 }
 
 }  // namespace lorad::gpu

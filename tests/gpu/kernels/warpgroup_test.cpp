@@ -138,6 +138,7 @@ TEST(WarpgroupDirect, SplitsCoverKOnceAndGiveAllMultiprocessorsWork) {
     EXPECT_EQ(choice_of(3584, 18944), std::pair(7u, 4u));
     EXPECT_EQ(choice_of(4608, 3584), std::pair(9u, 4u));
     EXPECT_EQ(choose_direct({.n = 4608, .stride = 3584, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true}).column_blocks, 7u) << "room for a shrink beside it";
+    EXPECT_EQ(choose_direct({.n = 17920, .stride = 1536, .rows = 64, .max_splits = 16, .multiprocessors = 132, .leaves_room = true}).column_blocks, 9u) << "there is none with room";
     // Down of a smaller model, o of another one: not with fewer blocks than were measured.
     EXPECT_GE(choice_of(2048, 8192).first, 4u);
     EXPECT_GE(choice_of(4096, 4096).first, 4u);

@@ -226,13 +226,17 @@ Result<std::vector<float>> Executor::Impl::trial_rows_logits(bool between) {
     return std::vector<float>(logits, logits + size_t{n_trial_rows()} * config.vocab_size);
 }
 
-Result<std::string> Executor::Impl::trial_rows_fault() {
-    TRY_ASSIGN(const std::vector<float> want, trial_rows_logits(false));
-    Result<std::vector<float>> got_or_error = trial_rows_logits(true);
+// What is wrong with the logits of a step whose workgroups meet; empty where nothing is.
+Result<std::string> Executor::Impl::fault_of(Result<std::vector<float>> got_or_error, const Meeting& meeting, std::span<const float> want) const {
     if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
     TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
-    if (decode_rows->given_up()) return std::string("its workgroups do not run side by side");
+    if (meeting.given_up()) return std::string("its workgroups do not run side by side");
     return difference(got, want);
+}
+
+Result<std::string> Executor::Impl::trial_rows_fault() {
+    TRY_ASSIGN(const std::vector<float> want, trial_rows_logits(false));
+    return fault_of(trial_rows_logits(true), *decode_rows, want);
 }
 
 // As try_decode_layers(). Where there is no such program nobody asked for it by name, so that is no error.
@@ -276,11 +280,7 @@ Result<std::string> Executor::Impl::trial_gated_fault() {
     for (const uint32_t n_rows : gated_buckets) {
         const uint32_t n_tokens = std::min(n_rows, options.n_rows_max);
         TRY_ASSIGN(const std::vector<float> want, trial_prompt_logits(n_tokens, false));
-        Result<std::vector<float>> got_or_error = trial_prompt_logits(n_tokens, true);
-        if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
-        TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
-        if (gated_lora->given_up()) return std::string("its workgroups do not run side by side");
-        why = difference(got, want);
+        TRY_ASSIGN(why, fault_of(trial_prompt_logits(n_tokens, true), *gated_lora, want));
         if (!why.empty()) return format("{} rows: {}", n_tokens, why);
     }
     return why;

@@ -199,6 +199,7 @@ struct Executor::Impl {
     uint32_t n_trial_rows() const { return std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max, options.n_sequences_max, plan.n_kv_blocks}); }
     Status trial_rows_step(bool between, bool wants_logits);
     Result<std::vector<float>> trial_rows_logits(bool between);
+    Result<std::string> fault_of(Result<std::vector<float>> got_or_error, const Meeting& meeting, std::span<const float> want) const;
     Result<std::string> trial_rows_fault();
     Status try_decode_rows();
     Result<std::vector<float>> trial_prompt_logits(uint32_t n_tokens, bool gated);

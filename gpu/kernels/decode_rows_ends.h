@@ -80,9 +80,7 @@ class DecodeRowsEnds : protected TextWriter {
         line("said_{}:", name);
         hold_next();
         line("setp.ne.u32 %is, %thread, 0; @%is bra met_{}; mov.u32 %polls, 0;", name);
-        line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [%arrivals]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, 0; @%is bra met_{0};", name);
-        line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll_{};", name);
-        line("mov.u32 %polls_max, 0; mov.u32 %i, 1; ld.param.u64 %ptr, [params+{}]; st.global.u32 [%ptr], %i; st.relaxed.gpu.global.u32 [%sync+{}], %i;", DECODE_ROWS_PARAM(given_up), offsetof(MeetingSync, has_given_up));
+        poll_arrivals(name, "%arrivals", "%i", "%ptr", DECODE_ROWS_PARAM(given_up));
         line("met_{}: bar.sync 0;", name);
     }
 

@@ -12,6 +12,7 @@
 #include "gpu/kernels/gated_lora.params.h"
 #include "gpu/kernels/meeting.h"
 #include "gpu/kernels/step_state.h"
+#include "gpu/kernels/warpgroup_text.h"
 #include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
 #include "proto/base/rounding.h"
@@ -32,7 +33,7 @@ class GatedLora : protected WarpgroupWriter {
 
     void declare_lora(const LoraWork& work) {
         l_ = work;
-        CHECK(n_steps() >= 4 && l_.columns % kRoundColumns == 0);
+        CHECK(n_steps() >= kGatedLoraStepsMin && l_.columns % kRoundColumns == 0);
         line(".shared .align 16 .b8 modules[{}];", kGatedLoraRows * 2 * kModuleBytes);
         line(".reg .pred %holds, %in_rows;");
         line(".reg .b32 %n_rows, %slot_stride, %owner, %m_rank, %m_scale, %m_row, %m_idx, %rank, %bits, %piece, %target, %polls, %polls_max, %seen, %entry;");
@@ -116,12 +117,10 @@ class GatedLora : protected WarpgroupWriter {
         }
         for (uint32_t round = 0; round < kRoundsAhead; round++) load_b(round);
         // All have told.
-        line("setp.ne.u32 %is, %thread, 0; @%is bra met; mov.u32 %polls, 0; ld.param.u64 %sync, [params+{}]; ld.param.u32 %polls_max, [params+{}];", GATED_LORA_PARAM(sync), GATED_LORA_PARAM(max_polls));
+        line("setp.ne.u32 %is, %thread, 0; @%is bra met_low; mov.u32 %polls, 0; ld.param.u64 %sync, [params+{}]; ld.param.u32 %polls_max, [params+{}];", GATED_LORA_PARAM(sync), GATED_LORA_PARAM(max_polls));
         line("ld.relaxed.gpu.global.u32 %seen, [%sync+{}]; setp.ne.u32 %is, %seen, 0; @%is mov.u32 %polls_max, 0;", offsetof(MeetingSync, has_given_up));
-        line("poll: ld.acquire.gpu.global.u32 %seen, [%sync+{}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, 0; @%is bra met;", offsetof(MeetingSync, arrivals));
-        line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll;");
-        line("mov.u32 %first, 1; ld.param.u64 %at, [params+{}]; st.global.u32 [%at], %first; st.relaxed.gpu.global.u32 [%sync+{}], %first;", GATED_LORA_PARAM(given_up), offsetof(MeetingSync, has_given_up));
-        line("met: bar.sync 0;");
+        poll_arrivals("low", lorad::format("%sync+{}", offsetof(MeetingSync, arrivals)).c_str(), "%first", "%at", GATED_LORA_PARAM(given_up));
+        line("met_low: bar.sync 0;");
         line("mov.u32 %first, %ctaid.z; or.b32 %first, %first, %thread; setp.eq.u32 %is, %first, 0; ld.param.u64 %at, [params+{}]; @%is st.relaxed.gpu.global.u32 [%at], %target;", GATED_LORA_PARAM(sync));
         // Low to shared memory, times the scale: [row][module], rows a word of 16 bytes further, so that those of a warp are in different banks.
         line("mov.u32 %entry, modules; mad.lo.u32 %entry, %thread, {}, %entry; ld.shared.v2.b32 {{%m_scale, %second}}, [%entry+8]; mov.b32 %scale, %m_scale; setp.eq.u32 %is, %second, 0;", kModuleBytes);
@@ -153,7 +152,7 @@ class GatedLora : protected WarpgroupWriter {
     static constexpr uint32_t kRoundsAhead = 2;
 
     uint32_t rows() const { return kBlockRows * l_.row_blocks; }
-    uint32_t n_pieces() const { return ceil_div(rows() * 2 * kGatedLoraRanks / 8, l_.workgroups); }
+    uint32_t n_pieces() const { return gated_lora_pieces(rows(), l_.workgroups); }
     uint32_t n_steps() const { return l_.stride / (kChunkBytes / 2); }
     uint32_t n_shrink_steps() const { return ceil_div(n_steps(), kAhead); }
     uint32_t rounds_of_own() const { return l_.columns / kRoundColumns; }

@@ -60,6 +60,9 @@ std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, Scal
 
 namespace {
 
+// WarpgroupProgram::row_blocks
+uint32_t row_blocks_of(const MatmulPlan& plan) { return plan.rows < plan.row_tile ? ceil_div(plan.rows, kBlockRows) : 0; }
+
 const char* lora_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_gated_lora_bf16" : "matmul_warpgroup_gated_lora_f16"; }
 
 const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
@@ -88,7 +91,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
     const char* name = warpgroup_name(plan.weight_type, gated, joined_columns > 0);
-    const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
+    const uint32_t row_blocks = row_blocks_of(plan);
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
     // a group of multiprocessors").
@@ -111,12 +114,12 @@ uint32_t tiles_of(const MatmulPlan& plan, uint32_t ffn) { return ceil_div(2 * ff
 
 bool KernelSet::gates_lora(const MatmulPlan& plan, uint32_t ffn, uint32_t k) const {
     // Of the only tile that was measured; a thread has 48 sums, and registers for no more where three workgroups share a multiprocessor.
-    constexpr uint32_t kStepsMin = 4, kPiecesMax = 2, kColumns = 96;
+    constexpr uint32_t kPiecesMax = 2, kColumns = 96;
     if (plan.variant != MatmulVariant::kWarpgroup || plan.rows > kGatedLoraRows || !plan.x_in_blocks) return false;
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     const uint32_t units = device_.capabilities().n_compute_units_hint, tiles = tiles_of(plan, ffn);
-    return tile.rows() == kGatedLoraRows && tile.columns == kColumns && tile.k == 128 && !tile.overlaps && padded(k) >= kStepsMin * tile.k && tiles <= tile.at_once * units &&
-           kGatedLoraRows * 2 * kGatedLoraRanks / 8 <= kPiecesMax * tiles;
+    return tile.rows() == kGatedLoraRows && tile.columns == kColumns && tile.k == 128 && !tile.overlaps && padded(k) >= kGatedLoraStepsMin * tile.k && tiles <= tile.at_once * units &&
+           gated_lora_pieces(kGatedLoraRows, tiles) <= kPiecesMax;
 }
 
 void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, const MatmulPlan& plan, uint32_t y_order) {
@@ -126,7 +129,7 @@ void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, co
     product.pad = 0;
     product.k_per_split = plan.k_per_split;
     params.max_polls = kMeetingPollsMax;
-    const uint32_t row_blocks = plan.rows < tile.rows() ? ceil_div(plan.rows, kBlockRows) : 0;
+    const uint32_t row_blocks = row_blocks_of(plan);
     const char* name = lora_name(plan.weight_type);
     const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, device_.capabilities().n_compute_units_hint, 0, 0, 1});
     if (k == nullptr) return;

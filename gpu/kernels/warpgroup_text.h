@@ -12,10 +12,16 @@
 #include <cstdint>
 #include <string>
 
+#include "gpu/kernels/gated_lora.params.h"
 #include "gpu/kernels/matmul_plan.h"
 #include "gpu/kernels/warpgroup_tiles.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::gpu {
+
+// Of a program that adds its rows' adapters (gated_lora_text.h): the fewest steps of 128 of k, and the pieces of 8 ranks that a workgroup shrinks.
+constexpr uint32_t kGatedLoraStepsMin = 4;
+constexpr uint32_t gated_lora_pieces(uint32_t rows, uint32_t workgroups) { return ceil_div(rows * 2 * kGatedLoraRanks / 8, workgroups); }
 
 struct WarpgroupProgram {
     WarpgroupTile tile;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/meeting.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -33,6 +34,15 @@ class TextWriter {
         line(".address_size 64");
         line(".visible .entry matmul(.param .align 8 .b8 params[{}])", param_bytes);
         line(".maxntid {}, 1, 1", threads);
+    }
+
+    // Of a thread that has told its arrival: asks until %target have arrived (MeetingSync at %sync), %polls_max times at most, and goes on at met_<name>. If in vain, it says so in memory
+    // and waits no more. arrivals: their address. number, at: registers of 32 and 64 bits that nobody needs; others: %seen, %polls, %is.
+    void poll_arrivals(const char* name, const char* arrivals, const char* number, const char* at, size_t given_up_param) {
+        line("poll_{0}: ld.acquire.gpu.global.u32 %seen, [{1}]; sub.u32 %seen, %seen, %target; setp.ge.s32 %is, %seen, 0; @%is bra met_{0};", name, arrivals);
+        line("add.u32 %polls, %polls, 1; setp.lt.u32 %is, %polls, %polls_max; @%is bra poll_{};", name);
+        line("mov.u32 %polls_max, 0; mov.u32 {0}, 1; ld.param.u64 {1}, [params+{2}]; st.global.u32 [{1}], {0}; st.relaxed.gpu.global.u32 [%sync+{3}], {0};", number, at, given_up_param,
+             offsetof(MeetingSync, has_given_up));
     }
 
     std::string text_;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "model/executor.h"
+#include "tests/support/decode_logits.h"
 #include "tests/support/goldens.h"
 #include "tests/support/random_model.h"
 #include "tests/support/synthetic_lora.h"
@@ -57,26 +58,7 @@ class GatedLoraStep : public ::testing::Test {
 
     // Of n decodes, kSteps of them, two in flight; tokens are given. Every fourth row has no adapter, one has `odd_slot`.
     static std::vector<float> logits_of(Executor& executor, uint32_t n, uint32_t odd_slot = 0) {
-        std::vector<float> all;
-        const auto finish = [&] {
-            const auto output = executor.finish();
-            ASSERT_TRUE(output.ok());
-            for (uint32_t i = 0; i < n; ++i) all.insert(all.end(), output->logits(i).begin(), output->logits(i).end());
-        };
-        for (uint32_t step = 0; step < kSteps; ++step) {
-            StepBatch batch;
-            for (uint32_t i = 0; i < n; ++i) {
-                const BlockId block{i};
-                const auto token = static_cast<TokenId>((7 * step + 11 * i) % kVocab);
-                const uint32_t slot = i == n / 2 ? odd_slot : i % 4 < kPlainSlots ? i % 4 : kNoAdapterSlot;
-                batch.add_output(batch.add_rows({&token, 1}, step, {&block, 1}, slot), true);
-            }
-            EXPECT_TRUE(executor.submit(batch).ok());
-            if (executor.n_in_flight() == 2) finish();
-        }
-        finish();
-        EXPECT_EQ(all.size(), size_t{n} * kSteps * kVocab);
-        return all;
+        return decode_logits(executor, {.n = n, .n_steps = kSteps, .vocab = kVocab}, [&](uint32_t i) { return i == n / 2 ? odd_slot : i % 4 < kPlainSlots ? i % 4 : kNoAdapterSlot; });
     }
 
     static void expect_alike(const std::vector<float>& got, const std::vector<float>& want, double error_max = kRelativeErrorMax) {

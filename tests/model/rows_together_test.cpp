@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "model/executor.h"
+#include "tests/support/decode_logits.h"
 #include "tests/support/goldens.h"
 #include "tests/support/random_model.h"
 #include "tests/support/test_device.h"
@@ -44,25 +45,7 @@ class RowsTogether : public ::testing::Test {
             EXPECT_TRUE(executor.submit(batch).ok());
             EXPECT_TRUE(executor.finish().ok());
         }
-        std::vector<float> all;
-        const auto finish = [&] {
-            const auto output = executor.finish();
-            ASSERT_TRUE(output.ok());
-            for (uint32_t i = 0; i < n_sequences; ++i) all.insert(all.end(), output->logits(i).begin(), output->logits(i).end());
-        };
-        for (uint32_t step = 0; step < kSteps; ++step) {
-            StepBatch batch;
-            for (uint32_t i = 0; i < n_sequences; ++i) {
-                const BlockId block{i};
-                const auto token = static_cast<TokenId>((7 * step + 11 * i) % kVocab);
-                batch.add_output(batch.add_rows({&token, 1}, kPrompt + step, {&block, 1}, kNoAdapterSlot), true);
-            }
-            EXPECT_TRUE(executor.submit(batch).ok());
-            if (executor.n_in_flight() == 2) finish();
-        }
-        finish();
-        EXPECT_EQ(all.size(), size_t{n_sequences} * kSteps * kVocab);
-        return all;
+        return decode_logits(executor, {.n = n_sequences, .n_steps = kSteps, .first_position = kPrompt, .vocab = kVocab}, [](uint32_t) { return kNoAdapterSlot; });
     }
 
     static void expect_alike(const std::vector<float>& got, const std::vector<float>& want) {

@@ -154,6 +154,7 @@ struct Executor::Impl {
     bool takes_between(const StepShape& shape) const;
     bool can_gate_lora(uint32_t row_bucket) const;
     bool takes_gated_lora(uint32_t row_bucket) const;
+    bool takes_argmax(uint32_t output_bucket) const;
     bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
     bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
     bool joins_bucket(uint32_t row_bucket) const;

@@ -83,6 +83,12 @@ bool Executor::Impl::takes_between(const StepShape& shape) const {
 // Whether such steps have gate and up with their rows' adapters in one product, where these are of few ranks and of the weights' type.
 bool Executor::Impl::takes_gated_lora(uint32_t row_bucket) const { return gated_lora && std::ranges::binary_search(gated_buckets, row_bucket); }
 
+// Whether such steps have no logits, where nobody reads them.
+bool Executor::Impl::takes_argmax(uint32_t output_bucket) const {
+    const Matrix& head = weights.output();
+    return output_bucket > 0 && kernels->plan_argmax(config.vocab_size, head.k, head.type, output_bucket).has_value();
+}
+
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     uint32_t n_context = 0;
     for (const BatchRow& row : batch.rows()) n_context = std::max(n_context, row.position + 1);
@@ -94,6 +100,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     shape.rules = !batch.choices().empty();
+    shape.logits_to_host = takes_argmax(shape.output_bucket) && std::ranges::any_of(batch.outputs(), &OutputRow::want_logits);
     shape.part = batch.n_masks() > 0 ? StepPart::kForward : StepPart::kWhole;
     for (const gpu::ChoiceRule& rule : batch.choices()) {
         shape.changes = shape.changes || (rule.what & gpu::kRuleAdjusts) != 0;
@@ -264,6 +271,11 @@ std::vector<StepShape> Executor::Impl::usual_shapes() const {
                 const StepShape beside{.row_bucket = bucket_for(n_rows), .output_bucket = n_outputs, .lora = lora, .tiles = true, .tile_rows = tile_rows,
                                        .few_runs = few_runs, .single_bucket = kSingleBucketMin};
                 shapes.insert(beside);
+                if (lora == gpu::LoraLevel::kNone && takes_argmax(n_outputs)) {  // of a prompt's log-probabilities, more than there are sequences
+                    StepShape read = beside;
+                    read.logits_to_host = true;
+                    shapes.insert(read);
+                }
                 if (lora == gpu::LoraLevel::kPlain && joins_bucket(beside.row_bucket)) shapes.insert(joined(beside));
             }
             const bool is_plain = lora == gpu::LoraLevel::kPlain, long_runs = is_plain && n_rows >= kLongRunRowsMin;

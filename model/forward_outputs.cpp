@@ -1,6 +1,7 @@
 #include "model/forward_outputs.h"
 
 #include <cstddef>
+#include <optional>
 
 namespace lorad::model {
 
@@ -31,7 +32,9 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const ModelConfig& config = context_.config;
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
-    const gpu::MatmulPlan plan = kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
+    const std::optional<gpu::MatmulPlan> argmax_plan =
+        shape_.needs_logits() ? std::nullopt : kernels_.plan_argmax(config.vocab_size, head.k, head.type, shape_.output_bucket);
+    const gpu::MatmulPlan plan = argmax_plan ? *argmax_plan : kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
     // Rows are what adapters and the host want; blocks lie beside them, see blocks_of().
     const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
     kernels_.rms_norm(recorder_,
@@ -50,20 +53,29 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                        .eps = config.rms_norm_eps},
                       kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
     recorder_.barrier();
-    kernels_.matmul(recorder_, matmul_params(head, context_.address_of(head, shape_.weight_set), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows), plan);
+    gpu::MatmulParams product = matmul_params(head, context_.address_of(head, shape_.weight_set), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
+    const gpu::SampleArgmaxParams argmax{.n_logit_rows = n_rows,
+                                         .logits = scratch_.logits.address(),
+                                         .logit_rows = step_ + layout_.logit_rows,
+                                         .sampled = scratch_.sampled.address(),
+                                         .results = scratch_.results.address(),
+                                         .host_logits = context_.host_logits,
+                                         .partials = scratch_.sample_partials.address(),
+                                         .vocab = config.vocab_size,
+                                         .logits_stride = head.n_padded,
+                                         .n_parts = 0,
+                                         .pad = 0};
+    if (argmax_plan) {
+        product.n = config.vocab_size;
+        kernels_.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials, .n_parts = 0, .pad = 0}, plan);
+        recorder_.barrier();
+        kernels_.sample_join(recorder_, argmax, gpu::KernelSet::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
+        return;
+    }
+    kernels_.matmul(recorder_, product, plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
-    kernels_.sample_argmax(recorder_,
-                           {.n_logit_rows = n_rows,
-                            .logits = scratch_.logits.address(),
-                            .logit_rows = step_ + layout_.logit_rows,
-                            .sampled = scratch_.sampled.address(),
-                            .results = scratch_.results.address(),
-                            .host_logits = context_.host_logits,
-                            .partials = scratch_.sample_partials.address(),
-                            .vocab = config.vocab_size,
-                            .logits_stride = head.n_padded},
-                           shape_.output_bucket);
+    kernels_.sample_argmax(recorder_, argmax, shape_.output_bucket);
     if (shape_.rules && shape_.part == StepPart::kWhole) {
         if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
         choose_by_rules();

@@ -34,11 +34,15 @@ struct StepShape {
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
+    bool logits_to_host = false; // some output's logits are copied there, in steps that would not write them otherwise: Executor::Impl::takes_argmax()
     bool one_dispatch = false;   // all layers by DecodeLayers,
     uint32_t lora_type = gpu::kAnyLoraType;  // whose row has an adapter with matrices of the weights' type alone: that,
     bool apart = false;          // or what lies between the attentions of two layers, behind a long context
     bool between = false;        // the latter of a few rows, by DecodeRows
     StepPart part = StepPart::kWhole;
+
+    // Whether anybody reads logits but for the greatest of each row.
+    bool needs_logits() const { return rules || extras || logits_to_host; }
 
     // Of a step in two parts: what the second one depends on.
     StepShape draw_part() const {

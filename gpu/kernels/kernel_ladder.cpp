@@ -79,6 +79,7 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
         ladder.warpgroup[static_cast<uint32_t>(type)] = wanted && capabilities.warpgroup_matrices && !is_left_out("") && !is_left_out("_gated");
         ladder.joined[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_joined") && !is_left_out("_gated_joined");
         ladder.direct[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_direct");
+        ladder.argmax[static_cast<uint32_t>(type)] = ladder.has_warpgroup(type) && !is_left_out("_argmax");
     };
     offer_warpgroup(ScalarType::kF16, "f16");
     offer_warpgroup(ScalarType::kBf16, "bf16");

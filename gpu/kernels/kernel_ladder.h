@@ -25,6 +25,7 @@ struct KernelLadder {
     std::array<bool, 3> warpgroup{};  // products of many rows by warpgroups; only with coopmat
     std::array<bool, 3> joined{};     // the same with the adapters of the rows as more k; only with warpgroup
     std::array<bool, 3> direct{};     // the same with w straight in registers, of few rows; only with warpgroup
+    std::array<bool, 3> argmax{};     // the same of the output layer, whose rows' greatest logits they say; only with warpgroup
 
     std::array<bool, 3> residual{};  // products that end in the residual stream, and those behind them; with both kinds
 
@@ -43,6 +44,7 @@ struct KernelLadder {
     bool has_warpgroup(ScalarType type) const { return has(type) && warpgroup[static_cast<uint32_t>(type)]; }
     bool has_joined(ScalarType type) const { return has_warpgroup(type) && joined[static_cast<uint32_t>(type)]; }
     bool has_direct(ScalarType type) const { return has_warpgroup(type) && direct[static_cast<uint32_t>(type)]; }
+    bool has_argmax(ScalarType type) const { return has_warpgroup(type) && argmax[static_cast<uint32_t>(type)]; }
     bool has_warpgroup() const { return has_warpgroup(ScalarType::kF16) || has_warpgroup(ScalarType::kBf16); }  // of any type
     bool has_residual(ScalarType type) const { return has(type) && residual[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type

@@ -323,6 +323,14 @@ class KernelSet {
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);
 
+    // The same from the product of the output layer, where nobody else reads the logits: params.y is not written, params.n is the vocabulary. Only with plans of
+    // plan_argmax(): none where it does not pay, or the device cannot; no row's logits are copied. Behind matmul_argmax and a barrier comes
+    // sample_join, which reads partials and n_logit_rows and writes sampled and results.
+    std::optional<MatmulPlan> plan_argmax(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;
+    void matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan);
+    static uint32_t argmax_parts(const MatmulPlan& plan, uint32_t n) { return ceil_div(n, plan.column_tile); }
+    void sample_join(Recorder& recorder, SampleArgmaxParams params, uint32_t n_parts, uint32_t logit_rows);
+
     // For steps whose outputs have rules (choice_rule.h). Where some have changes: sample_last_tokens before anything overwrites
     // params.sampled; after sample_argmax sample_changes, sample_draw, and sample_changes once more to undo them; then sample_logprobs where they
     // are wanted; barriers between all of them. params.masks is to be there when sample_draw runs. sample_draw reads a drawn row 4 to 14 times, sample_logprobs a row 7 times.

@@ -45,6 +45,15 @@ struct MatmulJoinedParams {
 };
 INTEROP_SIZE(MatmulJoinedParams, 96);
 
+// matmul_warpgroup of the output layer where nobody wants the logits: params.y is not written.
+struct MatmulArgmaxParams {
+    MatmulParams product;
+    uint64_t partials;  // SampleArgmaxParams::partials, [t][n_parts], a part for each tile of columns
+    uint32_t n_parts;
+    uint32_t pad;
+};
+INTEROP_SIZE(MatmulArgmaxParams, 88);
+
 // matmul_coopmat behind a norm that is deferred, of up to kDeferredRows rows.
 struct MatmulDeferredParams {
     MatmulParams product;

@@ -1,4 +1,6 @@
 // Plans and recordings of products by warpgroups (warpgroup_text.h, warpgroup_direct_text.h).
+#include <type_traits>
+
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -12,6 +14,8 @@ namespace {
 
 // Rows for which warpgroups are faster than KHR matrices (docs/PERFORMANCE.md, "Products by warpgroups").
 constexpr uint32_t kFewRowsMin = 33, kFewRowsMax = kDirectRowsMax, kManyRowsMin = 128;
+
+constexpr uint32_t kArgmaxRowsMin = 17;  // of products that say rows' greatest sums; of fewer sums are few, and these were not measured
 
 // H200, prompts of 2,048 tokens: 74 ms by warpgroups with 16 ranks, 170 with 64, 89 by KHR matrices with 16 (docs/PERFORMANCE.md, "Prompts with adapters").
 constexpr uint32_t kLongRunsRankMax = 16;
@@ -65,6 +69,8 @@ uint32_t row_blocks_of(const MatmulPlan& plan) { return plan.rows < plan.row_til
 
 const char* lora_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_gated_lora_bf16" : "matmul_warpgroup_gated_lora_f16"; }
 
+const char* argmax_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_argmax_bf16" : "matmul_warpgroup_argmax_f16"; }
+
 const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
     static constexpr const char* kNames[2][2][2] = {  // [gated][joined][bf16]
         {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"}, {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
@@ -74,6 +80,7 @@ const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
 
 MatmulParams& product_of(MatmulParams& params) { return params; }
 MatmulParams& product_of(MatmulJoinedParams& params) { return params.product; }
+MatmulParams& product_of(MatmulArgmaxParams& params) { return params.product; }
 
 MatmulJoinedParams with_splits(MatmulJoinedParams params, const MatmulPlan& plan) {
     params.product.k_per_split = plan.k_per_split;
@@ -91,6 +98,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
     const char* name = warpgroup_name(plan.weight_type, gated, joined_columns > 0);
+    if constexpr (std::is_same_v<Params, MatmulArgmaxParams>) name = argmax_name(plan.weight_type);
     const uint32_t row_blocks = row_blocks_of(plan);
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
@@ -99,7 +107,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     const bool in_turns = takes_turns(tiles, row_tiles, plan.n_splits, at_once);
     const bool by_unit = row_tiles == 1 && (in_turns || tiles * plan.n_splits <= at_once);
     const Kernel* k = kernel(name, {tile.threads(), plan.tile, params.w_stride, row_blocks, gated ? params.n : 0, gated ? y_order : 0, by_unit ? units : 0, in_turns ? 1u : 0u,
-                                    joined_columns, 0u});
+                                    joined_columns});
     if (k == nullptr) return;
     recorder.dispatch(*k, all_params, row_tiles, plan.n_splits, in_turns ? at_once : tiles, product_info(name, whole, plan));
 }
@@ -131,11 +139,28 @@ void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, co
     params.max_polls = kMeetingPollsMax;
     const uint32_t row_blocks = row_blocks_of(plan);
     const char* name = lora_name(plan.weight_type);
-    const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, device_.capabilities().n_compute_units_hint, 0, 0, 1});
+    const Kernel* k = kernel(name, {tile.threads(), plan.tile, product.w_stride, row_blocks, product.n, y_order, device_.capabilities().n_compute_units_hint, 0, 0});
     if (k == nullptr) return;
     MatmulParams whole = product;
     whole.n *= 2;
     recorder.dispatch(*k, params, 1, 1, tiles_of(plan, product.n), product_info(name, whole, plan));
+}
+
+std::optional<MatmulPlan> KernelSet::plan_argmax(uint32_t n, uint32_t k, ScalarType type, uint32_t rows) const {
+    const bool pays = (rows >= kArgmaxRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
+    if (!pays || !ladder_.has_argmax(type) || options_.batch_invariant) return std::nullopt;
+    const WarpgroupChoice choice = choose_warpgroup_tile({.n = n, .stride = padded(k), .rows = rows, .multiprocessors = multiprocessors(device_.capabilities())});
+    if (choice.k_per_split == 0) return std::nullopt;
+    const MatmulPlan plan = plan_of_warpgroup(choice.tile, rows, 1, choice.k_per_split, type);
+    return argmax_parts(plan, n) <= kSamplePartsMax ? std::optional(plan) : std::nullopt;
+}
+
+void KernelSet::matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan) {
+    CHECK(plan.variant == MatmulVariant::kWarpgroup && plan.n_splits == 1 && argmax_parts(plan, params.product.n) <= kSamplePartsMax);
+    params.product.k_per_split = plan.k_per_split;
+    params.n_parts = argmax_parts(plan, params.product.n);
+    params.pad = 0;
+    matmul_warpgroup(recorder, params, plan, false);
 }
 
 void KernelSet::matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,41 @@ struct TestProduct {
         params.split_stride = kBufferRows * kN;
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul(recorder, params, plan); }));
         return sum_of_splits(plan.n_splits);
+    }
+
+    // Of the first columns of a product, of each row: the greatest sum, the one at the index that is told, and the logarithm of all exponentials' sum.
+    static constexpr uint32_t kCounted = kN - 5;
+    static std::vector<float> argmax(const std::vector<float>& sums) {
+        std::vector<float> all;
+        for (uint32_t t = 0; t < kRows; t++) {
+            const std::span row = std::span(sums).subspan(size_t{t} * kN, kCounted);
+            const float top = *std::ranges::max_element(row);
+            double exponentials = 0;
+            for (const float sum : row) exponentials += std::exp(static_cast<double>(sum) - top);
+            all.insert(all.end(), {top, top, top + static_cast<float>(std::log(exponentials))});
+        }
+        return all;
+    }
+    Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan, const std::vector<float>& sums) {
+        struct Part {
+            uint32_t index;
+            float top, exponentials;
+            uint32_t is_finite;
+        };
+        MatmulParams params = params_of(kN, plan);
+        params.n = kCounted;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_argmax(recorder, {.product = params, .partials = y.address(), .n_parts = 0, .pad = 0}, plan); }));
+        const uint32_t n_parts = KernelSet::argmax_parts(plan, kCounted);
+        std::vector<float> all;
+        for (uint32_t t = 0; t < kRows; t++) {
+            const std::span parts(reinterpret_cast<const Part*>(y.mapped().data()) + size_t{t} * n_parts, n_parts);
+            const Part& best = *std::ranges::max_element(parts, {}, &Part::top);
+            double exponentials = 0;
+            for (const Part& part : parts) exponentials += part.exponentials * std::exp(static_cast<double>(part.top) - best.top);
+            const bool is_there = best.index < kCounted && std::ranges::all_of(parts, [](const Part& part) { return part.is_finite == 1; });
+            all.insert(all.end(), {best.top, is_there ? sums[size_t{t} * kN + best.index] : NAN, best.top + static_cast<float>(std::log(exponentials))});
+        }
+        return all;
     }
 
     // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some of k counts twice.
@@ -201,6 +237,16 @@ std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kerne
     return std::nullopt;
 }
 
+// Of all tiles that say rows' greatest sums, where it is not allowed.
+std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        Deviation deviation;
+        deviation.add(test.run_argmax(device, kernels, KernelSet::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), want), TestProduct::argmax(want));
+        if (!(deviation.error <= kSelfTestTolerance)) return deviation;
+    }
+    return std::nullopt;
+}
+
 // Of the tiles that take adapters as more k, plain with k cut and gated, where it is not allowed.
 std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const MatmulPlan& portable, std::vector<float> want) {
     const Result<std::vector<float>> more = test.run_window(device, kernels, portable);
@@ -287,6 +333,12 @@ Status KernelSet::test_products(ScalarType type) {
         if (const auto deviation = deviation_of_joined(device_, *this, test, type, portable, want)) {
             ladder_.joined[type_idx] = false;
             tell_left_out("matmul_warpgroup_joined", device_, *deviation);
+        }
+    }
+    if (ladder_.has_argmax(type)) {
+        if (const auto deviation = deviation_of_argmax(device_, *this, test, type, want)) {
+            ladder_.argmax[type_idx] = false;
+            tell_left_out("matmul_warpgroup_argmax", device_, *deviation);
         }
     }
     if (ladder_.has_direct(type)) {

@@ -24,7 +24,7 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
         CHECK(constants.size() == 4);
         return warpgroup_direct_text({.column_blocks = constants[1], .row_blocks = constants[3], .type = type, .stride = constants[2]});
     }
-    CHECK(constants.size() == 10);
+    CHECK(constants.size() == 9);
     return warpgroup_text({.tile = kWarpgroupTiles[constants[1]],
                            .type = type,
                            .stride = constants[2],
@@ -33,7 +33,8 @@ std::string kernel_text(std::string_view module, const std::vector<uint32_t>& co
                            .y_order = constants[5],
                            .units = constants[6],
                            .joined_columns = constants[8],
-                           .adds_lora = constants[9] != 0,
+                           .adds_lora = module.starts_with("matmul_warpgroup_gated_lora"),
+                           .argmax = module.starts_with("matmul_warpgroup_argmax"),
                            .in_turns = constants[7] != 0});
 }
 

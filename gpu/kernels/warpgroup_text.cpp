@@ -26,6 +26,7 @@ class Writer : GatedLora {
         // From a thread's first row of w to its last, which its loads have as a literal.
         CHECK((uint64_t{p_.gated_rows} + t_.columns) * std::max(row_bytes(), joined_bytes()) < uint64_t{1} << 31);
         CHECK(!p_.adds_lora || (p_.gated_rows > 0 && t_.rows() == kGatedLoraRows && t_.k == 128 && !t_.overlaps && !p_.in_turns && !joins()));
+        CHECK(!p_.argmax || (p_.gated_rows == 0 && !joins()));
         CHECK(!joins() || (t_.rows() == kJoinedTileRows && t_.k == kJoinedStep && p_.joined_columns % kJoinedStep == 0));
     }
 
@@ -41,6 +42,7 @@ class Writer : GatedLora {
         if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");  // the next tile's parts go where others may still read
         if (p_.adds_lora) expand();
         if (p_.gated_rows > 0) store_gated();
+        else if (p_.argmax) store_best();
         else store_sums();
         if (p_.in_turns) line("add.u32 %tile, %tile, 1; setp.lt.u32 %is, %tile, %end_tile; @%is bra tile;");
         line("done: ret;");
@@ -70,8 +72,8 @@ class Writer : GatedLora {
     const char* all_steps() const { return joins() ? "%all" : "%steps"; }
 
     void declare() {
-        begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams) : joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
-        if (p_.adds_lora) line(".minnctapersm {}", t_.at_once);  // or it would have registers of which so many workgroups have none
+        begin_entry(t_.threads(), p_.adds_lora ? sizeof(GatedLoraParams) : p_.argmax ? sizeof(MatmulArgmaxParams) : joins() ? sizeof(MatmulJoinedParams) : sizeof(MatmulParams));
+        if (p_.adds_lora || p_.argmax) line(".minnctapersm {}", t_.at_once);  // or it would have registers of which so many workgroups have none
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
         line(".reg .pred %is{};", last_load_is_partial() ? ", %last" : "");
@@ -84,6 +86,7 @@ class Writer : GatedLora {
             declare_lora({.type = p_.type, .stride = p_.stride, .row_blocks = p_.row_blocks > 0 ? p_.row_blocks : t_.rows() / kBlockRows,
                           .workgroups = ceil_div(2 * p_.gated_rows, t_.columns), .columns = columns_of_y()});
         }
+        if (p_.argmax) line(".reg .b32 %from, %to, %best<2>, %their; .reg .f32 %top<2>, %total<2>, %check<2>, %other;");
         if (joins()) line(".reg .pred %joined; .reg .b32 %window, %more, %all, %asked; .reg .b64 %joined_w, %joined_x;");
         line("mov.u32 %thread, %tid.x; shr.u32 %warp, %thread, 5; and.b32 %lane, %thread, 31;");
         line("ld.param.u32 %y_stride, [params+56]; ld.param.u32 %split_stride, [params+60]; ld.param.u32 %k_per_split, [params+64];");
@@ -294,6 +297,49 @@ class Writer : GatedLora {
             const uint32_t offset = i / 4 * 8 * 4;
             line("st.global.v2.f32 [%y+{}], {{%sum{}, %sum{}}};", offset, i, i + 1);
             line("st.global.v2.f32 [%y8+{}], {{%sum{}, %sum{}}};", offset, i + 2, i + 3);
+        }
+    }
+
+    // What sample_argmax.comp calls the best of a part, of each of a thread's two rows; the four lanes of a row join theirs.
+    void store_best() {
+        const uint32_t n_sums = n_parts() * sums();
+        const auto column = [](uint32_t sum) { return sum / 4 * 8 + sum % 2; };  // behind the thread's first one
+        const auto row = [](uint32_t sum) { return sum / 2 % 2; };
+        line("and.b32 %second, %lane, 3; shl.b32 %second, %second, 1; add.u32 %second, %second, %n0;");
+        // Zero times a sum is zero, or NaN if it is not finite.
+        line("mov.f32 %check0, 0f00000000; mov.f32 %check1, 0f00000000;");
+        for (uint32_t i = 0; i < n_sums; i++) line("fma.rn.f32 %check{0}, %sum{1}, 0f00000000, %check{0};", row(i), i);
+        // Columns that the neighbour of a tile that was moved back has, too, and such as there are not.
+        line("ld.param.u32 %to, [params+40]; sub.u32 %to, %to, %second; mul.lo.u32 %from, %tile, {}; sub.u32 %from, %from, %second;", t_.columns);
+        line("setp.le.s32 %is, %from, 0; setp.gt.and.s32 %is, %to, {}, %is; @%is bra all_count;", column(n_sums - 1));
+        for (uint32_t i = 0; i < n_sums; i++) line("setp.le.s32 %is, %from, {0}; setp.gt.and.s32 %is, %to, {0}, %is; @!%is mov.f32 %sum{1}, 0fFF800000;", column(i), i);
+        line("all_count:");
+        for (uint32_t r = 0; r < 2; r++) line("mov.f32 %top{0}, 0fFF800000; mov.u32 %best{0}, 0;", r);
+        for (uint32_t i = 0; i < n_sums; i++) line("setp.gt.f32 %is, %sum{0}, %top{1}; @%is mov.f32 %top{1}, %sum{0}; @%is mov.u32 %best{1}, {2};", i, row(i), column(i));
+        for (uint32_t r = 0; r < 2; r++) {
+            line("add.u32 %best{0}, %best{0}, %second;", r);
+            for (const uint32_t lanes : {1u, 2u}) {
+                line("shfl.sync.bfly.b32 %other, %top{0}, {1}, 31, 0xffffffff; shfl.sync.bfly.b32 %their, %best{0}, {1}, 31, 0xffffffff;", r, lanes);
+                line("setp.gt.f32 %is, %other, %top{0}; @%is mov.f32 %top{0}, %other; @%is mov.u32 %best{0}, %their;", r);
+                line("setp.eq.f32 %is, %other, %top{0}; setp.lt.and.u32 %is, %their, %best{0}, %is; @%is mov.u32 %best{0}, %their;", r);
+            }
+        }
+        // With nothing above minus infinity the sum is zero.
+        for (uint32_t r = 0; r < 2; r++) line("setp.eq.f32 %is, %top{0}, 0fFF800000; selp.f32 %act{0}, 0f00000000, %top{0}, %is; mov.f32 %total{0}, 0f00000000;", r);
+        for (uint32_t i = 0; i < n_sums; i++) {
+            line("sub.f32 %e, %sum{0}, %act{1}; mul.f32 %e, %e, 0f3FB8AA3B; ex2.approx.f32 %e, %e; add.f32 %total{1}, %total{1}, %e;", i, row(i));
+        }
+        line("ld.param.u64 %at, [params]; ld.global.u32 %first, [%at]; ld.param.u64 %y, [params+{}]; ld.param.u32 %to, [params+{}];", offsetof(MatmulArgmaxParams, partials),
+             offsetof(MatmulArgmaxParams, n_parts));
+        line("shr.u32 %next, %lane, 2; mad.lo.u32 %next, %warp, 16, %next; add.u32 %next, %next, %row0; and.b32 %from, %lane, 3;");
+        for (uint32_t r = 0; r < 2; r++) {
+            for (const uint32_t lanes : {1u, 2u}) {
+                line("shfl.sync.bfly.b32 %e, %total{0}, {1}, 31, 0xffffffff; add.f32 %total{0}, %total{0}, %e; shfl.sync.bfly.b32 %e, %check{0}, {1}, 31, 0xffffffff; add.f32 %check{0}, %check{0}, %e;", r,
+                     lanes);
+            }
+            line("setp.eq.f32 %is, %check{}, 0f00000000; selp.u32 %their, 1, 0, %is;", r);
+            line("setp.eq.u32 %is, %from, 0; setp.lt.and.u32 %is, %next, %first, %is; mad.lo.u32 %second, %next, %to, %tile; mul.wide.u32 %wide, %second, 16; add.u64 %at, %y, %wide;");
+            line("@%is st.global.v4.b32 [%at], {{%best{0}, %top{0}, %total{0}, %their}}; add.u32 %next, %next, 8;", r);
         }
     }
 

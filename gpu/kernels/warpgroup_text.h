@@ -5,7 +5,7 @@
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
 // the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
-// Parameters: MatmulParams, or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
+// Parameters: MatmulParams, MatmulArgmaxParams, or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
 // Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
 #pragma once
 
@@ -33,6 +33,7 @@ struct WarpgroupProgram {
     uint32_t units = 0;                  // multiprocessors, each of which gets neighbouring tiles and splits: own_place() of matmul_coopmat.comp. 0: the grid's order
     uint32_t joined_columns = 0;         // > 0: adapters are joined, of a row of b and of low: kJoinedModuleColumns for each module; 128 rows of x and 64 of k
     bool adds_lora = false;              // a gated product with its rows' adapters (gated_lora_text.h), of 64 rows of x and 128 of k; all workgroups run at once
+    bool argmax = false;                 // of each row and tile of columns what sample_argmax's first stage says, instead of y: MatmulArgmaxParams
     bool in_turns = false;               // the grid has fewer workgroups than there are tiles of rows of w: each takes several neighbouring ones, with no splits
 };
 

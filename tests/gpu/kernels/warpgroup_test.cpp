@@ -105,6 +105,12 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
         const std::string text = warpgroup_text({.tile = tile, .stride = 128, .units = 132, .in_turns = true});
         EXPECT_EQ(count(text, "wgmma.wait_group.sync.aligned 0; bar.sync 0;"), tile.overlaps ? 1u : 0u) << "the next tile's parts go where others may still read";
     }
+    for (const WarpgroupTile& tile : kWarpgroupTiles) {
+        const std::string text = warpgroup_text({.tile = tile, .stride = 128, .argmax = true});
+        EXPECT_EQ(count(text, "st.global.v2.f32"), 0u) << "no logits";
+        EXPECT_EQ(count(text, "st.global.v4.b32"), 2u) << "a thread's two rows";
+        EXPECT_EQ(count(text, "ex2.approx.f32"), tile.columns / 2);
+    }
     const std::string few = warpgroup_text({.tile = kWarpgroupTiles[0], .stride = 64, .row_blocks = 5});
     EXPECT_EQ(count(few, "rem.u32 %first, %warp, 5;"), 1u) << "warps without rows do others' work again";
 }

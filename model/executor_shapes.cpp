@@ -100,7 +100,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
     shape.lora = batch.is_merged() ? gpu::LoraLevel::kNone : lora_level(batch, slot_lookup());
     shape.extras = has_extras(batch, slot_lookup());
     shape.rules = !batch.choices().empty();
-    shape.logits_to_host = takes_argmax(shape.output_bucket) && std::ranges::any_of(batch.outputs(), &OutputRow::want_logits);
+    shape.logits_to_host = std::ranges::any_of(batch.outputs(), &OutputRow::want_logits) && takes_argmax(shape.output_bucket);
     shape.part = batch.n_masks() > 0 ? StepPart::kForward : StepPart::kWhole;
     for (const gpu::ChoiceRule& rule : batch.choices()) {
         shape.changes = shape.changes || (rule.what & gpu::kRuleAdjusts) != 0;

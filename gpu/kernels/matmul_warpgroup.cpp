@@ -1,6 +1,4 @@
 // Plans and recordings of products by warpgroups (warpgroup_text.h, warpgroup_direct_text.h).
-#include <type_traits>
-
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -20,6 +18,9 @@ constexpr uint32_t kArgmaxRowsMin = 17;  // of products that say rows' greatest 
 // H200, prompts of 2,048 tokens: 74 ms by warpgroups with 16 ranks, 170 with 64, 89 by KHR matrices with 16 (docs/PERFORMANCE.md, "Prompts with adapters").
 constexpr uint32_t kLongRunsRankMax = 16;
 
+// Whether products of so many rows are by warpgroups, of few rows from few_min on.
+bool are_by_warpgroup(uint32_t rows, uint32_t few_min) { return (rows >= few_min && rows <= kFewRowsMax) || rows >= kManyRowsMin; }
+
 // Of w straight in registers.
 constexpr uint64_t kDirectBytesMin = 16 << 20;  // of the matrix; smaller ones were not measured
 
@@ -38,8 +39,7 @@ MatmulPlan plan_of(MatmulVariant variant, uint32_t x_order, uint32_t rows, uint3
 }  // namespace
 
 bool KernelSet::multiplies_by_warpgroup(ScalarType type, uint32_t rows) const {
-    const bool pays = (rows >= kFewRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
-    return pays && ladder_.has_warpgroup(type) && !options_.batch_invariant;
+    return are_by_warpgroup(rows, kFewRowsMin) && ladder_.has_warpgroup(type) && !options_.batch_invariant;
 }
 
 bool KernelSet::consumers_add_long_runs(uint32_t rank_max, uint32_t rows, ScalarType weight_type) const {
@@ -69,8 +69,6 @@ uint32_t row_blocks_of(const MatmulPlan& plan) { return plan.rows < plan.row_til
 
 const char* lora_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_gated_lora_bf16" : "matmul_warpgroup_gated_lora_f16"; }
 
-const char* argmax_name(ScalarType type) { return type == ScalarType::kBf16 ? "matmul_warpgroup_argmax_bf16" : "matmul_warpgroup_argmax_f16"; }
-
 const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
     static constexpr const char* kNames[2][2][2] = {  // [gated][joined][bf16]
         {{"matmul_warpgroup_f16", "matmul_warpgroup_bf16"}, {"matmul_warpgroup_joined_f16", "matmul_warpgroup_joined_bf16"}},
@@ -78,9 +76,13 @@ const char* warpgroup_name(ScalarType type, bool gated, bool joined) {
     return kNames[gated][joined][type == ScalarType::kBf16];
 }
 
+// Of each kind of parameters, the product's own and the module that takes them.
 MatmulParams& product_of(MatmulParams& params) { return params; }
 MatmulParams& product_of(MatmulJoinedParams& params) { return params.product; }
 MatmulParams& product_of(MatmulArgmaxParams& params) { return params.product; }
+const char* name_of(const MatmulParams&, ScalarType type, bool gated) { return warpgroup_name(type, gated, false); }
+const char* name_of(const MatmulJoinedParams&, ScalarType type, bool gated) { return warpgroup_name(type, gated, true); }
+const char* name_of(const MatmulArgmaxParams&, ScalarType type, bool) { return type == ScalarType::kBf16 ? "matmul_warpgroup_argmax_bf16" : "matmul_warpgroup_argmax_f16"; }
 
 MatmulJoinedParams with_splits(MatmulJoinedParams params, const MatmulPlan& plan) {
     params.product.k_per_split = plan.k_per_split;
@@ -97,8 +99,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     params.pad = 0;
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
-    const char* name = warpgroup_name(plan.weight_type, gated, joined_columns > 0);
-    if constexpr (std::is_same_v<Params, MatmulArgmaxParams>) name = argmax_name(plan.weight_type);
+    const char* name = name_of(all_params, plan.weight_type, gated);
     const uint32_t row_blocks = row_blocks_of(plan);
     const uint32_t row_tiles = ceil_div(plan.rows, plan.row_tile), tiles = ceil_div(whole.n, tile.columns);
     // No more workgroups than run at once, and a multiprocessor's ones beside each other: fewer pages for it to know (docs/PERFORMANCE.md, "The same rows for
@@ -147,8 +148,7 @@ void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, co
 }
 
 std::optional<MatmulPlan> KernelSet::plan_argmax(uint32_t n, uint32_t k, ScalarType type, uint32_t rows) const {
-    const bool pays = (rows >= kArgmaxRowsMin && rows <= kFewRowsMax) || rows >= kManyRowsMin;
-    if (!pays || !ladder_.has_argmax(type) || options_.batch_invariant) return std::nullopt;
+    if (!are_by_warpgroup(rows, kArgmaxRowsMin) || !ladder_.has_argmax(type) || options_.batch_invariant) return std::nullopt;
     const WarpgroupChoice choice = choose_warpgroup_tile({.n = n, .stride = padded(k), .rows = rows, .multiprocessors = multiprocessors(device_.capabilities())});
     if (choice.k_per_split == 0) return std::nullopt;
     const MatmulPlan plan = plan_of_warpgroup(choice.tile, rows, 1, choice.k_per_split, type);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "adapters/source.h"
 #include "model/lora_table.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -11,9 +12,6 @@
 namespace lorad::adapters {
 
 namespace {
-
-constexpr std::string_view kFileName = "adapter_config.json";
-constexpr size_t kConfigBytesMax = 4 << 20;
 
 // Fields that leave the result of a trained LoRA as it is, whatever they hold. *_config of initialisations are here because
 // init_lora_weights says whether they were used; fan_in_fan_out because PEFT resets it for the linear layers of these models.
@@ -118,7 +116,7 @@ Status check_supported(const JsonValue& root) {
     if (refused.empty()) return ok_status();
     std::string list;
     for (const std::string& item : refused) list += (list.empty() ? "" : "; ") + item;
-    return make_error(ErrorCode::kAdapterUnsupported, format("{}: not supported: {}", kFileName, list));
+    return make_error(ErrorCode::kAdapterUnsupported, format("{}: not supported: {}", kConfigFile, list));
 }
 
 Error at_field(const JsonValue& value, const Error& error) {
@@ -293,7 +291,7 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
     JsonParseOptions options;
-    options.name = kFileName;
+    options.name = kConfigFile;
     options.code = ErrorCode::kAdapterInvalid;
     options.max_bytes = kConfigBytesMax;
     TRY_ASSIGN(const JsonDocument document, parse_json(text, options));
@@ -306,7 +304,7 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
         const auto method =
             std::find_if(kOtherMethods.begin(), kOtherMethods.end(), [&](const Variant& known) { return known.field == type_name; });
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("{}: not supported: peft_type = {}{}; only LORA is", kFileName, json_quote_short(type_name),
+                          format("{}: not supported: peft_type = {}{}; only LORA is", kConfigFile, json_quote_short(type_name),
                                  method == kOtherMethods.end() ? "" : format(" ({})", method->meaning)));
     }
 

@@ -382,7 +382,7 @@ class Pass {
         const gpu::ShrinkPlace place = gpu::shrink_place(plan);
         if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
         if (x.norm_tiles > 0) kernels_.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
-        else kernels_.matmul(recorder_, product, plan);
+        else kernels_.matmul(recorder_, product, plan, next_weights(layer, group));
         if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
         recorder_.barrier();
         if (!shape_.expanded) return {plan, false};
@@ -390,6 +390,20 @@ class Pass {
         recorder_.barrier();
         return {plan, true};
     }
+
+    // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md, "Addresses of what comes next").
+    gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const {
+        if (shape_.lora == gpu::LoraLevel::kNone) return {};
+        const LayerWeights& w = weights_.layers[layer];
+        switch (group) {
+            case kQkv: return pages_of(w.o);
+            case kO: return pages_of(w.gate_up);
+            case kGateUp: return pages_of(w.down);
+            case kDown: return pages_of(layer + 1 < config_.n_layers ? weights_.layers[layer + 1].qkv : weights_.output());
+        }
+        return {};
+    }
+    gpu::PagesAhead pages_of(const Matrix& w) const { return gpu::pages_of(address_of(w), uint64_t{w.n_padded} * w.row_bytes()); }
 
     gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
         return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks, shape_.long_runs, shape_.lora != gpu::LoraLevel::kNone && !shape_.joined);
@@ -427,7 +441,8 @@ class Pass {
                                         .sync = context_.gated_lora->sync(),
                                         .given_up = context_.gated_lora->given_up_address(),
                                         .lora_slot_stride = context_.lora_slot_stride(),
-                                        .max_polls = 0},
+                                        .max_polls = 0,
+                                        .ahead = next_weights(layer, kGateUp)},
                                        plan, act.plan.x_order);
         } else if (shape_.lora != gpu::LoraLevel::kNone) {
             adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/matmul.params.h"
+#include "gpu/kernels/pages_ahead.h"
 
 namespace lorad::gpu {
 
@@ -19,7 +20,8 @@ struct GatedLoraParams {
     uint64_t given_up;      // u32, set to 1 if workgroups waited in vain; the result means nothing then
     uint32_t lora_slot_stride;
     uint32_t max_polls;     // of one meeting
+    PagesAhead ahead;
 };
-static_assert(sizeof(GatedLoraParams) == 120);
+static_assert(sizeof(GatedLoraParams) == 136);
 
 }  // namespace lorad::gpu

@@ -3,7 +3,8 @@
 //
 // The shrink goes on beside the product's first steps: a workgroup has pieces of work of 8 ranks of one module of one row, a thread every 16th 16 bytes of one rank, asked
 // for a step ahead. It tells the others by a counter in memory (MeetingSync), and behind its last step, some 30 us later, waits for all of theirs, which as a
-// rule are there: all workgroups run at once. Then each thread adds B low to its own sums, B straight from memory into the registers that x had.
+// rule are there: all workgroups run at once. Then each thread adds B low to its own sums, B straight from memory into the registers that x had. Before that the pages of
+// the next product's weights are asked for (pages_ahead.h).
 #pragma once
 
 #include <cstddef>

@@ -197,8 +197,8 @@ class KernelSet {
     void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order = kBlocksByColumns);
 
     // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
-    // params.k_per_split is filled in from the plan.
-    void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
+    // params.k_per_split is filled in from the plan. `ahead` is asked for by kWarpgroupDirect alone.
+    void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead = {});
 
     // The same with what the rows' adapters add, at LoraLevel::kPlain; the group's shrink is complete. For long runs of rows with
     // one adapter. Only where adds_adapters(plan).
@@ -402,7 +402,7 @@ class KernelSet {
     MatmulPlan plan_fast(MatmulVariant variant, uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool leaves_room) const;
-    void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
+    void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead);
     bool multiplies_by_warpgroup(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated = false) const;
     template <typename Params>

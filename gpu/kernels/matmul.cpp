@@ -72,7 +72,7 @@ MatmulPlan KernelSet::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type
     return plan;
 }
 
-void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan) {
+void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
     CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 && params.x_stride == params.w_stride);
     params.k_per_split = plan.k_per_split;
     uint32_t weight = static_cast<uint32_t>(plan.weight_type);
@@ -101,7 +101,7 @@ void KernelSet::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan
         case MatmulVariant::kCoopmat:
         case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
         case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
-        case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan);
+        case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan, ahead);
         case MatmulVariant::kTiled: {
             info.name = "matmul_tiled";
             const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});

@@ -187,13 +187,13 @@ std::optional<MatmulPlan> KernelSet::plan_direct(uint32_t n, uint32_t k, ScalarT
     return plan_of_direct(choice.column_blocks, rows, choice.n_splits, choice.k_per_split, type);
 }
 
-void KernelSet::matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan) {
+void KernelSet::matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
     params.pad = 0;
     const char* name = variant_name(plan);
     const DirectProgram program{.column_blocks = plan.column_tile / kDirectColumnBlock, .row_blocks = plan.row_tile / kBlockRows};
     const Kernel* k = kernel(name, {program.threads(), program.column_blocks, params.w_stride, program.row_blocks});
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, 1, plan.n_splits, ceil_div(params.y_stride, plan.column_tile), product_info(name, params, plan));
+    recorder.dispatch(*k, MatmulDirectParams{params, ahead}, 1, plan.n_splits, ceil_div(params.y_stride, plan.column_tile), product_info(name, params, plan));
 }
 
 }  // namespace lorad::gpu

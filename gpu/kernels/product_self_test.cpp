@@ -68,22 +68,17 @@ struct TestProduct {
         return all;
     }
     Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan, const std::vector<float>& sums) {
-        struct Part {
-            uint32_t index;
-            float top, exponentials;
-            uint32_t is_finite;
-        };
         MatmulParams params = params_of(kN, plan);
         params.n = kCounted;
         TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_argmax(recorder, {.product = params, .partials = y.address(), .n_parts = 0, .pad = 0}, plan); }));
         const uint32_t n_parts = KernelSet::argmax_parts(plan, kCounted);
         std::vector<float> all;
         for (uint32_t t = 0; t < kRows; t++) {
-            const std::span parts(reinterpret_cast<const Part*>(y.mapped().data()) + size_t{t} * n_parts, n_parts);
-            const Part& best = *std::ranges::max_element(parts, {}, &Part::top);
+            const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts, n_parts);
+            const SamplePart& best = *std::ranges::max_element(parts, {}, &SamplePart::top);
             double exponentials = 0;
-            for (const Part& part : parts) exponentials += part.exponentials * std::exp(static_cast<double>(part.top) - best.top);
-            const bool is_there = best.index < kCounted && std::ranges::all_of(parts, [](const Part& part) { return part.is_finite == 1; });
+            for (const SamplePart& part : parts) exponentials += part.sum * std::exp(static_cast<double>(part.top) - best.top);
+            const bool is_there = best.index < kCounted && std::ranges::all_of(parts, [](const SamplePart& part) { return part.finite == 1; });
             all.insert(all.end(), {best.top, is_there ? sums[size_t{t} * kN + best.index] : NAN, best.top + static_cast<float>(std::log(exponentials))});
         }
         return all;

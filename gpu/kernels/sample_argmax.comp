@@ -1,6 +1,6 @@
 // sample_argmax: argmax, maximum and log-sum-exp of each logit row, in two dispatches
-//   STAGE 1: logits [i][logits_stride] f32 -> partials [i][n_parts] {index, max, sum exp(x - max), all finite}; also copies the row
-//            to host_logits where LogitRow.readback asks for it. grid (any, rows), parts in turns; kPerThread chunks of 4 per thread and part
+//   STAGE 1: logits [i][logits_stride] f32 -> partials SamplePart[i][n_parts]; also copies the row to host_logits where
+//            LogitRow.readback asks for it. grid (any, rows), parts in turns; kPerThread chunks of 4 per thread and part
 //   STAGE 2: partials -> sampled[i], results[i]. grid (1, rows)
 // Ties go to the lowest index. A row with any infinite or NaN logit gives id -1. Moves 4 V bytes per row.
 #version 460
@@ -15,19 +15,12 @@ layout(push_constant, scalar) uniform Push { SampleArgmaxParams p; };
 const float kMinusInf = -1.0 / 0.0;
 const uint kNoIndex = 0xffffffffu;
 
-// The best of some logits; sum is of exp(x - top). Nothing seen yet: top -inf, sum 0.
-struct Best {
-    uint index;
-    float top;
-    float sum;
-    uint finite;
-};
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer BestRef { Best v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer PartRef { SamplePart v; };
 const uint kMaxSubgroups = 256;
-shared Best slots[kMaxSubgroups];
+shared SamplePart slots[kMaxSubgroups];
 
-Best join(Best a, Best b) {
-    Best both;
+SamplePart join(SamplePart a, SamplePart b) {
+    SamplePart both;
     both.top = max(a.top, b.top);
     both.index = a.top > b.top ? a.index : b.top > a.top ? b.index : min(a.index, b.index);
     float shift = both.top == kMinusInf ? 0.0 : both.top;
@@ -37,11 +30,11 @@ Best join(Best a, Best b) {
 }
 
 // The same in thread 0 as a sequential join in a fixed order.
-Best workgroup_best(Best mine) {
+SamplePart workgroup_best(SamplePart mine) {
     float top = subgroupMax(mine.top);
     float shift = top == kMinusInf ? 0.0 : top;
-    Best joined = Best(subgroupMin(mine.top == top ? mine.index : kNoIndex), top,
-                       subgroupAdd(mine.sum * exp(mine.top - shift)), subgroupAnd(mine.finite));
+    SamplePart joined = SamplePart(subgroupMin(mine.top == top ? mine.index : kNoIndex), top,
+                                   subgroupAdd(mine.sum * exp(mine.top - shift)), subgroupAnd(mine.finite));
     if (gl_NumSubgroups == 1) return joined;
     if (subgroupElect()) slots[gl_SubgroupID] = joined;
     barrier();
@@ -57,7 +50,7 @@ void scan_part(uint i, uint part) {
     uint readback = LogitRowRef(p.logit_rows + uint64_t(i) * 8).v.readback;
     uint first = part * gl_WorkGroupSize.x * kPerThread;
     vec4 v[kPerThread];
-    Best mine = Best(kNoIndex, kMinusInf, 0.0, 1);
+    SamplePart mine = SamplePart(kNoIndex, kMinusInf, 0.0, 1);
     for (uint c = 0; c < kPerThread; c++) {
         uint chunk = first + c * gl_WorkGroupSize.x + gl_LocalInvocationIndex;
         v[c] = chunk * 4 < p.vocab ? load4(row, chunk, 0) : vec4(0.0);
@@ -81,18 +74,18 @@ void scan_part(uint i, uint part) {
             }
         }
     }
-    Best best = workgroup_best(mine);
+    SamplePart best = workgroup_best(mine);
     if (gl_LocalInvocationIndex == 0) {
-        BestRef(p.partials + (uint64_t(i) * p.n_parts + part) * 16).v = best;
+        PartRef(p.partials + (uint64_t(i) * p.n_parts + part) * kSamplePartBytes).v = best;
     }
 }
 
 void join_parts(uint i) {
-    Best mine = Best(kNoIndex, kMinusInf, 0.0, 1);
+    SamplePart mine = SamplePart(kNoIndex, kMinusInf, 0.0, 1);
     for (uint part = gl_LocalInvocationIndex; part < p.n_parts; part += gl_WorkGroupSize.x) {
-        mine = join(mine, BestRef(p.partials + (uint64_t(i) * p.n_parts + part) * 16).v);
+        mine = join(mine, PartRef(p.partials + (uint64_t(i) * p.n_parts + part) * kSamplePartBytes).v);
     }
-    Best best = workgroup_best(mine);
+    SamplePart best = workgroup_best(mine);
     if (gl_LocalInvocationIndex != 0) return;
     int token = best.finite != 0 ? int(best.index) : -1;
     IntRef(p.sampled + uint64_t(i) * 4).v = token;

@@ -13,7 +13,7 @@ static_assert(kMaxVocab / (32 * 4 * kChunksPerThread) <= kSamplePartsMax);
 }  // namespace
 
 uint64_t KernelSet::sample_partial_bytes(uint32_t logit_rows) {
-    return uint64_t{logit_rows} * kSamplePartsMax * 16;
+    return uint64_t{logit_rows} * kSamplePartsMax * kSamplePartBytes;
 }
 
 void KernelSet::sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows) {
@@ -34,7 +34,7 @@ void KernelSet::sample_join(Recorder& recorder, SampleArgmaxParams params, uint3
     params.n_parts = n_parts;
     const Kernel* join = kernel("sample_argmax", {threads(threads_for(n_parts, 128, 512), 32), 2, kChunksPerThread});
     if (join == nullptr) return;
-    recorder.dispatch(*join, params, 1, logit_rows, 1, {"sample_join", uint64_t{logit_rows} * n_parts * 16, 0});
+    recorder.dispatch(*join, params, 1, logit_rows, 1, {"sample_join", uint64_t{logit_rows} * n_parts * kSamplePartBytes, 0});
 }
 
 }  // namespace lorad::gpu

@@ -45,7 +45,7 @@ class DirectWriter : WarpgroupWriter {
     uint64_t row_bytes() const { return uint64_t{p_.stride} * 2; }
 
     void declare() {
-        begin_entry(p_.threads(), sizeof(MatmulParams));
+        begin_entry(p_.threads(), sizeof(MatmulDirectParams));
         line(".minnctapersm 1");
         line("{{");
         line(".shared .align 1024 .b8 ring[{}];", ring_bytes());
@@ -159,6 +159,7 @@ class DirectWriter : WarpgroupWriter {
     // A thread has of each 8 rows of x two neighbouring ones, each of both of its columns.
     void store_sums() {
         line("store:");
+        ask_for_pages(offsetof(MatmulDirectParams, ahead));
         line("@!%has bra done; ld.param.u64 %y, [params+24]; mul.wide.u32 %at, %split, %split_stride; shl.b32 %first, %t, 1;");
         line("mul.wide.u32 %wide, %first, %y_stride; add.u64 %at, %at, %wide; cvt.u64.u32 %wide, %column; add.u64 %at, %at, %wide; shl.b64 %at, %at, 2;");
         line("add.u64 %y, %y, %at; mul.wide.u32 %to_row, %y_stride, 4; mul.wide.u32 %to_rows, %y_stride, 32;");

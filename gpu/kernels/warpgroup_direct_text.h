@@ -6,13 +6,15 @@
 // A warp has 16 neighbouring rows of w, a thread 16 bytes of two of them for 32 of k. Two matrix products take halves of these: the first the first two pairs
 // of each 8 elements, the second the others, which is no order of k's own, but x has it, too (kBlocksOfARow, activation_blocks.h). A matrix' registers have
 // words of both rows in turns, so the words are moved right before a product, and the same loads are asked for again at once.
-// Parameters: MatmulParams. Grid: (1, splits, tiles of rows of w), neighbours beside each other.
+// Parameters: MatmulDirectParams. Grid: (1, splits, tiles of rows of w), neighbours beside each other.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "gpu/kernels/matmul.params.h"
 #include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/pages_ahead.h"
 
 namespace lorad::gpu {
 
@@ -20,6 +22,12 @@ constexpr uint32_t kDirectK = 128;               // elements of a step
 constexpr uint32_t kDirectColumnBlock = 16;      // rows of w that a warp has
 constexpr uint32_t kDirectRowsMax = 64;          // of x
 constexpr uint32_t kDirectColumnBlocksMax = 12;  // of a workgroup: registers, of which a thread of three groups has 168
+
+struct MatmulDirectParams {
+    MatmulParams product;
+    PagesAhead ahead;
+};
+static_assert(sizeof(MatmulDirectParams) == 88);
 
 struct DirectProgram {
     uint32_t column_blocks = 1;  // of a workgroup, 1 to kDirectColumnBlocksMax

@@ -7,6 +7,7 @@
 #include "gpu/kernels/activation_blocks.h"
 #include "gpu/kernels/gated_lora_text.h"
 #include "gpu/kernels/matmul.params.h"
+#include "gpu/kernels/sample_argmax.params.h"
 #include "gpu/kernels/step_state.h"
 #include "gpu/kernels/warpgroup_writer.h"
 #include "proto/base/check.h"
@@ -39,6 +40,7 @@ class Writer : GatedLora {
         begin_sums();
         loop();
         line("store:");
+        if (p_.adds_lora) ask_for_pages(offsetof(GatedLoraParams, ahead));
         if (t_.overlaps) line("wgmma.wait_group.sync.aligned 0;{}", p_.in_turns ? " bar.sync 0;" : "");  // the next tile's parts go where others may still read
         if (p_.adds_lora) expand();
         if (p_.gated_rows > 0) store_gated();
@@ -300,7 +302,7 @@ class Writer : GatedLora {
         }
     }
 
-    // What sample_argmax.comp calls the best of a part, of each of a thread's two rows; the four lanes of a row join theirs.
+    // The SamplePart of this tile, of each of a thread's two rows; the four lanes of a row join theirs.
     void store_best() {
         const uint32_t n_sums = n_parts() * sums();
         const auto column = [](uint32_t sum) { return sum / 4 * 8 + sum % 2; };  // behind the thread's first one
@@ -338,7 +340,7 @@ class Writer : GatedLora {
                      lanes);
             }
             line("setp.eq.f32 %is, %check{}, 0f00000000; selp.u32 %their, 1, 0, %is;", r);
-            line("setp.eq.u32 %is, %from, 0; setp.lt.and.u32 %is, %next, %first, %is; mad.lo.u32 %second, %next, %to, %tile; mul.wide.u32 %wide, %second, 16; add.u64 %at, %y, %wide;");
+            line("setp.eq.u32 %is, %from, 0; setp.lt.and.u32 %is, %next, %first, %is; mad.lo.u32 %second, %next, %to, %tile; mul.wide.u32 %wide, %second, {}; add.u64 %at, %y, %wide;", kSamplePartBytes);
             line("@%is st.global.v4.b32 [%at], {{%best{0}, %top{0}, %total{0}, %their}}; add.u32 %next, %next, 8;", r);
         }
     }

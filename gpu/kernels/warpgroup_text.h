@@ -5,7 +5,7 @@
 // x lies in blocks in the order kBlocksByRows (activation_blocks.h) and goes straight into registers, one load of 16 bytes for each lane and 16 of k, as
 // the A matrix of 64 rows. w is the B matrix: cp.async brings a step's k of a tile's rows of w from memory to a ring of slots in shared memory, past the
 // registers, 16 bytes a thread, in the swizzle of 128 bytes that the instructions read. A tile's rows of w are cut into parts, a slot has one of them.
-// Parameters: MatmulParams, MatmulArgmaxParams, or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
+// Parameters: MatmulParams, MatmulArgmaxParams, GatedLoraParams (gated_lora_text.h), or MatmulJoinedParams, whose b and low are more k of w and x: behind the last split's own steps come those of a row tile's JoinedWindow.
 // Grid: (tiles of rows, splits, tiles of rows of w); where that goes to a multiprocessor see WarpgroupProgram::units.
 #pragma once
 

@@ -8,6 +8,7 @@
 
 #include "gpu/kernels/matmul_plan.h"
 #include "gpu/kernels/meeting.h"
+#include "gpu/kernels/pages_ahead.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
@@ -51,6 +52,16 @@ class TextWriter {
 // Of products by warpgroups.
 class WarpgroupWriter : protected TextWriter {
   protected:
+    // PagesAhead among the parameters, a page for each thread of the grid: its first threads, one of each workgroup, have the first pages.
+    void ask_for_pages(size_t pages_param) {
+        line("{{ .reg .pred %has_page; .reg .b32 %page, %pages, %workgroups, %other; .reg .b64 %page_at, %begins, %to_page;");
+        line("ld.param.u64 %begins, [params+{}]; ld.param.u32 %pages, [params+{}];", pages_param + offsetof(PagesAhead, begin), pages_param + offsetof(PagesAhead, n));
+        line("mov.u32 %page, %ctaid.z; mov.u32 %workgroups, %nctaid.y; mov.u32 %other, %ctaid.y; mad.lo.u32 %page, %page, %workgroups, %other;");
+        line("mov.u32 %other, %nctaid.z; mul.lo.u32 %workgroups, %workgroups, %other; mov.u32 %other, %tid.x; mad.lo.u32 %page, %other, %workgroups, %page;");
+        line("and.b64 %page_at, %begins, -{0}; mul.wide.u32 %to_page, %page, {0}; add.u64 %page_at, %page_at, %to_page; max.u64 %page_at, %page_at, %begins;", kAheadPageBytes);
+        line("setp.lt.u32 %has_page, %page, %pages; @%has_page prefetch.global.L2 [%page_at]; }}");
+    }
+
     // The next slot of the ring.
     void turn(const char* slot, uint32_t slot_bytes, uint32_t ring_bytes) {
         line("add.u32 {0}, {0}, {1}; setp.eq.u32 %is, {0}, {2}; selp.b32 {0}, 0, {0}, %is;", slot, slot_bytes, ring_bytes);

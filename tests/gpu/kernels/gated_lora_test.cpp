@@ -44,6 +44,7 @@ TEST(GatedLoraText, HasEveryLabelOnceAndAsksForAllOfAAndB) {
             // In each of two steps two of A for each piece; each of a thread's 48 sums has 16 ranks of B in two words.
             EXPECT_EQ(count(text, "[%a_at"), 2u * 2 * pieces);
             EXPECT_EQ(count(text, "[%b_at];"), 2u * 48);
+            EXPECT_EQ(count(text, "prefetch.global.L2"), 1u);
             EXPECT_EQ(count(text, "red.relaxed.gpu.global.add"), 2u) << "told once, in the one or the other of two steps";
             EXPECT_EQ(count(text, "st.global.b32 [%row"), 12u) << "y in rows, a pair of columns at a time";
         }
@@ -108,6 +109,7 @@ class GatedLora : public KernelTest {
         params.sync = sync.address();
         params.given_up = given_up.address();
         params.lora_slot_stride = kLoraModules;
+        params.ahead = pages_of(w_buffer.address(), w_buffer.size());
         for (uint32_t turn = 0; turn < 2; turn++) {
             std::memset(y.mapped().data(), 0xff, y.size());
             std::memset(low.mapped().data(), 0xff, low.size());

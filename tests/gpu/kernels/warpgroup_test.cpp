@@ -69,6 +69,17 @@ uint32_t count(const std::string& text, const std::string& what) {
     return n;
 }
 
+TEST(PagesAhead, AreAllThatAMatrixLiesIn) {
+    constexpr uint64_t kPage = kAheadPageBytes;
+    EXPECT_EQ(pages_of(5 * kPage, 0).n, 0u);
+    EXPECT_EQ(pages_of(5 * kPage + 256, 0).n, 0u);
+    EXPECT_EQ(pages_of(5 * kPage, 3 * kPage).n, 3u);
+    EXPECT_EQ(pages_of(5 * kPage, 3 * kPage + 1).n, 4u);
+    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage).n, 4u);
+    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage - 256).n, 3u);
+    EXPECT_EQ(pages_of(5 * kPage + 256, 3 * kPage).begin, 5 * kPage + 256);
+}
+
 TEST(WarpgroupText, SaysWhatTheTileSays) {
     std::set<std::string> texts;
     for (const WarpgroupTile& tile : kWarpgroupTiles) {
@@ -91,6 +102,7 @@ TEST(WarpgroupText, SaysWhatTheTileSays) {
                 EXPECT_EQ(count(text, ".maxntid " + std::to_string(tile.threads())), 1u);
                 EXPECT_EQ(count(text, "st.global.v2.f32"), gated_rows > 0 ? 0 : tile.columns / 4);
                 EXPECT_EQ(count(text, "st.global.v4.b32"), gated_rows > 0 ? tile.columns / 2 / 16 : 0);
+                EXPECT_EQ(count(text, "prefetch"), 0u) << "only beside adapters";
                 EXPECT_EQ(count(text, "{"), count(text, "}"));
                 EXPECT_TRUE(texts.insert(text).second) << "the same text twice";
             }
@@ -163,6 +175,7 @@ TEST(WarpgroupDirect, TextSaysWhatTheProgramSays) {
                 EXPECT_EQ(count(text, "ring[" + std::to_string(3 * 16 * row_blocks * kDirectK * 2) + "]"), 1u);
                 EXPECT_LE(3 * 16 * row_blocks * kDirectK * 2, 48u * 1024) << "what a module gets";
                 EXPECT_EQ(count(text, "st.global.v2.f32"), 4 * row_blocks);
+                EXPECT_EQ(count(text, "prefetch.global.L2"), 1u);
                 EXPECT_EQ(count(text, "{"), count(text, "}"));
                 EXPECT_TRUE(texts.insert(text).second) << "the same text twice";
             }
@@ -199,7 +212,7 @@ class Warpgroup : public KernelTest {
         const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
+        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size())); });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++) ASSERT_TRUE(is_poison(parts[i])) << "a tile of rows behind the last";
         w.resize(size_t{c.n} * c.k);

@@ -62,12 +62,10 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                                          .host_logits = context_.host_logits,
                                          .partials = scratch_.sample_partials.address(),
                                          .vocab = config.vocab_size,
-                                         .logits_stride = head.n_padded,
-                                         .n_parts = 0,
-                                         .pad = 0};
+                                         .logits_stride = head.n_padded};
     if (argmax_plan) {
         product.n = config.vocab_size;
-        kernels_.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials, .n_parts = 0, .pad = 0}, plan);
+        kernels_.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials}, plan);
         recorder_.barrier();
         kernels_.sample_join(recorder_, argmax, gpu::KernelSet::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
         return;

@@ -54,12 +54,19 @@ MatmulPlan KernelSet::plan_of_warpgroup(uint32_t tile, uint32_t rows, uint32_t n
     return plan;
 }
 
+namespace {
+
+std::optional<MatmulPlan> plan_of_best_tile(const WarpgroupWish& wish, ScalarType type) {
+    const WarpgroupChoice choice = choose_warpgroup_tile(wish);
+    if (choice.k_per_split == 0) return std::nullopt;
+    return KernelSet::plan_of_warpgroup(choice.tile, wish.rows, choice.n_splits, choice.k_per_split, type);
+}
+
+}  // namespace
+
 std::optional<MatmulPlan> KernelSet::plan_warpgroup(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool gated) const {
     if (!multiplies_by_warpgroup(type, rows)) return std::nullopt;
-    const WarpgroupChoice choice = choose_warpgroup_tile(
-        {.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .gated = gated});
-    if (choice.k_per_split == 0) return std::nullopt;
-    return plan_of_warpgroup(choice.tile, rows, choice.n_splits, choice.k_per_split, type);
+    return plan_of_best_tile({.n = n, .stride = padded(k), .rows = rows, .max_splits = max_splits, .multiprocessors = multiprocessors(device_.capabilities()), .gated = gated}, type);
 }
 
 namespace {
@@ -84,11 +91,6 @@ const char* name_of(const MatmulParams&, ScalarType type, bool gated) { return w
 const char* name_of(const MatmulJoinedParams&, ScalarType type, bool gated) { return warpgroup_name(type, gated, true); }
 const char* name_of(const MatmulArgmaxParams&, ScalarType type, bool) { return type == ScalarType::kBf16 ? "matmul_warpgroup_argmax_bf16" : "matmul_warpgroup_argmax_f16"; }
 
-MatmulJoinedParams with_splits(MatmulJoinedParams params, const MatmulPlan& plan) {
-    params.product.k_per_split = plan.k_per_split;
-    return params;
-}
-
 }  // namespace
 
 template <typename Params>
@@ -96,6 +98,7 @@ void KernelSet::matmul_warpgroup(Recorder& recorder, Params all_params, const Ma
     const WarpgroupTile& tile = kWarpgroupTiles[plan.tile];
     MatmulParams& params = product_of(all_params);
     CHECK(!gated || (plan.n_splits == 1 && params.y == 0 && params.y_blocks != 0));
+    params.k_per_split = plan.k_per_split;
     params.pad = 0;
     MatmulParams whole = params;
     if (gated) whole.n *= 2;
@@ -149,26 +152,23 @@ void KernelSet::matmul_gated_lora(Recorder& recorder, GatedLoraParams params, co
 
 std::optional<MatmulPlan> KernelSet::plan_argmax(uint32_t n, uint32_t k, ScalarType type, uint32_t rows) const {
     if (!are_by_warpgroup(rows, kArgmaxRowsMin) || !ladder_.has_argmax(type) || options_.batch_invariant) return std::nullopt;
-    const WarpgroupChoice choice = choose_warpgroup_tile({.n = n, .stride = padded(k), .rows = rows, .multiprocessors = multiprocessors(device_.capabilities())});
-    if (choice.k_per_split == 0) return std::nullopt;
-    const MatmulPlan plan = plan_of_warpgroup(choice.tile, rows, 1, choice.k_per_split, type);
-    return argmax_parts(plan, n) <= kSamplePartsMax ? std::optional(plan) : std::nullopt;
+    const std::optional<MatmulPlan> plan = plan_of_best_tile({.n = n, .stride = padded(k), .rows = rows, .multiprocessors = multiprocessors(device_.capabilities())}, type);
+    return plan && argmax_parts(*plan, n) <= kSamplePartsMax ? plan : std::nullopt;
 }
 
 void KernelSet::matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan) {
     CHECK(plan.variant == MatmulVariant::kWarpgroup && plan.n_splits == 1 && argmax_parts(plan, params.product.n) <= kSamplePartsMax);
-    params.product.k_per_split = plan.k_per_split;
     params.n_parts = argmax_parts(plan, params.product.n);
     params.pad = 0;
     matmul_warpgroup(recorder, params, plan, false);
 }
 
 void KernelSet::matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules) {
-    matmul_warpgroup(recorder, with_splits(params, plan), plan, false, kBlocksByColumns, n_modules * kJoinedModuleColumns);
+    matmul_warpgroup(recorder, params, plan, false, kBlocksByColumns, n_modules * kJoinedModuleColumns);
 }
 
 void KernelSet::matmul_gated_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules, uint32_t y_order) {
-    matmul_warpgroup(recorder, with_splits(params, plan), plan, true, y_order, n_modules * kJoinedModuleColumns);
+    matmul_warpgroup(recorder, params, plan, true, y_order, n_modules * kJoinedModuleColumns);
 }
 
 MatmulPlan KernelSet::plan_of_direct(uint32_t column_blocks, uint32_t rows, uint32_t n_splits, uint32_t k_per_split, ScalarType type) {

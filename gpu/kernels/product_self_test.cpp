@@ -70,7 +70,7 @@ struct TestProduct {
     Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan, const std::vector<float>& sums) {
         MatmulParams params = params_of(kN, plan);
         params.n = kCounted;
-        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_argmax(recorder, {.product = params, .partials = y.address(), .n_parts = 0, .pad = 0}, plan); }));
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.matmul_argmax(recorder, {.product = params, .partials = y.address()}, plan); }));
         const uint32_t n_parts = KernelSet::argmax_parts(plan, kCounted);
         std::vector<float> all;
         for (uint32_t t = 0; t < kRows; t++) {

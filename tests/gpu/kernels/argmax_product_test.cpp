@@ -4,17 +4,16 @@
 #include <string>
 
 #include "gpu/kernels/warpgroup_tiles.h"
-#include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::argmax_product_test {
 namespace {
 
-class ArgmaxProduct : public KernelTest {
+class ArgmaxProduct : public WarpgroupTest {
   protected:
     void SetUp() override {
-        KernelTest::SetUp();
-        if (!device().capabilities().warpgroup_matrices) GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
-        kernels_ = must(KernelSet::create(device(), {}));
+        WarpgroupTest::SetUp();
+        if (IsSkipped()) return;
         for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) ASSERT_TRUE(kernels_->plan_argmax(1000, 128, type, 64)) << "left out by its test at the start";
     }
 
@@ -31,9 +30,7 @@ class ArgmaxProduct : public KernelTest {
     Outcome run(const Case& c, std::vector<float> w, const std::vector<float>& x, const MatmulPlan& plan, bool from_logits) {
         const uint32_t stride = padded(c.k), n_padded = padded(c.n);
         w.resize(size_t{n_padded} * c.k);
-        auto x_bytes = reference::encode(x, c.k, stride, c.type);
-        x_bytes.resize(size_t{round_up(c.bucket, 16) + kSlackRows} * stride * 2, std::byte{0xff});  // slack rows are no numbers
-        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_buffer = input(in_blocks(x_bytes, stride, plan.x_order));
+        const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_buffer = x_in_blocks(reference::encode(x, c.k, stride, c.type), stride, c.bucket, plan.x_order);
         const Buffer count = input(std::vector<uint32_t>{c.n_rows}), rows = input(std::vector<LogitRow>(c.bucket, {0, kNoReadback}));
         const Buffer y = poisoned(size_t{round_up(c.bucket, plan.row_tile)} * n_padded * 4), partials = poisoned(KernelSet::sample_partial_bytes(c.bucket));
         const Buffer sampled = poisoned(c.bucket * 4), results = poisoned(c.bucket * sizeof(SampleResult));
@@ -54,7 +51,7 @@ class ArgmaxProduct : public KernelTest {
                 kernels_->sample_argmax(recorder, params, c.bucket);
                 return;
             }
-            kernels_->matmul_argmax(recorder, {.product = product, .partials = params.partials, .n_parts = 0, .pad = 0}, plan);
+            kernels_->matmul_argmax(recorder, {.product = product, .partials = params.partials}, plan);
             recorder.barrier();
             kernels_->sample_join(recorder, params, KernelSet::argmax_parts(plan, c.n), c.bucket);
         });

@@ -8,7 +8,7 @@
 #include "gpu/kernels/gated_lora.params.h"
 #include "gpu/kernels/meeting.h"
 #include "gpu/kernels/warpgroup_text.h"
-#include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::gated_lora_test {
 namespace {
@@ -18,12 +18,6 @@ WarpgroupTile tile_of_few_rows() {
         if (tile.columns == 96) return tile;
     }
     return {};
-}
-
-size_t count(const std::string& text, const std::string& what) {
-    size_t n = 0;
-    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) n++;
-    return n;
 }
 
 // What an assembler would say first, and the loads that the sizes ask for.
@@ -51,18 +45,12 @@ TEST(GatedLoraText, HasEveryLabelOnceAndAsksForAllOfAAndB) {
     }
 }
 
-class GatedLora : public KernelTest {
+class GatedLora : public WarpgroupTest {
   protected:
     struct Case {
         Type type;
         uint32_t ffn, k, n_rows, bucket;
     };
-
-    void SetUp() override {
-        KernelTest::SetUp();
-        if (!device().capabilities().warpgroup_matrices) GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
-        kernels_ = must(KernelSet::create(device(), {}));
-    }
 
     // Twice, as the workgroups of both dispatches meet at the same counter.
     void check(const Case& c) {
@@ -74,10 +62,8 @@ class GatedLora : public KernelTest {
         ASSERT_TRUE(plan && kernels_->gates_lora(*plan, c.ffn, c.k));
         const auto w = reference::random_values(size_t{2 * c.ffn} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
-        auto x_bytes = reference::encode(x, c.k, stride, c.type);
-        const Buffer x_rows = input(x_bytes);
-        x_bytes.resize(size_t{round_up(c.bucket, 16) + kSlackRows} * stride * 2, std::byte{0xff});  // slack rows are no numbers
-        const Buffer x_blocks = input(in_blocks(x_bytes, stride, plan->x_order)), w_buffer = input(reference::encode(w, c.k, stride, c.type));
+        const auto x_bytes = reference::encode(x, c.k, stride, c.type);
+        const Buffer x_rows = input(x_bytes), x_blocks = x_in_blocks(x_bytes, stride, c.bucket, plan->x_order), w_buffer = input(reference::encode(w, c.k, stride, c.type));
         std::vector<std::array<TestModule, 2>> modules(kSlots);
         std::vector<LoraModule> table(kSlots * kLoraModules);
         for (uint32_t slot = 0; slot < kSlots; slot++) {

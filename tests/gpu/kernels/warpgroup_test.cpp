@@ -7,7 +7,7 @@
 #include "gpu/kernels/warpgroup_direct_text.h"
 #include "gpu/kernels/warpgroup_text.h"
 #include "gpu/kernels/warpgroup_tiles.h"
-#include "tests/gpu/kernels/kernel_fixture.h"
+#include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::warpgroup_test {
 namespace {
@@ -61,12 +61,6 @@ TEST(WarpgroupTiles, SplitsCoverKOnceAndFillTheDevice) {
     EXPECT_EQ(columns_of(4608, 3584, 2048, false), std::pair(288u, 8u));
     EXPECT_EQ(choose_warpgroup_tile({.n = 37888, .stride = 3584, .rows = 2048, .max_splits = 16, .multiprocessors = 132}).n_splits, 1u);
     EXPECT_EQ(choose_warpgroup_tile({.n = 64, .stride = 64, .rows = 256, .max_splits = 1, .multiprocessors = 132}).k_per_split, 0u) << "no tile is that narrow";
-}
-
-uint32_t count(const std::string& text, const std::string& what) {
-    uint32_t n = 0;
-    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) n++;
-    return n;
 }
 
 TEST(PagesAhead, AreAllThatAMatrixLiesIn) {
@@ -183,12 +177,11 @@ TEST(WarpgroupDirect, TextSaysWhatTheProgramSays) {
     }
 }
 
-class Warpgroup : public KernelTest {
+class Warpgroup : public WarpgroupTest {
   protected:
     void SetUp() override {
-        KernelTest::SetUp();
-        if (!device().capabilities().warpgroup_matrices) GTEST_SKIP() << "no kernels by warpgroups: " << device().capabilities().name;
-        kernels_ = must(KernelSet::create(device(), {}));
+        WarpgroupTest::SetUp();
+        if (IsSkipped()) return;
         ASSERT_EQ(kernels_->options().path, KernelPath::kWarpgroup) << "left out by its test at the start";
     }
 
@@ -197,10 +190,8 @@ class Warpgroup : public KernelTest {
         uint32_t n, k, n_rows, bucket;
     };
 
-    Buffer x_buffer(const Case& c, const std::vector<float>& x, uint32_t order) {
-        auto bytes = reference::encode(x, c.k, padded(c.k), c.type);
-        bytes.resize(size_t{round_up(c.bucket, 16) + kSlackRows} * padded(c.k) * 2, std::byte{0xff});  // slack rows are no numbers
-        return input(in_blocks(bytes, padded(c.k), order));
+    static Buffer x_buffer(const Case& c, const std::vector<float>& x, uint32_t order) {
+        return x_in_blocks(reference::encode(x, c.k, padded(c.k), c.type), padded(c.k), c.bucket, order);
     }
 
     void check(const Case& c, const MatmulPlan& plan) {

@@ -1,0 +1,84 @@
+// A pool of places, or of bytes, that many share: uploads, readers of events, large bodies, text that is being read, threads. One rule for all of them:
+//
+//   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at least as much as it then holds.
+//
+// So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a place. `Holder` says whose it is: a
+// key's tenant and a client's address are counted each for itself, and both have to have room.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace lorad::server::access {
+
+// What is empty has no share of its own: tenants where there are no keys, addresses of proxies and of this machine.
+struct Holder {
+    std::string tenant;
+    std::string address;
+};
+
+// Any thread. Outlives its places.
+class SharedPlaces {
+  public:
+    // A holder may have `share` times what it leaves free: 1, a half; n_max - 1, all but one.
+    explicit SharedPlaces(uint64_t n_max, uint64_t share = 1) : n_max_(n_max), share_(share) {}
+    SharedPlaces(const SharedPlaces&) = delete;
+    SharedPlaces& operator=(const SharedPlaces&) = delete;
+
+    // Given back when it goes.
+    class Place {
+      public:
+        Place() = default;
+        Place(Place&& other) noexcept { *this = std::move(other); }
+        Place& operator=(Place&& other) noexcept {
+            give_back();
+            pool_ = std::exchange(other.pool_, nullptr);
+            holder_ = std::move(other.holder_);
+            n_ = other.n_;
+            return *this;
+        }
+        ~Place() { give_back(); }
+        bool taken() const { return pool_ != nullptr; }
+        void give_back() {
+            if (pool_ != nullptr) std::exchange(pool_, nullptr)->give_back(holder_, n_);
+        }
+
+      private:
+        friend class SharedPlaces;
+        SharedPlaces* pool_ = nullptr;
+        Holder holder_;
+        uint64_t n_ = 0;
+    };
+
+    // One that is not taken() where there is no room for it, or its holder has its share.
+    Place take(const Holder& holder, uint64_t n = 1);
+    // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and then.
+    Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most, const std::function<bool()>& gives_up = {});
+
+    // Whether take() would succeed now.
+    bool has_room(const Holder& holder, uint64_t n = 1) const;
+    uint64_t n_taken() const;
+    uint64_t n_max() const;
+    void set_max(uint64_t n_max);
+
+  private:
+    using Counts = std::map<std::string, uint64_t, std::less<>>;
+    bool fits(const Holder& holder, uint64_t n) const;
+    Place place(const Holder& holder, uint64_t n);
+    void give_back(const Holder& holder, uint64_t n);
+
+    mutable std::mutex mutex_;  // of all below
+    std::condition_variable given_back_;
+    uint64_t n_max_;
+    const uint64_t share_;
+    uint64_t n_taken_ = 0;
+    Counts of_tenant_, of_address_;  // only those who hold something
+};
+
+}  // namespace lorad::server::access

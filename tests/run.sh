@@ -68,8 +68,13 @@ fi
 report=$repo/$build/tests.xml
 rm -f "$report"
 began=$SECONDS
+# The default port is taken while tests run, by the daemon of deploy/quickstart.sh or else by this: each test takes ports of its own.
+python3 -c 'import signal, socket; taken = socket.create_server(("127.0.0.1", 8080)); signal.pause()' 2>/dev/null &
+port_holder=$!
+trap 'kill "$port_holder" 2>/dev/null || true' EXIT
 $slow && only=${only:-^Slow}
 ctest --preset "$preset" -j "$jobs" $($slow && echo "-C slow") ${only:+-R "$only"} --output-junit "$report" >"$log" 2>&1 || true
+kill "$port_holder" 2>/dev/null || true
 [ -s "$report" ] || { tail -n 30 "$log"; give_up "ctest wrote no report (whole output: $log)"; }
 
 # Failed tests are shown in full, skipped ones by name and reason: a skip must never pass for a success unseen.

@@ -18,7 +18,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scorecard"))
 
-from frame import check, check_equal, use_software_device  # noqa: E402
+from frame import check, check_equal, free_port, use_software_device  # noqa: E402
 from service import Manager, ask, status_of  # noqa: E402
 
 
@@ -71,7 +71,9 @@ def serves(command, environment, folder, user=None):
     os.chmod(manager.path, 0o777)
     os.chmod(folder, 0o755)
     options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
-    process = subprocess.Popen(command, env={**environment, **manager.env, "PATH": "/usr/bin:/bin", **{k: v for k, v in os.environ.items() if k.startswith("VK_")}},
+    # A daemon of deploy/quickstart.sh may have the port of the package's settings.
+    port = free_port()
+    process = subprocess.Popen(command, env={**environment, **manager.env, "LORAD_PORT": str(port), "PATH": "/usr/bin:/bin", **{k: v for k, v in os.environ.items() if k.startswith("VK_")}},
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     try:
         try:
@@ -81,8 +83,8 @@ def serves(command, environment, folder, user=None):
             raise AssertionError(f"never ready: {process.communicate()[0][-1500:]}") from None
         check("EXTEND_TIMEOUT_USEC" in manager.messages[0][1], "the start asked for no time")
         manager.wait("WATCHDOG", 10)
-        check_equal(status_of("127.0.0.1", 8080, "/health/ready"), 200, "readiness")
-        answer = ask("127.0.0.1", 8080, {"model": "pirate", "prompt": [5, 6, 7], "max_tokens": 5, "ignore_eos": True, "return_token_ids": True})
+        check_equal(status_of("127.0.0.1", port, "/health/ready"), 200, "readiness")
+        answer = ask("127.0.0.1", port, {"model": "pirate", "prompt": [5, 6, 7], "max_tokens": 5, "ignore_eos": True, "return_token_ids": True})
         check_equal(answer.kind, "done", f"a request to an adapter of the demo model: {answer}")
         process.terminate()
         check_equal(process.wait(60), 0, "exit status after SIGTERM")

@@ -29,7 +29,7 @@ import generate_checks
 import merge_checks
 import sampling_checks
 import swap_race
-from harness import ADAPTERS, MODEL, SAMPLES, Server, check, check_equal, check_error, wait_until
+from harness import ADAPTERS, DEFAULT_PORT, MODEL, SAMPLES, Server, check, check_equal, check_error, free_port, take_default_port, wait_until
 
 # A near-tie may be broken otherwise by other arithmetic; what follows it then says nothing.
 CLEAR_MARGIN = 0.05
@@ -316,10 +316,8 @@ def check_sighup_reloads(lorad):
 
 def check_closed_standard_streams(lorad):
     """Connections must not get the descriptors to which the log is written."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(["sh", "-c", f"exec '{lorad}' serve --model '{MODEL / 'base'}' --port {port} --log-level debug <&- >&- 2>&-"])
+    port = free_port()
+    process = subprocess.Popen(["sh", "-c", f"exec '{lorad}' serve --model '{MODEL / 'base'}' --port {port} --state-dir none --log-level debug <&- >&- 2>&-"])
     try:
         for _ in range(600):
             try:
@@ -402,7 +400,8 @@ def check_start_up_errors(lorad):
     base = str(MODEL / "base")
 
     def fails(arguments, *contains, env=None):
-        result = subprocess.run([lorad, *arguments], capture_output=True, text=True, timeout=60, env=dict(os.environ, LORAD_STATE_DIR="none", **(env or {})))
+        environment = {**os.environ, "LORAD_STATE_DIR": "none", "LORAD_PORT": "0", **(env or {})}
+        result = subprocess.run([lorad, *arguments], capture_output=True, text=True, timeout=60, env=environment)
         errors = [line for line in result.stderr.splitlines() if line.startswith("lorad: error: ")]
         check_equal(result.returncode, 1, f"exit status of {arguments}: {result.stderr}")
         check_equal(len(errors), 1, f"error lines of {arguments}: {result.stderr}")
@@ -412,10 +411,10 @@ def check_start_up_errors(lorad):
     fails(["serve"], "--model")
     fails(["serve", "--model", "/nonexistent"], "/nonexistent")
     fails(["serve", "--model", base, "--port", "70000"], "--port", "65535")
-    fails(["serve", "--model", base, "--port", "0", "--lora", "x=/nonexistent"], "/nonexistent")
+    fails(["serve", "--model", base, "--lora", "x=/nonexistent"], "/nonexistent")
     fails(["serve", "--model", base], "LORAD_PORT", "abc", env={"LORAD_PORT": "abc"})
     fails(["serve", "--nonsense"], "--nonsense")
-    fails(["serve", "--model", base, "--port", "0"], "Vulkan", env={"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"})
+    fails(["serve", "--model", base], "Vulkan", env={"VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"})
     fails(["logits", "--model", base, "--tokens", "1,99999", "--out", "/dev/null"], "99999", "4096")
     fails(["generate", "--model", base, "--tokens", "nothing.txt"], "nothing.txt")
     fails(["generate", "--model", base, "--tokens", "/"], "\"/\"")
@@ -425,21 +424,23 @@ def check_start_up_errors(lorad):
     fails(["sevre", "--model", base], "no command", "sevre")
     fails(["serve", "--config", "/"], "a folder")
     fails(["serve", "--model", base, "--host", ""], "host")
-    fails(["serve", "--model", base, "--port", "0", "--num-kv-blocks", "1"], "1 KV cache blocks are too few")
+    fails(["serve", "--model", base, "--num-kv-blocks", "1"], "1 KV cache blocks are too few")
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "model"
         shutil.copytree(base, copy)
         with open(copy / "model.safetensors", "r+b") as file:
             file.truncate(100000)
-        fails(["serve", "--model", str(copy), "--port", "0"], "model.safetensors")
+        fails(["serve", "--model", str(copy)], "model.safetensors")
         config = json.loads((copy / "config.json").read_text())
         config["architectures"] = ["MambaForCausalLM"]
         (copy / "config.json").write_text(json.dumps(config))
-        fails(["serve", "--model", str(copy), "--port", "0"], "MambaForCausalLM")
+        fails(["serve", "--model", str(copy)], "MambaForCausalLM")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         fails(["serve", "--model", base, "--port", str(taken.getsockname()[1])], "cannot listen")
+    # Of all programs here only this one asks for the default port; main() or an earlier daemon has it.
+    fails(["serve", "--model", base, "--port", str(DEFAULT_PORT)], f"cannot listen on 127.0.0.1:{DEFAULT_PORT}")
 
 
 def check_command_line(lorad):
@@ -487,6 +488,7 @@ def main():
     parser.add_argument("--only", default="", help="run the checks whose name contains this, or one of these: a,b")
     args = parser.parse_args()
     failed = []
+    default_port = take_default_port()
 
     def wanted(test):
         return any(part in test.__name__ for part in args.only.split(","))
@@ -513,6 +515,8 @@ def main():
     for test in OWN:
         if wanted(test):
             run(test, args.lorad)
+    if default_port:
+        default_port.close()
     print(f"{len(failed)} failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 

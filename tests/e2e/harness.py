@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +14,24 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MODEL = ROOT / "deploy/demo-model"
 ADAPTERS = ("pirate", "shout", "json", "formal")
 SAMPLES = json.loads((MODEL / "samples.json").read_text())["samples"]
+
+
+DEFAULT_PORT = 8080
+
+
+def take_default_port():
+    """A socket that has the default port, as the daemon of deploy/quickstart.sh has it when a newcomer runs the tests next: a test that takes no port
+    of its own fails here and not there. None where somebody has it already."""
+    try:
+        return socket.create_server(("127.0.0.1", DEFAULT_PORT))
+    except OSError:
+        return None
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Server:

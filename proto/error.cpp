@@ -52,6 +52,8 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kTooManyConnections, 503, kServer, "too_many_connections"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
     ErrorInfo{ErrorCode::kKernelRefused, 500, kServer, "kernel_refused"},
+    ErrorInfo{ErrorCode::kInputTooComplex, 422, kInvalid, "input_too_complex"},
+    ErrorInfo{ErrorCode::kSandboxUnavailable, 503, kServer, "sandbox_unavailable"},
     ErrorInfo{ErrorCode::kNotFinite, 500, kServer, "output_not_finite"},
     ErrorInfo{ErrorCode::kInvalidModel, 500, kServer, "invalid_model"},
     ErrorInfo{ErrorCode::kInvalidConfig, 500, kServer, "invalid_config"},
@@ -95,6 +97,7 @@ int retry_after_s(ErrorCode code) {
         case ErrorCode::kDraining:
         case ErrorCode::kDeviceLost:
         case ErrorCode::kStoreReadOnly:
+        case ErrorCode::kSandboxUnavailable:
         case ErrorCode::kIo:
             return 5;
         default:

@@ -146,6 +146,26 @@ Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
     return keys;
 }
 
+// What clients send as grammars, and adapters as templates, is tried in processes of its own. Where they cannot be started the server does without
+// such requests.
+Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model) {
+    sandbox::HelperPool::Options options;
+    TRY_ASSIGN(options.setup.words, text.helper_words());
+    options.setup.vocab_size = model.vocab_size;
+    options.setup.eos_ids = model.generation.eos_token_ids;
+    options.setup.logs_json = config.log_format == "json";
+    options.n_ready = config.text_helpers;
+    options.environment = helper_environment();
+    std::unique_ptr<sandbox::HelperPool> helpers;
+    if (config.text_helpers > 0) {
+        Result<std::unique_ptr<sandbox::HelperPool>> started = sandbox::HelperPool::start(std::move(options));
+        if (!started.ok()) log_error("{}; requests that need it are answered 503", started.error().message);
+        if (started.ok()) helpers = std::move(*started);
+    }
+    text.isolate(std::move(helpers), config.text_helpers);
+    return ok_status();
+}
+
 void apply_log_settings(const Config& config) {
     set_log_level(log_level_of(config.log_level));
     set_log_format(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
@@ -200,8 +220,9 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
 
     // The small files before the large ones: what is wrong with them is told at once.
-    TRY(model::load_model_config(config.model));
+    TRY_ASSIGN(const model::ModelConfig model_config, model::load_model_config(config.model));
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
+    TRY(isolate_text(*text, config, model_config));
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
     TRY(load_adapters(loaded, lora));
     Metrics metrics(metrics_shape(config, base_name, loaded));

@@ -27,6 +27,9 @@ void describe(Config& c, Visit&& visit) {
           "name of the base model in the API (default: the folder's name)");
     visit("host", c.host, "ADDRESS", "address to listen on");
     visit("port", c.port, "N", "TCP port; 0 takes a free one", Range{0, 65535});
+    visit("text-helpers", c.text_helpers, "N",
+          "processes in which grammars, schemas and adapters' chat templates of clients are tried first; 0: none, and such requests are refused",
+          Range{0, 64});
     visit("http-threads", c.http_threads, "N",
           "HTTP workers, one for each open request; 0: enough for all that may run or wait, up to "
           "4096",

@@ -26,6 +26,7 @@ struct Config {
 
     std::string host = "127.0.0.1";
     uint32_t port = 8080;       // 0: any free port
+    uint32_t text_helpers = 2;  // 0: none, and no grammars
     uint32_t http_threads = 0;  // 0: one for each request that may run or wait, and some
     uint32_t body_bytes_max = 16u << 20;
     std::string tls_cert, tls_key;  // PEM files; empty: plain HTTP
@@ -124,5 +125,7 @@ std::string default_pipeline_cache();
 // Where registered adapters are kept when nothing else is asked for: systemd's STATE_DIRECTORY, or a
 // folder of the user; empty without a home folder.
 std::string default_state_dir();
+// What a helper process (server/sandbox) gets of this one's environment: where libraries are, and the time zone. No settings, and no keys.
+std::vector<std::string> helper_environment();
 
 }  // namespace lorad::server

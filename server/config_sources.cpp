@@ -44,6 +44,14 @@ std::string own_folder(const char* of_service, const char* of_user, std::string_
 
 }  // namespace
 
+std::vector<std::string> helper_environment() {
+    std::vector<std::string> out;
+    for (const char* name : {"LD_LIBRARY_PATH", "TZ", "ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+        if (const char* value = std::getenv(name)) out.push_back(format("{}={}", name, value));
+    }
+    return out;
+}
+
 std::string toml_key(std::string option_name) {
     std::replace(option_name.begin(), option_name.end(), '-', '_');
     return option_name;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include <fcntl.h>
 
@@ -16,6 +17,7 @@
 #include "server/access/scope.h"
 #include "server/cli.h"
 #include "server/cli_print.h"
+#include "server/sandbox/helper.h"
 
 namespace lorad::server {
 namespace {
@@ -181,6 +183,8 @@ int report(const Status& status) {
 }
 
 int run(int argc, char** argv) {
+    // Nobody calls this by hand: no option, no help.
+    if (argc == 2 && std::string_view(argv[1]) == sandbox::kHelperCommand) return sandbox::run_helper();
     CLI::App app("lorad serves a base language model and its LoRA adapters on Vulkan over HTTP.",
                  "lorad");
     app.set_version_flag("--version", LORAD_VERSION);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "model/detokenizer.h"
-#include "model/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/generate_request.h"
@@ -39,38 +38,6 @@ class SilentDecoder final : public TextDecoder {
     std::string matched_stop() const override { return {}; }
     Result<std::string> finish() override { return std::string(); }
 };
-
-class GrammarConstraint final : public TokenConstraint {
-  public:
-    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size)
-        : grammar_(std::move(grammar)), vocab_size_(vocab_size) {}
-    Status next_mask(std::vector<uint32_t>& words) override {
-        words.assign(model::mask_words(vocab_size_), 0);
-        return grammar_->mask(words);
-    }
-    Status accept(TokenId token) override { return grammar_->commit(token); }
-    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
-        TRY_ASSIGN(std::unique_ptr<model::Grammar> copy, grammar_->duplicate());
-        return std::unique_ptr<TokenConstraint>(
-            std::make_unique<GrammarConstraint>(std::move(copy), vocab_size_));
-    }
-
-  private:
-    std::unique_ptr<model::Grammar> grammar_;
-    const uint32_t vocab_size_;
-};
-
-model::GrammarKind kind_of(proto::StructureKind kind) {
-    switch (kind) {
-        case proto::StructureKind::kJsonSchema:
-            return model::GrammarKind::kJsonSchema;
-        case proto::StructureKind::kRegex:
-            return model::GrammarKind::kRegex;
-        case proto::StructureKind::kLark:
-            return model::GrammarKind::kLark;
-    }
-    return model::GrammarKind::kJsonSchema;
-}
 
 // The family whose words the chat template uses.
 model::ToolFormat format_of(const model::ChatTemplate& chat_template) {
@@ -142,30 +109,50 @@ std::string ModelText::token_bytes(TokenId token) const {
     return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
 }
 
-Result<std::shared_ptr<const model::ChatTemplate>> ModelText::template_for(
-    const ChatInput& chat) const {
-    constexpr size_t kCompiledMax = 64;
-    if (chat.template_digest.empty()) return chat_template_;
+void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns) {
+    helpers_ = std::move(helpers);
+    turns_ = std::make_unique<sandbox::Turns>(n_turns);
+    if (!tokenizer_) return;
+    compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *turns_, sandbox::GrammarCompiler::Options{});
+}
+
+Result<std::string> ModelText::helper_words() const { return tokenizer_ ? tokenizer_->words() : Result<std::string>(std::string()); }
+
+Result<std::string> ModelText::template_source(const ChatInput& chat) const {
+    constexpr size_t kSourcesMax = 64;
     {
         std::lock_guard lock(mutex_);
-        for (auto entry = compiled_.begin(); entry != compiled_.end(); ++entry) {
+        for (auto entry = sources_.begin(); entry != sources_.end(); ++entry) {
             if (entry->digest != chat.template_digest) continue;
-            compiled_.splice(compiled_.begin(), compiled_, entry);
-            return entry->chat_template;
+            sources_.splice(sources_.begin(), sources_, entry);
+            return entry->source;
         }
     }
     TRY_ASSIGN(std::string source, chat.template_text());
-    TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> made,
-               chat_template_->with_source(source));
     std::lock_guard lock(mutex_);
-    compiled_.push_front({chat.template_digest, made});
-    if (compiled_.size() > kCompiledMax) compiled_.pop_back();
-    return made;
+    sources_.push_front({chat.template_digest, source});
+    if (sources_.size() > kSourcesMax) sources_.pop_back();
+    return source;
+}
+
+// An adapter's own template is not the operator's: it runs in a helper.
+Result<std::string> ModelText::render_with(const ChatInput& chat, const std::string& input) const {
+    if (chat.template_digest.empty()) return chat_template_->render(input);
+    TRY_ASSIGN(const std::string source, template_source(chat));
+    if (!turns_) {
+        TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> own, chat_template_->with_source(source));
+        return own->render(input);
+    }
+    if (!helpers_) return make_error(ErrorCode::kSandboxUnavailable, "chats with this adapter's own template need a process that could not be started; the server's log says why");
+    TRY_ASSIGN(const std::string tokens, chat_template_->tokens_json());
+    TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter(chat.holder));
+    TRY_ASSIGN(std::vector<std::string> done, helpers_->run({sandbox::kRender, {source, tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}}));
+    if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
+    return std::move(done[0]);
 }
 
 Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat_template_) return no_tokenizer();
-    TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> chat_template, template_for(chat));
     JsonWriter input;
     input.begin_object().key("messages");
     input.raw(chat.continued_text ? proto::messages_with_appended(chat.messages_json, kEndMark)
@@ -175,7 +162,7 @@ Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat.documents_json.empty()) input.key("documents").raw(chat.documents_json);
     if (!chat.kwargs_json.empty()) input.key("extra").raw(chat.kwargs_json);
     input.end_object();
-    Result<std::string> rendered = chat_template->render(input.take());
+    Result<std::string> rendered = render_with(chat, input.take());
     if (!rendered.ok()) {
         Error error = rendered.error();
         if (error.param.empty()) error.param = "messages";
@@ -191,18 +178,19 @@ std::unique_ptr<TextDecoder> ModelText::make_decoder(DecodeOptions options) cons
 }
 
 Result<std::unique_ptr<TokenConstraint>> ModelText::make_constraint(
-    const proto::Structure& structure, std::span<const TokenId> eos_ids,
-    uint32_t vocab_size) const {
+    const proto::Structure& structure, std::span<const TokenId> eos_ids, uint32_t vocab_size,
+    const access::Holder& holder) const {
     if (!tokenizer_) return no_tokenizer();
+    if (compiler_) return compiler_->compile(structure, eos_ids, vocab_size, holder);
     Result<std::unique_ptr<model::Grammar>> grammar = model::Grammar::create(
-        *tokenizer_, kind_of(structure.kind), structure.source, eos_ids, vocab_size);
+        *tokenizer_, sandbox::grammar_kind(structure.kind), structure.source, eos_ids, vocab_size);
     if (!grammar.ok()) {
         return make_error(grammar.error().code,
                           format("{}: {}", structure.param, grammar.error().message),
                           structure.param);
     }
     return std::unique_ptr<TokenConstraint>(
-        std::make_unique<GrammarConstraint>(std::move(*grammar), vocab_size));
+        std::make_unique<sandbox::GrammarConstraint>(std::move(*grammar), vocab_size));
 }
 
 }  // namespace lorad::server

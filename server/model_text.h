@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "model/text.h"
+#include "server/sandbox/grammar_compiler.h"
 #include "server/text_codec.h"
 
 namespace lorad::server {
@@ -26,23 +27,33 @@ class ModelText final : public TextCodec {
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override;
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
                                                              std::span<const TokenId> eos_ids,
-                                                             uint32_t vocab_size) const override;
+                                                             uint32_t vocab_size,
+                                                             const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
+    // From here on grammars are compiled, n_turns at a time, and adapters' templates rendered, in helpers; with null neither is done (kSandboxUnavailable). Before there
+    // are requests. Without this call, as in tools, all is done in this process.
+    void isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns);
+    // For the helpers' setup.
+    Result<std::string> helper_words() const;
+
   private:
-    Result<std::shared_ptr<const model::ChatTemplate>> template_for(const ChatInput& chat) const;
+    Result<std::string> template_source(const ChatInput& chat) const;
+    Result<std::string> render_with(const ChatInput& chat, const std::string& input) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;
     model::ToolFormat tool_format_ = model::ToolFormat::kHermes;
+    std::unique_ptr<sandbox::HelperPool> helpers_;
+    std::unique_ptr<sandbox::Turns> turns_;  // null: nothing is isolated
+    std::unique_ptr<sandbox::GrammarCompiler> compiler_;
 
     // Adapters' templates by digest, the last used first.
-    struct Compiled {
-        std::string digest;
-        std::shared_ptr<const model::ChatTemplate> chat_template;
+    struct Source {
+        std::string digest, source;
     };
     mutable std::mutex mutex_;
-    mutable std::list<Compiled> compiled_;  // under mutex_
+    mutable std::list<Source> sources_;  // under mutex_
 };
 
 }  // namespace lorad::server

@@ -15,6 +15,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 #include "proto/structure.h"
+#include "server/access/shared_places.h"
 #include "server/engine/token_constraint.h"
 
 namespace lorad::server {
@@ -54,6 +55,7 @@ struct ChatInput {
     // comes from when it is not known yet. Empty: the model's.
     std::string template_digest;
     std::function<Result<std::string>()> template_text;
+    access::Holder holder;  // whose share of the places it takes where that is an adapter's
 };
 
 class TextCodec {
@@ -69,10 +71,11 @@ class TextCodec {
     virtual Result<std::string> render_chat(const ChatInput& chat) const = 0;
     virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
     // What an answer of this structure may go on with; compiling takes milliseconds and is bounded.
-    // kInvalidRequest, naming structure.param, for what it cannot take. eos_ids end the answer.
+    // kInvalidRequest, naming structure.param, for what it cannot take; kInputTooComplex for what takes too much. eos_ids end the answer.
+    // holder: whose share of the places it takes.
     virtual Result<std::unique_ptr<TokenConstraint>> make_constraint(
         const proto::Structure& structure, std::span<const TokenId> eos_ids,
-        uint32_t vocab_size) const = 0;
+        uint32_t vocab_size, const access::Holder& holder) const = 0;
     // How the served model writes tool calls, as far as its chat template says.
     virtual model::ToolFormat tool_format() const = 0;
 };

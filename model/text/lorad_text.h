@@ -14,6 +14,7 @@ extern "C" {
 typedef struct LoradTokenizer LoradTokenizer;
 typedef struct LoradTemplate LoradTemplate;
 typedef struct LoradGrammar LoradGrammar;
+typedef struct LoradWords LoradWords;
 
 typedef struct LoradText {
     const uint8_t* data;  // may be null: absent, which is not the same as empty
@@ -42,8 +43,9 @@ enum {
     LORAD_TEXT_TEMPLATE_FAILED = 4,  // an error inside it, like an undefined attribute
     LORAD_TEXT_NO_TEMPLATE = 5,
     LORAD_TEXT_REJECTED = 6,  // a token that the grammar does not allow
-    LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further
+    LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further. The message is for a log, not for clients
     LORAD_TEXT_NO_MEMORY = 8,
+    LORAD_TEXT_TOO_COMPLEX = 9,  // nested, or referring to itself, deeper than is read
 };
 
 // How the tokenizer turns tokens into text, as far as incremental decoding cares.
@@ -68,6 +70,8 @@ enum {
 // 0 from an allocation of this library that failed on until there is memory again: calls under way
 // go on with memory that was set aside, 32 MiB; new ones should not be made.
 int32_t lorad_text_reserve_is_whole(void);
+// For a process that is to end where its memory does: no reserve and no waiting from here on.
+void lorad_text_give_up_reserve(void);
 
 void lorad_text_free_bytes(LoradBytes bytes);
 void lorad_text_free_ids(LoradIds ids);
@@ -89,6 +93,11 @@ int32_t lorad_tokenizer_token_text(const LoradTokenizer* tokenizer, uint32_t id,
 // The bytes that the token adds to a text. Borrowed: valid as long as the tokenizer.
 LoradText lorad_tokenizer_token_bytes(const LoradTokenizer* tokenizer, uint32_t id);
 
+// The tokens' bytes as one list, which is all that grammars need of a tokenizer.
+int32_t lorad_tokenizer_words(const LoradTokenizer* tokenizer, LoradBytes* out, LoradBytes* error);
+int32_t lorad_words_new(LoradText list, LoradWords** out, LoradBytes* error);
+void lorad_words_free(LoradWords* words);
+
 // tokenizer_config: tokenizer_config.json; special_tokens: special_tokens_map.json; jinja:
 // chat_template.jinja; template_json: chat_template.json. Each may be absent. Later ones win over
 // tokenizer_config for the template.
@@ -96,6 +105,8 @@ int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens,
                            LoradText template_json, LoradTemplate** out, LoradBytes* error);
 void lorad_template_free(LoradTemplate* chat_template);
 int32_t lorad_template_exists(const LoradTemplate* chat_template);
+// Its special tokens, in the form of tokenizer_config.json.
+int32_t lorad_template_tokens(const LoradTemplate* chat_template, LoradBytes* out, LoradBytes* error);
 // Whether all its sources parse; new() leaves that to the first rendering.
 int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* error);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
@@ -109,6 +120,12 @@ int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText inpu
 int32_t lorad_grammar_new(const LoradTokenizer* tokenizer, int32_t kind, LoradText source,
                           const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
                           LoradGrammar** out, LoradBytes* error);
+int32_t lorad_grammar_of_words(const LoradWords* words, int32_t kind, LoradText source,
+                               const uint32_t* eos_ids, size_t eos_count, uint32_t vocab_size,
+                               LoradGrammar** out, LoradBytes* error);
+// Memory that it holds now; with its state it grows. compiling (may be null): the most that it took
+// to compile.
+size_t lorad_grammar_bytes(const LoradGrammar* grammar, size_t* compiling);
 void lorad_grammar_free(LoradGrammar* grammar);
 // Another one in the same state.
 int32_t lorad_grammar_duplicate(const LoradGrammar* grammar, LoradGrammar** out, LoradBytes* error);

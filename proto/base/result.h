@@ -53,6 +53,8 @@ enum class ErrorCode : uint8_t {
     kTooManyConnections,  // in all or from one address: 503
     kDeviceLost,
     kKernelRefused,     // the driver does not make a kernel: 500
+    kInputTooComplex,    // a grammar or template takes more memory, time or depth than one may, or made its library fail: 422
+    kSandboxUnavailable,  // the process that grammars and templates are tried in cannot be started: 503
     kNotFinite,         // the model's output is NaN or infinite: that request ends, 500
     kInvalidModel,      // model folder missing, corrupt or of an unsupported architecture
     kInvalidConfig,     // flags, file or environment

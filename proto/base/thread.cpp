@@ -1,16 +1,55 @@
 #include "proto/base/thread.h"
 
+#include <mutex>
 #include <system_error>
 
-namespace lorad {
+#include <pthread.h>
 
-bool start_thread(std::thread& to, std::function<void()> run) {
+namespace lorad {
+namespace {
+
+// std::thread takes no attributes. Another thread that starts meanwhile gets as much address space, which does it no harm.
+class StackOfNewThreads {
+  public:
+    explicit StackOfNewThreads(size_t n_bytes) : lock_(mutex()) {
+        pthread_getattr_default_np(&before_);
+        pthread_attr_t wanted;
+        pthread_getattr_default_np(&wanted);
+        pthread_attr_setstacksize(&wanted, n_bytes);
+        pthread_setattr_default_np(&wanted);
+        pthread_attr_destroy(&wanted);
+    }
+    ~StackOfNewThreads() {
+        pthread_setattr_default_np(&before_);
+        pthread_attr_destroy(&before_);
+    }
+    StackOfNewThreads(const StackOfNewThreads&) = delete;
+    StackOfNewThreads& operator=(const StackOfNewThreads&) = delete;
+
+  private:
+    static std::mutex& mutex() {
+        static std::mutex one;
+        return one;
+    }
+    std::lock_guard<std::mutex> lock_;
+    pthread_attr_t before_;
+};
+
+bool start(std::thread& to, std::function<void()> run) {
     try {
         to = std::thread(std::move(run));
         return true;
     } catch (const std::system_error&) {
         return false;
     }
+}
+
+}  // namespace
+
+bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes) {
+    if (stack_bytes == 0) return start(to, std::move(run));
+    const StackOfNewThreads stack(stack_bytes);
+    return start(to, std::move(run));
 }
 
 }  // namespace lorad

@@ -9,7 +9,7 @@ ParallelFor::ParallelFor(uint32_t n_workers) {
     threads_.reserve(n_workers - 1);
     for (uint32_t worker = 1; worker < n_workers; ++worker) {
         std::thread thread;
-        if (!start_thread(thread, [this, worker] { work(worker); })) break;  // fewer will do
+        if (!start_thread(thread, [this, worker] { work(worker); }, kBigStackBytes)) break;  // fewer will do
         threads_.push_back(std::move(thread));
     }
 }

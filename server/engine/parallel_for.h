@@ -16,7 +16,7 @@ namespace lorad::server {
 
 class ParallelFor {
   public:
-    // The calling thread is worker 0; n_workers - 1 threads are started.
+    // The calling thread is worker 0; n_workers - 1 threads are started, with big stacks: jobs step through grammars of clients.
     explicit ParallelFor(uint32_t n_workers);
     ~ParallelFor();
     ParallelFor(const ParallelFor&) = delete;

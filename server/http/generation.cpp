@@ -7,6 +7,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/access/principal.h"
+#include "server/http/place.h"
 
 namespace lorad::server {
 namespace {
@@ -212,12 +213,12 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 }
 
 // Compiled once, before anything is admitted; every answer has a state of its own.
-Status Generation::add_constraints(const ServerContext& context,
+Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
     if (!request.structure) return ok_status();
     TRY_ASSIGN(std::unique_ptr<TokenConstraint> first,
                context.text.make_constraint(*request.structure, context.defaults.eos_token_ids,
-                                            context.vocab_size));
+                                            context.vocab_size, holder_of(http)));
     // A grammar that lets nothing begin is refused while the answer can still say so.
     std::vector<uint32_t> mask;
     bool begins = first->next_mask(mask).ok() &&
@@ -262,7 +263,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
         }
     }
     TRY(take_quota(http, requests));
-    TRY(add_constraints(context, requests));
+    TRY(add_constraints(context, http, requests));
     // Last: what is refused anyway brings no adapter to the device.
     adapters::MixLease lease;
     if (given) {

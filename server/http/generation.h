@@ -93,7 +93,7 @@ class Generation {
     std::string tenant_of(const HttpRequest& http) const;
     Status take_quota(const HttpRequest& http, std::vector<Request>& requests);
     void log_end() const;
-    Status add_constraints(const ServerContext& context, std::vector<Request>& requests) const;
+    Status add_constraints(const ServerContext& context, const HttpRequest& http, std::vector<Request>& requests) const;
     Request engine_request(const ServerContext& context, uint32_t n_tokens_max) const;
     Piece read(uint32_t index);
     Status take_tokens(Choice& choice, TokenStream::Batch& batch, Piece& piece);

@@ -4,7 +4,14 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/access/principal.h"
+#include "server/access/shared_places.h"
+#include "server/http/http.h"
+
 namespace lorad::server {
+
+// Whose share of a pool a request uses.
+inline access::Holder holder_of(const HttpRequest& http) { return {http.principal != nullptr ? http.principal->tenant : std::string(), {}}; }
 
 // A place among those that may be taken at a time; given back when this ends.
 class Place {

@@ -79,8 +79,8 @@ class FakeCodec final : public TextCodec {
         return std::make_unique<FakeDecoder>(std::move(options));
     }
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
-                                                             std::span<const TokenId>,
-                                                             uint32_t) const override {
+                                                             std::span<const TokenId>, uint32_t,
+                                                             const access::Holder&) const override {
         return make_error(ErrorCode::kInvalidRequest, structure.param + ": no grammars here",
                           structure.param);
     }

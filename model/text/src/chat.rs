@@ -91,6 +91,12 @@ impl ChatTemplate {
         Ok(ChatTemplate { templates, tokens })
     }
 
+    /// The special tokens as tokenizer_config.json has them.
+    pub fn tokens_json(&self) -> String {
+        let tokens = self.tokens.iter().map(|(name, text)| (name.to_string(), text.clone().into()));
+        serde_json::Value::Object(tokens.collect()).to_string()
+    }
+
     pub fn exists(&self) -> bool {
         !self.templates.is_empty()
     }

@@ -3,7 +3,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use crate::reserve::{self, Room};
-use crate::{ChatTemplate, Code, Failure, TextTokenizer};
+use crate::{ChatTemplate, Code, Failure, TextTokenizer, Words};
 
 pub type LoradTokenizer = std::sync::Arc<TextTokenizer>;
 
@@ -69,6 +69,8 @@ fn quiet_panics() {
 /// What Oniguruma says of ONIGERR_MEMORY, where the reserve had nothing either; its wrapper panics with that, and nothing is harmed.
 const REGEX_WITHOUT_MEMORY: &str = "fail to memory allocation";
 
+const MESSAGE_CHARACTERS_MAX: usize = 2000;
+
 /// Runs the body of an exported function: turns its failure into code and message, and a panic into
 /// one as well.
 pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
@@ -85,13 +87,15 @@ pub fn guard(error: *mut LoradBytes, body: impl FnOnce() -> Result<(), Failure>)
             if text.ends_with(REGEX_WITHOUT_MEMORY) {
                 Failure::new(Code::NoMemory, "no memory to match a pattern")
             } else {
-                Failure::new(Code::Panic, format!("text library panicked: {text}"))
+                Failure::new(Code::Panic, text)
             }
         }
     };
     if !error.is_null() {
+        // A panic's text may hold all of the input.
+        let message = failure.message.chars().take(MESSAGE_CHARACTERS_MAX).collect::<String>();
         // SAFETY: the caller gives a pointer that may be written, or null.
-        unsafe { error.write(give_bytes(failure.message.into_bytes())) };
+        unsafe { error.write(give_bytes(message.into_bytes())) };
     }
     failure.code as i32
 }
@@ -105,6 +109,11 @@ pub fn guard_value<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
 #[no_mangle]
 pub extern "C" fn lorad_text_reserve_is_whole() -> i32 {
     reserve::is_whole() as i32
+}
+
+#[no_mangle]
+pub extern "C" fn lorad_text_give_up_reserve() {
+    reserve::give_up();
 }
 
 #[no_mangle]
@@ -169,6 +178,18 @@ pub unsafe extern "C" fn lorad_tokenizer_decode(
     guard(error, || {
         let ids = if count == 0 { &[] } else { std::slice::from_raw_parts(ids, count) };
         out.write(give_bytes((*tokenizer).decode(ids, skip_special_tokens != 0)?.into_bytes()));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_words(
+    tokenizer: *const LoradTokenizer,
+    out: *mut LoradBytes,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        out.write(give_bytes(Words::write(&**tokenizer)));
         Ok(())
     })
 }
@@ -258,6 +279,18 @@ pub unsafe extern "C" fn lorad_template_free(template: *mut ChatTemplate) {
 #[no_mangle]
 pub unsafe extern "C" fn lorad_template_exists(template: *const ChatTemplate) -> i32 {
     (*template).exists() as i32
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn lorad_template_tokens(
+    template: *const ChatTemplate,
+    out: *mut LoradBytes,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        out.write(give_bytes((*template).tokens_json().into_bytes()));
+        Ok(())
+    })
 }
 
 #[no_mangle]

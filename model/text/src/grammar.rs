@@ -1,14 +1,14 @@
 //! Grammars over the tokenizer's vocabulary: which tokens may follow, by llguidance.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use crate::tokenizer::{SPECIAL, UNKNOWN};
-use crate::{Code, Failure, TextTokenizer};
+use crate::reserve::Meter;
+use crate::{depth, Code, Failure, Vocabulary};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrammarKind {
@@ -17,43 +17,66 @@ pub enum GrammarKind {
     Lark,
 }
 
-type FactoryKey = (u32, Vec<u32>);
+/// What one step may cost. The library's own numbers but for the states of its automaton: each takes
+/// up to 2 KiB, and every answer has its own.
+const LEXER_STATES_MAX: usize = 25_000;
+/// Ends that requests ask for differ with their adapters; each set has a tree of its own.
+const FACTORIES_MAX: usize = 8;
 
 /// The vocabulary's tree of bytes takes long to build for a large vocabulary and is the same for
 /// all grammars.
 #[derive(Default)]
 pub struct FactoryCache {
-    factories: Mutex<HashMap<FactoryKey, Arc<ParserFactory>>>,
+    parts: Mutex<CachedParts>,
+}
+
+type FactoryKey = (u32, Vec<u32>);
+
+#[derive(Default)]
+struct CachedParts {
+    trie: Option<(u32, Arc<TokTrie>)>,
+    factories: VecDeque<(FactoryKey, Arc<ParserFactory>)>,
 }
 
 impl FactoryCache {
     fn get(
         &self,
-        tokenizer: &TextTokenizer,
+        vocabulary: &dyn Vocabulary,
         eos: &[u32],
         vocab_size: u32,
     ) -> Result<Arc<ParserFactory>, Failure> {
-        let key = (vocab_size, eos.to_vec());
-        // A panic while the lock is held leaves a map that is still whole.
-        let mut factories = self.factories.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(factory) = factories.get(&key) {
+        // A panic while the lock is held leaves parts that are still whole.
+        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_it = |key: &FactoryKey| key.0 == vocab_size && key.1 == eos;
+        if let Some((_, factory)) = parts.factories.iter().find(|(key, _)| is_it(key)) {
             return Ok(factory.clone());
         }
-        let words: Vec<Vec<u8>> = (0..vocab_size).map(|id| Self::word(tokenizer, id)).collect();
-        let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words).with_eos_tokens(eos);
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let trie = match &parts.trie {
+            Some((size, trie)) if *size == vocab_size => trie.clone(),
+            _ => {
+                let words: Vec<Vec<u8>> =
+                    (0..vocab_size).map(|id| Self::word(vocabulary, id)).collect();
+                Arc::new(TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words))
+            }
+        };
+        parts.trie = Some((vocab_size, trie.clone()));
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(eos)));
         let mut factory = ParserFactory::new_simple(&env).map_err(reason)?;
         factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        factory.limits_mut().max_lexer_states = LEXER_STATES_MAX;
         let factory = Arc::new(factory);
-        factories.insert(key, factory.clone());
+        parts.factories.push_back(((vocab_size, eos.to_vec()), factory.clone()));
+        if parts.factories.len() > FACTORIES_MAX {
+            parts.factories.pop_front();
+        }
         Ok(factory)
     }
 
-    /// Special tokens and ids without a token get a spelling that no text matches.
-    fn word(tokenizer: &TextTokenizer, id: u32) -> Vec<u8> {
-        let flags = tokenizer.token_flags(id);
-        if flags & (SPECIAL | UNKNOWN) == 0 {
-            return tokenizer.token_bytes(id).to_vec();
+    /// What no text has gets a spelling that no text matches.
+    fn word(vocabulary: &dyn Vocabulary, id: u32) -> Vec<u8> {
+        if let Some(word) = vocabulary.word(id) {
+            return word.to_vec();
         }
         let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
         word.extend_from_slice(format!("<[{id}]>").as_bytes());
@@ -136,21 +159,56 @@ pub struct Grammar {
     vocab_size: u32,
     eos: Vec<u32>,
     ended: bool,
+    /// Memory that it holds: what its calls took and did not give back.
+    n_bytes: isize,
+    n_bytes_compiling: isize,
 }
 
 fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(Code::InvalidInput, message)
 }
 
-/// Behind its reason llguidance tells of its inside, the tokens of the answer among it.
+const REASON_CHARACTERS_MAX: usize = 500;
+
+/// The library's reason without what it tells of its inside: the tokens of the answer, and where it
+/// failed.
 fn reason(error: impl ToString) -> Failure {
     let text = error.to_string();
-    invalid(text.split("\n<state>").next().unwrap_or_default().trim_end())
+    if text.contains("panic: ") {
+        return Failure::new(Code::Panic, text);
+    }
+    let text = text.split("\n<state>").next().unwrap_or_default().trim_end();
+    let kept: String = text.chars().take(REASON_CHARACTERS_MAX).collect();
+    invalid(if kept.len() < text.len() { kept + " ..." } else { kept })
+}
+
+/// Only a schema's depth is bounded by its reader, at 128; what it refers to is not.
+fn read_grammar(kind: GrammarKind, source: &str) -> Result<TopLevelGrammar, Failure> {
+    Ok(match kind {
+        GrammarKind::JsonSchema => {
+            let mut schema: serde_json::Value =
+                serde_json::from_str(source).map_err(|e| invalid(format!("JSON schema: {e}")))?;
+            depth::check_schema(&schema)?;
+            bound_hostnames(&mut schema);
+            step_off_whole_bounds(&mut schema);
+            if let Some(object) = schema.as_object_mut() {
+                object
+                    .entry("x-guidance")
+                    .or_insert_with(|| serde_json::json!({"whitespace_pattern": JSON_BLANKS}));
+            }
+            TopLevelGrammar::from_json_schema(schema)
+        }
+        GrammarKind::Regex => TopLevelGrammar::from_regex(source),
+        GrammarKind::Lark => {
+            depth::check_lark(source)?;
+            TopLevelGrammar::from_lark(source.to_owned())
+        }
+    })
 }
 
 impl Grammar {
     pub fn new(
-        tokenizer: &TextTokenizer,
+        vocabulary: &dyn Vocabulary,
         kind: GrammarKind,
         source: &str,
         eos: &[u32],
@@ -161,44 +219,42 @@ impl Grammar {
                 "a grammar needs end tokens below {vocab_size}, found {eos:?}"
             )));
         }
-        if vocab_size < tokenizer.vocab_size() {
-            let found = tokenizer.vocab_size();
+        if vocab_size < vocabulary.n_words() {
+            let found = vocabulary.n_words();
             return Err(invalid(format!(
                 "the tokenizer has {found} tokens, more than the model's {vocab_size}"
             )));
         }
-        let grammar = match kind {
-            GrammarKind::JsonSchema => {
-                let mut schema: serde_json::Value = serde_json::from_str(source)
-                    .map_err(|e| invalid(format!("JSON schema: {e}")))?;
-                bound_hostnames(&mut schema);
-                step_off_whole_bounds(&mut schema);
-                if let Some(object) = schema.as_object_mut() {
-                    object
-                        .entry("x-guidance")
-                        .or_insert_with(|| serde_json::json!({"whitespace_pattern": JSON_BLANKS}));
-                }
-                TopLevelGrammar::from_json_schema(schema)
-            }
-            GrammarKind::Regex => TopLevelGrammar::from_regex(source),
-            GrammarKind::Lark => TopLevelGrammar::from_lark(source.to_owned()),
-        };
-        let factory = tokenizer.grammars().get(tokenizer, eos, vocab_size)?;
+        let meter = Meter::start();
+        let grammar = read_grammar(kind, source)?;
+        let factory = vocabulary.grammars().get(vocabulary, eos, vocab_size)?;
         let parser = factory.create_parser(grammar).map_err(reason)?;
         let matcher = Matcher::new(Ok(parser));
-        match matcher.get_error() {
-            Some(error) => Err(reason(error)),
-            None => Ok(Grammar { matcher, vocab_size, eos: eos.to_vec(), ended: false }),
+        if let Some(error) = matcher.get_error() {
+            return Err(reason(error));
         }
+        let n_bytes_compiling = meter.most();
+        let n_bytes = meter.held();
+        let eos = eos.to_vec();
+        Ok(Grammar { matcher, vocab_size, eos, ended: false, n_bytes, n_bytes_compiling })
+    }
+
+    /// Memory that it holds now, and the most that compiling it held.
+    pub fn n_bytes(&self) -> (usize, usize) {
+        (self.n_bytes.max(0) as usize, self.n_bytes_compiling.max(0) as usize)
     }
 
     /// Another one in the same state, for another sequence.
     pub fn duplicate(&self) -> Grammar {
+        let meter = Meter::start();
+        let matcher = self.matcher.deep_clone();
         Grammar {
-            matcher: self.matcher.deep_clone(),
+            matcher,
             vocab_size: self.vocab_size,
             eos: self.eos.clone(),
             ended: self.ended,
+            n_bytes: meter.held(),
+            n_bytes_compiling: self.n_bytes_compiling,
         }
     }
 
@@ -207,7 +263,10 @@ impl Grammar {
         if words.len() != expected {
             return Err(invalid(format!("mask of {} words, expected {expected}", words.len())));
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(reason)?;
+        let meter = Meter::start();
+        let mask = self.matcher.compute_mask_or_eos();
+        self.n_bytes += meter.held();
+        let mask = mask.map_err(reason)?;
         for (word, &bits) in words.iter_mut().zip(mask.as_slice()) {
             *word = bits;
         }
@@ -232,7 +291,10 @@ impl Grammar {
             self.ended = is_end && !self.matcher.is_error();
             return if self.ended { Ok(()) } else { Err(rejected()) };
         }
-        match self.matcher.try_consume_tokens(&[id]) {
+        let meter = Meter::start();
+        let taken = self.matcher.try_consume_tokens(&[id]);
+        self.n_bytes += meter.held();
+        match taken {
             Ok(1) => {
                 self.ended = is_end;
                 Ok(())

@@ -3,6 +3,7 @@
 //! exported function goes through `guard`.
 
 mod chat;
+mod depth;
 mod ffi;
 mod ffi_grammar;
 mod grammar;
@@ -11,10 +12,12 @@ mod reserve;
 mod reserve_c;
 mod reserve_thread;
 mod tokenizer;
+mod vocabulary;
 
 pub use chat::ChatTemplate;
 pub use grammar::{Grammar, GrammarKind};
 pub use tokenizer::{DecoderKind, TextTokenizer};
+pub use vocabulary::{Vocabulary, Words};
 
 /// Why a call failed; the numbers are those of lorad_text.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,7 @@ pub enum Code {
     Rejected = 6,
     Panic = 7,
     NoMemory = 8,
+    TooComplex = 9,
 }
 
 #[derive(Clone, Debug)]

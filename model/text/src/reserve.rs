@@ -2,7 +2,7 @@
 //! ends the process otherwise. What is under way ends in order with the reserve; what is new is to be refused until `is_whole` (lorad_text.h).
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,6 +34,8 @@ static MEMORY: Memory = Memory(UnsafeCell::new([0; RESERVE_BYTES]));
 static PIECES: Mutex<Pieces> =
     Mutex::new(Pieces { first: null_mut(), n_used: 0, is_set_up: false });
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
+/// A process that is to end where its memory does.
+static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Of large inputs that are being worked on.
 static ASKED_FOR: AtomicUsize = AtomicUsize::new(0);
 
@@ -127,6 +129,9 @@ pub fn owns(memory: *mut u8) -> bool {
 #[cold]
 pub unsafe fn from_reserve(layout: Layout, of_system: impl Fn() -> *mut u8) -> *mut u8 {
     IS_SHORT.store(true, Ordering::Relaxed);
+    if IS_GIVEN_UP.load(Ordering::Relaxed) {
+        return null_mut();
+    }
     if layout.align() > GRAIN || layout.size() > RESERVE_BYTES {
         return null_mut();
     }
@@ -144,8 +149,44 @@ pub unsafe fn from_reserve(layout: Layout, of_system: impl Fn() -> *mut u8) -> *
     null_mut()
 }
 
+/// From here on what the system refuses is refused.
+pub fn give_up() {
+    IS_GIVEN_UP.store(true, Ordering::Relaxed);
+}
+
 pub unsafe fn give_back(memory: *mut u8, layout: Layout) {
     pieces().give(memory, rounded(layout.size()));
+}
+
+thread_local! {
+    /// Memory that this thread took and did not give back, and the most it was of late.
+    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn count(n_bytes: isize) {
+    let _ = HELD.try_with(|held| {
+        let (now, most) = held.get();
+        held.set((now + n_bytes, most.max(now + n_bytes)));
+    });
+}
+
+/// What this thread takes from its start on. One at a time: an inner one ends the outer's `most`.
+pub struct Meter(isize);
+
+impl Meter {
+    pub fn start() -> Meter {
+        HELD.with(|held| {
+            let now = held.get().0;
+            held.set((now, now));
+            Meter(now)
+        })
+    }
+    pub fn held(&self) -> isize {
+        HELD.with(|held| held.get().0 - self.0)
+    }
+    pub fn most(&self) -> isize {
+        HELD.with(|held| held.get().1 - self.0)
+    }
 }
 
 struct Reserved;
@@ -156,6 +197,7 @@ static ALLOCATOR: Reserved = Reserved;
 // SAFETY: memory is the system's or a piece of the reserve, which its address tells.
 unsafe impl GlobalAlloc for Reserved {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
         let memory = System.alloc(layout);
         if memory.is_null() {
             return from_reserve(layout, || System.alloc(layout));
@@ -164,6 +206,7 @@ unsafe impl GlobalAlloc for Reserved {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
         let memory = System.alloc_zeroed(layout);
         if !memory.is_null() {
             return memory;
@@ -176,6 +219,7 @@ unsafe impl GlobalAlloc for Reserved {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
         if owns(memory) {
             give_back(memory, layout);
         } else {
@@ -187,6 +231,7 @@ unsafe impl GlobalAlloc for Reserved {
         if !owns(memory) {
             let moved = System.realloc(memory, layout, n_bytes);
             if !moved.is_null() {
+                count(n_bytes as isize - layout.size() as isize);
                 return moved;
             }
         }

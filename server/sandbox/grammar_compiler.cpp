@@ -1,0 +1,151 @@
+#include "server/sandbox/grammar_compiler.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "model/logits.h"
+#include "proto/base/digest.h"
+#include "proto/base/format.h"
+#include "proto/base/thread.h"
+
+namespace lorad::server::sandbox {
+namespace {
+
+// What is compared: all that the result depends on.
+std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids, uint32_t vocab_size) {
+    Sha256 digest;
+    digest.add(format("{} {} {} ", int(kind), vocab_size, eos_ids.size()));
+    digest.add(ids_field(eos_ids));
+    digest.add(source);
+    return digest.hex();
+}
+
+// Whether the same grammar will be refused again.
+bool is_lasting(const Error& error) { return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex; }
+
+Error named(Error error, const std::string& param) {
+    error.message = format("{}: {}", param, error.message);
+    error.param = param;
+    return error;
+}
+
+}  // namespace
+
+model::GrammarKind grammar_kind(proto::StructureKind kind) {
+    switch (kind) {
+        case proto::StructureKind::kJsonSchema:
+            return model::GrammarKind::kJsonSchema;
+        case proto::StructureKind::kRegex:
+            return model::GrammarKind::kRegex;
+        case proto::StructureKind::kLark:
+            return model::GrammarKind::kLark;
+    }
+    return model::GrammarKind::kJsonSchema;
+}
+
+GrammarCompiler::GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns, Options options)
+    : tokenizer_(std::move(tokenizer)),
+      helpers_(helpers),
+      turns_(turns),
+      options_(options),
+      memory_(std::make_shared<GrammarMemory>()) {}
+
+uint64_t GrammarCompiler::n_compiled() const {
+    std::lock_guard lock(mutex_);
+    return n_compiled_;
+}
+
+std::shared_ptr<GrammarCompiler::Kept> GrammarCompiler::find(const std::string& key) {
+    std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(kept_, key, [](const std::shared_ptr<Kept>& kept) { return kept->key; });
+    if (found == kept_.end()) return nullptr;
+    kept_.splice(kept_.begin(), kept_, found);
+    return kept_.front();
+}
+
+void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
+    std::lock_guard lock(mutex_);
+    kept_.push_front(made);
+    kept_bytes_ += made->n_bytes;
+    while (kept_.size() > options_.n_kept_max || (kept_bytes_ > options_.kept_bytes_max && kept_.size() > 1)) {
+        kept_bytes_ -= kept_.back()->n_bytes;
+        kept_.pop_back();
+    }
+}
+
+Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source, const access::Holder& holder, const std::string& key) {
+    TRY_ASSIGN(const Turns::Turn turn, turns_.enter(holder));
+    // Others may have asked the same meanwhile.
+    if (std::shared_ptr<Kept> kept = find(key)) return kept;
+    auto made = std::make_shared<Kept>();
+    made->key = key;
+    Frame job{kCompile,
+              {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
+    Result<std::vector<std::string>> tried = helpers_->run(job);
+    if (!tried.ok()) {
+        if (!is_lasting(tried.error())) return tried.error();
+        made->refusal = tried.error();
+        keep(made);
+        return made;
+    }
+    Status done = ok_status();
+    std::thread thread;
+    const bool runs = start_thread(
+        thread,
+        [&] {
+            Result<std::unique_ptr<model::Grammar>> grammar =
+                model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size);
+            if (!grammar.ok()) {
+                done = grammar.error();
+                return;
+            }
+            std::vector<uint32_t> mask(model::mask_words(source.vocab_size), 0);
+            done = (*grammar)->mask(mask);
+            made->first_mask = std::make_shared<const std::vector<uint32_t>>(std::move(mask));
+            made->grammar = std::move(*grammar);
+        },
+        kBigStackBytes);
+    if (!runs) return make_error(ErrorCode::kOverloaded, "the system gives no more threads");
+    thread.join();
+    if (!done.ok()) {
+        made->grammar.reset();
+        if (!is_lasting(done.error())) return done.error();
+        made->refusal = done.error();
+    } else {
+        made->n_bytes = made->grammar->n_bytes();
+        std::lock_guard lock(mutex_);
+        ++n_compiled_;
+    }
+    keep(made);
+    return made;
+}
+
+Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder) {
+    if (!kept.grammar) return kept.refusal;
+    std::lock_guard lock(kept.mutex);
+    TRY_ASSIGN(std::unique_ptr<model::Grammar> copy, kept.grammar->duplicate());
+    auto constraint = std::make_unique<GrammarConstraint>(std::move(copy), vocab_size, kept.first_mask, memory_, holder);
+    TRY(constraint->count());
+    return std::unique_ptr<TokenConstraint>(std::move(constraint));
+}
+
+Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::compile(const proto::Structure& structure, std::span<const TokenId> eos_ids,
+                                                                  uint32_t vocab_size, const access::Holder& holder) {
+    if (helpers_ == nullptr) {
+        return named(make_error(ErrorCode::kSandboxUnavailable, "the process that compiles what clients send could not be started; the server's log says why"),
+                     structure.param);
+    }
+    const Source source{grammar_kind(structure.kind), structure, {eos_ids.begin(), eos_ids.end()}, vocab_size};
+    const std::string key = key_of(source.kind, structure.source, source.eos_ids, vocab_size);
+    std::shared_ptr<Kept> kept = find(key);
+    if (!kept) {
+        Result<std::shared_ptr<Kept>> made = make(source, holder, key);
+        if (!made.ok()) return named(made.error(), structure.param);
+        kept = std::move(*made);
+    }
+    Result<std::unique_ptr<TokenConstraint>> constraint = follow(*kept, vocab_size, holder);
+    if (!constraint.ok()) return named(constraint.error(), structure.param);
+    return constraint;
+}
+
+}  // namespace lorad::server::sandbox

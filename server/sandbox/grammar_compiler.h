@@ -1,0 +1,101 @@
+// Grammars of clients. One not seen before is compiled in a helper (helper.h) first; what that takes within its limits is compiled here, on a thread with
+// twice the stack, and kept for the next request that asks the same. Any thread.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/text.h"
+#include "proto/structure.h"
+#include "server/engine/token_constraint.h"
+#include "server/sandbox/helper_pool.h"
+#include "server/sandbox/turns.h"
+
+namespace lorad::server::sandbox {
+
+// Memory of grammars: that of one, and, in MiB, of all that answers follow, of which everybody has a share.
+struct GrammarMemory {
+    static constexpr uint64_t kOneBytesMax = uint64_t(128) << 20;
+    static constexpr uint64_t kAllMibMax = 1024;
+    access::SharedPlaces all_mib{kAllMibMax};
+};
+
+class GrammarCompiler {
+  public:
+    struct Options {
+        uint64_t kept_bytes_max = uint64_t(256) << 20;
+        uint32_t n_kept_max = 256;  // grammars and refusals
+    };
+    // helpers null: there are none, and every grammar is refused (kSandboxUnavailable).
+    GrammarCompiler(std::shared_ptr<const model::Tokenizer> tokenizer, HelperPool* helpers, Turns& turns, Options options);
+
+    // kInvalidRequest for what is no grammar, kInputTooComplex for what takes too much, kOverloaded where too many are under way; all name
+    // structure.param.
+    Result<std::unique_ptr<TokenConstraint>> compile(const proto::Structure& structure, std::span<const TokenId> eos_ids, uint32_t vocab_size,
+                                                     const access::Holder& holder);
+
+    // How many were compiled here; for tests.
+    uint64_t n_compiled() const;
+
+  private:
+    // A grammar that nobody has followed yet, or why there is none.
+    struct Kept {
+        std::string key;
+        std::mutex mutex;  // of the grammar
+        std::unique_ptr<model::Grammar> grammar;
+        std::shared_ptr<const std::vector<uint32_t>> first_mask;
+        Error refusal;
+        uint64_t n_bytes = 0;
+    };
+    struct Source {
+        model::GrammarKind kind;
+        const proto::Structure& structure;
+        std::vector<TokenId> eos_ids;
+        uint32_t vocab_size;
+    };
+    std::shared_ptr<Kept> find(const std::string& key);
+    void keep(const std::shared_ptr<Kept>& made);
+    Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder, const std::string& key);
+    Result<std::unique_ptr<TokenConstraint>> follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder);
+
+    const std::shared_ptr<const model::Tokenizer> tokenizer_;
+    HelperPool* const helpers_;
+    Turns& turns_;
+    const Options options_;
+    const std::shared_ptr<GrammarMemory> memory_;
+    mutable std::mutex mutex_;
+    std::list<std::shared_ptr<Kept>> kept_;  // under mutex_, the last used first
+    uint64_t kept_bytes_ = 0;                // under mutex_
+    uint64_t n_compiled_ = 0;                // under mutex_
+};
+
+model::GrammarKind grammar_kind(proto::StructureKind kind);
+
+// A grammar as an answer follows it. The first mask is the same for all that begin: null, it is computed.
+class GrammarConstraint final : public TokenConstraint {
+  public:
+    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size, std::shared_ptr<const std::vector<uint32_t>> first_mask = {},
+                      std::shared_ptr<GrammarMemory> memory = {}, access::Holder holder = {})
+        : grammar_(std::move(grammar)), vocab_size_(vocab_size), first_mask_(std::move(first_mask)), memory_(std::move(memory)), holder_(std::move(holder)) {}
+    Status next_mask(std::vector<uint32_t>& words) override;
+    Status accept(TokenId token) override;
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override;
+    // What it holds now counts.
+    Status count();
+
+  private:
+    const std::unique_ptr<model::Grammar> grammar_;
+    const uint32_t vocab_size_;
+    std::shared_ptr<const std::vector<uint32_t>> first_mask_;
+    const std::shared_ptr<GrammarMemory> memory_;  // null: nobody counts
+    const access::Holder holder_;
+    std::vector<access::SharedPlaces::Place> counted_;
+    uint64_t counted_mib_ = 0;
+};
+
+}  // namespace lorad::server::sandbox

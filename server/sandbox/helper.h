@@ -1,0 +1,62 @@
+// A process of this program that works on what clients sent, so that whatever a library does with it ends that process and one request: grammars are
+// compiled there first, and adapters' chat templates are rendered there. docs/adr/0018-helper-processes.md.
+//
+// The daemon starts one (`lorad text-helper`), which never sees anything of a client: it holds the vocabulary, and forks a helper for each socket that
+// it is sent. A helper says its process id, confines itself, and answers job after job until it is to retire or its socket ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/base/ids.h"
+#include "server/sandbox/frame.h"
+
+namespace lorad::server::sandbox {
+
+// What one job may take. The daemon's own threads have at least twice as much for what passed here.
+struct JobLimits {
+    uint64_t stack_bytes = uint64_t(32) << 20;  // of kBigStackBytes
+    uint64_t grammar_bytes = uint64_t(64) << 20;
+    uint64_t template_bytes = uint64_t(192) << 20;  // the template, the conversation and the text are among it
+    uint32_t cpu_ms = 2000;
+    uint32_t wall_ms = 20'000;  // on a busy machine
+};
+
+inline constexpr int kControlFd = 3;  // of the process that forks
+inline constexpr char kHelperCommand[] = "text-helper";
+
+// The first frame, from the daemon: what is the same for all jobs.
+struct HelperSetup {
+    std::string words;  // model::Tokenizer::words()
+    uint32_t vocab_size = 0;
+    std::vector<TokenId> eos_ids;  // prepared for; others take a job longer
+    JobLimits limits;
+    bool logs_json = false;
+};
+Frame setup_frame(const HelperSetup& setup);
+
+enum JobKind : uint32_t {
+    kSetup = 1,      // answered kDone
+    kHello = 2,      // from a helper: its process id; 1 if calls are filtered
+    kCompile = 3,    // kind, source, end tokens, size of the vocabulary: kDone with the bytes it took
+    kRender = 4,     // template, special tokens, input, time: kDone with the text
+    kCheck = 5,      // template: kDone
+    kDone = 6,       // what was asked for
+    kFailed = 7,     // ErrorCode, message, parameter
+};
+
+std::string ids_field(const std::vector<TokenId>& ids);
+
+// The process that forks: until the daemon closes the control socket. An exit status.
+int run_helper();
+// One helper, in a process of its own.
+void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes);
+// Before any helper is forked: the vocabulary's tree, which all of them then share.
+bool prepare(const HelperSetup& setup);
+
+// How many jobs one helper does: memory that libraries keep does not add up, and what compiled is as if it were the first.
+inline constexpr uint32_t kTemplateJobsMax = 500;
+inline constexpr uint32_t kGrammarJobsMax = 1;
+
+}  // namespace lorad::server::sandbox

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ struct BaseModel {
     model::ModelConfig config;
     // Adapters with numbers that are not finite, or absurd, are refused. False only in tests of what one would do.
     bool checks_numbers = true;
+    // Whether a chat template that an adapter brings can be read; none: by this process, which whoever brings it may then harm.
+    std::function<Status(std::string_view source)> check_template;
     std::filesystem::path folder;  // empty: from the config alone
     std::string fingerprint;       // 64 hex digits
     std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32

@@ -28,10 +28,10 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
 }
 
 // No reason to refuse the adapter: completions need no template. But better told now than at the first chat.
-void check_template(CheckedAdapter& adapter) {
+void check_template(CheckedAdapter& adapter, const BaseModel& base) {
     const std::string_view source = adapter.source.chat_template();
     if (source.empty()) return;
-    const Status status = model::ChatTemplate::check_source(source);
+    const Status status = base.check_template ? base.check_template(source) : model::ChatTemplate::check_source(source);
     if (status.ok()) return;
     adapter.warnings.push_back(
         format("{}: {}; chats with this adapter alone will be refused", kTemplateFile, status.error().message));
@@ -88,7 +88,7 @@ Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
     inspection.adapter = std::make_unique<CheckedAdapter>();
     inspection.adapter->source = std::move(source);
     Status status = read_tensors(*inspection.adapter, base, inspection.misfits);
-    check_template(*inspection.adapter);
+    check_template(*inspection.adapter, base);
     if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
     if (!status.ok()) {
         inspection.error = one_line(std::move(status).error());

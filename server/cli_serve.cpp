@@ -223,7 +223,9 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     TRY_ASSIGN(const model::ModelConfig model_config, model::load_model_config(config.model));
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY(isolate_text(*text, config, model_config));
-    TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load_arguments(config, base_name)));
+    LoadArguments load = load_arguments(config, base_name);
+    load.check_template = [&text](std::string_view source) { return text->check_template(source); };
+    TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load));
     TRY(load_adapters(loaded, lora));
     Metrics metrics(metrics_shape(config, base_name, loaded));
     ExecutorRunner runner(*loaded.executor, &loaded.device->compute_queue());

@@ -123,6 +123,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     // The cheap checks first: a wrong folder is told at once.
     TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
     loaded.config = base.config;
+    base.check_template = arguments.check_template;
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "adapters/registry.h"
 #include "adapters/weight_store.h"
@@ -36,6 +38,7 @@ struct LoadArguments {
     uint64_t adapter_ram_bytes = 0;   // packed adapters that are kept in host memory
     uint64_t adapter_store_bytes = 0; // of all stored files; 0: no limit
     uint32_t adapter_wait_s = 60;
+    std::function<Status(std::string_view source)> check_template;  // of adapters::BaseModel
     model::ExecutorOptions executor;  // kernel_path, decode and adapter_bytes are taken from above
 };
 

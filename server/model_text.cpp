@@ -54,6 +54,10 @@ Error no_tokenizer() {
                       "ids to /v1/completions");
 }
 
+Error no_helpers() {
+    return make_error(ErrorCode::kSandboxUnavailable, "an adapter's own chat template needs a process that could not be started; the server's log says why");
+}
+
 // Stands behind the text that is continued, so that its end is found whatever the text is and the
 // template writes behind it; the blank is gone where the template trims.
 constexpr std::string_view kEndMark = "LORAD-CONTINUES-HERE ";
@@ -135,6 +139,14 @@ Result<std::string> ModelText::template_source(const ChatInput& chat) const {
     return source;
 }
 
+Status ModelText::check_template(std::string_view source) const {
+    if (!turns_) return model::ChatTemplate::check_source(source);
+    if (!helpers_) return no_helpers();
+    TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter({}));
+    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}});
+    return done.ok() ? ok_status() : Status(done.error());
+}
+
 // An adapter's own template is not the operator's: it runs in a helper.
 Result<std::string> ModelText::render_with(const ChatInput& chat, const std::string& input) const {
     if (chat.template_digest.empty()) return chat_template_->render(input);
@@ -143,7 +155,7 @@ Result<std::string> ModelText::render_with(const ChatInput& chat, const std::str
         TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> own, chat_template_->with_source(source));
         return own->render(input);
     }
-    if (!helpers_) return make_error(ErrorCode::kSandboxUnavailable, "chats with this adapter's own template need a process that could not be started; the server's log says why");
+    if (!helpers_) return no_helpers();
     TRY_ASSIGN(const std::string tokens, chat_template_->tokens_json());
     TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter(chat.holder));
     TRY_ASSIGN(std::vector<std::string> done, helpers_->run({sandbox::kRender, {source, tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}}));

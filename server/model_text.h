@@ -34,6 +34,8 @@ class ModelText final : public TextCodec {
     // From here on grammars are compiled, n_turns at a time, and adapters' templates rendered, in helpers; with null neither is done (kSandboxUnavailable). Before there
     // are requests. Without this call, as in tools, all is done in this process.
     void isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns);
+    // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
+    Status check_template(std::string_view source) const;
     // For the helpers' setup.
     Result<std::string> helper_words() const;
 

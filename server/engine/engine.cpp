@@ -10,6 +10,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/rounding.h"
+#include "proto/base/thread.h"
 
 namespace lorad::server {
 
@@ -43,7 +44,8 @@ Engine::~Engine() {
 
 void Engine::start() {
     CHECK(!thread_.joinable());
-    thread_ = std::thread([this] { run(); });
+    // It steps through clients' grammars, as the threads that sample do. Where it cannot start, main() says what the system says.
+    if (!start_thread(thread_, [this] { run(); }, kBigStackBytes)) thread_ = std::thread([this] { run(); });
 }
 
 Status Engine::submit(std::span<Request> group) {

@@ -8,7 +8,7 @@ namespace lorad::server::sandbox {
 // Of the main thread's own stack, which grows as it is used. Half of kBigStackBytes (proto/base/thread.h), which is what the daemon's threads have.
 void limit_stack(uint64_t n_bytes);
 
-// No core files, few descriptors, no more rights by running other programs. Before there is anything of a client.
+// No core files, few descriptors, no more rights by running other programs; behind whoever else wants the processor. Before there is anything of a client.
 void limit_process();
 
 // Memory that the process may have beyond what it has at `size_bytes` (process_bytes()).

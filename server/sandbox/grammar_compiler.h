@@ -20,7 +20,7 @@ namespace lorad::server::sandbox {
 
 // Memory of grammars: that of one, and, in MiB, of all that answers follow, of which everybody has a share.
 struct GrammarMemory {
-    static constexpr uint64_t kOneBytesMax = uint64_t(128) << 20;
+    static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
     static constexpr uint64_t kAllMibMax = 1024;
     access::SharedPlaces all_mib{kAllMibMax};
 };

@@ -85,9 +85,10 @@ HelperSetup setup_of(const Frame& frame) {
     setup.limits.stack_bytes = field_number(frame.fields[3]);
     setup.limits.grammar_bytes = field_number(frame.fields[4]);
     setup.limits.template_bytes = field_number(frame.fields[5]);
-    setup.limits.cpu_ms = uint32_t(field_number(frame.fields[6]));
-    setup.limits.wall_ms = uint32_t(field_number(frame.fields[7]));
-    setup.logs_json = field_number(frame.fields[8]) != 0;
+    setup.limits.grammar_cpu_ms = uint32_t(field_number(frame.fields[6]));
+    setup.limits.template_cpu_ms = uint32_t(field_number(frame.fields[7]));
+    setup.limits.wall_ms = uint32_t(field_number(frame.fields[8]));
+    setup.logs_json = field_number(frame.fields[9]) != 0;
     return setup;
 }
 
@@ -101,7 +102,7 @@ Frame setup_frame(const HelperSetup& setup) {
     const JobLimits& limits = setup.limits;
     return {kSetup,
             {setup.words, number_field(setup.vocab_size), ids_field(setup.eos_ids), number_field(limits.stack_bytes),
-             number_field(limits.grammar_bytes), number_field(limits.template_bytes), number_field(limits.cpu_ms), number_field(limits.wall_ms),
+             number_field(limits.grammar_bytes), number_field(limits.template_bytes), number_field(limits.grammar_cpu_ms), number_field(limits.template_cpu_ms), number_field(limits.wall_ms),
              number_field(setup.logs_json ? 1 : 0)}};
 }
 
@@ -129,7 +130,7 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
         if (!is_grammar && !is_render && !(job.kind == kCheck && job.fields.size() == 1)) return;
         ++(is_grammar ? n_grammars : n_templates);
         if (!limit_memory(size_bytes, limits.stack_bytes + (is_grammar ? limits.grammar_bytes : limits.template_bytes))) return;
-        if (!limit_time(limits.cpu_ms, limits.wall_ms)) return;
+        if (!limit_time(is_grammar ? limits.grammar_cpu_ms : limits.template_cpu_ms, limits.wall_ms)) return;
         const Frame answer = is_grammar ? compile(job) : is_render ? render(job) : check(job);
         (void)limit_time(0, 0);
         if (write_frame(socket, answer) != Transfer::kDone) return;
@@ -142,7 +143,7 @@ int run_helper() {
     std::signal(SIGCHLD, SIG_IGN);  // helpers leave nothing behind
     limit_process();
     Frame frame;
-    if (read_frame(kControlFd, frame) != Transfer::kDone || frame.kind != kSetup || frame.fields.size() != 9) {
+    if (read_frame(kControlFd, frame) != Transfer::kDone || frame.kind != kSetup || frame.fields.size() != 10) {
         log_error("{} is started by lorad serve, not by hand", kHelperCommand);
         return 1;
     }

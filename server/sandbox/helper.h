@@ -19,7 +19,8 @@ struct JobLimits {
     uint64_t stack_bytes = uint64_t(32) << 20;  // of kBigStackBytes
     uint64_t grammar_bytes = uint64_t(64) << 20;
     uint64_t template_bytes = uint64_t(192) << 20;  // the template, the conversation and the text are among it
-    uint32_t cpu_ms = 2000;
+    uint32_t grammar_cpu_ms = 2000;
+    uint32_t template_cpu_ms = 1000;
     uint32_t wall_ms = 20'000;  // on a busy machine
 };
 

@@ -216,9 +216,10 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
         }
         if (has_ended && attempt == 0) continue;  // not by this job
         refill();
-        const bool was_time = steady_clock::now() - begin >= std::chrono::milliseconds(limits.cpu_ms);
+        const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
+        const bool was_time = steady_clock::now() - begin >= std::chrono::milliseconds(cpu_ms);
         return make_error(ErrorCode::kInputTooComplex,
-                          was_time ? format("reading it takes more than the {} s of computing that one may", double(limits.cpu_ms) / 1000)
+                          was_time ? format("reading it takes more than the {} s of computing that one may", double(cpu_ms) / 1000)
                                    : "reading it takes more memory or goes deeper than one may");
     }
 }

@@ -11,7 +11,7 @@ DOCUMENT = pathlib.Path("docs/RELIABILITY.md")
 BEGIN, END = "<!-- scorecard: begin, written by tests/scorecard.sh --write -->", "<!-- scorecard: end -->"
 
 GROUPS = {
-    "A. Hostile adapter files and requests": range(1, 6),
+    "A. Hostile adapter files and requests": [*range(1, 6), 31],
     "B. HTTP surface": range(6, 12),
     "C. Overload and life cycle": range(12, 18),
     "D. Stored state": range(18, 22),
@@ -24,7 +24,7 @@ TITLES = {
     "T10": "authorisation inventory", "T11": "canary hygiene", "T12": "overload", "T13": "vanished clients", "T14": "clients that stop reading",
     "T15": "SIGTERM under load", "T16": "SIGHUP under load", "T17": "hang injection", "T18": "kill at every system call", "T19": "power loss",
     "T20": "fail at k", "T21": "bit rot", "T22": "swap race", "T23": "prefix cache identity", "T24": "timing oracle", "T25": "concurrent life cycle",
-    "T26": "noisy neighbour", "T27": "GPU fault layer", "T28": "validation and barrier mutation", "T29": "unit, build, supply", "T30": "soak",
+    "T26": "noisy neighbour", "T27": "GPU fault layer", "T28": "validation and barrier mutation", "T29": "unit, build, supply", "T30": "soak", "T31": "hostile grammars and templates",
 }
 HEAD = ["test", "result", "control", "points", "trials", "figures", "not done, notes", "run"]
 ROW = re.compile(r"(?m)^\| (T\d+) ")

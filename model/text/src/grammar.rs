@@ -177,9 +177,21 @@ fn reason(error: impl ToString) -> Failure {
     if text.contains("panic: ") {
         return Failure::new(Code::Panic, text);
     }
-    let text = text.split("\n<state>").next().unwrap_or_default().trim_end();
+    let text = text.split("\n<").next().unwrap_or_default().trim_end();
+    if text.starts_with("NoExtension") {
+        return invalid("no text fits it");
+    }
     let kept: String = text.chars().take(REASON_CHARACTERS_MAX).collect();
     invalid(if kept.len() < text.len() { kept + " ..." } else { kept })
+}
+
+/// Why an answer cannot go on: what the library says of it is about its inside.
+fn cannot_follow(error: impl ToString) -> Failure {
+    let failure = reason(error);
+    if failure.code == Code::Panic {
+        return failure;
+    }
+    invalid("following it takes more states, rules at a time or steps than one answer may")
 }
 
 /// Only a schema's depth is bounded by its reader, at 128; what it refers to is not.
@@ -266,7 +278,7 @@ impl Grammar {
         let meter = Meter::start();
         let mask = self.matcher.compute_mask_or_eos();
         self.n_bytes += meter.held();
-        let mask = mask.map_err(reason)?;
+        let mask = mask.map_err(cannot_follow)?;
         for (word, &bits) in words.iter_mut().zip(mask.as_slice()) {
             *word = bits;
         }
@@ -300,7 +312,7 @@ impl Grammar {
                 Ok(())
             }
             Ok(_) => Err(rejected()),
-            Err(e) => Err(reason(e)),
+            Err(e) => Err(cannot_follow(e)),
         }
     }
 

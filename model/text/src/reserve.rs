@@ -274,7 +274,8 @@ pub struct Room(usize);
 
 impl Room {
     pub fn for_input(n_bytes: usize) -> Result<Room, Failure> {
-        if n_bytes < LARGE_INPUT_BYTES {
+        // Where there is no reserve, nothing is done for those who might need it meanwhile.
+        if n_bytes < LARGE_INPUT_BYTES || IS_GIVEN_UP.load(Ordering::Relaxed) {
             return Ok(Room(0));
         }
         let room = Room(n_bytes.saturating_mul(BYTES_FOR_EACH));

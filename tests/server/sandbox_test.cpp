@@ -1,0 +1,329 @@
+// Helper processes: what they are kept from, and that whatever a client's grammar or an adapter's template does to one ends one request.
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "model/logits.h"
+#include "proto/base/format.h"
+#include "server/model_text.h"
+#include "server/sandbox/confine.h"
+#include "server/sandbox/grammar_compiler.h"
+#include "server/sandbox/helper_pool.h"
+#include "tests/support/source_dir.h"
+
+namespace lorad::server::sandbox::sandbox_test {
+namespace {
+
+const std::string kBase = (lorad::testing::source_dir() / "deploy/demo-model/base").string();
+constexpr uint32_t kVocabSize = 4096;
+const std::vector<TokenId> kEnds = {2};
+
+// A sanitizer's own memory is as much again, and it is slow.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kMore = 8;
+#else
+constexpr uint64_t kMore = 1;
+#endif
+
+std::string program() {
+    // build/X/tests/server_tests beside build/X/lorad
+    return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lorad").string();
+}
+
+std::shared_ptr<const model::Tokenizer> tokenizer() {
+    static const auto loaded = model::Tokenizer::load(kBase);
+    return loaded.ok() ? *loaded : nullptr;
+}
+
+HelperPool::Options options() {
+    HelperPool::Options out;
+    out.program = program();
+    out.setup.words = *tokenizer()->words();
+    out.setup.vocab_size = tokenizer()->vocab_size();
+    out.setup.eos_ids = kEnds;
+    out.setup.limits.grammar_bytes *= kMore;
+    out.setup.limits.template_bytes *= kMore;
+    out.setup.limits.grammar_cpu_ms = 500 * uint32_t(kMore);
+    out.setup.limits.template_cpu_ms = 500 * uint32_t(kMore);
+    return out;
+}
+
+std::unique_ptr<HelperPool> pool(HelperPool::Options from = options()) {
+    auto started = HelperPool::start(std::move(from));
+    EXPECT_TRUE(started.ok()) << (started.ok() ? "" : started.error().message);
+    return started.ok() ? std::move(*started) : nullptr;
+}
+
+Frame compile_job(model::GrammarKind kind, std::string source) {
+    return {kCompile, {number_field(uint64_t(kind)), std::move(source), ids_field(kEnds), number_field(tokenizer()->vocab_size())}};
+}
+Frame render_job(std::string source) {
+    return {kRender, {std::move(source), R"({"eos_token":"</s>"})", R"({"messages":[{"role":"user","content":"hi"}]})", number_field(0)}};
+}
+
+// Status of a process that ran this.
+int status_in_child(const std::function<int()>& run) {
+    const pid_t child = fork();
+    if (child == 0) _exit(run());
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return status;
+}
+
+TEST(Sandbox, AHelperCannotReachWhatIsOutsideOfIt) {
+    const pid_t other = getpid();
+    const int status = status_in_child([&] {
+        limit_process();
+        if (!filter_calls()) return 99;
+        // Each of these succeeds without the filter.
+        if (open("/etc/passwd", O_RDONLY) >= 0) return 1;
+        if (socket(AF_INET, SOCK_STREAM, 0) >= 0) return 2;
+        if (kill(other, 0) == 0) return 3;
+        if (mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) return 4;
+        rlimit limit{};
+        if (prlimit(other, RLIMIT_CORE, nullptr, &limit) == 0) return 5;
+        if (fork() >= 0) return 6;
+        if (unlink("/nowhere") == 0 || errno != EPERM) return 7;
+        void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED || mprotect(memory, 4096, PROT_READ | PROT_EXEC) == 0) return 8;
+        return 0;
+    });
+    ASSERT_TRUE(WIFEXITED(status)) << status;
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "what the number stands for is above";
+}
+
+TEST(Sandbox, TheKernelEndsWhatTakesTooLongOrTooMuch) {
+    const auto begin = std::chrono::steady_clock::now();
+    const int spun = status_in_child([] {
+        if (!limit_time(100, 60'000)) return 99;
+        for (volatile uint64_t i = 0;; i = i + 1) {
+        }
+    });
+    EXPECT_TRUE(WIFSIGNALED(spun) && WTERMSIG(spun) == SIGPROF) << spun;
+    const int slept = status_in_child([] {
+        if (!limit_time(60'000, 100)) return 99;
+        std::this_thread::sleep_for(std::chrono::seconds(60));
+        return 1;
+    });
+    EXPECT_TRUE(WIFSIGNALED(slept) && WTERMSIG(slept) == SIGALRM) << slept;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+    const int grew = status_in_child([] {
+        constexpr size_t kSome = size_t(4) << 20, kMuch = size_t(64) << 20;
+        if (!limit_memory(process_bytes(), kMuch / 2)) return 99;
+        if (mmap(nullptr, kSome, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) return 1;
+        return mmap(nullptr, kMuch, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED ? 0 : 2;
+    });
+    EXPECT_EQ(grew, 0);
+}
+
+TEST(Sandbox, HelpersDoWhatTheDaemonWouldDo) {
+    auto helpers = pool();
+    ASSERT_TRUE(helpers);
+    EXPECT_TRUE(helpers->filters_calls());
+    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"));
+    ASSERT_TRUE(took.ok()) << took.error().message;
+    EXPECT_GT(field_number((*took)[0]), 1000u) << "bytes";
+    auto text = helpers->run(render_job("{{ messages[0].content }}{{ eos_token }}"));
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_EQ((*text)[0], "hi</s>");
+    EXPECT_TRUE(helpers->run({kCheck, {"{{ a }}"}}).ok());
+    // Refusals are those of this process.
+    auto refused = helpers->run(compile_job(model::GrammarKind::kRegex, "("));
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidRequest);
+    EXPECT_EQ(refused.error().message, model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "(", kEnds, kVocabSize).error().message);
+    EXPECT_EQ(helpers->run({kCheck, {"{% if %}"}}).error().code, ErrorCode::kAdapterInvalid);
+    EXPECT_EQ(helpers->run(render_job("{{ raise_exception('no') }}")).error().message, "no");
+}
+
+TEST(Sandbox, WhateverHappensToAHelperIsOneAnswer) {
+    auto helpers = pool();
+    ASSERT_TRUE(helpers);
+    const pid_t process = helpers->process();
+    std::string pairs, patterns;
+    for (int i = 0; i < 60; ++i) pairs += "{% set ns.a=[ns.a,ns.a] %}{% set ns.b=[ns.b,ns.b] %}";
+    for (int i = 5; i < 25; ++i) patterns += format(R"({}{{"type":"string","pattern":"a.{{{}}}b"}})", i == 5 ? "" : ",", i);
+    const Frame jobs[] = {
+        // Time, memory, both, and a panic.
+        render_job("{% set ns = namespace(a=[1],b=[1]) %}" + pairs + "{{ ns.a == ns.b }}"),
+        compile_job(model::GrammarKind::kJsonSchema, R"({"allOf":[)" + patterns + "]}"),
+        compile_job(model::GrammarKind::kLark, [] {
+            std::string source = "start:";
+            for (int i = 0; i < 20000; ++i) source += R"( "a"?)";
+            return source;
+        }()),
+        compile_job(model::GrammarKind::kLark, "start: a::0\na::_: \"x\" a::incr(_)\n"),
+    };
+    for (const Frame& job : jobs) {
+        auto done = helpers->run(job);
+        ASSERT_FALSE(done.ok()) << job.fields[1].substr(0, 60);
+        EXPECT_NE(done.error().code, ErrorCode::kInternal);
+        EXPECT_NE(done.error().code, ErrorCode::kSandboxUnavailable);
+        EXPECT_LT(done.error().message.size(), 600u);
+        EXPECT_EQ(done.error().message.find("panic"), std::string::npos) << done.error().message;
+        EXPECT_TRUE(helpers->run(compile_job(model::GrammarKind::kRegex, "a")).ok());
+    }
+    EXPECT_EQ(helpers->process(), process) << "the process that forks them has not noticed";
+}
+
+TEST(Sandbox, HelpersGetNothingOfTheEnvironmentAndOneDescriptor) {
+    setenv("LORAD_API_KEY", "secret", 1);
+    auto helpers = pool();
+    unsetenv("LORAD_API_KEY");
+    ASSERT_TRUE(helpers);
+    std::ifstream file(format("/proc/{}/environ", helpers->process()), std::ios::binary);
+    const std::string environment((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    EXPECT_EQ(environment.find("secret"), std::string::npos);
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(format("/proc/{}/fd", helpers->process()), error))
+        EXPECT_LE(std::stoi(entry.path().filename().string()), kControlFd);
+}
+
+TEST(Sandbox, TheProcessThatForksThemIsReplaced) {
+    auto helpers = pool();
+    ASSERT_TRUE(helpers);
+    const pid_t first = helpers->process();
+    // Once a second at most.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    kill(first, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    auto done = helpers->run(compile_job(model::GrammarKind::kRegex, "a"));
+    EXPECT_TRUE(done.ok()) << done.error().message;
+    EXPECT_NE(helpers->process(), first);
+    helpers.reset();
+    EXPECT_EQ(waitpid(first, nullptr, WNOHANG), -1) << "nothing is left behind";
+}
+
+TEST(Sandbox, AProgramThatIsNoneIsAnError) {
+    HelperPool::Options none = options();
+    none.program = "/nonexistent";
+    EXPECT_EQ(HelperPool::start(std::move(none)).error().code, ErrorCode::kSandboxUnavailable);
+    HelperPool::Options other = options();
+    other.program = "/bin/false";
+    EXPECT_EQ(HelperPool::start(std::move(other)).error().code, ErrorCode::kSandboxUnavailable);
+}
+
+class Grammars : public ::testing::Test {
+  protected:
+    Result<std::unique_ptr<TokenConstraint>> compile(std::string source, const access::Holder& holder = {"a", ""},
+                                                     proto::StructureKind kind = proto::StructureKind::kRegex) {
+        return compiler.compile({kind, std::move(source), "regex"}, kEnds, tokenizer()->vocab_size(), holder);
+    }
+
+    std::unique_ptr<HelperPool> helpers = pool();
+    Turns turns{2};
+    GrammarCompiler compiler{tokenizer(), helpers.get(), turns, {.kept_bytes_max = 64 << 20, .n_kept_max = 4}};
+};
+
+TEST_F(Grammars, OneIsCompiledOnceForAllWhoAskTheSame) {
+    ASSERT_TRUE(compile("[a-c]+").ok());
+    auto constraint = compile("[a-c]+", {"b", ""});
+    ASSERT_TRUE(constraint.ok());
+    EXPECT_EQ(compiler.n_compiled(), 1u);
+    ASSERT_TRUE(compile("[a-d]+").ok());
+    EXPECT_EQ(compiler.n_compiled(), 2u);
+    // What one follows does not change what the next one begins with.
+    std::vector<uint32_t> first, second;
+    ASSERT_TRUE((*constraint)->next_mask(first).ok());
+    const TokenId a = *tokenizer()->token_id("a");
+    ASSERT_TRUE((*constraint)->accept(a).ok());
+    ASSERT_TRUE((*compile("[a-c]+"))->next_mask(second).ok());
+    EXPECT_EQ(first, second);
+    ASSERT_TRUE((*constraint)->next_mask(second).ok());
+    EXPECT_NE(first, second) << "now the end may come";
+    // The least used goes.
+    for (const char* other : {"1", "2", "3", "4"}) ASSERT_TRUE(compile(other).ok());
+    ASSERT_TRUE(compile("[a-c]+").ok());
+    EXPECT_EQ(compiler.n_compiled(), 7u);
+}
+
+TEST_F(Grammars, ARefusalIsKeptToo) {
+    std::string chain = "start: r0\n";
+    for (int i = 0; i < 4000; ++i) chain += format("r{}: r{}\n", i, i + 1);
+    auto refused = compile(chain + "r4000: \"a\"", {}, proto::StructureKind::kLark);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInputTooComplex);
+    EXPECT_EQ(refused.error().param, "regex");
+    kill(helpers->process(), SIGKILL);
+    EXPECT_EQ(compile(chain + "r4000: \"a\"", {}, proto::StructureKind::kLark).error().message, refused.error().message);
+}
+
+TEST_F(Grammars, WithoutHelpersNoneIsCompiled) {
+    GrammarCompiler without(tokenizer(), nullptr, turns, {});
+    auto refused = without.compile({proto::StructureKind::kRegex, "a", "regex"}, kEnds, tokenizer()->vocab_size(), {});
+    EXPECT_EQ(refused.error().code, ErrorCode::kSandboxUnavailable);
+}
+
+TEST(GrammarMemoryTest, GrammarsTakeNoMoreThanTheirShare) {
+    auto memory = std::make_shared<GrammarMemory>();
+    auto grammar = model::Grammar::create(*tokenizer(), model::GrammarKind::kRegex, "[ab]*", kEnds, tokenizer()->vocab_size());
+    ASSERT_TRUE(grammar.ok());
+    EXPECT_GT((*grammar)->n_bytes(), 1000u);
+    EXPECT_GE((*grammar)->n_bytes_compiling(), (*grammar)->n_bytes());
+    const GrammarConstraint first(std::move(*grammar), tokenizer()->vocab_size(), {}, memory, {"a", ""});
+    std::vector<std::unique_ptr<TokenConstraint>> copies;
+    Status status = ok_status();
+    while (status.ok() && copies.size() < 2 * GrammarMemory::kAllMibMax) {
+        Result<std::unique_ptr<TokenConstraint>> copy = first.duplicate();
+        status = copy.ok() ? ok_status() : Status(copy.error());
+        if (copy.ok()) copies.push_back(std::move(*copy));
+    }
+    EXPECT_EQ(status.error().code, ErrorCode::kOverloaded);
+    EXPECT_LE(copies.size(), GrammarMemory::kAllMibMax / 2);
+    EXPECT_GT(memory->all_mib.n_taken(), GrammarMemory::kAllMibMax / 4);
+    copies.clear();
+    EXPECT_EQ(memory->all_mib.n_taken(), 0u);
+}
+
+TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
+    auto inside = ModelText::load(kBase), outside = ModelText::load(kBase);
+    ASSERT_TRUE(inside.ok() && outside.ok());
+    (*outside)->isolate(pool(), 2);
+    ChatInput chat{.messages_json = R"([{"role":"user","content":"hi \u00e9"}])"};
+    chat.template_digest = "d1";
+    chat.template_text = [&]() -> Result<std::string> {
+        return std::string("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length }}{{ eos_token }}");
+    };
+    EXPECT_EQ(*(*inside)->render_chat(chat), *(*outside)->render_chat(chat));
+    EXPECT_TRUE((*outside)->check_template("{{ a }}").ok());
+    EXPECT_FALSE((*outside)->check_template("{{ a ").ok());
+    // The model's own template stays inside, and works without helpers.
+    (*outside)->isolate(nullptr, 0);
+    EXPECT_EQ((*outside)->render_chat(chat).error().code, ErrorCode::kSandboxUnavailable);
+    chat.template_digest.clear();
+    EXPECT_EQ(*(*inside)->render_chat(chat), *(*outside)->render_chat(chat));
+}
+
+// What docs/adr/0018 says a rendering costs: printed for whoever changes it, and far within what hangs.
+TEST(IsolatedText, ARenderingCostsLittleMoreThanInside) {
+    auto text = ModelText::load(kBase);
+    ASSERT_TRUE(text.ok());
+    (*text)->isolate(pool(), 2);
+    ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}])"};
+    chat.template_digest = "d1";
+    chat.template_text = []() -> Result<std::string> {
+        return std::string("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}");
+    };
+    ASSERT_TRUE((*text)->render_chat(chat).ok());
+    constexpr int kTimes = 200;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTimes; ++i) ASSERT_TRUE((*text)->render_chat(chat).ok());
+    const double each_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kTimes;
+    RecordProperty("microseconds", int(each_us));
+    std::printf("%.0f us for each\n", each_us);
+    EXPECT_LT(each_us, 50'000.0);
+}
+
+}  // namespace
+}  // namespace lorad::server::sandbox::sandbox_test

@@ -26,7 +26,7 @@ size_t CallScanner::take(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && !ended() && !failed()) take_byte(text[n++]);
     text_.append(text.substr(0, n));
-    if (!name && text_.size() > kHeldBytesMax) state_ = State::kFailed;
+    if (!is_call() && text_.size() > kHeldBytesMax) state_ = State::kFailed;
     return n;
 }
 
@@ -45,7 +45,7 @@ void CallScanner::take_byte(char byte) {
                 escaped_ = false;
                 state_ = State::kKey;
             } else if (byte == '}') {
-                state_ = name ? State::kEnded : State::kFailed;
+                state_ = is_call() ? State::kEnded : State::kFailed;
             } else if (!is_blank(byte) && byte != ',') {
                 state_ = State::kFailed;
             }
@@ -81,6 +81,10 @@ bool CallScanner::ends_string(char byte) {
 
 void CallScanner::take_value_byte(char byte) {
     if (!in_value_ && is_blank(byte)) return;
+    if (!in_value_ && names_ != nullptr && is_arguments() && byte != '{') {
+        state_ = State::kFailed;
+        return;
+    }
     in_value_ = true;
     if (in_string_) {
         value_ += byte;
@@ -112,14 +116,16 @@ void CallScanner::end_key() {
     constexpr std::array<std::string_view, 6> kKeys = {
         "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
     bool is_known = std::find(kKeys.begin(), kKeys.end(), key_) != kKeys.end();
-    state_ = is_known || name ? State::kColon : State::kFailed;
+    has_key_ = has_key_ || is_known;
+    state_ = is_known || is_call() ? State::kColon : State::kFailed;
     if (is_arguments()) arguments.clear();
 }
 
 void CallScanner::end_value() {
     if (key_ == "\"name\"") {
         name = string_of(value_);
-        if (!name || name->empty()) state_ = State::kFailed;
+        const bool is_unknown = name && names_ != nullptr && std::find(names_->begin(), names_->end(), *name) == names_->end();
+        if (!name || name->empty() || is_unknown) state_ = State::kFailed;
     } else if (is_arguments() && value_.starts_with('"')) {
         // Some models write the arguments as the JSON text of a string.
         if (std::optional<std::string> text = string_of(value_)) arguments = *text;

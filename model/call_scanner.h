@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lorad::model {
 
@@ -14,6 +15,10 @@ inline constexpr std::string_view kJsonBlanks = " \t\r\n";
 // Finds name and arguments in the text of a JSON object as it comes, without building it.
 class CallScanner {
   public:
+    // With names the object stands where an answer might: only one of them with an object of arguments is a call. They outlive the
+    // scanner.
+    explicit CallScanner(const std::vector<std::string>* names = nullptr) : names_(names) {}
+
     // Takes text up to the object's end; returns how many bytes it took.
     size_t take(std::string_view text);
     bool ended() const { return state_ == State::kEnded; }
@@ -24,6 +29,10 @@ class CallScanner {
     bool value_is_closed() const {
         return state_ == State::kValue && in_value_ && depth_ == 0 && !in_string_;
     }
+
+    // It is a call, whatever follows.
+    bool is_call() const { return name.has_value() && (names_ == nullptr || arguments.starts_with('{')); }
+    bool has_key() const { return has_key_; }  // one that calls have
 
     std::optional<std::string> name;  // once it is known
     std::string arguments;            // so far
@@ -37,6 +46,8 @@ class CallScanner {
     void end_value();
     bool is_arguments() const { return key_ == "\"arguments\"" || key_ == "\"parameters\""; }
 
+    const std::vector<std::string>* const names_;
+    bool has_key_ = false;
     State state_ = State::kBegin;
     std::string text_, key_, value_;
     uint32_t depth_ = 0;  // of the value

@@ -11,10 +11,8 @@ namespace {
 
 // Of Mistral's names, with the marks that may stand between one and its arguments.
 constexpr size_t kNameBytesMax = 512;
-
-void strip_leading_blanks(std::string& text) {
-    text.erase(0, std::min(text.find_first_not_of(kJsonBlanks), text.size()));
-}
+// So much of a mark is no text that an answer happens to be cut in.
+constexpr size_t kSureMarkBytes = 6;
 
 // What opens calls; without a mark an answer that begins with '{' may be one.
 std::vector<std::string_view> marks_of(ToolFormat family) {
@@ -74,8 +72,8 @@ bool marks_are_special(ToolFormat family) {
            family == ToolFormat::kPhi;
 }
 
-ToolCallParser::ToolCallParser(ToolFormat family, std::string function)
-    : format_(family), function_(std::move(function)) {
+ToolCallParser::ToolCallParser(ToolFormat family, std::string function, std::vector<std::string> functions)
+    : format_(family), function_(std::move(function)), functions_(std::move(functions)) {
     if (family == ToolFormat::kList) state_ = State::kBetween;
 }
 
@@ -86,13 +84,27 @@ ToolCallParser::Output ToolCallParser::push(std::string_view text) {
     return out;
 }
 
-ToolCallParser::Output ToolCallParser::finish() {
+ToolCallParser::Output ToolCallParser::finish(bool cut) {
     Output out;
+    cut_ = cut || format_ == ToolFormat::kList;
     read(true, out);
-    // A call that was not written to its end stays what it is: the answer was cut.
-    if (!named_) give_back(out);
-    if (!pending_.empty() && state_ != State::kBetween) out.content += std::exchange(pending_, {});
+    if (!named_) {
+        if (cut_) drop_what_was_cut();
+        give_back(out);
+    }
+    if (state_ == State::kContent && n_calls_ == 0) out.content += std::exchange(blanks_, {});
     return out;
+}
+
+// A call that is not written to its end, as far as it can be told from an answer.
+void ToolCallParser::drop_what_was_cut() {
+    if (state_ == State::kContent) return;
+    const bool may_be_answer = state_ == State::kCall && !marked_ && format_ != ToolFormat::kLlama3 &&
+                               format_ != ToolFormat::kList && n_calls_ == 0 && scanner_ && !scanner_->has_key();
+    if (may_be_answer) return;
+    end_call();
+    opened_.clear();
+    pending_.clear();
 }
 
 void ToolCallParser::read(bool at_end, Output& out) {
@@ -120,115 +132,119 @@ void ToolCallParser::read(bool at_end, Output& out) {
     }
 }
 
+void ToolCallParser::say(Output& out, std::string_view text) {
+    if (text.empty()) return;
+    out.content += std::exchange(blanks_, {});
+    out.content += text;
+    at_border_ = false;
+}
+
 // Text up to a mark is the answer's. True if there is more to read.
 bool ToolCallParser::read_content(bool at_end, Output& out) {
-    // Blanks around calls belong to nobody.
-    if (after_call_) strip_leading_blanks(pending_);
-    if (after_call_ || !seen_content_) {
-        size_t begin = pending_.find_first_not_of(kJsonBlanks);
-        if (begin == std::string::npos) {
-            if (at_end) out.content += std::exchange(pending_, {});
-            return false;
-        }
-        if (format_ == ToolFormat::kLlama3 && pending_[begin] == '{' && n_calls_ == 0) {
+    if (at_border_) {
+        const size_t begin = std::min(pending_.find_first_not_of(kJsonBlanks), pending_.size());
+        blanks_.append(pending_, 0, begin);
+        pending_.erase(0, begin);
+        if (pending_.empty()) return false;
+        if (pending_.front() == '{' && !functions_.empty()) {
+            marked_ = false;
             state_ = State::kCall;
             return true;
         }
     }
-    size_t at = std::string::npos, n_mark = 0, keep = 0;
+    size_t at = std::string::npos, n_mark = 0, n_begun = 0;
     for (std::string_view mark : marks_of(format_)) {
-        size_t found = pending_.find(mark);
+        const size_t found = pending_.find(mark);
         if (found < at) {
             at = found;
             n_mark = mark.size();
         }
-        if (!at_end) keep = std::max(keep, begun_mark(pending_, mark));
+        n_begun = std::max(n_begun, begun_mark(pending_, mark));
     }
-    size_t n_text = at != std::string::npos ? at : pending_.size() - keep;
-    // Blanks before what may be a mark wait with it.
-    if (at != std::string::npos || !at_end) {
-        size_t last = pending_.find_last_not_of(kJsonBlanks, n_text == 0 ? 0 : n_text - 1);
-        bool all_blank = n_text > 0 && (last == std::string::npos || last >= n_text);
-        size_t n_solid = n_text == 0 || all_blank ? 0 : last + 1;
-        if (at != std::string::npos) {
-            out.content += pending_.substr(0, n_solid);
-            if (n_solid > 0) seen_content_ = true;
-            opened_ = pending_.substr(n_solid, at + n_mark - n_solid);
-            pending_.erase(0, at + n_mark);
-            state_ = State::kBetween;
-            return true;
-        }
-        n_text = n_solid;
+    if (at != std::string::npos) {
+        say(out, std::string_view(pending_).substr(0, at));
+        opened_ = pending_.substr(at, n_mark);
+        pending_.erase(0, at + n_mark);
+        marked_ = true;
+        state_ = State::kBetween;
+        return true;
     }
-    if (n_text > 0) {
-        seen_content_ = true;
-        after_call_ = false;
+    if (at_end) {
+        if (cut_ && n_begun >= kSureMarkBytes) pending_.resize(pending_.size() - n_begun);
+        n_begun = 0;
     }
-    out.content += pending_.substr(0, n_text);
+    const size_t n_text = pending_.size() - n_begun;
+    say(out, std::string_view(pending_).substr(0, n_text));
     pending_.erase(0, n_text);
     return false;
 }
 
 // Takes n bytes that stand around calls.
 void ToolCallParser::pass(size_t n) {
-    if (!opened_.empty()) opened_.append(pending_, 0, n);
+    (opened_.empty() ? blanks_ : opened_).append(pending_, 0, n);
     pending_.erase(0, n);
 }
 
 // No call came of it: all of it is the answer's text.
 void ToolCallParser::give_back(Output& out) {
-    if (!opened_.empty()) after_call_ = false;
-    out.content += std::exchange(opened_, {});
-    if (scanner_) out.content += scanner_->text();
+    say(out, std::exchange(opened_, {}) + (scanner_ ? scanner_->text() : std::string()));
     end_call();
-    seen_content_ = true;
 }
 
 // Between calls: brackets, commas, and what ends them.
 bool ToolCallParser::read_between(bool at_end, Output& out) {
-    std::string_view end_mark = end_mark_of(format_);
+    const std::string_view end_mark = end_mark_of(format_);
     for (;;) {
         pass(std::min(pending_.find_first_not_of(kJsonBlanks), pending_.size()));
         if (pending_.empty()) return false;
         if (!end_mark.empty() && pending_.starts_with(end_mark)) {
             pending_.erase(0, end_mark.size());
             opened_.clear();
+            if (n_calls_ > 0) blanks_.clear();
+            at_border_ = true;
             state_ = State::kContent;
             return true;
         }
-        if (!end_mark.empty() && !at_end && end_mark.starts_with(pending_)) return false;
-        bool is_mark = false, may_be_mark = false;
+        bool is_mark = false, may_be_mark = !end_mark.empty() && end_mark.starts_with(pending_);
         for (std::string_view mark : marks_of(format_)) {
             if (!is_mark && pending_.starts_with(mark)) {
                 opened_ += mark;
                 pending_.erase(0, mark.size());
-                is_mark = true;
+                is_mark = marked_ = true;
             }
-            may_be_mark = may_be_mark || (!at_end && mark.starts_with(pending_));
+            may_be_mark = may_be_mark || mark.starts_with(pending_);
         }
         if (is_mark) continue;
-        if (may_be_mark) return false;
-        char next = pending_.front();
+        if (may_be_mark && !at_end) return false;
+        if (may_be_mark && cut_) {
+            pending_.clear();
+            return false;
+        }
+        const char next = pending_.front();
         if (next == '{') {
             state_ = State::kCall;
             return true;
         }
         if (next == '[' || next == ']' || next == ',' || next == ';') {
             pass(1);
+            if (next == ']' && opened_.empty()) blanks_.clear();
             continue;
         }
         // Mistral's newer form: the function's name, then its arguments. Else something follows the
         // calls that is none.
-        state_ = format_ == ToolFormat::kMistral ? State::kName : State::kContent;
-        if (state_ == State::kContent) give_back(out);
+        state_ = format_ == ToolFormat::kMistral && marked_ ? State::kName : State::kContent;
+        if (state_ == State::kContent) {
+            at_border_ = true;
+            give_back(out);
+        }
         return true;
     }
 }
 
 bool ToolCallParser::read_name(bool at_end, Output& out) {
-    size_t brace = pending_.find('{');
+    const size_t brace = pending_.find('{');
     if (brace > kNameBytesMax) {
-        if (!at_end && pending_.size() <= kNameBytesMax) return false;
+        if (pending_.size() <= kNameBytesMax && (!at_end || cut_)) return false;
         give_back(out);
         state_ = State::kContent;
         return true;
@@ -245,7 +261,9 @@ bool ToolCallParser::read_name(bool at_end, Output& out) {
 
 bool ToolCallParser::read_call(Output& out) {
     if (pending_.empty()) return false;
-    if (!scanner_) scanner_.emplace();
+    // Of what has to be calls the grammar has seen to it.
+    const bool is_sure = marked_ || format_ == ToolFormat::kList;
+    if (!scanner_) scanner_.emplace(is_sure ? nullptr : &functions_);
     if (!bare_name_.empty()) {
         // The object itself is the arguments: it is scanned as the value of a call around it.
         if (scanner_->text().empty()) {
@@ -271,7 +289,7 @@ bool ToolCallParser::read_call(Output& out) {
         } else {
             give_back(out);
         }
-        seen_content_ = true;
+        at_border_ = false;
         state_ = State::kContent;
         return !pending_.empty();
     }
@@ -279,7 +297,6 @@ bool ToolCallParser::read_call(Output& out) {
     if (!scanner_->ended()) return false;
     if (scanner_->arguments.empty()) out.calls.push_back({n_calls_ - 1, "", "{}"});
     end_call();
-    after_call_ = true;
     state_ = State::kBetween;
     return !pending_.empty();
 }
@@ -292,11 +309,12 @@ void ToolCallParser::end_call() {
 }
 
 void ToolCallParser::emit(Output& out) {
-    if (!scanner_->name) return;
+    if (!scanner_->is_call()) return;
     ToolCallPiece piece;
     if (!named_) {
         named_ = true;
         opened_.clear();
+        blanks_.clear();
         ++n_calls_;
         piece.name = *scanner_->name;
     }

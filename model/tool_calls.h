@@ -1,6 +1,6 @@
 // Tool calls in what a model writes: text in, answer and calls out, piece by piece as it comes. One
 // per answer; one thread. Formats differ in the marks around the calls; a call is a JSON object with
-// the function's name and its arguments in all of them.
+// the function's name and its arguments in all of them. However the text is cut into pieces, what comes of it is the same.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,13 @@ class ToolCallParser {
         std::vector<ToolCallPiece> calls;
     };
 
-    // `function` is the one that kArguments calls.
-    explicit ToolCallParser(ToolFormat family, std::string function = {});
+    // `function` is the one that kArguments calls. `functions`: those that an object without marks may
+    // call, where the answer or what follows a call begins with it.
+    explicit ToolCallParser(ToolFormat family, std::string function = {}, std::vector<std::string> functions = {});
 
     Output push(std::string_view text);
-    Output finish();  // what was held back
+    // What was held back. `cut`: the model was not at its end; what has begun as a call is no text then.
+    Output finish(bool cut = false);
     uint32_t n_calls() const { return n_calls_; }
     bool in_call() const { return named_; }  // whose end has not come
 
@@ -55,6 +57,8 @@ class ToolCallParser {
     bool read_between(bool at_end, Output& out);
     bool read_name(bool at_end, Output& out);
     bool read_call(Output& out);
+    void drop_what_was_cut();
+    void say(Output& out, std::string_view text);
     void pass(size_t n);
     void give_back(Output& out);
     void end_call();
@@ -63,15 +67,18 @@ class ToolCallParser {
     enum class State : uint8_t { kContent, kBetween, kName, kCall };
     const ToolFormat format_;
     const std::string function_;
+    const std::vector<std::string> functions_;
     State state_ = State::kContent;
     std::string pending_;           // text that is not decided on
+    std::string blanks_;            // before it: nobody's if calls stand on both sides of them
     std::string opened_;            // taken from a mark on, no call of which is known yet
     std::optional<CallScanner> scanner_;
     std::string bare_name_;         // of a call whose object is its arguments
     size_t n_emitted_ = 0;          // bytes of the present call's arguments
     bool named_ = false;            // the present call's name is out
-    bool seen_content_ = false;     // anything but blanks
-    bool after_call_ = false;       // and nothing but blanks since
+    bool at_border_ = true;         // of the answer or of a call, and nothing but blanks since
+    bool marked_ = false;           // the present call stands behind a mark
+    bool cut_ = false;
     uint32_t n_calls_ = 0;
 };
 

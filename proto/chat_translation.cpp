@@ -1,6 +1,7 @@
 #include "proto/chat_translation.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
@@ -23,9 +24,23 @@ std::string FieldNames::original(std::string_view translated) const {
 Error FieldNames::renamed(Error error) const {
     if (error.param.empty()) return error;
     std::string name = original(error.param);
-    if (error.message.starts_with(error.param))
+    size_t begin = 0;
+    if (error.message.starts_with(error.param)) {
         error.message = name + error.message.substr(error.param.size());
+        begin = name.size();
+    }
     error.param = std::move(name);
+    // Others that the message speaks of; a name that could be a word of the sentence stays.
+    for (const auto& [translated, original] : names_) {
+        if (translated.find_first_of("._[") == std::string::npos) continue;
+        for (size_t at = begin; (at = error.message.find(translated, at)) != std::string::npos; at += original.size()) {
+            const size_t end = at + translated.size();
+            auto is_part = [&](size_t i) {
+                return i < error.message.size() && (std::isalnum(static_cast<unsigned char>(error.message[i])) != 0 || error.message[i] == '_');
+            };
+            if (!is_part(end) && (at == 0 || !is_part(at - 1))) error.message.replace(at, translated.size(), original);
+        }
+    }
     return error;
 }
 
@@ -160,6 +175,14 @@ Result<std::string> text_of_parts(const JsonValue& content,
     return joined;
 }
 
+void add_ignored_fields(const FieldNames& names, const std::vector<std::string>& translated, std::vector<std::string>& ignored) {
+    for (const std::string& field : translated) {
+        std::string name = names.original(field);
+        if (ignored.size() < kIgnoredFieldsMax && std::find(ignored.begin(), ignored.end(), name) == ignored.end())
+            ignored.push_back(std::move(name));
+    }
+}
+
 void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,
                  JsonWriter& writer) {
     for (std::string_view name : names) {
@@ -169,7 +192,8 @@ void copy_fields(const JsonValue& root, const std::vector<std::string_view>& nam
 
 const std::vector<std::string_view>& extension_fields() {
     static const std::vector<std::string_view> kNames = {
-        "adapter", "adapters", "lora", "min_p", "typical_p", "presence_penalty",
+        "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request", "lora_name", "adapter_name",
+        "min_p", "typical_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "seed",
         "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
         "add_special_tokens", "min_tokens", "priority", "cache_salt", "chat_template_kwargs",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "proto/field_names.h"
 #include "proto/generate_request.h"
 #include "proto/json.h"
+#include "proto/known_fields.h"
 
 namespace lorad::proto {
 
@@ -26,9 +28,14 @@ class ChatMessages {
                          const std::string& path);
     void add_assistant_text(std::string_view text, const std::string& path);
     void add_reasoning(std::string_view text, const std::string& path);
-    // `arguments`: the text of a JSON object; arguments_path: where it stands.
+    // `arguments`: a text, as a rule of a JSON object; arguments_path: where it stands.
     void add_call(std::string_view id, std::string_view name, std::string arguments,
                   const std::string& path, const std::string& arguments_path);
+    // Lists what nobody knows of a message's parts in the other body.
+    void list_unknown(const JsonValue& part, std::span<const std::string_view> known) {
+        list_unknown_fields(part, known, ignored_);
+    }
+    const std::vector<std::string>& ignored() const { return ignored_; }
     // The assistant has spoken last, and its text may be continued.
     bool ends_with_assistant_text() const { return turn_.has_text && turn_.calls.empty(); }
 
@@ -49,6 +56,7 @@ class ChatMessages {
     void flush();
 
     FieldNames& names_;
+    std::vector<std::string> ignored_;
     JsonWriter messages_;
     std::string text_ = "[";  // the array so far
     size_t n_messages_ = 0;
@@ -66,6 +74,9 @@ void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
 // kUnsupportedParameter for parts of other types.
 Result<std::string> text_of_parts(const JsonValue& content,
                                   const std::vector<std::string_view>& types);
+
+// What the chat's parser has listed as unknown, by the names of the body that the client sent.
+void add_ignored_fields(const FieldNames& names, const std::vector<std::string>& translated, std::vector<std::string>& ignored);
 
 // Members of `root` that chats have under the same name.
 void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,

@@ -22,6 +22,13 @@ constexpr std::array kFields = {
     KnownField{"adapter"},
     KnownField{"adapters"},
     KnownField{"lora"},
+    KnownField{"lora_path"},
+    KnownField{"adapter_id"},
+    KnownField{"parameters"},
+    KnownField{"lora_request"},
+    KnownField{"lora_name"},
+    KnownField{"adapter_name"},
+    KnownField{"merged_adapters", false, Neutral::kEmpty},
     KnownField{"priority"},
     KnownField{"cache_salt"},
     KnownField{"add_special_tokens"},
@@ -106,14 +113,15 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     TRY_ASSIGN(out.normalized, root.bool_or("normalize", true));
     JsonWriter completion;
     completion.begin_object().field("prompt", "-");
-    copy_fields(root, {"model", "user", "adapter", "adapters", "lora", "priority", "cache_salt",
-                       "add_special_tokens"},
+    copy_fields(root, {"model", "user", "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request",
+                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens"},
                 completion);
     TRY_ASSIGN(JsonDocument translated, parse_json(completion.end_object().take()));
     TRY_ASSIGN(out.generate,
                parse_generate_object(translated.root(), ApiKind::kCompletion, vocab_size));
     out.generate.prompts = std::move(prompts);
     out.generate.embed = true;
+    ignored.insert(ignored.end(), out.generate.ignored_fields.begin(), out.generate.ignored_fields.end());
     out.generate.ignored_fields = std::move(ignored);
     out.names.add("prompt", "input");
     return out;

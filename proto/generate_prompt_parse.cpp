@@ -2,6 +2,7 @@
 #include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
+#include "proto/known_fields.h"
 
 namespace lorad::proto {
 namespace {
@@ -50,7 +51,8 @@ Result<std::string> content_text(const JsonValue& content) {
     return joined;
 }
 
-// Templates want the arguments of a call as an object; on the wire they are its JSON text.
+// Templates want the arguments of a call as an object; on the wire they are a text, which a model may have left
+// unfinished or written wrong: then they stay one.
 Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
     if (arguments.is_object()) {
         writer.raw(arguments.dump());
@@ -61,14 +63,32 @@ Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
         writer.raw("{}");
         return ok_status();
     }
-    Result<JsonDocument> document = parse_json(text);
-    if (!document.ok() || !document->root().is_object()) {
-        return arguments.error(format("expected the text of a JSON object, found {}",
-                                      document.ok() ? document->root().describe()
-                                                    : document.error().message));
+    Result<JsonDocument> document = parse_json(text, {.allow_duplicate_keys = true});
+    if (document.ok() && document->root().is_object()) {
+        writer.raw(document->root().dump());
+    } else {
+        writer.value(text);
     }
-    writer.raw(document->root().dump());
     return ok_status();
+}
+
+// What a template may read all the same is listed, too: nobody here looks at it.
+void list_unknown(const JsonValue& message, std::vector<std::string>& ignored) {
+    static constexpr std::string_view kFields[] = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", "reasoning_content",
+                                                   "reasoning", "thinking", "refusal", "is_error"};
+    static constexpr std::string_view kPart[] = {"type", "text"};
+    static constexpr std::string_view kCall[] = {"id", "type", "index", "function"};
+    static constexpr std::string_view kFunction[] = {"name", "arguments"};
+    list_unknown_fields(message, kFields, ignored);
+    if (std::optional<JsonValue> content = message.find("content"); content && content->is_array()) {
+        for (const JsonValue& part : *content->as_array()) list_unknown_fields(part, kPart, ignored);
+    }
+    std::optional<JsonValue> calls = message.find("tool_calls");
+    if (!calls || !calls->is_array()) return;
+    for (const JsonValue& call : *calls->as_array()) {
+        list_unknown_fields(call, kCall, ignored);
+        if (std::optional<JsonValue> function = call.find("function")) list_unknown_fields(*function, kFunction, ignored);
+    }
 }
 
 Status write_tool_calls(const JsonValue& calls, JsonWriter& writer) {
@@ -162,7 +182,10 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
     JsonWriter writer;
     std::string last_content;
     writer.begin_array();
-    for (const JsonValue& message : elements) TRY(write_message(message, writer, last_content));
+    for (const JsonValue& message : elements) {
+        TRY(write_message(message, writer, last_content));
+        list_unknown(message, request.ignored_fields);
+    }
     writer.end_array();
     request.messages_json = writer.take();
     TRY_ASSIGN(bool continues, root.bool_or("continue_final_message", false));
@@ -180,19 +203,52 @@ std::optional<std::string> messages_without_null(std::string_view messages_json)
     Result<JsonDocument> document = parse_json(messages_json);
     CHECK(document.ok());
     JsonWriter writer;
-    bool has_null = false;
+    bool is_changed = false;
+    // Arguments that are a text stand in "arguments" of a call's "function".
+    auto write_calls = [&](const JsonValue& calls) {
+        writer.begin_array();
+        for (const JsonValue& call : *calls.as_array()) {
+            writer.begin_object();
+            for (const JsonMember& member : *call.as_object()) {
+                writer.key(member.key);
+                std::optional<JsonValue> arguments = member.value.find("arguments");
+                if (member.key != "function" || !arguments || !arguments->is_string()) {
+                    writer.raw(member.value.dump());
+                    continue;
+                }
+                is_changed = true;
+                writer.begin_object();
+                for (const JsonMember& part : *member.value.as_object()) {
+                    writer.key(part.key);
+                    if (part.key == "arguments") {
+                        writer.begin_object().key("arguments").raw(part.value.dump()).end_object();
+                    } else {
+                        writer.raw(part.value.dump());
+                    }
+                }
+                writer.end_object();
+            }
+            writer.end_object();
+        }
+        writer.end_array();
+    };
     writer.begin_array();
     for (const JsonValue& message : *document->root().as_array()) {
         writer.begin_object();
         for (const JsonMember& member : *message.as_object()) {
             bool is_null = member.key == "content" && member.value.is_null();
-            has_null = has_null || is_null;
-            writer.key(member.key).raw(is_null ? "\"\"" : member.value.dump());
+            is_changed = is_changed || is_null;
+            writer.key(member.key);
+            if (member.key == "tool_calls" && member.value.is_array()) {
+                write_calls(member.value);
+            } else {
+                writer.raw(is_null ? "\"\"" : member.value.dump());
+            }
         }
         writer.end_object();
     }
     writer.end_array();
-    return has_null ? std::optional(writer.take()) : std::nullopt;
+    return is_changed ? std::optional(writer.take()) : std::nullopt;
 }
 
 std::string messages_with_appended(std::string_view messages_json, std::string_view appended) {

@@ -28,6 +28,12 @@ inline constexpr size_t kIgnoredFieldsMax = 64;
 enum class ApiKind : uint8_t { kCompletion, kChat };
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
+// A function that an answer may call.
+struct CallableTool {
+    std::string name;
+    std::string arguments_schema;  // for the grammar compiler; empty where no grammar needs it
+};
+
 struct Prompt {
     std::optional<std::string> text;
     std::vector<TokenId> ids;  // where there is no text
@@ -41,12 +47,13 @@ struct GenerateRequest {
     // Adapters beside what `model` names; at most one of the two is set. An empty list is the base.
     std::optional<std::vector<NamedScale>> adapters;  // "adapters" or "adapter"
     std::optional<std::vector<IdScale>> lora;         // llama-server's "lora"
+    std::string adapters_field = "adapters";          // how the client calls the first
 
     std::vector<Prompt> prompts;  // completions: at least one
     bool add_special_tokens = true;  // to texts; chats only where they are asked for
 
     // Chats: JSON for the chat template, each empty where there is none. Every content is a string
-    // or null (lists of text parts have been joined), arguments of tool calls are objects.
+    // or null (lists of text parts have been joined), arguments of tool calls are objects, or texts where they are none.
     std::string messages_json;
     std::string documents_json;
     std::string template_kwargs_json;
@@ -76,6 +83,9 @@ struct GenerateRequest {
 
     // What the answer has to look like; with required tools or a named one, their calls.
     std::optional<Structure> structure;
+    // The structure is a response's, in the place of which tools may be called.
+    bool is_response_format = false;
+    std::vector<CallableTool> tools;  // where the model decides whether it calls them
     ToolChoice tool_choice = ToolChoice::kNone;
     std::string forced_function;  // of kNamed
     bool parallel_tool_calls = true;
@@ -100,9 +110,11 @@ struct GenerateRequest {
     std::string cache_salt;
 
     std::vector<std::string> ignored_fields;  // the first of those that nobody knows
+    std::vector<std::string> not_enforced;    // keywords of schemas that answers need not obey
 };
 
-// The messages of a chat with empty texts where a content is null; nothing where none is.
+// The messages of a chat with empty texts where a content is null, and {"arguments": TEXT} where arguments are a text; nothing
+// where there is neither.
 std::optional<std::string> messages_without_null(std::string_view messages_json);
 // The same messages with something appended to the last one's text.
 std::string messages_with_appended(std::string_view messages_json, std::string_view appended);

@@ -22,6 +22,14 @@ constexpr std::array kParameters = {
     Parameter{"adapter", Known::kBoth},
     Parameter{"adapters", Known::kBoth},
     Parameter{"lora", Known::kBoth},
+    // As SGLang, LoRAX, TGI and vLLM's Python name an adapter.
+    Parameter{"lora_path", Known::kBoth},
+    Parameter{"adapter_id", Known::kBoth},
+    Parameter{"parameters", Known::kBoth},
+    Parameter{"lora_request", Known::kBoth},
+    Parameter{"lora_name", Known::kBoth},
+    Parameter{"adapter_name", Known::kBoth},
+    Parameter{"merged_adapters", Known::kNowhere, Neutral::kEmpty},
     Parameter{"prompt", Known::kCompletions},
     Parameter{"messages", Known::kChats},
     Parameter{"max_tokens", Known::kBoth},
@@ -158,27 +166,6 @@ Error refused(const Parameter& parameter, const JsonValue& value) {
     if (parameter.known == Known::kChats) why = "only /v1/chat/completions has it";
     if (parameter.known == Known::kCompletions) why = "only /v1/completions has it";
     return unsupported_field(parameter.name, why);
-}
-
-// Three ways to say which adapters a request runs with; only one at a time.
-Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
-    std::string_view given;
-    for (std::string_view name : {"adapters", "adapter", "lora"}) {
-        std::optional<JsonValue> value = root.find(name);
-        if (!value) continue;
-        if (!given.empty()) return value->error(format("{} is given, too: use one of them", given));
-        given = name;
-        if (name == "adapters") {
-            TRY_ASSIGN(request.adapters, parse_named_scales(*value));
-        } else if (name == "lora") {
-            TRY_ASSIGN(request.lora, parse_id_scales(*value));
-        } else {
-            TRY_ASSIGN(std::string_view text, value->as_string());
-            if (text.empty()) return value->error("expected a name, found an empty string");
-            request.adapters = {{std::string(text), 1.0f}};
-        }
-    }
-    return ok_status();
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ Status parse_stop(const JsonValue& root, GenerateRequest& request);
 Status parse_output(const JsonValue& root, GenerateRequest& request);  // after limits
 Status parse_prompts(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
 Status parse_messages(const JsonValue& root, GenerateRequest& request);
-Status parse_tools(const JsonValue& root, GenerateRequest& request);  // after limits
+Status parse_structure(const JsonValue& root, GenerateRequest& request);
+Status parse_tools(const JsonValue& root, GenerateRequest& request);  // after limits; the structure, too
+Status parse_adapters(const JsonValue& root, GenerateRequest& request);
 Status parse_template_options(const JsonValue& root, GenerateRequest& request);  // after messages
 
 // A number within [min, max], without `min` itself unless min_allowed; nothing where it is absent.

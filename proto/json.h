@@ -56,6 +56,7 @@ class JsonValue {
     Result<std::vector<JsonMember>> as_object() const;  // in the order of the text
 
     size_t size() const;  // elements or members; 0 for everything else
+    uint32_t id() const { return node_; }  // which of its document's values it is
 
     // The member's value; nullopt if this is no object, has no such member, or holds null there.
     std::optional<JsonValue> find(std::string_view key) const;

@@ -63,4 +63,14 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
     return ok_status();
 }
 
+void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
+                         std::vector<std::string>& ignored) {
+    if (!object.is_object()) return;
+    for (const JsonMember& member : *object.as_object()) {
+        if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
+        if (member.value.is_null() || is_neutral(member.value, Neutral::kEmpty)) continue;
+        if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(object.path() + '.' + std::string(member.key));
+    }
+}
+
 }  // namespace lorad::proto

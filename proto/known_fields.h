@@ -37,6 +37,10 @@ struct KnownField {
 // Fields that nobody knows are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored);
+// Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with
+// nulls and empty lists. Objects only.
+void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
+                         std::vector<std::string>& ignored);
 // Of POST /v1/completions and /v1/chat/completions, of /v1/responses, /v1/messages and
 // /v1/embeddings: what the interface's description has to tell.
 std::vector<KnownField> generation_fields(bool chat);

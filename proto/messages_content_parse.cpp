@@ -3,6 +3,7 @@
 #include "proto/chat_translation.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
+#include "proto/messages_request.h"
 
 namespace lorad::proto {
 namespace {
@@ -10,6 +11,19 @@ namespace {
 Result<std::string_view> text_field(const JsonValue& block, std::string_view name) {
     TRY_ASSIGN(JsonValue value, block.require(name));
     return value.as_string();
+}
+
+// Of all kinds of blocks; marks for a cache change no answer.
+void list_unknown(const JsonValue& block, ChatMessages& messages) {
+    static constexpr std::string_view kFields[] = {"type", "text", "cache_control", "citations", "thinking", "signature", "id", "name",
+                                                   "input", "tool_use_id", "content", "is_error", "caller"};
+    messages.list_unknown(block, kFields);
+}
+
+// What was shown of arguments that are no JSON object (proto/messages_write.cpp) is that text again.
+std::string arguments_of(const JsonValue& input) {
+    std::optional<JsonValue> broken = input.size() == 1 ? input.find(kInvalidJsonInput) : std::nullopt;
+    return broken && broken->is_string() ? std::string(*broken->as_string()) : input.dump();
 }
 
 Error no_such_block(const JsonValue& type, std::string_view role) {
@@ -32,6 +46,7 @@ Status translate_user(const JsonValue& message, const std::vector<JsonValue>& bl
     };
     for (const JsonValue& block : blocks) {
         TRY_ASSIGN(JsonValue type, block.require("type"));
+        list_unknown(block, messages);
         if (is_text(type, "text")) {
             TRY_ASSIGN(std::string_view piece, text_field(block, "text"));
             if (has_text) text += '\n';
@@ -65,6 +80,7 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
     };
     for (const JsonValue& block : blocks) {
         TRY_ASSIGN(JsonValue type, block.require("type"));
+        list_unknown(block, messages);
         if (is_text(type, "text")) {
             TRY_ASSIGN(std::string_view piece, text_field(block, "text"));
             if (has_text) text += '\n';
@@ -82,7 +98,7 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
             TRY_ASSIGN(JsonValue input, block.require("input"));
             if (!input.is_object())
                 return input.error(format("expected an object, found {}", input.describe()));
-            messages.add_call(id, name, input.dump(), message.path(), input.path());
+            messages.add_call(id, name, arguments_of(input), message.path(), input.path());
         } else {
             return no_such_block(type, "assistant");
         }
@@ -94,6 +110,8 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
 Status translate_message(const JsonValue& message, ChatMessages& messages) {
     if (!message.is_object())
         return message.error(format("expected an object, found {}", message.describe()));
+    static constexpr std::string_view kFields[] = {"role", "content"};
+    messages.list_unknown(message, kFields);
     TRY_ASSIGN(JsonValue role_value, message.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     if (role != "user" && role != "assistant" && role != "system") {

@@ -57,6 +57,7 @@ struct Translator {
         chat.field("add_generation_prompt", !continues);
         chat.field("continue_final_message", continues);
         out.names.add("continue_final_message", "messages");
+        add_ignored_fields({}, list.ignored(), ignored);
         chat.key("messages").raw(list.take());
         return ok_status();
     }
@@ -93,9 +94,11 @@ struct Translator {
     }
 
     Status tool_choice() {
+        static constexpr KnownField kFields[] = {{"type"}, {"name"}, {"disable_parallel_tool_use"}};
         std::optional<JsonValue> choice = root.find("tool_choice");
         if (!choice) return ok_status();
         TRY_ASSIGN(JsonValue type, choice->require("type"));
+        TRY(check_fields(*choice, kFields, ignored));
         TRY_ASSIGN(std::string_view kind, type.as_string());
         chat.key("tool_choice");
         if (kind == "auto" || kind == "none") {
@@ -122,6 +125,8 @@ struct Translator {
         std::optional<JsonValue> thinking = root.find("thinking");
         if (!thinking) return ok_status();
         TRY_ASSIGN(JsonValue type, thinking->require("type"));
+        static constexpr KnownField kFields[] = {{"type"}, {"display"}, {"budget_tokens"}};
+        TRY(check_fields(*thinking, kFields, ignored));
         std::optional<JsonValue> display = thinking->find("display");
         if (display && !is_text(*display, "omitted"))
             return unsupported_field("thinking.display", "this server summarises nothing");
@@ -149,7 +154,10 @@ struct Translator {
         TRY_ASSIGN(JsonValue type, wanted->require("type"));
         if (!is_text(type, "json_schema"))
             return type.error(format("expected \"json_schema\", found {}", type.describe()));
+        static constexpr KnownField kFormatFields[] = {{"type"}, {"schema"}, {"name"}};
+        TRY(check_fields(*wanted, kFormatFields, ignored));
         TRY_ASSIGN(JsonValue schema, wanted->require("schema"));
+        out.names.add("response_format", "output_config.format");
         out.names.add("response_format.json_schema", "output_config.format");
         chat.key("response_format").begin_object().field("type", "json_schema");
         chat.key("json_schema").begin_object().field("name", "output");
@@ -215,7 +223,10 @@ Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUs
         parse_generate_object(translated.root(), ApiKind::kChat, vocab_size);
     if (!parsed.ok()) return out.names.renamed(parsed.error());
     out.generate = std::move(*parsed);
+    add_ignored_fields(out.names, out.generate.ignored_fields, ignored);
     out.generate.ignored_fields = std::move(ignored);
+    for (std::string& keyword : out.generate.not_enforced) keyword = out.names.original(keyword);
+    out.generate.adapters_field = out.names.original(out.generate.adapters_field);
     if (out.generate.structure)
         out.generate.structure->param = out.names.original(out.generate.structure->param);
     return out;

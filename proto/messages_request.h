@@ -9,6 +9,10 @@
 
 namespace lorad::proto {
 
+// The only member of a call's input whose arguments are no JSON object: their text. As Anthropic advises for
+// what a stream brought of such.
+inline constexpr std::string_view kInvalidJsonInput = "INVALID_JSON";
+
 struct MessagesRequest {
     GenerateRequest generate;
     FieldNames names;  // of the chat's fields in this body, for later errors

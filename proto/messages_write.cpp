@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "proto/error.h"
+#include "proto/messages_request.h"
 #include "proto/messages_response.h"
 #include "proto/sse.h"
 
@@ -71,11 +72,17 @@ void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
             writer.field("type", "text").field("text", text).key("citations").null();
             break;
         case BlockKind::kToolCall: {
-            // An answer that was cut may hold half of an object.
-            Result<JsonDocument> input = parse_json(text);
-            bool is_object = input.ok() && input->root().is_object();
             writer.field("type", "tool_use").field("id", block.call_id).field("name", block.name);
-            writer.key("input").raw(is_object ? input->root().dump() : "{}");
+            writer.key("input");
+            // An answer that was cut may hold half of an object, and models write broken ones: never one that could be run.
+            Result<JsonDocument> input = parse_json(text, {.allow_duplicate_keys = true});
+            if (begins) {
+                writer.raw("{}");
+            } else if (input.ok() && input->root().is_object()) {
+                writer.raw(input->root().dump());
+            } else {
+                writer.begin_object().field(kInvalidJsonInput, text).end_object();
+            }
             break;
         }
     }

@@ -51,6 +51,13 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
 Status translate_item(const JsonValue& item, ChatMessages& messages) {
     if (!item.is_object())
         return item.error(format("expected an object, found {}", item.describe()));
+    static constexpr std::string_view kFields[] = {"type", "role", "content", "id", "status", "call_id", "name", "arguments", "output",
+                                                   "summary", "encrypted_content"};
+    static constexpr std::string_view kPart[] = {"type", "text", "refusal", "annotations", "logprobs"};
+    messages.list_unknown(item, kFields);
+    if (std::optional<JsonValue> parts = item.find("content"); parts && parts->is_array()) {
+        for (const JsonValue& part : *parts->as_array()) messages.list_unknown(part, kPart);
+    }
     TRY_ASSIGN(std::string_view type, item.string_or("type", "message"));
     if (type == "message") return translate_input_message(item, messages);
     if (type == "reasoning") return translate_reasoning(item, messages);

@@ -200,6 +200,7 @@ struct ResponsesTranslator {
         }
         TRY_ASSIGN(JsonValue input, root.require("input"));
         TRY(translate_input(input, list));
+        add_ignored_fields({}, list.ignored(), out.generate.ignored_fields);
         out.names.add("messages", "input");
         chat.key("messages").raw(list.take());
         return ok_status();
@@ -254,7 +255,10 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t
         parse_generate_object(translated.root(), ApiKind::kChat, vocab_size);
     if (!parsed.ok()) return out.names.renamed(parsed.error());
     out.generate = std::move(*parsed);
+    add_ignored_fields(out.names, out.generate.ignored_fields, ignored);
     out.generate.ignored_fields = std::move(ignored);
+    for (std::string& keyword : out.generate.not_enforced) keyword = out.names.original(keyword);
+    out.generate.adapters_field = out.names.original(out.generate.adapters_field);
     if (out.generate.structure)
         out.generate.structure->param = out.names.original(out.generate.structure->param);
     out.parallel_tool_calls = *root.bool_or("parallel_tool_calls", true);

@@ -164,7 +164,7 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http,
                       proto::GenerateRequest& request) {
     const access::Principal* key = restricted(http);
     if (key == nullptr) return ok_status();
-    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     auto is_there = [&](std::string_view name) {
         return !name.empty() && key->may_use(name) && context.registry.find(name).has_value();
     };
@@ -191,13 +191,14 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http,
     for (const proto::NamedScale& term : *request.adapters) {
         if (is_there(term.name)) continue;
         return make_error(ErrorCode::kAdapterNotFound,
-                          format("no adapter is called {}", json_quote_short(term.name)), "adapters");
+                          format("no adapter is called {}", json_quote_short(term.name)),
+                          request.adapters_field);
     }
     return ok_status();
 }
 
 Status check_adapters(ServerContext& context, const proto::GenerateRequest& request) {
-    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     if (!request.model.empty() && request.model != context.base_name) {
         std::string_view qualified = qualified_name(request.model, context.base_name);
         if (!context.registry.find(request.model) &&
@@ -240,7 +241,7 @@ std::optional<std::string> only_adapter(ServerContext& context,
 Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRequest& request,
                                  const HttpRequest& http) {
     const adapters::AcquireOptions options = waiting_for(context, http);
-    const char* listed = request.adapters ? "adapters" : request.lora ? "lora" : nullptr;
+    const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     if (!request.model.empty() && request.model != context.base_name) {
         TRY_ASSIGN(MixLease lease, lease_of_model(context, request.model, options));
         if (listed == nullptr) return lease;

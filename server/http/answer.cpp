@@ -64,6 +64,15 @@ std::string call_id(model::ToolFormat tool_format) {
     return tool_format == model::ToolFormat::kMistral ? digits.substr(0, 9) : "call_" + digits;
 }
 
+// An object where the answer would begin calls one of them, unless that is how the answer has to look.
+std::vector<std::string> functions_without_marks(const Generation& generation) {
+    const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3;
+    std::vector<std::string> names;
+    if (generation.request.structure && !is_native) return names;
+    for (const proto::CallableTool& tool : generation.request.tools) names.push_back(tool.name);
+    return names;
+}
+
 // The template has begun the thoughts, or the answer that is gone on with has.
 bool begins_in_thoughts(const proto::GenerateRequest& request, std::string_view prompt) {
     size_t last = prompt.find_last_not_of(" \t\r\n");
@@ -84,8 +93,8 @@ AnswerParts::AnswerParts(Generation& generation)
             progress_[i].reasoning.emplace(
                 begins_in_thoughts(generation.request, generation.prompt_of(i).text));
         if (generation.tool_format()) {
-            progress_[i].tools.emplace(*generation.tool_format(),
-                                       generation.request.forced_function);
+            progress_[i].tools.emplace(*generation.tool_format(), generation.request.forced_function,
+                                       functions_without_marks(generation));
         }
     }
 }
@@ -125,7 +134,7 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
     };
     take(progress.tools->push(text));
     if (!at_end) return;
-    take(progress.tools->finish());
+    take(progress.tools->finish(part.finish_reason != "stop" || !part.stop_text.empty()));
     // As OpenAI: an answer that had to be this call has simply come to its end. A stop string within a
     // call leaves none that could be made.
     bool named = generation_.request.tool_choice == proto::ToolChoice::kNamed;

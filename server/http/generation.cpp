@@ -8,6 +8,7 @@
 #include "proto/base/log.h"
 #include "server/access/principal.h"
 #include "server/http/place.h"
+#include "server/http/request_check.h"
 
 namespace lorad::server {
 namespace {
@@ -34,34 +35,10 @@ proto::SamplingParams sampling_of(const ServerContext& context, const GenerateRe
     return sampling;
 }
 
-Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
-    if (request.n_tokens_min <= n_tokens_max) return ok_status();
-    return make_error(ErrorCode::kInvalidRequest,
-                      format("min_tokens: expected at most {}, which max_tokens is here, found {}",
-                             n_tokens_max, request.n_tokens_min),
-                      "min_tokens");
-}
-
 // Both what stands beside the answer's tokens and what best_of compares.
 std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     if (request.n_logprobs) return request.n_logprobs;
     if (request.best_of > request.n) return 0;
-    return std::nullopt;
-}
-
-// How the answer holds calls; what has to be calls is nothing else.
-std::optional<model::ToolFormat> tool_format_of(const ServerContext& context,
-                                                const GenerateRequest& request) {
-    switch (request.tool_choice) {
-        case proto::ToolChoice::kNone:
-            return std::nullopt;
-        case proto::ToolChoice::kAuto:
-            return context.tool_format ? *context.tool_format : context.text.tool_format();
-        case proto::ToolChoice::kRequired:
-            return model::ToolFormat::kList;
-        case proto::ToolChoice::kNamed:
-            return model::ToolFormat::kArguments;
-    }
     return std::nullopt;
 }
 
@@ -215,20 +192,8 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 // Compiled once, before anything is admitted; every answer has a state of its own.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
-    if (!request.structure) return ok_status();
-    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first,
-               context.text.make_constraint(*request.structure, context.defaults.eos_token_ids,
-                                            context.vocab_size, holder_of(http)));
-    // A grammar that lets nothing begin is refused while the answer can still say so.
-    std::vector<uint32_t> mask;
-    bool begins = first->next_mask(mask).ok() &&
-                  std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
-    if (!begins) {
-        return make_error(ErrorCode::kInvalidRequest,
-                          format("{}: no answer can begin as it asks, or it is too large to follow",
-                                 request.structure->param),
-                          request.structure->param);
-    }
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, holder_of(http)));
+    if (!first) return ok_status();
     for (Request& one : requests) {
         TRY_ASSIGN(one.constraint, first->duplicate());
     }

@@ -5,15 +5,15 @@
 
 namespace lorad::server {
 
-Result<std::string> ignored_fields_header(const ServerContext& context,
-                                          std::span<const std::string> ignored_fields) {
+namespace {
+
+// Refused by a strict server, `why` it is.
+Result<std::string> header_of(const ServerContext& context, std::span<const std::string> fields, std::string_view why) {
     constexpr size_t kHeaderBytesMax = 1024;
     std::string header;
-    for (const std::string& field : ignored_fields) {
+    for (const std::string& field : fields) {
         if (context.strict) {
-            return make_error(ErrorCode::kInvalidRequest,
-                              format("{}: this server does not know the field",
-                                     field.substr(0, 100)),
+            return make_error(ErrorCode::kInvalidRequest, format("{}: {}", field.substr(0, 100), why),
                               field.substr(0, 100));
         }
         std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
@@ -22,6 +22,21 @@ Result<std::string> ignored_fields_header(const ServerContext& context,
         header += name;
     }
     return header;
+}
+
+}  // namespace
+
+Result<std::string> ignored_fields_header(const ServerContext& context,
+                                          std::span<const std::string> ignored_fields) {
+    return header_of(context, ignored_fields, "this server does not know the field");
+}
+
+Result<std::string> not_enforced_header(const ServerContext& context, std::span<const std::string> keywords) {
+    return header_of(context, keywords, "no answer can be held to this keyword, or only in another form");
+}
+
+void add_not_enforced(HttpReply& reply, const std::string& header) {
+    if (!header.empty()) reply.headers.emplace_back("x-lorad-not-enforced", header);
 }
 
 void add_ignored_fields(HttpReply& reply, const std::string& header) {

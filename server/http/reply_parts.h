@@ -14,6 +14,9 @@ namespace lorad::server {
 Result<std::string> ignored_fields_header(const ServerContext& context,
                                           std::span<const std::string> ignored_fields);
 void add_ignored_fields(HttpReply& reply, const std::string& header);
+// The same for keywords of schemas that no grammar can hold, so that answers need not obey them: x-lorad-not-enforced.
+Result<std::string> not_enforced_header(const ServerContext& context, std::span<const std::string> keywords);
+void add_not_enforced(HttpReply& reply, const std::string& header);
 
 // Server-sent events that `write` writes.
 HttpReply event_stream(std::function<void(HttpSink&)> write);

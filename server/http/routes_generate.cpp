@@ -49,6 +49,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiK
     TRY_ASSIGN(GenerateRequest parsed,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, parsed.not_enforced));
     bool stream = parsed.stream;
     TRY_ASSIGN(std::shared_ptr<Generation> generation,
                Generation::start(context, http, std::move(parsed)));
@@ -61,6 +62,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiK
         reply = whole_reply(*generation, http);
     }
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 

@@ -9,6 +9,8 @@
 #include "server/http/generation.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
+#include "server/http/place.h"
+#include "server/http/request_check.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -79,6 +81,8 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                                              context.vocab_size));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced,
+               not_enforced_header(context, parsed.generate.not_enforced));
     bool stream = parsed.generate.stream;
     auto started = Generation::start(context, http, std::move(parsed.generate));
     if (!started.ok()) return parsed.names.renamed(started.error());
@@ -88,6 +92,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
         stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
                : whole_reply(*generation, http);
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 
@@ -97,12 +102,17 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
                                              context.vocab_size));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced,
+               not_enforced_header(context, parsed.generate.not_enforced));
     TRY(limit_adapters(context, http, parsed.generate));
     TRY(check_adapters(context, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
+    if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
+        return parsed.names.renamed(compiled.error());
     HttpReply reply = json_reply(proto::messages_token_count(prompts->front().tokens.size()));
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 

@@ -87,6 +87,8 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                proto::parse_responses_request(http.body, context.vocab_size));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced,
+               not_enforced_header(context, parsed.generate.not_enforced));
     auto started = Generation::start(context, http, parsed.generate);
     if (!started.ok()) return parsed.names.renamed(started.error());
     parsed.generate.messages_json.clear();  // the generation has its own
@@ -98,6 +100,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
             ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
             : whole_reply(*answering, http);
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 

@@ -4,6 +4,8 @@
 #include "server/http/adapter_choice.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
+#include "server/http/place.h"
+#include "server/http/request_check.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -22,9 +24,11 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     TRY_ASSIGN(GenerateRequest request,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, request.not_enforced));
     TRY(limit_adapters(context, http, request));
     TRY(check_adapters(context, request));
     TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, request));
+    TRY(check_request(context, request, prompts, holder_of(http)));
     JsonWriter writer;
     if (kind == ApiKind::kCompletion) writer.begin_array();
     for (PreparedPrompt& prompt : prompts) {
@@ -46,6 +50,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     if (kind == ApiKind::kCompletion) writer.end_array();
     HttpReply reply = json_reply(writer.take());
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 
@@ -59,6 +64,7 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     std::string text;
     if (prompt.kind == ApiKind::kChat) {
         TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, prompt));
+        TRY(compile_structure(context, prompt, holder_of(http)));
         text = std::move(chat.text);
     } else {
         text = *prompt.prompts[0].text;

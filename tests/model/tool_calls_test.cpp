@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <random>
 #include <tuple>
 
 #include "model/reasoning.h"
@@ -22,8 +24,12 @@ std::ostream& operator<<(std::ostream& out, const Answer& answer) {
     return out;
 }
 
-Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std::string& function = {}) {
-    ToolCallParser parser(family, function);
+const std::vector<std::string> kFunctions = {"f", "g", "add"};
+
+// `next`: how many bytes the next piece has.
+Answer read_pieces(ToolFormat family, std::string_view text, const std::function<size_t()>& next, const std::string& function = {},
+                   bool cut = false) {
+    ToolCallParser parser(family, function, kFunctions);
     Answer answer;
     const auto take = [&](const ToolCallParser::Output& out) {
         answer.content += out.content;
@@ -36,15 +42,23 @@ Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std:
             answer.calls.back().second += piece.arguments;
         }
     };
-    for (size_t at = 0; at < text.size(); at += n_piece) take(parser.push(text.substr(at, n_piece)));
-    take(parser.finish());
+    for (size_t at = 0; at < text.size();) {
+        const size_t n_piece = next();
+        take(parser.push(text.substr(at, n_piece)));
+        at += n_piece;
+    }
+    take(parser.finish(cut));
     EXPECT_EQ(parser.n_calls(), answer.calls.size());
     return answer;
 }
 
-void expect_read(ToolFormat family, std::string_view text, const Answer& expected) {
+Answer read(ToolFormat family, std::string_view text, size_t n_piece, const std::string& function = {}, bool cut = false) {
+    return read_pieces(family, text, [n_piece] { return n_piece; }, function, cut);
+}
+
+void expect_read(ToolFormat family, std::string_view text, const Answer& expected, bool cut = false) {
     for (size_t n_piece = 1; n_piece <= text.size(); ++n_piece) {
-        ASSERT_EQ(read(family, text, n_piece), expected) << text << "\nin pieces of " << n_piece;
+        ASSERT_EQ(read(family, text, n_piece, {}, cut), expected) << text << "\nin pieces of " << n_piece;
     }
 }
 
@@ -56,11 +70,11 @@ TEST(ToolCalls, HermesAndQwen) {
     expect_read(family,
                 "Let me look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"}<tool_call>\\\"{\"}}\n</tool_call>\n"
                 "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
-                {"Let me look.", {{"f", "{\"x\": \"}<tool_call>\\\"{\"}"}, {"g", "{}"}}});
+                {"Let me look.\n", {{"f", "{\"x\": \"}<tool_call>\\\"{\"}"}, {"g", "{}"}}});
     // The name behind the arguments, no arguments, arguments as the text of a string.
     expect_read(family, "<tool_call>{\"arguments\": {\"a\": [1, {}]}, \"name\": \"f\"}</tool_call>",
                 {"", {{"f", "{\"a\": [1, {}]}"}}});
-    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call> done", {"done", {{"f", "{}"}}});
+    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call> done", {" done", {{"f", "{}"}}});
     expect_read(family, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
                 {"", {{"f", "{\"a\": 1}"}}});
     // Cut by max_tokens: what there is of the arguments.
@@ -69,8 +83,8 @@ TEST(ToolCalls, HermesAndQwen) {
     for (const char* text : {"<tool_call>\n{\"name\": \"f", "<tool_call>\nnot json</tool_call>", "<tool_call>\n",
                              "Write\n<tool_call> before a call.", "<tool_call>{\"a\": 1}</tool_call>"})
         expect_read(family, text, {text, {}});
-    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>no", {"<tool_call>no", {{"f", "{}"}}});
-    expect_read(family, "a <tool_call></tool_call> b", {"a b", {}});
+    expect_read(family, "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>no", {"\n<tool_call>no", {{"f", "{}"}}});
+    expect_read(family, "a <tool_call></tool_call> b", {"a  b", {}});
     expect_read(family, "a <tool_c", {"a <tool_c", {}});
 }
 
@@ -104,7 +118,7 @@ TEST(ToolCalls, Phi) {
     const auto family = ToolFormat::kPhi;
     expect_read(family, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|/tool_call|>", {"", {{"f", "{\"a\": 1}"}}});
     expect_read(family, "Sure. functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"f\", \"arguments\": {\"a\": 2}}]",
-                {"Sure.", {{"f", "{\"a\": 1}"}, {"f", "{\"a\": 2}"}}});
+                {"Sure. ", {{"f", "{\"a\": 1}"}, {"f", "{\"a\": 2}"}}});
 }
 
 TEST(ToolCalls, AnswersThatHaveToBeCalls) {
@@ -112,6 +126,85 @@ TEST(ToolCalls, AnswersThatHaveToBeCalls) {
                 {"", {{"f", "{\"a\": 1}"}, {"g", "{\"b\": \"]\"}"}}});
     for (size_t n_piece = 1; n_piece < 9; ++n_piece) {
         EXPECT_EQ(read(ToolFormat::kArguments, "{\"a\": 1}", n_piece, "f"), (Answer{"", {{"f", "{\"a\": 1}"}}}));
+    }
+}
+
+TEST(ToolCalls, BlanksBetweenTextAndCallsAreTheTexts) {
+    const auto family = ToolFormat::kHermes;
+    const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    expect_read(family, "\n Yes. " + call + "\n" + call + "\n\nDone. ", {"\n Yes. \n\nDone. ", {{"f", "{}"}, {"f", "{}"}}});
+    expect_read(family, "\n" + call + " \n " + call + "\n", {"", {{"f", "{}"}, {"f", "{}"}}});
+    expect_read(family, " \n", {" \n", {}});
+    expect_read(ToolFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {}} and more", {" and more", {{"f", "{}"}}});
+}
+
+TEST(ToolCalls, AnObjectWithoutMarksIsACallOfAKnownFunctionOnly) {
+    for (ToolFormat family : {ToolFormat::kLlama3, ToolFormat::kHermes, ToolFormat::kMistral, ToolFormat::kPhi}) {
+        for (const char* text : {"{\"name\": \"Bob\", \"age\": 3}", "{\"age\": 3, \"name\": \"Bob\"}", "{\"name\": \"f\", \"age\": 3}",
+                                 "{\"name\": \"f\"}", "{\"name\": \"nobody\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": [1]}",
+                                 "{\"arguments\": {\"a\": 1}}", "{\"name\": 5, \"arguments\": {}}", "[{\"age\": 3}]", "{}", " {\"a\": {}}\n",
+                                 "{\"name\": \"f\", \"arguments\": \"{}\"}", "Say {\"name\": \"f\", \"arguments\": {}}"})
+            expect_read(family, text, {text, {}});
+        expect_read(family, "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", {"", {{"f", "{\"a\": 1}"}}});
+        expect_read(family, "\n{\"parameters\": {\"a\": \"}\"}, \"type\": \"function\", \"name\": \"g\"}\n", {"", {{"g", "{\"a\": \"}\"}"}}});
+        expect_read(family, "{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}\n{\"age\": 3}",
+                    {"\n{\"age\": 3}", {{"f", "{}"}, {"g", "{}"}}});
+    }
+    ToolCallParser unknowing(ToolFormat::kHermes);
+    EXPECT_EQ(unknowing.push("{\"name\": \"f\", \"arguments\": {}}").content.substr(0, 6), "{\"name");
+}
+
+TEST(ToolCalls, WhatWasCutIsNoText) {
+    struct Case {
+        ToolFormat family;
+        std::string text;
+        Answer expected;
+    };
+    const Answer one{"", {{"add", "{\"a\": 1}"}}};
+    for (const Case& c : std::vector<Case>{
+             {ToolFormat::kList, "[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, { \"name\": \"ad", one},
+             {ToolFormat::kList, "[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {", one},
+             {ToolFormat::kList, "[{\"name\": \"add\", \"arguments\": {\"a\": 1}},", one},
+             {ToolFormat::kList, "[{ \"name\": \"ad", {"", {}}},
+             {ToolFormat::kHermes, "<tool_call>\n{\"name\": \"ad", {"", {}}},
+             {ToolFormat::kHermes, "Yes.\n<tool_call>\n", {"Yes.\n", {}}},
+             {ToolFormat::kHermes, "Yes.\n<tool_ca", {"Yes.\n", {}}},
+             {ToolFormat::kHermes, "a <t", {"a <t", {}}},
+             {ToolFormat::kHermes, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_c", one},
+             {ToolFormat::kHermes, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{", one},
+             {ToolFormat::kHermes, "{\"name\": \"ad", {"", {}}},
+             {ToolFormat::kHermes, "{\"na", {"{\"na", {}}},
+             {ToolFormat::kHermes, "{\"age\": 3", {"{\"age\": 3", {}}},
+             {ToolFormat::kLlama3, "{\"name\": \"ad", {"", {}}},
+             {ToolFormat::kLlama3, "{\"name\": \"add\", \"parameters\": {\"a\": 1}}; {", one},
+             {ToolFormat::kLlama3, "<|python_tag|>{\"na", {"", {}}},
+             {ToolFormat::kMistral, "[TOOL_CALLS]ad", {"", {}}},
+             {ToolFormat::kMistral, "[TOOL_CALLS] [{\"name\"", {"", {}}},
+             {ToolFormat::kPhi, "<|tool_call|>[", {"", {}}}})
+        expect_read(c.family, c.text, c.expected, true);
+}
+
+// However an answer comes, in whatever pieces and wherever it ends, it is read as if it came whole.
+TEST(ToolCalls, PiecesSayWhatTheWholeSays) {
+    const std::vector<std::string> words = {
+        "<tool_call>", "</tool_call>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}", "{\"name\": \"Bob\", \"age\": 3}", "{", "}",
+        "Sure. ", "<tool", "[TOOL_CALLS]", "add[ARGS]{\"x\": \"\\\"y\"}", "[{\"name\": \"g\", \"arguments\": {}}, ", "]", "; ", "<|python_tag|>",
+        "{\"parameters\": {}, \"name\": \"g\"}", "functools", "<|tool_call|>", "<|/tool_call|>", "größe", "\"", ",", "{\"name\": \"unknown\", \"arguments\": {}}"};
+    const uint32_t seed = std::random_device{}();
+    SCOPED_TRACE(seed);
+    std::mt19937 rng(seed);
+    for (int i = 0; i < 3000; ++i) {
+        std::string text;
+        for (uint32_t n = 1 + rng() % 8; n > 0; --n) text += words[rng() % words.size()];
+        text.resize(text.size() - rng() % std::min<size_t>(text.size(), 10));
+        const auto family = ToolFormat(rng() % 6);
+        const bool cut = rng() % 2 == 0;
+        const Answer whole = read(family, text, std::max<size_t>(text.size(), 1), "f", cut);
+        const Answer pieces = read_pieces(family, text, [&] { return 1 + rng() % 5; }, "f", cut);
+        ASSERT_EQ(pieces, whole) << int(family) << (cut ? " cut: " : ": ") << text;
+        if (whole.calls.empty() && !cut && family != ToolFormat::kHermes && family != ToolFormat::kPhi && family != ToolFormat::kList) {
+            EXPECT_EQ(whole.content, family == ToolFormat::kArguments ? "" : text);
+        }
     }
 }
 

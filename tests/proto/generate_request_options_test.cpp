@@ -63,9 +63,20 @@ TEST(GenerateOptions, ArgumentsOfToolCallsReachTheTemplateAsObjects) {
         R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":)"
         R"({"name":"f","arguments":{"a":1.50}}},{"function":{"name":"g","arguments":{}}}]},)"
         R"({"role":"assistant","content":"x"},{"role":"tool","tool_call_id":"c","content":"4"}])");
+    // What is no object of JSON stays the text that it is.
+    for (const char* text : {"{", "[1]", "not json", "null", "{\\\"a\\\": \\\"1\\\",}"}) {
+        const std::string call = R"({"function":{"name":"f","arguments":")" + std::string(text) + "\"}}";
+        auto kept = chat(R"([{"role":"assistant","content":"x","tool_calls":[)" + call + "]}]");
+        ASSERT_TRUE(kept.ok()) << call;
+        EXPECT_EQ(kept->messages_json, R"([{"role":"assistant","content":"x","tool_calls":[)" + call + "]}]");
+        EXPECT_EQ(messages_without_null(kept->messages_json),
+                  R"([{"role":"assistant","content":"x","tool_calls":[{"function":{"name":"f","arguments":{"arguments":")" + std::string(text) +
+                      "\"}}}]}]")
+            << "for templates that walk through them";
+    }
+    EXPECT_EQ(messages_without_null(R"([{"role":"user","content":"x"}])"), std::nullopt);
     for (auto [call, param] : std::vector<std::pair<std::string, std::string>>{
-             {R"({"function":{"name":"f","arguments":"{"}})", "function.arguments"},
-             {R"({"function":{"name":"f","arguments":"[1]"}})", "function.arguments"},
+             {R"({"function":{"name":"f","arguments":[1]}})", "function.arguments"},
              {R"({"function":{"name":5}})", "function.name"},
              {R"({"id":"x"})", "function"}}) {
         auto refused = chat(R"([{"role":"assistant","tool_calls":[)" + call + "]}]");

@@ -24,11 +24,15 @@ TEST(GenerateTools, StructuresAreSchemasPatternsAndGrammars) {
     };
     for (const Case& c : std::vector<Case>{
              {R"("response_format":{"type":"json_object"})", StructureKind::kJsonSchema,
-              R"({"type":"object"})", "response_format"},
+              R"({"type":"object")", "response_format"},
+             {R"("response_format":{"type":"json_object","schema":{"type":"array"}})", StructureKind::kJsonSchema, R"({"type":"array")",
+              "response_format.schema"},
+             {R"("response_format":{"type":"json_schema","schema":{"type":"array"}})", StructureKind::kJsonSchema, R"({"type":"array")",
+              "response_format.schema"},
              {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"array"}}})",
-              StructureKind::kJsonSchema, R"({"type":"array"})", "response_format.json_schema.schema"},
+              StructureKind::kJsonSchema, R"({"type":"array")", "response_format.json_schema.schema"},
              {R"("structured_outputs":{"json":"{\"type\":\"null\"}"})", StructureKind::kJsonSchema,
-              R"({"type":"null"})", "structured_outputs.json"},
+              R"({"type":"null")", "structured_outputs.json"},
              {R"("structured_outputs":{"regex":"a+"})", StructureKind::kRegex, "a+",
               "structured_outputs.regex"},
              {R"("guided_choice":["a.b","c"])", StructureKind::kRegex, R"((?:a\.b|c))", "guided_choice"},
@@ -37,7 +41,8 @@ TEST(GenerateTools, StructuresAreSchemasPatternsAndGrammars) {
         ASSERT_TRUE(request.ok()) << request.error().message;
         ASSERT_TRUE(request->structure) << c.fields;
         EXPECT_EQ(request->structure->kind, c.kind) << c.fields;
-        EXPECT_EQ(request->structure->source, c.source);
+        const std::string& source = request->structure->source;
+        EXPECT_EQ(source.substr(0, source.find(",\"x-guidance\"")), c.source);
         EXPECT_EQ(request->structure->param, c.param);
         EXPECT_TRUE(request->ignored_fields.empty());
     }
@@ -95,8 +100,8 @@ TEST(GenerateTools, AChoiceOfToolsBecomesAStructure) {
     EXPECT_EQ(named->tool_choice, ToolChoice::kNamed);
     EXPECT_EQ(named->forced_function, "f");
     EXPECT_EQ(named->structure->source,
-              R"({"type":"object","properties":{"p":{"$ref":"#/$defs/P"}},"$defs":{"P":{"type":"integer"}},)"
-              R"("x-guidance":{"whitespace_pattern":"[ ]"}})");
+              R"({"type":"object","properties":{"p":{"$ref":"#/$defs/t0_0"}},"additionalProperties":false,)"
+              R"("x-guidance":{"whitespace_pattern":"[ ]","lenient":true},"$defs":{"t0_0":{"type":"integer"}}})");
 
     auto required = chat(kTools + R"(,"tool_choice":"required","parallel_tool_calls":false)");
     ASSERT_TRUE(required.ok()) << required.error().message;
@@ -104,7 +109,64 @@ TEST(GenerateTools, AChoiceOfToolsBecomesAStructure) {
     ASSERT_TRUE(schema.ok()) << required->structure->source;
     EXPECT_EQ(*schema->root().int_or("maxItems", 0), 1);
     EXPECT_EQ(schema->root().find("items")->find("anyOf")->size(), 2u);
-    EXPECT_TRUE(schema->root().find("$defs")->has("P")) << "references look at the root";
+    EXPECT_TRUE(schema->root().find("$defs")->has("t0_0")) << "references look at the root";
+}
+
+TEST(GenerateTools, EachToolsSchemaHasItsOwnRoot) {
+    auto tool = [](const std::string& name, const std::string& type) {
+        return R"({"type":"function","function":{"name":")" + name +
+               R"(","parameters":{"properties":{"x":{"$ref":"#/$defs/A"},"y":{"$ref":"#"}},"$defs":{"A":{"type":")" + type + R"("}}}}})";
+    };
+    auto request = chat("\"tools\":[" + tool("f", "string") + "," + tool("g", "null") + R"(],"tool_choice":"required")");
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    auto schema = parse_json(request->structure->source);
+    ASSERT_TRUE(schema.ok()) << request->structure->source;
+    const JsonValue definitions = *schema->root().find("$defs");
+    EXPECT_EQ(definitions.find("t0_0")->dump(), R"({"type":"string"})");
+    EXPECT_EQ(definitions.find("t1_0")->dump(), R"({"type":"null"})");
+    EXPECT_EQ(definitions.find("t1_1")->dump(),
+              R"({"type":"object","properties":{"x":{"$ref":"#/$defs/t1_0"},"y":{"$ref":"#/$defs/t1_1"}},"additionalProperties":false})");
+}
+
+TEST(GenerateTools, StrictFunctionsAndFormatsGiveCallsAGrammar) {
+    EXPECT_TRUE(chat(kTools)->tools[0].arguments_schema.empty());
+    const std::string strict =
+        R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"properties":{"a":{"type":"null"}}}}},)"
+        R"({"type":"function","function":{"name":"g","strict":false,"parameters":{"properties":{"a":{"type":"null"}}}}}])";
+    auto automatic = chat(strict);
+    ASSERT_EQ(automatic->tools.size(), 2u);
+    EXPECT_TRUE(automatic->tools[0].arguments_schema.starts_with(
+        R"({"type":"object","properties":{"a":{"type":"null"}},"additionalProperties":false)"));
+    EXPECT_TRUE(automatic->tools[1].arguments_schema.starts_with(R"({"type":"object","x-guidance")"));
+    EXPECT_FALSE(automatic->structure);
+    EXPECT_EQ(chat(strict + R"(,"ignore_eos":true)").error().param, "ignore_eos");
+    auto beside = chat(strict + R"(,"response_format":{"type":"json_object"})");
+    EXPECT_TRUE(beside->is_response_format);
+    EXPECT_TRUE(beside->tools[1].arguments_schema.starts_with(R"({"type":"object","properties":{"a":{"type":"null"}},"x-guidance")"))
+        << "open, since it is not strict";
+    // A call first; the format is for the answer that follows it.
+    for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+        auto required = chat(strict + R"(,"response_format":{"type":"json_object"},"tool_choice":)" + choice);
+        ASSERT_TRUE(required.ok()) << required.error().message;
+        EXPECT_EQ(required->structure->param, "tools");
+        EXPECT_FALSE(required->is_response_format);
+    }
+}
+
+TEST(GenerateTools, UnknownFieldsWithinOthersAreListedByTheirPath) {
+    auto request = chat(
+        R"("tools":[{"type":"function","x":1,"function":{"name":"f","y":1}}],"tool_choice":{"type":"function","z":1,"function":{"name":"f"}},)"
+        R"("response_format":{"type":"json_schema","foo":1,"json_schema":{"schema":{},"bar":1}},"stream":true,"stream_options":{"baz":1})");
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_EQ(request->ignored_fields, (std::vector<std::string>{"response_format.foo", "response_format.json_schema.bar", "tools[0].x",
+                                                                 "tools[0].function.y", "tool_choice.z", "stream_options.baz"}));
+    auto history = parse_generate_request(
+        R"({"messages":[{"role":"user","content":[{"type":"text","text":"a","p":1}],"q":1,"audio":null,"annotations":[]},)"
+        R"({"role":"assistant","tool_calls":[{"id":"c","r":1,"function":{"name":"f","arguments":"","s":1}}]}]})",
+        ApiKind::kChat, 1000);
+    ASSERT_TRUE(history.ok()) << history.error().message;
+    EXPECT_EQ(history->ignored_fields, (std::vector<std::string>{"messages[0].q", "messages[0].content[0].p", "messages[1].tool_calls[0].r",
+                                                                 "messages[1].tool_calls[0].function.s"}));
 }
 
 }  // namespace

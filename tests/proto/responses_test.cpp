@@ -55,16 +55,31 @@ TEST(ResponsesRequest, WhatTheAssistantThoughtSaidAndCalledIsOneMessage) {
         R"({"role":"tool","tool_call_id":"c2","content":"8"}])");
 }
 
+TEST(ResponsesRequest, ArgumentsThatAreNoObjectStayTheirText) {
+    EXPECT_NE(messages_of(R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"[1"}])").find(R"("arguments":"[1")"),
+              std::string::npos);
+}
+
+TEST(ResponsesRequest, WordsOfErrorsAndListsAreTheBodys) {
+    Error error = refused(R"("input":"a","ignore_eos":true,"text":{"format":{"type":"json_object"}})");
+    EXPECT_EQ(error.message, "ignore_eos: an answer that text.format shapes has an end");
+    ResponsesRequest request = parsed(
+        R"({"input":[{"role":"user","content":"a","mood":"good"}],"tools":[{"type":"function","name":"f","colour":1,)"
+        R"("parameters":{"properties":{"a":{"items":{},"uniqueItems":true}}},"strict":true}],)"
+        R"("text":{"format":{"type":"json_schema","name":"x","schema":{"uniqueItems":true},"foo":1}}})");
+    EXPECT_EQ(request.generate.ignored_fields, (std::vector<std::string>{"input[0].mood", "text.format.foo", "tools[0].colour"}));
+    EXPECT_EQ(request.generate.not_enforced,
+              (std::vector<std::string>{"text.format.schema.uniqueItems", "tools[0].parameters.properties.a.uniqueItems"}));
+    EXPECT_TRUE(request.generate.is_response_format);
+    ASSERT_EQ(request.generate.tools.size(), 1u);
+}
+
 TEST(ResponsesRequest, ErrorsNameTheFieldsOfTheBody) {
     EXPECT_EQ(refused(R"("model":"x")").param, "input");
     EXPECT_EQ(refused(R"("input":[])").param, "input");
     EXPECT_EQ(refused(R"("input":[3])").param, "input[0]");
     EXPECT_EQ(refused(R"("input":[{"role":"user"}])").param, "input[0].content");
     EXPECT_EQ(refused(R"("input":[{"role":"robot","content":"a"}])").param, "input[0].role");
-    Error arguments = refused(
-        R"("input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"c","name":"f","arguments":"[1"}])");
-    EXPECT_EQ(arguments.param, "input[1].arguments");
-    EXPECT_TRUE(arguments.message.starts_with("input[1].arguments: ")) << arguments.message;
     EXPECT_EQ(refused(R"("input":"a","max_output_tokens":0)").param, "max_output_tokens");
     EXPECT_EQ(refused(R"("input":"a","temperature":9)").param, "temperature");
     EXPECT_EQ(refused(R"("input":"a","tools":[{"type":"function","name":"f"},{"type":"function","name":"f"}])").param,
@@ -136,7 +151,7 @@ TEST(ResponsesRequest, ToolsAndFormatsAreThoseOfChats) {
         R"({"input":"a","text":{"format":{"type":"json_schema","name":"x","schema":{"type":"null"},"strict":true}},)"
         R"("include":["message.output_text.logprobs"],"top_logprobs":2,"max_output_tokens":9})");
     ASSERT_TRUE(shaped.generate.structure);
-    EXPECT_EQ(shaped.generate.structure->source, R"({"type":"null"})");
+    EXPECT_EQ(shaped.generate.structure->source.substr(0, 14), R"({"type":"null")");
     EXPECT_EQ(shaped.generate.structure->param, "text.format.schema");
     EXPECT_EQ(shaped.generate.n_logprobs, 2u);
     EXPECT_EQ(shaped.generate.n_tokens_max, 9u);

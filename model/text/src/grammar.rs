@@ -177,7 +177,9 @@ fn reason(error: impl ToString) -> Failure {
     if text.contains("panic: ") {
         return Failure::new(Code::Panic, text);
     }
-    let text = text.split("\n<").next().unwrap_or_default().trim_end();
+    let text = text.split("\n<").next().unwrap_or_default();
+    // Nor of the advice to set what only its callers can.
+    let text = text.split(" Enable '").next().unwrap_or_default().trim_end();
     if text.starts_with("NoExtension") {
         return invalid("no text fits it");
     }

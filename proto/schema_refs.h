@@ -1,0 +1,37 @@
+// What references within a JSON schema stand for: JSON pointers (RFC 6901, percent-encoded as in URIs), anchors, and the root.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "proto/json.h"
+
+namespace lorad::proto {
+
+// One schema's; the schema outlives it. One thread.
+class SchemaRefs {
+  public:
+    explicit SchemaRefs(JsonValue root) : root_(root) {}
+
+    // The schema that "$ref", "$dynamicRef" or "$recursiveRef" with this value means. kInvalidRequest
+    // for what is not there, and for schemas elsewhere, which nobody fetches.
+    Result<JsonValue> target(const JsonValue& reference);
+    // The schema behind one that is nothing but a reference, however often; the same schema where it
+    // is none, or refers to nothing.
+    JsonValue resolved(JsonValue schema);
+
+  private:
+    Result<JsonValue> at_pointer(std::string_view pointer, const JsonValue& reference) const;
+    std::optional<JsonValue> at_anchor(std::string_view name);
+
+    const JsonValue root_;
+    std::optional<std::map<std::string, JsonValue, std::less<>>> anchors_;  // once one is asked for
+};
+
+bool is_reference(std::string_view keyword);
+// Says something about a schema and nothing about its values, or is no keyword that validators know.
+bool is_annotation(std::string_view keyword);
+
+}  // namespace lorad::proto

@@ -1,0 +1,63 @@
+#include "server/http/request_check.h"
+
+#include <algorithm>
+
+#include "proto/base/format.h"
+#include "server/http/call_grammar.h"
+
+namespace lorad::server {
+
+using proto::GenerateRequest;
+
+std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, const GenerateRequest& request) {
+    switch (request.tool_choice) {
+        case proto::ToolChoice::kNone:
+            return std::nullopt;
+        case proto::ToolChoice::kAuto:
+            return context.tool_format ? *context.tool_format : context.text.tool_format();
+        case proto::ToolChoice::kRequired:
+            return model::ToolFormat::kList;
+        case proto::ToolChoice::kNamed:
+            return model::ToolFormat::kArguments;
+    }
+    return std::nullopt;
+}
+
+Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
+    if (request.n_tokens_min <= n_tokens_max) return ok_status();
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("min_tokens: expected at most {}, which max_tokens is here, found {}",
+                             n_tokens_max, request.n_tokens_min),
+                      "min_tokens");
+}
+
+Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
+                                                           const access::Holder& holder) {
+    const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
+    const std::optional<proto::Structure> structure =
+        tools ? answer_structure(request, *tools, context.text) : request.structure;
+    if (!structure) return std::unique_ptr<TokenConstraint>();
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> constraint,
+               context.text.make_constraint(*structure, context.defaults.eos_token_ids, context.vocab_size, holder));
+    // A grammar that lets nothing begin is refused while the answer can still say so.
+    std::vector<uint32_t> mask;
+    bool begins = constraint->next_mask(mask).ok() &&
+                  std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
+    if (begins) return constraint;
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("{}: no answer can begin as it asks, or it is too large to follow",
+                             structure->param),
+                      structure->param);
+}
+
+Status check_request(const ServerContext& context, const GenerateRequest& request,
+                     const std::vector<PreparedPrompt>& prompts, const access::Holder& holder) {
+    for (const PreparedPrompt& prompt : prompts) {
+        TRY_ASSIGN(uint32_t n_tokens_max, tokens_to_generate(context, request, prompt.tokens.size()));
+        TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
+    }
+    TRY(compile_structure(context, request, holder));
+    return ok_status();
+}
+
+}  // namespace lorad::server

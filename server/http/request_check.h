@@ -1,0 +1,29 @@
+// What a request has to satisfy beyond its words before anything is generated, for routes that generate and for those that
+// only prepare: both refuse the same. HTTP workers.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "server/access/shared_places.h"
+#include "server/engine/token_constraint.h"
+#include "server/http/prompt.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// How the answer holds tool calls; what has to be calls is nothing else. Nothing: it holds none.
+std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, const proto::GenerateRequest& request);
+
+Status check_min_tokens(const proto::GenerateRequest& request, uint32_t n_tokens_max);
+
+// What answers may go on with; null: with anything. kInvalidRequest for what cannot be compiled, and for a structure that lets
+// nothing begin. `holder` is who uses the compiler's places.
+Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const proto::GenerateRequest& request,
+                                                           const access::Holder& holder);
+
+// All of it, for a request that is not going to be generated.
+Status check_request(const ServerContext& context, const proto::GenerateRequest& request,
+                     const std::vector<PreparedPrompt>& prompts, const access::Holder& holder);
+
+}  // namespace lorad::server

@@ -1,0 +1,153 @@
+// JSON schemas as the grammar compiler gets them.
+#include "proto/schema.h"
+
+#include <gtest/gtest.h>
+
+#include "proto/base/format.h"
+
+namespace lorad::proto::schema_test {
+namespace {
+
+struct Written {
+    std::string text;
+    std::vector<std::string> not_enforced;
+};
+
+Written write(const std::string& schema, const SchemaUse& use = {}) {
+    Result<JsonDocument> document = parse_json(schema);
+    EXPECT_TRUE(document.ok()) << schema;
+    Written out;
+    Result<GrammarSchema> written = schema_for_grammar(document->root(), use, out.not_enforced);
+    out.text = written.ok() ? written->whole() : "error: " + written.error().message;
+    return out;
+}
+
+std::string text_of(const std::string& schema, const SchemaUse& use = {}) {
+    Written written = write(schema, use);
+    EXPECT_TRUE(written.not_enforced.empty()) << schema << " loses " << written.not_enforced[0];
+    return written.text;
+}
+
+TEST(Schema, DescriptionsAndUnknownWordsAreLeftOut) {
+    EXPECT_EQ(text_of(R"({"title":"T","$schema":"x","type":"string","description":"d","default":1,"x-order":3,"maxLength":4})"),
+              R"({"type":"string","maxLength":4})");
+    for (const char* format : {"password", "binary", "int32", "nobody knows"})
+        EXPECT_EQ(text_of(R"({"type":"string","format":")" + std::string(format) + "\"}"), R"({"type":"string"})");
+    EXPECT_EQ(text_of(R"({"type":"string","format":"date"})"), R"({"type":"string","format":"date"})");
+    EXPECT_EQ(text_of("true"), "true");
+    EXPECT_EQ(text_of("{}"), "{}");
+}
+
+TEST(Schema, ReferencesFindWhateverPointersName) {
+    const auto at_a = [](const std::string& reference, const std::string& more) {
+        return text_of(R"({"properties":{"a":{"$ref":")" + reference + "\"}" + more);
+    };
+    const std::string expected = R"({"properties":{"a":{"$ref":"#/$defs/d0"}},"$defs":{"d0":{"type":"null"}}})";
+    EXPECT_EQ(at_a("#/$defs/A", R"(},"$defs":{"A":{"type":"null"}}})"), expected);
+    EXPECT_EQ(at_a("#/definitions/x~1y~0z", R"(},"definitions":{"x/y~z":{"type":"null"}}})"), expected);
+    EXPECT_EQ(at_a("#/definitions/a%20b%25", R"(},"definitions":{"a b%":{"type":"null"}}})"), expected);
+    EXPECT_EQ(at_a("#there", R"(},"$defs":{"A":{"$anchor":"there","type":"null"}}})"), expected);
+    EXPECT_EQ(at_a("#/allOf/1", R"(},"allOf":[true,{"type":"null"}]})").substr(0, 43), expected.substr(0, 43));
+    EXPECT_EQ(at_a("#/properties/b", R"(,"b":{"type":"null"}}})"),
+              R"({"properties":{"a":{"$ref":"#/$defs/d0"},"b":{"type":"null"}},"$defs":{"d0":{"type":"null"}}})");
+    EXPECT_EQ(text_of(R"({"$id":"urn:x","properties":{"a":{"$ref":"urn:x#/$defs/A"}},"$defs":{"A":{"type":"null"}}})"), expected);
+    EXPECT_EQ(at_a("#", "}}"), R"({"properties":{"a":{"$ref":"#/$defs/d0"}},"$defs":{"d0":{"properties":{"a":{"$ref":"#/$defs/d0"}}}}})");
+    for (const char* nowhere : {"#/$defs/B", "#/$defs", "#/a%2", "#nowhere", "http://example.org/x", "other.json#/a", "#/properties/a/b"}) {
+        Written refused = write(R"({"properties":{"a":{"$ref":")" + std::string(nowhere) + R"("}},"$defs":{"A":{}}})");
+        if (std::string(nowhere) == "#/$defs") continue;  // a schema without any known keyword
+        EXPECT_TRUE(refused.text.starts_with("error: properties.a.$ref: ")) << nowhere << " " << refused.text;
+    }
+}
+
+TEST(Schema, ParametersAreAnObject) {
+    const SchemaUse arguments{.is_arguments = true, .is_closed = true};
+    EXPECT_EQ(text_of("{}", arguments), R"({"type":"object","additionalProperties":false})");
+    EXPECT_EQ(text_of(R"({"type":["null","object"],"properties":{"a":{}},"required":["a"]})", arguments),
+              R"({"type":"object","properties":{"a":{}},"required":["a"],"additionalProperties":false})");
+    EXPECT_EQ(text_of(R"({"$ref":"#/$defs/A","$defs":{"A":{"properties":{"a":{"type":"object"}}}}})", arguments),
+              R"({"type":"object","properties":{"a":{"type":"object"}},"additionalProperties":false})");
+    // Open where the schema says so, where it wants more than it names, and beside other schemas of the same object.
+    EXPECT_EQ(text_of(R"({"properties":{"a":{"properties":{"b":{}}}},"additionalProperties":true})", arguments),
+              R"({"type":"object","properties":{"a":{"properties":{"b":{}},"additionalProperties":false}},"additionalProperties":true})");
+    EXPECT_EQ(text_of(R"({"properties":{"a":{}},"required":["b"]})", arguments), R"({"type":"object","properties":{"a":{}},"required":["b"]})");
+    EXPECT_EQ(text_of(R"({"allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})", arguments),
+              R"({"type":"object","allOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})");
+    EXPECT_EQ(text_of(R"({"anyOf":[{"properties":{"a":{}}},{"properties":{"b":{}}}]})", arguments),
+              R"({"type":"object","anyOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}},"additionalProperties":false}]})");
+    EXPECT_EQ(text_of(R"({"properties":{"a":{}}})", {.is_arguments = true}), R"({"type":"object","properties":{"a":{}}})");
+    EXPECT_TRUE(write(R"({"type":"string"})", arguments).text.starts_with("error: type: "));
+}
+
+TEST(Schema, AlternativesThatExcludeEachOtherAreAnyOfThem) {
+    for (const char* same : {R"([{"type":"string"},{"type":"integer"},{"type":["null","boolean"]}])", R"([{"const":1},{"const":2}])",
+                             R"([{"enum":["a","b"]},{"enum":["c"]}])", R"([{"type":"integer","maximum":3},{"type":"integer","minimum":4}])",
+                             R"([{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/dog"}])",
+                             R"([{"type":"object","required":["a"]},{"type":"object","properties":{"b":{}},"additionalProperties":false}])"}) {
+        const std::string schema =
+            R"({"oneOf":)" + std::string(same) +
+            R"(,"$defs":{"cat":{"type":"object","properties":{"kind":{"const":"cat"}},"required":["kind"]},)"
+            R"("dog":{"type":"object","properties":{"kind":{"const":"dog"}},"required":["kind"]}}})";
+        Written written = write(schema);
+        EXPECT_TRUE(written.not_enforced.empty()) << same;
+        EXPECT_TRUE(written.text.starts_with("{\"anyOf\":[")) << written.text;
+    }
+    for (const char* overlapping : {R"([{"type":"number"},{"type":"integer"}])", R"([{},{"type":"null"}])", R"([{"required":["a"]},{"required":["b"]}])",
+                                    R"([{"const":1},{"const":1.0}])", R"([{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/cat"}])"}) {
+        Written written = write(R"({"oneOf":)" + std::string(overlapping) + R"(,"$defs":{"cat":{"type":"object"}}})");
+        EXPECT_EQ(written.not_enforced, std::vector<std::string>{"oneOf"}) << overlapping;
+        EXPECT_TRUE(written.text.starts_with("{\"anyOf\":[")) << written.text;
+    }
+    EXPECT_EQ(text_of(R"({"anyOf":[{"maximum":1}],"oneOf":[{"type":"integer"}],"allOf":[{"minimum":0}]})"),
+              R"({"anyOf":[{"maximum":1}],"allOf":[{"anyOf":[{"type":"integer"}]},{"allOf":[{"minimum":0}]}]})");
+}
+
+TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
+    EXPECT_EQ(text_of(R"({"enum":["a","b",1],"not":{"const":"b"}})"), R"({"enum":["a",1]})");
+    EXPECT_EQ(text_of(R"({"type":["string","null"],"not":{"type":"null"}})"), R"({"type":["string"]})");
+    EXPECT_EQ(text_of(R"({"type":"boolean","not":{"enum":[true]}})"), R"({"type":"boolean","enum":[false]})");
+    EXPECT_EQ(text_of(R"({"type":"string","not":{"type":"integer"}})"), R"({"type":"string"})");
+    EXPECT_EQ(text_of(R"({"type":"object","properties":{"a":{},"b":{}},"not":{"required":["a"]}})"),
+              R"({"type":"object","properties":{"a":false,"b":{}}})");
+    EXPECT_EQ(text_of(R"({"not":{}})"), "false");
+    EXPECT_EQ(text_of(R"({"type":"array","uniqueItems":true,"minItems":1,"items":{"enum":["a","b"]}})"),
+              R"({"enum":[["a"],["a","b"],["b"],["b","a"]]})");
+    EXPECT_EQ(text_of(R"({"type":"array","uniqueItems":true,"maxItems":1})"), R"({"type":"array","maxItems":1})");
+    EXPECT_EQ(text_of(R"({"type":"object","additionalProperties":{"type":"null"},"propertyNames":{"enum":["a.","b"]}})"),
+              R"({"type":"object","patternProperties":{"^(?:a\\.|b)$":{"type":"null"}},"additionalProperties":false})");
+    EXPECT_EQ(text_of(R"({"type":"object","properties":{"a":{}},"unevaluatedProperties":false})"),
+              R"({"type":"object","properties":{"a":{}},"additionalProperties":false})");
+    EXPECT_EQ(text_of(R"({"if":{"type":"null"},"minContains":2})"), "{}");
+    for (const char* keyword : {R"("not":{"pattern":"a"})", R"("uniqueItems":true)", R"("contains":{"type":"null"})", R"("if":{},"then":{})",
+                                R"("dependentRequired":{"a":["b"]})", R"("dependentSchemas":{})", R"x("pattern":"^(?=a)")x", R"x("pattern":"(a)\\1")x",
+                                R"("format":"regex")", R"("propertyNames":{"format":"email"})"}) {
+        const std::string name = std::string(keyword).substr(1, std::string(keyword).find('"', 1) - 1);
+        Written written = write(R"({"type":["array","object","string"],"items":{"type":"null",)" + std::string(keyword) + "}}");
+        EXPECT_EQ(written.text, R"({"type":["array","object","string"],"items":{"type":"null"}})") << keyword;
+        EXPECT_EQ(written.not_enforced, std::vector<std::string>{"items." + name}) << keyword;
+    }
+    EXPECT_EQ(write(R"({"properties":{"a":{},"b":{}},"minProperties":2})").not_enforced, std::vector<std::string>{"minProperties"});
+    EXPECT_TRUE(write(R"({"type":"null","x-guidance":{}})").text.starts_with("error: x-guidance: "));
+    EXPECT_TRUE(write("[]").text.starts_with("error: "));
+    EXPECT_TRUE(write(R"({"items":5})").text.starts_with("error: items: "));
+}
+
+// Each definition is written once, however often it is meant, and what cannot be is refused in good time.
+TEST(Schema, TextsDoNotGrowBeyondMeasure) {
+    std::string doubling = R"({"$ref":"#/$defs/a0","$defs":{"a30":{})";
+    for (int i = 0; i < 30; ++i) {
+        const std::string next = R"({"$ref":"#/$defs/a)" + std::to_string(i + 1) + "\"}";
+        doubling += format(R"(,"a{}":{{"prefixItems":[{},{}]}})", i, next, next);
+    }
+    EXPECT_LT(text_of(doubling + "}}").size(), 4000u);
+    std::string nested = R"({"enum":[")" + std::string(40000, 'x') + "\"]}", references, pointer = "#";
+    for (int i = 0; i < 28; ++i) {
+        nested = R"({"items":)" + nested + "}";
+        pointer += "/items";
+        references += format(R"({}{{"$ref":"{}"}})", i == 0 ? "" : ",", pointer);
+    }
+    Written refused = write(R"({"anyOf":[)" + references + "]," + nested.substr(1));
+    EXPECT_NE(refused.text.find("at most"), std::string::npos) << refused.text.size();
+}
+
+}  // namespace
+}  // namespace lorad::proto::schema_test

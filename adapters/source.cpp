@@ -169,6 +169,10 @@ Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind)
     return finished(std::move(source));
 }
 
+bool is_model_folder(const fs::path& folder) {
+    return is_there(folder / "config.json") && !is_there(folder / kConfigFile);
+}
+
 // Messages go to clients and into the log: they hold no path. Who asked knows it, and the command line tells it beside the message.
 Error no_such_folder() { return make_error(ErrorCode::kAdapterNotFound, "there is no such adapter folder", "lora_path"); }
 
@@ -220,7 +224,8 @@ Result<AdapterSource> read_adapter_source(const fs::path& path) {
     if (!fs::is_directory(status)) {
         if (path.extension() == ".gguf") return read_gguf(path);
         return make_error(ErrorCode::kAdapterUnsupported,
-                          format("expected a folder with {} and {}, or a .gguf file, found another file", kConfigFile, kPeftFile),
+                          format("expected a folder with {} and {}, or a .gguf file, found {}", kConfigFile, kPeftFile,
+                                 path.extension() == ".safetensors" ? "one safetensors file: give the folder that it lies in" : "another file"),
                           "lora_path");
     }
     if (is_there(path / kPeftFile)) return read_folder(path, kKinds[0]);
@@ -235,6 +240,13 @@ Result<AdapterSource> read_adapter_source(const fs::path& path) {
         if (!is_there(path / foreign.name)) continue;
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("{} is missing, and {} is {}", kPeftFile, foreign.name, foreign.reason));
+    }
+    if (is_model_folder(path)) {
+        return make_error(ErrorCode::kAdapterUnsupported,
+                          format("a whole model (config.json, no {}), not an adapter; expected a LoRA adapter: a folder with {} and {}, or a .gguf file. "
+                                 "A model is served with --model DIR",
+                                 kConfigFile, kConfigFile, kPeftFile),
+                          "lora_path");
     }
     return read_folder(path, kKinds[0]);
 }

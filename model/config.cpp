@@ -7,6 +7,7 @@
 
 #include "model/config_rope.h"
 #include "model/files.h"
+#include "model/model_folder.h"
 #include "model/rope.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -116,8 +117,9 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
         TRY_ASSIGN(const auto name, act->as_string());
         if (name != "silu" && name != "swish") return act->error("expected silu, the one activation supported here, found " + act->describe());
     }
-    if (const auto quantization = root.find("quantization_config")) {
-        return quantization->error("quantized weights are not supported; use the model in f16, bf16 or f32");
+    // transformers', MLX's, and what compressed-tensors wrote before.
+    for (const char* key : {"quantization_config", "quantization", "compression_config"}) {
+        if (const auto quantization = root.find(key)) return quantized_weights(*quantization);
     }
     TRY_ASSIGN(config.tied_embeddings, root.bool_or("tie_word_embeddings", false));
     if (facts.attention_bias == Biases::kAsConfigured) {
@@ -277,13 +279,8 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
 }
 
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
+    TRY(check_model_folder(folder));
     std::error_code ignored;
-    if (!std::filesystem::is_directory(folder, ignored)) {
-        return make_error(ErrorCode::kInvalidModel,
-                          format("{}: no such folder; expected a Hugging Face model folder with config.json, tokenizer.json and "
-                                 "safetensors files",
-                                 folder.string()));
-    }
     TRY_ASSIGN(const std::string config_text, read_text_file(folder / "config.json", kConfigBytesMax, ErrorCode::kInvalidModel));
     std::string generation_text;
     const auto generation_file = folder / "generation_config.json";

@@ -31,6 +31,7 @@ struct KeyArguments {
     std::string expires;                // empty: never
     uint32_t requests_per_minute = 0, max_queued_requests = 0;  // 0: no limit
     uint64_t tokens_per_minute = 0, max_queued_tokens = 0;
+    int32_t priority_min = 0;  // lower ones, which come earlier, are not for this key
     std::string file;  // the entry is appended to it; empty: it is printed
 };
 // Makes a key and prints it, this once.

@@ -1,8 +1,10 @@
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "adapters/report.h"
 #include "model/config.h"
+#include "model/model_folder.h"
 #include "model/text.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
@@ -33,6 +35,14 @@ Result<Config> read_config(const std::string& file) {
     return build_config(sources);
 }
 
+// What can be read of the settings, and everything that is wrong with them.
+Config read_config(const std::string& file, std::vector<Error>& errors) {
+    Result<std::vector<ConfigSource>> sources = config_from_file_and_environment(file, &errors);
+    if (sources.ok()) return build_config(*sources, errors);
+    errors.push_back(sources.error());
+    return {};
+}
+
 void check_folder(const std::string& what, const std::string& folder, Findings& findings) {
     if (folder.empty() || folder == "none") return;
     std::error_code error;
@@ -45,27 +55,26 @@ void check_folder(const std::string& what, const std::string& folder, Findings& 
     }
 }
 
-void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
-    if (folder.empty()) {
-        findings.bad("model", make_error(ErrorCode::kInvalidConfig, "none is named: --model DIR, LORAD_MODEL or model = in the file"));
-        return;
-    }
-    Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
-    if (!base.ok()) {
-        findings.bad("model", base.error());
-        return;
-    }
-    const model::ModelConfig& config = base->config;
-    findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers, config.hidden_size, config.vocab_size));
-    Result<std::unique_ptr<ModelText>> text = ModelText::load(folder);
-    if (!text.ok()) {
-        findings.bad("tokenizer and chat template", text.error());
+void check_file(const std::string& what, const std::string& file, Findings& findings) {
+    if (file.empty()) return;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored) && std::ifstream(file).good()) {
+        findings.well(what, file);
     } else {
-        findings.well("tokenizer and chat template", (*text)->has_tokenizer() ? "loaded" : "none: requests have to bring token ids");
+        findings.bad(what, make_error(ErrorCode::kInvalidConfig, format("{}: expected a file that can be read", file)));
     }
+}
+
+void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adapters::BaseModel>& base, Findings& findings) {
+    std::error_code ignored;
     for (const LoraArgument& adapter : adapters) {
-        const adapters::AdapterReport report = adapters::inspect_adapter(adapter.dir, *base);
         const std::string what = "adapter " + adapter.name;
+        if (!base.ok()) {
+            if (!std::filesystem::exists(adapter.dir, ignored))
+                findings.bad(what, make_error(ErrorCode::kAdapterNotFound, format("{}: there is no such adapter folder", adapter.dir)));
+            continue;
+        }
+        const adapters::AdapterReport report = adapters::inspect_adapter(adapter.dir, *base);
         if (report.fits()) {
             findings.well(what, format("rank {} to {}, {} bytes on the device", report.rank_min, report.rank_max, report.device_bytes));
         } else {
@@ -74,29 +83,53 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
     }
 }
 
-Result<bool> check_serving(const CheckArguments& arguments) {
-    Findings findings;
-    Result<Config> config = read_config(arguments.config);
-    if (!config.ok()) {
-        findings.bad("configuration", config.error());
-        return false;
+void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
+    const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
+    if (base.ok()) {
+        const model::ModelConfig& config = base->config;
+        findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers, config.hidden_size, config.vocab_size));
+    } else {
+        findings.bad("model", base.error());
     }
-    findings.well("configuration", arguments.config.empty() ? "environment" : arguments.config);
-    TRY_ASSIGN(const std::vector<LoraArgument> adapters, lora_arguments(*config));
-    check_model(arguments.model.empty() ? config->model : arguments.model, adapters, findings);
-    if (has_keys(*config)) {
-        Result<std::unique_ptr<access::KeyStore>> keys = access::KeyStore::create({.file = config->api_key_file, .full_key = config->api_key});
+    if (base.ok() || model::check_model_folder(folder).ok()) {
+        const Result<std::unique_ptr<ModelText>> text = ModelText::load(folder);
+        if (text.ok()) {
+            findings.well("tokenizer and chat template", (*text)->has_tokenizer() ? "loaded" : "none: requests have to bring token ids");
+        } else {
+            findings.bad("tokenizer and chat template", text.error());
+        }
+    }
+    check_adapters(adapters, base, findings);
+}
+
+bool check_serving(const CheckArguments& arguments) {
+    Findings findings;
+    std::vector<Error> errors;
+    const Config config = read_config(arguments.config, errors);
+    for (const Error& error : errors) findings.bad("configuration", error);
+    if (errors.empty()) findings.well("configuration", arguments.config.empty() ? "environment" : arguments.config);
+    const Result<std::vector<LoraArgument>> adapters = lora_arguments(config);
+    const std::string folder = arguments.model.empty() ? config.model : arguments.model;
+    if (!folder.empty()) {
+        check_model(folder, adapters.ok() ? *adapters : std::vector<LoraArgument>(), findings);
+    } else if (errors.empty()) {  // else what is wrong may be the line that was to name it
+        findings.bad("model", make_error(ErrorCode::kInvalidConfig, "none is named: --model DIR, LORAD_MODEL or model = in the file"));
+    }
+    if (has_keys(config)) {
+        Result<std::unique_ptr<access::KeyStore>> keys = access::KeyStore::create({.file = config.api_key_file, .full_key = config.api_key});
         if (keys.ok()) {
             findings.well("keys", format("{}", (*keys)->n_keys()));
         } else {
             findings.bad("keys", keys.error());
         }
     }
-    const access::Exposure exposure{.host = config->host, .admin_listen = config->admin_listen, .has_keys = has_keys(*config),
-                                    .insecure_no_keys = config->insecure_no_keys};
-    if (const Status exposed = access::check_exposure(exposure); !exposed.ok()) findings.bad("host", exposed.error());
-    check_folder("adapter-root", config->adapter_root, findings);
-    check_folder("state-dir", config->state_dir.empty() ? default_state_dir() : config->state_dir, findings);
+    const access::Exposure exposure{.host = config.host, .admin_listen = config.admin_listen, .has_keys = has_keys(config),
+                                    .insecure_no_keys = config.insecure_no_keys};
+    if (const Status exposed = access::check_exposure(exposure); !exposed.ok() && !config.host.empty()) findings.bad("host", exposed.error());
+    check_file("tls-cert", config.tls_cert, findings);
+    check_file("tls-key", config.tls_key, findings);
+    check_folder("adapter-root", config.adapter_root, findings);
+    check_folder("state-dir", config.state_dir.empty() ? default_state_dir() : config.state_dir, findings);
     return findings.all_well();
 }
 

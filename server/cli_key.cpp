@@ -48,6 +48,7 @@ Status run_key_new(const KeyArguments& arguments) {
         TRY_ASSIGN(principal.expires_s, parse_utc(arguments.expires));
     }
     entry.quotas = {arguments.requests_per_minute, arguments.tokens_per_minute, arguments.max_queued_requests, arguments.max_queued_tokens};
+    principal.priority_min = arguments.priority_min;
     TRY_ASSIGN(std::string key, new_key());
     entry.digest = digest_of_key(key);
     const std::string line = key_line(entry);

@@ -70,8 +70,10 @@ std::string roff(std::string_view text) {
             out += "\\e";
         } else if (c == '-') {
             out += "\\-";
-        } else if ((c == '.' || c == '\'') && (out.empty() || out.back() == '\n')) {
-            out += std::string("\\&") + c;
+        } else if (c == '\'') {
+            out += "\\(aq";
+        } else if (c == '.' && (out.empty() || out.back() == '\n')) {
+            out += "\\&.";
         } else {
             out += c;
         }
@@ -91,6 +93,27 @@ std::string roff_options(const CLI::App& command) {
         if (takes_value(option)) out += " \\fI" + roff(option->get_type_name()) + "\\fR";
         out += "\n" + roff(option->get_description()) + "\n";
     }
+    return out;
+}
+
+// What it is for, and the commands.
+std::string man_examples() {
+    constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
+        {"A base and two adapters, on this machine only; the console is then on http://127.0.0.1:8080/console.",
+         "lorad serve --model /models/Qwen2.5-7B-Instruct --lora sql=/adapters/sql --lora legal=/adapters/legal"},
+        {"Settings from a file, one of them otherwise.", "lorad serve --config /etc/lorad/lorad.toml --port 8081 --prefix-cache"},
+        {"Everything that is wrong with a configuration, its model and adapters, before a restart.", "lorad check --config /etc/lorad/lorad.toml"},
+        {"Whether an adapter fits a base, and what it costs.", "lorad check --model /models/Qwen2.5-7B-Instruct --adapter /adapters/sql"},
+        {"A key for a client that may use some adapters, with quotas; and one for Prometheus.",
+         "lorad key new --id alice --tenant acme --scope generate --adapter 'acme-*' --tokens-per-minute 200000 --priority-min 5 --file keys.jsonl\n"
+         "lorad key new --id prometheus --scope metrics --file keys.jsonl"},
+        {"For other machines, with these keys.", "lorad serve --model /models/Qwen2.5-7B-Instruct --host 0.0.0.0 --api-key-file keys.jsonl"},
+        {"A prompt, once, without serving.", "lorad generate --model /models/Qwen2.5-7B-Instruct --adapter /adapters/sql@0.5 --prompt 'The capital of France is'"},
+        {"A settings file with two of them set, and completion for this shell.",
+         "lorad print config --set model=/models/base --set port=8081 > lorad.toml\nsource <(lorad print bash)"},
+    };
+    std::string out = ".SH EXAMPLES\n";
+    for (const auto& [what, commands] : kExamples) out += format(".PP\n{}\n.PP\n.RS 4\n.nf\n{}\n.fi\n.RE\n", roff(what), roff(commands));
     return out;
 }
 
@@ -115,12 +138,14 @@ struct Flag {
 std::vector<Flag> flags_of(const CLI::App& command, const std::map<std::string, const ConfigOption*>& settings) {
     std::vector<Flag> out;
     for (const CLI::Option* option : command.get_options()) {
-        if (option->get_lnames().empty()) continue;
-        Flag flag{option->get_lnames()[0], option->get_description(), takes_value(option), false, {}};
-        const auto setting = settings.find(flag.name);
-        if (setting != settings.end() && command.get_name() == "serve") flag.choices = setting->second->choices;
-        flag.is_path = flag.choices.empty() && names_a_path(option->get_type_name()) && flag.name != "kernel-path";
-        out.push_back(std::move(flag));
+        for (const std::string& name : option->get_lnames()) {
+            const bool is_first = name == option->get_lnames()[0];
+            Flag flag{name, is_first ? option->get_description() : "takes back --" + option->get_lnames()[0], takes_value(option), false, {}};
+            const auto setting = settings.find(flag.name);
+            if (setting != settings.end() && command.get_name() == "serve") flag.choices = setting->second->choices;
+            flag.is_path = flag.choices.empty() && names_a_path(option->get_type_name()) && flag.name != "kernel-path";
+            out.push_back(std::move(flag));
+        }
     }
     return out;
 }
@@ -211,8 +236,11 @@ Result<std::string> print_config(const std::vector<ConfigOption>& options, const
         const size_t equals = std::min(text.find('='), text.size());
         std::string name = text.substr(0, equals);
         std::replace(name.begin(), name.end(), '_', '-');
-        if (std::none_of(options.begin(), options.end(), [&](const ConfigOption& option) { return option.name == name; }))
-            return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", name), name);
+        if (std::ranges::find(options, name, &ConfigOption::name) == options.end()) {
+            std::vector<std::string> names;
+            for (const ConfigOption& option : options) names.push_back(option.name);
+            return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting{}", name, did_you_mean(name, names)), name);
+        }
         given[name].push_back(text.substr(std::min(equals + 1, text.size())));
     }
     std::string out =
@@ -243,7 +271,11 @@ std::string print_man_config(const std::vector<ConfigOption>& options) {
         out += ".TP\n\\fB" + roff(toml_key(option.name)) + "\\fR";
         out += roff(" = " + default_value(option)) + "\n" + roff(notes_of(option)) + "\n";
     }
-    return out + ".SH SEE ALSO\n.BR lorad (1)\n";
+    return out +
+           ".SH EXAMPLES\n.PP\nA base with two adapters, for other machines, behind keys:\n.PP\n.RS 4\n.nf\n" +
+           roff("model = \"/models/Qwen2.5-7B-Instruct\"\nserved_model_name = \"qwen\"\nlora = [\"sql=/adapters/sql\", \"legal=/adapters/legal\"]\n"
+                "host = \"0.0.0.0\"\napi_key_file = \"/etc/lorad/keys.jsonl\"\nmax_num_seqs = 32\nlog_format = \"json\"") +
+           "\n.fi\n.RE\n.PP\n\\fBlorad check \\-\\-config\\fR \\fIFILE\\fR says everything that is wrong with it.\n.SH SEE ALSO\n.BR lorad (1)\n";
 }
 
 std::string print_man_lorad(const CLI::App& app) {
@@ -253,7 +285,8 @@ std::string print_man_lorad(const CLI::App& app) {
     for (const CLI::App* command : commands_of(app)) {
         if (command->get_name() == "serve") {
             out += ".SS lorad serve\n" + roff(command->get_description()) +
-                   ".\nIts flags are the settings of\n.BR lorad.toml (5)\nwith dashes instead of underscores, and \\fB\\-\\-config\\fR \\fIFILE\\fR.\n";
+                   ".\nIts flags are the settings of\n.BR lorad.toml (5)\nwith dashes instead of underscores, and \\fB\\-\\-config\\fR \\fIFILE\\fR. What is true or false is a switch: \\fB\\-\\-strict\\fR, taken back by\n"
+                   "\\fB\\-\\-no\\-strict\\fR, and \\fB\\-\\-no\\-prefix\\-cache\\fR by \\fB\\-\\-prefix\\-cache\\fR.\n";
             continue;
         }
         out += ".SS " + roff("lorad " + command->get_name()) + "\n" + roff(command->get_description()) + ".\n" + roff_options(*command);
@@ -262,7 +295,7 @@ std::string print_man_lorad(const CLI::App& app) {
     return out +
            ".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nNew requests are refused with 503, running ones may finish for drain_timeout_s, the rest end with an error. The second one\n"
            "ends the process at once.\n.TP\n.B SIGHUP\nReads the configuration again, all or nothing.\n"
-           ".SH EXIT STATUS\n" +
+           + man_examples() + ".SH EXIT STATUS\n" +
            format("0 after a drain; {} after an error; {} where the device gave up: started again, lorad may well serve; {} after a second SIGTERM.\n", kExitError,
                   kExitDeviceLost, ops::kExitAtOnce) +
            ".SH FILES\n.TP\n.I /etc/lorad/lorad.toml\nsettings of the service\n.TP\n.I /var/lib/lorad\nadapters with their names and earlier generations\n"

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "proto/base/format.h"
+#include "proto/base/nearest.h"
 #include "proto/base/printable.h"
 
 namespace lorad::server {
@@ -51,6 +52,8 @@ void describe(Config& c, Visit&& visit) {
           "command lines are seen by everybody on this machine");
     visit("insecure-no-keys", c.insecure_no_keys, "",
           "without keys listen also beyond this machine: for containers and networks that keep strangers out themselves");
+    visit("metrics-without-key", c.metrics_without_key, "",
+          "/metrics asks for no key: for scrapers that can show none; it names all adapters and how much each is used");
     visit("admin-listen", c.admin_listen, "HOST:PORT|unix:PATH",
           "another socket, for the routes that change adapters or the server: they are not on the main one then");
     visit("engine-hang-s", c.engine_hang_s, "SECONDS",
@@ -257,6 +260,20 @@ std::vector<std::pair<std::string, Field>> fields_of(Config& config) {
     return fields;
 }
 
+Status check_steps(const Config& config) {
+    if (config.max_num_batched_tokens >= config.max_num_seqs) return ok_status();
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("max-num-batched-tokens is {}, expected at least max-num-seqs, "
+                             "{}: a step holds a token of each",
+                             config.max_num_batched_tokens, config.max_num_seqs),
+                      "max-num-batched-tokens");
+}
+
+Status check_tls(const Config& config) {
+    if (config.tls_cert.empty() == config.tls_key.empty()) return ok_status();
+    return make_error(ErrorCode::kInvalidConfig, "tls-cert and tls-key: expected both or neither", config.tls_cert.empty() ? "tls-cert" : "tls-key");
+}
+
 Status check_texts(const Config& config) {
     // The system would take it for every address of this machine.
     if (config.host.empty()) {
@@ -303,33 +320,39 @@ void copy_setting(const std::string& name, Config from, Config& to) {
     }
 }
 
-Result<Config> build_config(const std::vector<ConfigSource>& sources) {
+Config build_config(const std::vector<ConfigSource>& sources, std::vector<Error>& errors) {
     Config config;
     for (const ConfigSource& source : sources) {
         for (const ConfigSource::Value& value : source.values) {
             Assign assign{value, std::nullopt};
             describe(config, assign);
             if (!assign.found) {
-                return make_error(ErrorCode::kInvalidConfig,
-                                  format("{}: no such setting", value.place), value.option);
+                errors.push_back(make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", value.place), value.option));
+            } else if (assign.error) {
+                errors.push_back(*assign.error);
             }
-            if (assign.error) return *assign.error;
         }
     }
-    if (config.max_num_batched_tokens < config.max_num_seqs) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          format("max-num-batched-tokens is {}, expected at least max-num-seqs, "
-                                 "{}: a step holds a token of each",
-                                 config.max_num_batched_tokens, config.max_num_seqs),
-                          "max-num-batched-tokens");
-    }
-    if (config.tls_cert.empty() != config.tls_key.empty()) {
-        return make_error(ErrorCode::kInvalidConfig, "tls-cert and tls-key: expected both or neither",
-                          config.tls_cert.empty() ? "tls-cert" : "tls-key");
-    }
-    TRY(check_texts(config));
-    TRY(lora_arguments(config));
+    const auto add = [&errors](const auto& checked) {
+        if (!checked.ok()) errors.push_back(checked.error());
+    };
+    add(check_steps(config));
+    add(check_tls(config));
+    add(check_texts(config));
+    add(lora_arguments(config));
     return config;
+}
+
+Result<Config> build_config(const std::vector<ConfigSource>& sources) {
+    std::vector<Error> errors;
+    Config config = build_config(sources, errors);
+    if (!errors.empty()) return errors.front();
+    return config;
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string> names) {
+    const std::vector<std::string> nearest = nearest_names(name, names, 1);
+    return nearest.empty() ? std::string() : format("; did you mean {}?", nearest.front());
 }
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config) {

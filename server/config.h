@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "proto/base/result.h"
@@ -38,6 +40,7 @@ struct Config {
     std::string api_key_file;       // access/key_file.h; empty: none
     std::string api_key;            // one key for everything; empty: none
     bool insecure_no_keys = false;  // listens beyond loopback without keys
+    bool metrics_without_key = false;
     std::string admin_listen;       // HOST:PORT or unix:PATH; empty: administration is on the main listener
 
     std::string tool_call_parser = "auto";  // a format's name
@@ -106,15 +109,20 @@ struct ConfigSource {
     std::vector<Value> values;
 };
 
-// Later sources win. Checks types, ranges and what must be there for serving.
+// Later sources win. Checks types, ranges and what must be there for serving; the error is the first of all that there are.
 Result<Config> build_config(const std::vector<ConfigSource>& sources);
+// The same, with everything that is wrong; the settings that are well have their values.
+Config build_config(const std::vector<ConfigSource>& sources, std::vector<Error>& errors);
+// "; did you mean max_num_seqs?", or nothing.
+std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
 // LORAD_* of this process. An unknown LORAD_* variable is most likely a misspelt one and gets a
 // warning.
 Result<ConfigSource> config_from_environment();
-Result<ConfigSource> config_from_file(const std::string& path);
+// With `errors`, what is wrong with single keys goes there, and the others are read; without, the first is the result.
+Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error>* errors = nullptr);
 // What every command has: the file (empty: the one that LORAD_CONFIG names, if any), then the environment.
-Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file);
+Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file, std::vector<Error>* errors = nullptr);
 
 Result<std::vector<LoraArgument>> lora_arguments(const Config& config);
 inline bool has_keys(const Config& config) { return !config.api_key_file.empty() || !config.api_key.empty(); }

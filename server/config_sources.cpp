@@ -14,7 +14,7 @@
 namespace lorad::server {
 namespace {
 
-std::string environment_name(std::string_view option) {
+std::string environment_name(std::string option) {
     std::string out = "LORAD_";
     for (char c : option) out += c == '-' ? '_' : char(std::toupper(static_cast<unsigned char>(c)));
     return out;
@@ -32,6 +32,32 @@ std::optional<std::string> scalar_text(const toml::node& node) {
 std::string environment_value(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? std::string() : std::string(value);
+}
+
+std::vector<std::string> names_of(const std::vector<ConfigOption>& options, std::string (*written)(std::string)) {
+    std::vector<std::string> names;
+    for (const ConfigOption& option : options) names.push_back(written(option.name));
+    return names;
+}
+
+// What a key of the file says; no texts where it is an empty list.
+Result<ConfigSource::Value> value_of(const std::vector<ConfigOption>& options, std::string_view key, const toml::node& node, const std::string& place) {
+    const auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) { return toml_key(o.name) == key; });
+    if (option == options.end())
+        return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting{}", place, did_you_mean(key, names_of(options, toml_key))));
+    ConfigSource::Value value{option->name, {}, place};
+    if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
+        for (const toml::node& element : *list) {
+            auto text = element.value_exact<std::string>();
+            if (!text) return make_error(ErrorCode::kInvalidConfig, format("{}: expected a list of strings", place));
+            value.texts.push_back(*text);
+        }
+    } else if (auto text = scalar_text(node)) {
+        value.texts = {*text};
+    } else {
+        return make_error(ErrorCode::kInvalidConfig, format("{}: expected a single value", place));
+    }
+    return value;
 }
 
 // systemd gives one absolute path for each StateDirectory= or CacheDirectory=, between colons; the first is ours. Else a folder of the user.
@@ -71,7 +97,7 @@ Result<ConfigSource> config_from_environment() {
             return environment_name(o.name) == name;
         });
         if (option == options.end()) {
-            log_warn("environment variable {} is none of lorad's settings and has no effect", name);
+            log_warn("environment variable {} is none of lorad's settings and has no effect{}", name, did_you_mean(name, names_of(options, environment_name)));
             continue;
         }
         std::vector<std::string> texts;
@@ -89,7 +115,7 @@ Result<ConfigSource> config_from_environment() {
     return source;
 }
 
-Result<ConfigSource> config_from_file(const std::string& path) {
+Result<ConfigSource> config_from_file(const std::string& path, std::vector<Error>* errors) {
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored) || std::filesystem::is_directory(path, ignored)) {
         return make_error(ErrorCode::kInvalidConfig,
@@ -105,42 +131,25 @@ Result<ConfigSource> config_from_file(const std::string& path) {
                           format("{}:{}:{}: {}", path, error.source().begin.line,
                                  error.source().begin.column, error.description()));
     }
-    std::vector<ConfigOption> options = config_options();
+    const std::vector<ConfigOption> options = config_options();
     ConfigSource source;
     for (const auto& [key, node] : table) {
-        std::string place = format("{}:{}: {}", path, node.source().begin.line, key.str());
-        auto option = std::find_if(options.begin(), options.end(), [&](const ConfigOption& o) {
-            return toml_key(o.name) == key.str();
-        });
-        if (option == options.end()) {
-            return make_error(ErrorCode::kInvalidConfig, format("{}: no such setting", place));
+        Result<ConfigSource::Value> value = value_of(options, key.str(), node, format("{}:{}: {}", path, node.source().begin.line, key.str()));
+        if (!value.ok() && errors == nullptr) return value.error();
+        if (!value.ok()) {
+            errors->push_back(value.error());
+        } else if (!value->texts.empty()) {
+            source.values.push_back(std::move(*value));
         }
-        ConfigSource::Value value{option->name, {}, place};
-        if (const toml::array* list = node.as_array(); list != nullptr && option->repeatable) {
-            for (const toml::node& element : *list) {
-                auto text = element.value_exact<std::string>();
-                if (!text)
-                    return make_error(ErrorCode::kInvalidConfig,
-                                      format("{}: expected a list of strings", place));
-                value.texts.push_back(*text);
-            }
-            if (value.texts.empty()) continue;
-        } else if (auto text = scalar_text(node)) {
-            value.texts = {*text};
-        } else {
-            return make_error(ErrorCode::kInvalidConfig,
-                              format("{}: expected a single value", place));
-        }
-        source.values.push_back(std::move(value));
     }
     return source;
 }
 
-Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file) {
+Result<std::vector<ConfigSource>> config_from_file_and_environment(const std::string& file, std::vector<Error>* errors) {
     std::vector<ConfigSource> sources;
     const std::string path = file.empty() ? environment_value("LORAD_CONFIG") : file;
     if (!path.empty()) {
-        TRY_ASSIGN(ConfigSource from_file, config_from_file(path));
+        TRY_ASSIGN(ConfigSource from_file, config_from_file(path, errors));
         sources.push_back(std::move(from_file));
     }
     TRY_ASSIGN(ConfigSource from_environment, config_from_environment());

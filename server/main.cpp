@@ -67,6 +67,7 @@ class KeyCommand {
         new_->add_option("--tokens-per-minute", key_.tokens_per_minute, "of prompts and answers; 0: no limit");
         new_->add_option("--max-queued-requests", key_.max_queued_requests, "0: no limit");
         new_->add_option("--max-queued-tokens", key_.max_queued_tokens, "of prompts; 0: no limit");
+        new_->add_option("--priority-min", key_.priority_min, "lowest priority of its requests, where lower ones come earlier (default: 0)")->type_name("N");
         new_->add_option("--file", key_.file, "append the line to this file and print the key alone")->type_name("FILE");
         check_ = app.add_subcommand("check", "say whose keys a file holds, or what is wrong with it");
         check_->add_option("file", checked_file_, "file of keys")->required();
@@ -79,6 +80,9 @@ class KeyCommand {
     KeyArguments key_;
     std::string checked_file_;
 };
+
+// The flag that takes a switch back: no-strict of strict, prefix-cache of no-prefix-cache.
+std::string opposite(const std::string& name) { return name.starts_with("no-") ? name.substr(3) : "no-" + name; }
 
 // The serve command: one CLI flag for each setting of config.cpp, all read as text and checked
 // there.
@@ -93,8 +97,7 @@ class ServeCommand {
             const ConfigOption& option = options_[i];
             std::string flag = "--" + option.name;
             if (option.is_switch) {
-                cli_.push_back(
-                    app.add_flag(flag + ",!--no-" + option.name, switches_[i], option.help));
+                cli_.push_back(app.add_flag(flag + ",!--" + opposite(option.name), switches_[i], option.help));
                 continue;
             }
             CLI::Option* added =
@@ -170,10 +173,48 @@ Status print_topic(const CLI::App& app, const std::string& topic, const std::vec
     } else if (topic == "bash" || topic == "zsh" || topic == "fish") {
         text = print_completion(app, options, topic);
     } else {
-        return make_error(ErrorCode::kInvalidConfig, format("{} cannot be printed; what can: {}", topic, fmt::join(kPrintTopics, ", ")));
+        return make_error(ErrorCode::kInvalidConfig,
+                          format("{} cannot be printed{}; what can: {}", topic, did_you_mean(topic, std::vector<std::string>(std::begin(kPrintTopics), std::end(kPrintTopics))),
+                                 fmt::join(kPrintTopics, ", ")));
     }
     if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return make_error(ErrorCode::kIo, "the output cannot be written");
     return ok_status();
+}
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands([](const CLI::App*) { return true; }); }
+
+Error no_such_command(const CLI::App& app, const std::string& found) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
+    return make_error(ErrorCode::kInvalidConfig,
+                      format("there is no command \"{}\"{}; `lorad --help` lists those there are", found, did_you_mean(found, names)));
+}
+
+// What the command line's parser says of flags that there are not, with the name of the nearest.
+std::string unexpected(const CLI::App& app, const CLI::ParseError& error) {
+    const CLI::App* command = &app;
+    std::string path = app.get_name();
+    while (!command->get_subcommands().empty()) {
+        command = command->get_subcommands().front();
+        path += " " + command->get_name();
+    }
+    const std::vector<std::string> extras = app.remaining(true);
+    const auto flag = std::ranges::find_if(extras, [](const std::string& text) { return text.starts_with("--"); });
+    if (flag == extras.end()) return format("{} (see {} --help)", error.what(), path);
+    const std::string name = flag->substr(0, flag->find('='));
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options()) {
+        for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+    }
+    return format("{}: {} has no such flag{} (see {} --help)", name, path, did_you_mean(name, names), path);
+}
+
+// A switch whose name begins with no- is taken back by its name without it; with one more no- it is meant so, too.
+void straighten(std::vector<std::string>& arguments) {
+    constexpr std::string_view kTwice = "--no-no-";
+    for (std::string& text : arguments) {
+        if (text.starts_with(kTwice)) text = "--" + text.substr(kTwice.size());
+    }
 }
 
 int report(const Status& status) {
@@ -288,19 +329,18 @@ int run(int argc, char** argv) {
     print->add_option("topic", topic, "config, lorad.1, lorad.toml.5, bash, zsh or fish")->required();
     print->add_option("--set", set_values, "a setting that the configuration file is to have")->type_name("NAME=VALUE");
 
-    const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+    const auto commands = commands_of(app);
     if (argc > 1 && argv[1][0] != '-' &&
-        std::none_of(commands.begin(), commands.end(),
-                     [&](const CLI::App* command) { return command->get_name() == argv[1]; })) {
-        return report(make_error(
-            ErrorCode::kInvalidConfig,
-            format("there is no command \"{}\"; `lorad --help` lists those there are", argv[1])));
-    }
+        std::ranges::none_of(commands, [&](const CLI::App* command) { return command->get_name() == argv[1]; }))
+        return report(no_such_command(app, argv[1]));
+    // The parser takes the last one first.
+    std::vector<std::string> given(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + std::min(argc, 1)));
+    straighten(given);
     try {
-        app.parse(argc, argv);
+        app.parse(std::move(given));
     } catch (const CLI::ParseError& error) {
         if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-        std::fprintf(stderr, "lorad: error: %s (see lorad --help)\n", escape_unprintable(error.what()).c_str());
+        std::fprintf(stderr, "lorad: error: %s\n", escape_unprintable(unexpected(app, error)).c_str());
         return kExitError;
     }
     if (serve->parsed()) return report(serve_command.run());

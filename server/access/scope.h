@@ -54,6 +54,7 @@ class Access {
     constexpr bool allows(const Scopes& scopes) const {
         return kind_ != Kind::kScoped || scopes.allow(one_) || scopes.allow(other_);
     }
+    constexpr bool is_for(Scope scope) const { return kind_ == Kind::kScoped && one_ == scope && other_ == scope; }
     // Changes adapters or the server: such routes may have a listener of their own, and their calls are told in the log.
     constexpr bool is_administrative() const {
         return kind_ == Kind::kScoped && (one_ == Scope::kAdaptersWrite || one_ == Scope::kAdmin);

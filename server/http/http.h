@@ -105,6 +105,7 @@ struct RouterGuard {
     access::Audit* audit = nullptr;          // null: nothing is told
     // Administrative routes are there on the other listener only.
     bool administers_elsewhere = false;
+    bool metrics_without_key = false;  // as if they were an open route
 };
 
 // Finds the handler for method and path, and lets in who may call it. In a route's path a part {} takes any one part, not empty;

@@ -137,6 +137,8 @@ std::optional<HttpReply> Router::identify(HttpRequest& request, const Match& mat
     using Verdict = access::KeyStore::Verdict;
     if (guard_.keys == nullptr || (match.route != nullptr && match.route->access.is_open()))
         return std::nullopt;
+    if (guard_.metrics_without_key && match.route != nullptr && match.route->access.is_for(access::Scope::kMetrics))
+        return std::nullopt;
     access::KeyStore::Found found = guard_.keys->find(request.authorization, request.x_api_key);
     request.principal = std::move(found.principal);
     if (found.verdict != Verdict::kValid) {

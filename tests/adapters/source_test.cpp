@@ -125,6 +125,22 @@ TEST(AdapterSource, OfALargeFileTheBeginningIsComparedWithItsLengthBeforeItIsRea
     }
 }
 
+TEST(AdapterSource, AWholeModelIsNamed) {
+    const TempDir dir;
+    const auto put = [&](const char* name, std::string_view text) { std::ofstream(dir.path() / name) << text; };
+    const auto refusal = [](const std::filesystem::path& path) {
+        const auto read = read_adapter_source(path);
+        return read.ok() ? std::string("an adapter") : read.error().message;
+    };
+    put("config.json", R"({"architectures": ["LlamaForCausalLM"]})");
+    put("model.safetensors", "12345678");
+    EXPECT_THAT(refusal(dir.path()), HasSubstr("a whole model (config.json, no adapter_config.json), not an adapter"));
+    EXPECT_THAT(refusal(dir.path()), HasSubstr("--model DIR"));
+    EXPECT_THAT(refusal(dir.path() / "model.safetensors"), HasSubstr("one safetensors file: give the folder that it lies in"));
+    put("adapter_config.json", "{}");
+    EXPECT_THAT(refusal(dir.path()), HasSubstr("adapter_model.safetensors"));
+}
+
 TEST(AdapterSource, WhatIsNoAdapterIsRefusedByName) {
     const auto refused = [](std::vector<SourceFile> list) {
         const auto source = make_adapter_source(std::move(list));

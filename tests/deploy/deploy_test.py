@@ -137,15 +137,65 @@ def check_config_file(lorad):
         file.write_text(printed(lorad, "config", "--set", f"model={DEPLOY}/demo-model/base", *[f"--set=lora={k}={v}" for k, v in adapters.items()]))
         check_equal(tomllib.loads(file.read_text()), {"model": f"{DEPLOY}/demo-model/base", "lora": [f"{k}={v}" for k, v in adapters.items()]}, "settings")
         check_equal(run(lorad, "check", "--config", file).returncode, 0, "lorad check")
+
+        def reasons(text):
+            file.write_text(text)
+            done = run(lorad, "check", "--config", file)
+            check_equal(done.returncode, 1, f"{text!r}: {done.stdout}")
+            return [line for line in done.stdout.splitlines() if line.startswith("error")]
         # And what is wrong is told, in one line each.
         for bad, expected in ((f'model = "{DEPLOY}/demo-model/base"\nhost = "0.0.0.0"', "error host"), ("max_num_seqs = 0", "max_num_seqs"), ("x = 1", "no such setting"), ('model = "/nowhere"', "error model"),
-                              (f'model = "{DEPLOY}/demo-model/base"\nlora = ["a=/nowhere"]', "error adapter a"), ("", "error model: none")):
-            file.write_text(bad)
-            done = run(lorad, "check", "--config", file)
-            check_equal(done.returncode, 1, f"{bad!r}: {done.stdout}")
-            lines = [line for line in done.stdout.splitlines() if line.startswith("error")]
-            check(len(lines) == 1 and expected in lines[0], f"{bad!r}: {done.stdout}")
+                              (f'model = "{DEPLOY}/demo-model/base"\nlora = ["a=/nowhere"]', "error adapter a"), ("", "error model: none"),
+                              (f'model = "{DEPLOY}/demo-model/adapters/pirate"', "a LoRA adapter"), (f'model = "{DEPLOY}/demo-model/base/model.safetensors"', "one file of weights"),
+                              (f'model = "{DEPLOY}/demo-model/base"\nlora = ["a={DEPLOY}/demo-model/base"]', "a whole model"), ("max_num_sequences = 3", "did you mean max_num_seqs?")):
+            check_equal(len(reasons(bad)), 1, f"{bad!r}: {reasons(bad)}")
+            check(expected in reasons(bad)[0], f"{bad!r}: {reasons(bad)}")
+        # Everything at once, each with its own line.
+        said = reasons('model = "/nowhere"\nprot = 1\nport = 70000\nmax_num_seqs = 0\nhost = "0.0.0.0"\nlora = ["a=/nowhere", "b=/nowhere"]\ntls_cert = "/nowhere"\n'
+                       'adapter_root = "/dev/null"\napi_key_file = ""')
+        for expected in ("prot: no such setting; did you mean port?", "port: expected a whole number", "max_num_seqs: expected", "tls-cert and tls-key", "model: /nowhere: no such folder",
+                         "adapter a: /nowhere", "adapter b: /nowhere", "host: 0.0.0.0", "tls-cert: /nowhere", "adapter-root: /dev/null"):
+            check_equal(len([line for line in said if expected in line]), 1, f"{expected!r} among {said}")
+        check_equal(len(said), 10, f"reasons {said}")
     check_equal(run(lorad, "print", "config", "--set", "nonsense=1").returncode, 1, "an unknown setting")
+    check("did you mean max-queue?" in run(lorad, "print", "config", "--set", "max-queues=1").stderr, "a setting that was meant")
+
+
+def check_switches(lorad):
+    """Every switch is taken back by a flag that reads well, and the last one counts."""
+    switches = [line for line in run(lorad, "serve", "--help").stdout.splitlines() if "{false}" in line]
+    check(len(switches) >= 6, f"switches: {switches}")
+    for line in switches:
+        check("--no-no-" not in line, f"a flag for nobody: {line}")
+    check(any("--no-prefix-cache,--prefix-cache{false}" in line for line in switches), "the opposite of --no-prefix-cache")
+    # A wrong port ends the program before anything else: what is said is that, or that there is no such flag.
+    for flags in (["--prefix-cache"], ["--no-no-prefix-cache"], ["--no-prefix-cache", "--prefix-cache"], ["--strict"], ["--no-strict"], ["--strict=false"], ["--no-no-strict"]):
+        said = run(lorad, "serve", *flags, "--port", "x").stderr
+        check("--port: expected a whole number" in said, f"{flags}: {said}")
+
+
+def check_did_you_mean(lorad):
+    """An unknown flag, command or topic is answered with the nearest that there is, and where to look."""
+    for arguments, expected in ((["serve", "--max-num-sequences", "3"], ["--max-num-sequences", "did you mean --max-num-seqs?", "lorad serve --help"]),
+                                (["serve", "--prefix-cahce"], ["did you mean --prefix-cache?"]), (["check", "--adaptr", "x"], ["did you mean --adapter?", "lorad check --help"]),
+                                (["key", "new", "--id", "a", "--scop", "generate"], ["did you mean --scope?", "lorad key new --help"]),
+                                (["serve", "--frobnicate"], ["--frobnicate", "has no such flag (see"]), (["sevre"], ["there is no command", "did you mean serve?"]),
+                                (["print", "confg"], ["did you mean config?"])):
+        done = run(lorad, *arguments)
+        check_equal(done.returncode, 1, f"{arguments}: {done.stdout}")
+        for text in expected:
+            check(text in done.stderr, f"{arguments}: {text!r} is not in {done.stderr!r}")
+
+
+def check_new_keys(lorad):
+    """lorad key new writes what the server reads, the lowest priority too."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "keys")
+        for i, more in enumerate(([], ["--priority-min", "5"], ["--priority-min", "-3"])):
+            done = run(lorad, "key", "new", "--id", f"k{i}", "--scope", "generate", "--file", file, *more)
+            check_equal(done.returncode, 0, done.stderr)
+        check_equal([json.loads(line).get("priority_min", 0) for line in file.read_text().splitlines()], [0, 5, -3], "lowest priorities")
+        check_equal(run(lorad, "key", "check", file).returncode, 0, "the file")
 
 
 def check_manual(lorad):
@@ -156,7 +206,7 @@ def check_manual(lorad):
         check(done.returncode == 0 and not done.stderr, f"{page}: {done.stderr[:500]}")
         text = re.sub(r"\x1b\[[\d;]*m|.\x08", "", done.stdout).replace("\u2010", "-").replace("\u2212", "-")
         words = re.findall(r"^  ([a-z]+) ", run(lorad, "--help").stdout, re.M) if page == "lorad.1" else re.findall(r"(?m)^#([a-z0-9_]+) = ", printed(lorad, "config"))
-        missing = [word for word in words if word not in text]
+        missing = [word for word in [*words, "EXAMPLES"] if word not in text]
         check(words and not missing, f"{page} does not name {missing}")
 
 
@@ -322,6 +372,15 @@ def check_documents(documents, lorad, where):
     selectors += [d["spec"]["selector"]["matchLabels"] for d in kinds["PodDisruptionBudget"] + kinds["InferencePool"]]
     check(all(selector.items() <= labels for selector in selectors), f"{where}: a selector that fits no pod")
     check(pod["spec"]["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"], f"{where}: too many rights")
+    # Whoever reaches a pod shows a key, unless the values say otherwise; and what scrapes has one, or needs none.
+    mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    check(settings.get("insecure_no_keys") or settings["api_key_file"].startswith(mounted["keys"]), f"{where}: open without keys")
+    open_metrics = settings.get("metrics_without_key") or settings.get("insecure_no_keys")
+    for monitor in kinds["PodMonitor"]:
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            check(open_metrics or endpoint["authorization"]["credentials"].keys() == {"name", "key"}, f"{where}: a PodMonitor without a key")
+    check(open_metrics or not any(name.startswith("prometheus.io") for name in pod["metadata"].get("annotations", {})), f"{where}: scraped without a key")
+    check(open_metrics or not kinds["InferencePool"] or where == "kubernetes", f"{where}: the endpoint picker may not read metrics")
     for policy in kinds["NetworkPolicy"]:
         check_equal(policy["spec"]["egress"], [], "outgoing connections")
     try:
@@ -338,15 +397,19 @@ def check_kubernetes(lorad):
     """Manifests and chart: what they say of lorad is so, and the chart makes the same objects."""
     yaml = yaml_module()
     from helm_render import render_chart
-    plain = [d for file in ("lorad.yaml", "gateway.yaml") for d in yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text())]
+    plain = [d for file in ("lorad.yaml", "gateway.yaml", "podmonitor.yaml") for d in yaml.safe_load_all((DEPLOY / "kubernetes" / file).read_text())]
     check_documents(plain, lorad, "kubernetes")
     everything = {"inferencePool": {"enabled": True}, "podMonitor": {"enabled": True}, "networkPolicy": {"from": [{"podSelector": {}}]}, "keys": {"secretName": "k"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
                   "nodeSelector": {"gpu": "yes"}, "imagePullSecrets": [{"name": "p"}], "state": {"storageClass": "fast"}, "podAnnotations": {"a": "b"}, "gpuResource": ""}
-    for values in ({}, everything):
+    scraped = {"podMonitor": {"enabled": True}, "config": {"metrics_without_key": True}}
+    without = {"keys": {"none": True}, "podMonitor": {"enabled": True}}
+    for values in ({}, scraped, without, everything):
         documents = render_chart(DEPLOY / "helm/lorad", values)
         check_documents(documents, lorad, f"helm {values}")
         kinds = {d["kind"] for d in documents}
         check({"StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy"} <= kinds, f"objects {kinds}")
+        text = next(d["data"]["lorad.toml"] for d in documents if d["kind"] == "ConfigMap")
+        check_equal("insecure_no_keys" in text, values is without, f"no keys with {values}")
     check({"InferencePool", "HTTPRoute", "PodMonitor"} <= kinds, f"objects {kinds}")
     if shutil.which("helm"):
         done = run("helm", "template", "test", DEPLOY / "helm/lorad")
@@ -417,7 +480,7 @@ def check_backup(lorad):
             check_equal(server.post("/v1/completions", model="kept", prompt=[5, 6], max_tokens=2)[0], 200, "a request to the restored adapter")
 
 
-CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_manual, check_exit_statuses, check_completion, check_metric_names, check_rules, check_haproxy, check_haproxy_failover,
+CHECKS = [check_backup, check_exposure, check_units, check_config_file, check_switches, check_did_you_mean, check_new_keys, check_manual, check_exit_statuses, check_completion, check_metric_names, check_rules, check_haproxy, check_haproxy_failover,
           check_envoy, check_envoy_failover,
           check_kubernetes, check_dockerfile]
 

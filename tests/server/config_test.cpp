@@ -69,6 +69,33 @@ TEST(Config, UnknownKeysAndBrokenFilesAreErrorsWithTheirPlace) {
     EXPECT_FALSE(config_from_file("/nonexistent/lorad.toml").ok());
 }
 
+TEST(Config, EverythingThatIsWrongIsTold) {
+    const lorad::testing::TempDir folder;
+    const std::string path = folder.path() / "many.toml";
+    std::ofstream(path) << "prot = 1\nport = 70000\nhost = \"\"\nmax_num_seqs = 3\nlora = \"x\"\nlora_x = 1\nmax_queue = []\nmax_num_batched_tokens = 2\n";
+    std::vector<Error> errors;
+    auto file = config_from_file(path, &errors);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_EQ(errors.size(), 3u) << "unknown keys and a list where there is none";
+    const Config config = build_config({*file, flag("tls-cert", {"x"}), flag("log-level", {"loud"})}, errors);
+    std::string all;
+    for (const Error& error : errors) all += error.message + "\n";
+    for (const char* part : {"prot: no such setting; did you mean port?", "lora_x: no such setting", "max_queue: expected a single value", "port: expected a whole number",
+                             "host: expected an address", "lora: expected NAME=DIR", "max-num-batched-tokens is 2", "expected both or neither", "expected one of debug"})
+        EXPECT_NE(all.find(part), std::string::npos) << part << " is not in\n" << all;
+    EXPECT_EQ(errors.size(), 9u) << all;
+    EXPECT_EQ(config.max_num_seqs, 3u) << "what is well counts";
+    EXPECT_EQ(config.port, Config().port);
+    EXPECT_EQ(build_config({*file}).error().message.find("many.toml:2: port"), path.size() - 9) << "in the order of the file";
+}
+
+TEST(Config, NamesTheSettingThatWasMeant) {
+    const std::vector<std::string> names = {"max-num-seqs", "max-queue", "no-prefix-cache"};
+    EXPECT_EQ(did_you_mean("max-num-sequences", names), "; did you mean max-num-seqs?");
+    EXPECT_EQ(did_you_mean("prefix-cache", names), "; did you mean no-prefix-cache?");
+    EXPECT_EQ(did_you_mean("quite-another", names), "");
+}
+
 TEST(Config, AFolderOrNothingIsNoFile) {
     for (const char* path : {"/", "/nonexistent/lorad.toml"}) {
         auto source = config_from_file(path);

@@ -11,6 +11,7 @@ const std::map<std::string, std::string> kAccess = {
     {"GET /health", "open"},
     {"GET /health/live", "open"},
     {"GET /health/ready", "open"},
+    {"GET /", "open"},
     {"GET /console", "open"},
     {"GET /console/", "open"},
     {"GET /console/{}", "open"},
@@ -155,6 +156,18 @@ TEST_F(AccessTest, AdministrationMayHaveAListenerOfItsOwn) {
     EXPECT_EQ(ask("GET", "/v1/adapters", key_of("admin")).status, 200);
     EXPECT_EQ(ask("POST", "/lora-adapters", key_of("admin"), "[]").status, 405);
     EXPECT_EQ(ask("POST", "/lora-adapters", key_of("admin"), "[]", ListenerRole::kAdmin).status, 200);
+}
+
+TEST_F(AccessTest, MetricsMayBeOpenAndNothingElseThen) {
+    EXPECT_EQ(ask("GET", "/metrics", "").status, 401);
+    router.set_guard({.keys = keys.get(), .audit = &audit, .metrics_without_key = true});
+    for (const std::string& key : {std::string(), std::string("nobody"), key_of("generate"), key_of("metrics")}) EXPECT_EQ(ask("GET", "/metrics", key).status, 200) << key;
+    EXPECT_EQ(ask("HEAD", "/metrics", "").status, 200);
+    for (const Router::RouteInfo& route : router.routes()) {
+        if (route.path == "/metrics" || route.access.is_open()) continue;
+        EXPECT_EQ(ask(route.method, example(route.path), "").status, 401) << route.method << " " << route.path;
+    }
+    EXPECT_EQ(ask("GET", "/metrics/x", "").status, 401);
 }
 
 TEST_F(AccessTest, AKeyHasItsRate) {

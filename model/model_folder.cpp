@@ -1,0 +1,116 @@
+#include "model/model_folder.h"
+
+#include <array>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/files.h"
+#include "proto/base/format.h"
+
+namespace lorad::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kConfigFileBytesMax = 16 << 20;
+constexpr std::string_view kModelFolder = "a Hugging Face model folder with config.json, tokenizer.json and safetensors files";
+constexpr std::string_view kGguf = "GGUF, of which lorad reads LoRA adapters (--lora NAME=FILE, --adapter FILE) and no base models yet; give the Hugging Face "
+                                   "folder that it was made from, with config.json, tokenizer.json and safetensors files in f32, f16 or bf16";
+
+// Files of quantizers beside a config.json that says nothing of them.
+constexpr std::array<std::string_view, 3> kQuantizerFiles = {"quantize_config.json", "quant_config.json", "hf_quant_config.json"};
+
+bool has_entry(const fs::path& path) {
+    std::error_code ignored;
+    return fs::exists(path, ignored);
+}
+
+Error not_a_model(const fs::path& path, std::string_view what) { return make_error(ErrorCode::kInvalidModel, format("{}: {}", path.string(), what)); }
+
+bool begins_as_gguf(const fs::path& file) {
+    char magic[4] = {};
+    std::ifstream stream(file, std::ios::binary);
+    return stream.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";
+}
+
+bool holds_gguf(const fs::path& folder) {
+    std::error_code error;
+    fs::directory_iterator entry(folder, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        if (entry->path().extension() == ".gguf") return true;
+    }
+    return false;
+}
+
+Error single_file(const fs::path& file) {
+    if (file.extension() == ".gguf" || begins_as_gguf(file)) return not_a_model(file, format("a file in {}", kGguf));
+    if (file.extension() == ".safetensors") return not_a_model(file, format("one file of weights; expected {}: the folder that it lies in", kModelFolder));
+    return not_a_model(file, format("a file; expected {}", kModelFolder));
+}
+
+std::string_view text_or_nothing(const JsonValue& object, std::string_view key) {
+    const auto value = object.find(key);
+    if (!value || !value->is_string()) return {};
+    const auto text = value->as_string();
+    return text.ok() ? *text : std::string_view();
+}
+
+// An adapter's folder as the model; its base is named where the adapter tells it.
+Error adapter_folder(const fs::path& folder, const fs::path& config) {
+    std::string base = "its base model";
+    const auto text = read_text_file(config, kConfigFileBytesMax, ErrorCode::kInvalidModel);
+    if (text.ok()) {
+        const auto json = parse_json(*text, {.allow_duplicate_keys = true});
+        const std::string_view name = json.ok() ? text_or_nothing(json->root(), "base_model_name_or_path") : std::string_view();
+        if (!name.empty()) base = format("its base model ({})", json_quote_short(name));
+    }
+    return not_a_model(folder, format("a LoRA adapter; give {} as the model, and this folder as --lora NAME=DIR or --adapter DIR", base));
+}
+
+// "gptq, 4 bits", as far as the config says it.
+std::string kind_of(const JsonValue& quantization) {
+    if (!quantization.is_object()) return {};
+    std::string out(text_or_nothing(quantization, "quant_method"));
+    for (const char* key : {"bits", "w_bit"}) {
+        const auto bits = quantization.find(key);
+        if (bits && bits->is_number()) return out + format("{}{} bits", out.empty() ? "" : ", ", bits->dump());
+    }
+    for (const auto& [key, n_bits] : {std::pair{"load_in_4bit", 4}, std::pair{"load_in_8bit", 8}}) {
+        const auto flag = quantization.find(key);
+        const auto is_on = flag && flag->is_bool() ? flag->as_bool() : Result<bool>(false);
+        if (is_on.ok() && *is_on) return out + format("{}{} bits", out.empty() ? "" : ", ", n_bits);
+    }
+    return out;
+}
+
+std::string quantized(std::string_view kind) {
+    return format("quantized weights{}, which lorad does not read yet; it reads f32, f16 and bf16: give the model that this one was made from",
+                  kind.empty() ? std::string() : format(" ({})", kind));
+}
+
+}  // namespace
+
+Error quantized_weights(const JsonValue& quantization) { return quantization.error(quantized(kind_of(quantization))); }
+
+Status check_model_folder(const fs::path& folder) {
+    std::error_code ignored;
+    const fs::file_status status = fs::status(folder, ignored);
+    if (!fs::exists(status)) return not_a_model(folder, format("no such folder; expected {}", kModelFolder));
+    if (!fs::is_directory(status)) return single_file(folder);
+    if (has_entry(folder / "config.json")) {
+        for (std::string_view name : kQuantizerFiles) {
+            if (has_entry(folder / name)) return not_a_model(folder / name, quantized(""));
+        }
+        return ok_status();
+    }
+    if (has_entry(folder / "adapter_config.json")) return adapter_folder(folder, folder / "adapter_config.json");
+    if (holds_gguf(folder)) return not_a_model(folder, format("no config.json; the folder holds {}", kGguf));
+    if (has_entry(folder / "model_index.json")) return not_a_model(folder, format("a pipeline for images; expected {}", kModelFolder));
+    if (has_entry(folder / "params.json"))
+        return not_a_model(folder, format("a model in its maker's own form (params.json, no config.json); expected {}", kModelFolder));
+    return make_error(ErrorCode::kInvalidModel, format("config.json: no such file in {}; expected {}", folder.string(), kModelFolder));
+}
+
+}  // namespace lorad::model

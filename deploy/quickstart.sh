@@ -101,6 +101,7 @@ python3 deploy/ask_all.py --url "http://$host:$port" "${question[@]}"
 cat <<T
 
 lorad keeps running on http://$host:$port (process $(cat "$pid_file"), log ${log#"$repo/"}).
+Its console, in a browser: http://$host:$port/console
 Talk to it; "model" is the base or any adapter's name:
 
   curl http://$host:$port/v1/chat/completions -H 'Content-Type: application/json' \\

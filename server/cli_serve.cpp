@@ -203,7 +203,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     Router router;
     add_routes(router, gate);
     access::Audit audit;
-    router.set_guard({.keys = keys.get(), .audit = &audit, .administers_elsewhere = !config.admin_listen.empty()});
+    router.set_guard({.keys = keys.get(), .audit = &audit, .administers_elsewhere = !config.admin_listen.empty(),
+                      .metrics_without_key = config.metrics_without_key});
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
     TRY_ASSIGN(listener_options.sockets, ops::listening_sockets(config, service));
@@ -280,7 +281,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     ops::signals_drain();
     const std::string serving = format("serves {} and {} adapters on port {}", base_name, lora.size(), listener->port());
     const std::string url = format("{}://{}:{}", config.tls_cert.empty() ? "http" : "https", config.host, listener->port());
-    std::printf("lorad is ready: %s serves %s and %zu adapters\n", url.c_str(), base_name.c_str(), lora.size());
+    std::printf("lorad is ready: %s serves %s and %zu adapters; in a browser: %s/console\n", url.c_str(), base_name.c_str(), lora.size(), url.c_str());
     std::fflush(stdout);
     log_info("ready: {}", url);
     if (keys) reload.add([&keys](const Config&) { return keys->prepare(); });

@@ -126,6 +126,8 @@ void Metrics::on_merged(double gpu_ms) {
 void Metrics::on_finished(const Finished& finished) {
     n_finished_[size_t(finished.reason)].fetch_add(1, std::memory_order_relaxed);
     request_latency_.observe(finished.total_s);
+    traffic_.add({finished.adapter, finished.n_prompt, finished.n_generated, finished.total_s,
+                  finished.prefill_s < 0 ? -1.0 : finished.queue_s + finished.prefill_s});
     request_max_tokens_.observe(double(finished.n_tokens_max));
     if (finished.queue_s < 0) return;
     queue_time_.observe(finished.queue_s);
@@ -173,6 +175,7 @@ std::string Metrics::text(const std::vector<Resident>& adapters,
     std::string model = format("model_name=\"{}\"", escaped_label(shape_.model_name));
     write_requests(out, model);
     write_adapters(out, adapters, waiting_for_place);
+    out += traffic_.text(shape_.model_name);
     write_steps(out, model);
     return out;
 }

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/adapter_traffic.h"
 #include "server/engine/token_stream.h"
 
 namespace lorad::server {
@@ -93,6 +94,7 @@ class Metrics {
         double prefill_s = -1;  // first step to first token
         double decode_s = -1;   // first token to last
         uint64_t n_prompt = 0, n_generated = 0, n_tokens_max = 0;
+        std::string adapter = {};  // empty: the base
     };
     void on_finished(const Finished& finished);
     void on_http_response(int status);
@@ -147,6 +149,8 @@ class Metrics {
     Histogram queue_time_, prefill_time_, decode_time_, inference_time_, time_per_token_;
     Histogram request_prompt_tokens_, request_generation_tokens_, request_max_tokens_;
     Histogram step_rows_, step_sequences_, step_seconds_, step_dispatches_;
+
+    AdapterTraffic traffic_{1000};
 
     mutable std::mutex adapters_mutex_;
     std::string running_adapters_, waiting_adapters_;  // guarded by adapters_mutex_

@@ -1,4 +1,5 @@
 // The list of adapters and what can be done with each.
+import { isDenied, isRefusal } from "./access.js";
 import { call, get } from "./api.js";
 import { $, ask, bytesText, chosenOption, el, newPill, notify, notifyError, numberText, options } from "./dom.js";
 import { reportElement } from "./report.js";
@@ -10,9 +11,7 @@ const shortGeneration = (generation) => generation.slice(0, 12);
 const timeText = (seconds) => new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 const mixText = (terms) => terms.map(({ name, scale }) => `${scale} ${name}`).join(" + ");
 
-let listeners = [];
 let adapters = [];
-export const onAdapters = (listener) => listeners.push(listener);
 
 // Runs an action of a row, once at a time. The button stays enabled: the focus comes back to it from the dialog.
 async function run(button, action) {
@@ -56,8 +55,8 @@ async function deactivate(adapter) {
 async function rollBack(adapter) {
   const past = [...adapter.history].reverse();
   const generation = await ask({
-    title: `Roll back ${adapter.id}`, confirm: past.length > 0 ? "Roll back" : undefined,
-    body: past.length === 0 ? ["The name has not stood for anything else."] : options("generation",
+    title: `Roll back ${adapter.id}`, confirm: "Roll back",
+    body: options("generation",
       past.map((one) => [one.generation, shortGeneration(one.generation), `${one.adapters ? `${mixText(one.adapters)}, ` : ""}until ${timeText(one.until)}`]),
       past[0].generation),
     read: () => chosenOption("generation"),
@@ -94,13 +93,16 @@ function rowOf(adapter, onTry) {
     return element;
   };
   const tryIt = el("button", { type: "button", class: "small", "aria-label": `Try ${adapter.id} in the playground`, onclick: () => onTry(adapter.id) }, "Try");
-  const actions = adapter.state === "draining" ? [] : [tryIt, button("Activate…", activate, "Activate"), button("Deactivate", deactivate, "Deactivate"),
-    button("Roll back…", rollBack, "Roll back"), adapter.adapters ? null : button("Check", validate, "Check"), button("Delete…", remove, "Delete")];
+  const isActive = adapter.mode !== "none" || adapter.pinned;
+  const remover = button("Delete…", remove, "Delete");
+  remover.classList.add("remove");
+  const actions = adapter.state === "draining" ? [] : [tryIt, button("Activate…", activate, "Activate"), isActive ? button("Deactivate", deactivate, "Deactivate") : null,
+    adapter.history.length > 0 ? button("Roll back…", rollBack, "Roll back") : null, adapter.adapters ? null : button("Check", validate, "Check"), remover];
   const waiting = adapter.waiting_requests > 0 ? `, ${adapter.waiting_requests} waiting` : "";
   return el("tr", { "data-adapter": adapter.id },
     el("td", { class: "name" }, adapter.id, adapter.adapters ? el("small", {}, mixText(adapter.adapters)) : "",
       adapter.problem ? el("small", {}, adapter.problem) : ""),
-    el("td", {}, newPill(adapter.state, kTones[adapter.state]), " ",
+    el("td", { class: "state" }, newPill(adapter.state, kTones[adapter.state]), " ",
       adapter.mode === "none" ? "" : newPill(adapter.mode, "accent"), " ", adapter.pinned ? newPill("pinned") : ""),
     el("td", { "data-label": "Rank" }, adapter.adapters ? "mix" : numberText(adapter.rank), el("small", {}, `${numberText(adapter.modules)} modules`)),
     el("td", { "data-label": "Memory" }, bytesText(adapter.bytes), el("small", {}, adapter.tier === "gpu" ? "on the device" : adapter.tier === "ram" ? "in host memory" : "on disk")),
@@ -111,27 +113,35 @@ function rowOf(adapter, onTry) {
 }
 
 let onTryAdapter = () => {};
-let shown = "";
+let rows = new Map();  // name -> {text, element}
+
+// A row that has not changed stays as it is, and so does one with the pointer down on it, whose click would be lost: it is put right the next time.
+function rowFor(adapter) {
+  const text = JSON.stringify(adapter);
+  const old = rows.get(adapter.id);
+  if (old && (old.text === text || old.element.matches(":active"))) return old;
+  const element = rowOf(adapter, onTryAdapter);
+  if (old?.element.contains(document.activeElement)) {
+    const label = document.activeElement.getAttribute("aria-label");
+    queueMicrotask(() => [...element.querySelectorAll("button")].find((button) => button.getAttribute("aria-label") === label)?.focus());
+  }
+  return { text, element };
+}
 
 function show() {
-  const text = JSON.stringify(adapters);
-  if (text === shown) return;
-  const rows = $("adapter-rows");
-  if (rows.contains(document.activeElement) && text.length > 0) {
-    // A row that is being used keeps the focus where it was.
-    const label = document.activeElement.getAttribute("aria-label");
-    rows.replaceChildren(...adapters.map((adapter) => rowOf(adapter, onTryAdapter)));
-    [...rows.querySelectorAll("button")].find((element) => element.getAttribute("aria-label") === label)?.focus();
-  } else {
-    rows.replaceChildren(...adapters.map((adapter) => rowOf(adapter, onTryAdapter)));
+  rows = new Map(adapters.map((adapter) => [adapter.id, rowFor(adapter)]));
+  const wanted = [...rows.values()].map(({ element }) => element);
+  const body = $("adapter-rows");
+  if (wanted.length !== body.children.length || wanted.some((element, i) => element !== body.children[i])) {
+    for (const child of [...body.children]) if (!wanted.includes(child)) child.remove();
+    wanted.forEach((element, i) => { if (body.children[i] !== element) body.insertBefore(element, body.children[i] ?? null); });
   }
-  shown = text;
   $("adapters-empty").hidden = adapters.length > 0;
-  listeners.forEach((listener) => listener(adapters));
 }
 
 let refreshing = null;
 export function refreshAdapters() {
+  if (isDenied("adapters")) return null;
   refreshing ??= (async () => {
     try {
       const all = [];
@@ -144,7 +154,7 @@ export function refreshAdapters() {
       adapters = all;
       show();
     } catch (error) {
-      if (error.code !== "unreachable" && error.status !== 503 && error.status !== 401) notifyError(error);
+      if (!isRefusal("adapters", error) && error.code !== "unreachable" && error.status !== 503 && error.status !== 401) notifyError(error);
     } finally {
       refreshing = null;
     }

@@ -13,6 +13,17 @@ export function setApiKey(key) {
   if (key) sessionStorage.setItem(kKeyItem, key);
   else sessionStorage.removeItem(kKeyItem);
 }
+// Null where the server takes this key, else why not. Not told to onKeyWanted().
+export async function refusalOf(key) {
+  try {
+    const response = await send("/version", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+    if (response.status !== 401) return null;
+    return key ? "The server does not know this key, or it has expired." : "The server wants a key.";
+  } catch (error) {
+    return error.message;
+  }
+}
+
 const headers = (more = {}) => (apiKey() ? { ...more, Authorization: `Bearer ${apiKey()}` } : more);
 
 // The page is <prefix>/console.

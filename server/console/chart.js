@@ -18,9 +18,10 @@ export class Chart {
     this.points = [];  // {atMs, values}
     this.hoverX = null;
     this.canvas = el("canvas", { role: "img", "aria-label": title });
+    this.time = el("time", {});
     this.values = series.map(() => el("b", {}, "–"));
     this.element = el("figure", { class: "chart card" },
-      el("figcaption", {}, title), this.canvas,
+      el("figcaption", {}, title, this.time), this.canvas,
       el("ul", { class: "legend" }, series.map((one, i) => el("li", {}, el("i", { class: `series-${one.color}` }), `${one.name} `, this.values[i]))));
     this.canvas.addEventListener("pointermove", (event) => { this.hoverX = event.offsetX; this.draw(); });
     this.canvas.addEventListener("pointerleave", () => { this.hoverX = null; this.draw(); });
@@ -117,6 +118,8 @@ export class Chart {
         context.stroke();
       }
     }
+    const isPast = this.hoverX !== null && shown;
+    this.time.textContent = isPast ? `${new Date(shown.atMs).toLocaleTimeString()}, ${Math.round((this.points.at(-1).atMs - shown.atMs) / 1000)} s ago` : "";
     this.values.forEach((element, i) => { element.textContent = shown ? this.text(shown.values[i]) : "–"; });
   }
 }

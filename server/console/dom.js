@@ -54,21 +54,32 @@ export function errorContent(error) {
 }
 export const notifyError = (error) => notify("error", ...errorContent(error));
 
-// Asks in the page's dialog; resolves to what read() gives when it is confirmed, else to null.
-export function ask({ title, body, confirm, danger = false, read }) {
-  const dialog = $("dialog");
+// Asks in the page's dialog; resolves to what read() gives when it is confirmed, else to null. It stays open while check(what was read) gives a reason
+// against it.
+export function ask({ title, body, confirm, danger = false, read = () => true, check }) {
+  const dialog = $("dialog"), ok = $("dialog-ok"), problem = $("dialog-problem");
   $("dialog-title").textContent = title;
   $("dialog-body").replaceChildren(...body);
-  const ok = $("dialog-ok");
+  problem.hidden = true;
   ok.hidden = !confirm;
   ok.textContent = confirm ?? "";
   ok.className = danger ? "danger" : "primary";
   $("dialog-cancel").textContent = confirm ? "Cancel" : "Close";
   dialog.returnValue = "cancel";
+  dialog.querySelector("form").onsubmit = !check ? null : async (event) => {
+    event.preventDefault();
+    if (ok.getAttribute("aria-busy") === "true") return;
+    ok.setAttribute("aria-busy", "true");
+    const reason = await check(read());
+    ok.removeAttribute("aria-busy");
+    problem.textContent = reason ?? "";
+    problem.hidden = !reason;
+    if (!reason && dialog.open) dialog.close("ok");
+  };
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
-      resolve(dialog.returnValue === "ok" ? (read ? read() : true) : null);
+      resolve(dialog.returnValue === "ok" ? read() : null);
       $("dialog-body").replaceChildren();
     }, { once: true });
   });

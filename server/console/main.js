@@ -1,9 +1,11 @@
 // Puts the parts of the page together.
-import { onAdapters, refreshAdapters, startAdapters } from "./adapters.js";
-import { apiKey, onKeyWanted, setApiKey } from "./api.js";
+import { accessAnew } from "./access.js";
+import { refreshAdapters, startAdapters } from "./adapters.js";
+import { apiKey, onKeyWanted, refusalOf, setApiKey } from "./api.js";
 import { $, ask, el } from "./dom.js";
 import { startOverview } from "./overview.js";
-import { setAdapters, setBase, startPlayground, tryAdapter } from "./playground.js";
+import { startPlayground, tryAdapter } from "./playground.js";
+import { refreshTargets } from "./targets.js";
 import { startUpload } from "./upload.js";
 import { watch } from "./watch.js";
 
@@ -35,10 +37,13 @@ function startKey() {
     const key = await ask({
       title: "API key", confirm: "Keep",
       body: [el("label", { class: "field" }, "Sent as a bearer token with every request; forgotten when this tab is closed", input)],
-      read: () => input.value,
+      read: () => input.value.trim(),
+      check: refusalOf,
     });
     if (key !== null) {
       setApiKey(key);
+      accessAnew();
+      refreshTargets();
       refreshAdapters();
     }
   };
@@ -52,21 +57,22 @@ function startKey() {
   });
 }
 
-onAdapters(setAdapters);
+$("dialog-cancel").addEventListener("click", () => $("dialog").close("cancel"));
 startPlayground();
 startUpload();
 startAdapters({ onTry: tryAdapter });
 startKey();
-startTheme(startOverview((card) => {
-  setBase(card);
+startTheme(startOverview(() => {
+  refreshTargets();
   refreshAdapters();
 }));
 
-// Events come in bursts; the list is read once for each.
+// Events come in bursts; the lists are read once for each.
 let soon = null;
 watch(() => {
   soon ??= setTimeout(() => {
     soon = null;
+    refreshTargets();
     refreshAdapters();
   }, 150);
 });

@@ -1,8 +1,10 @@
 // Model, device, and what the server does right now.
+import { isDenied, isRefusal, onAccessChange } from "./access.js";
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
 import { $, bytesText, el, numberText, pill } from "./dom.js";
 import { meanBetween, rate, Sample } from "./metrics.js";
+import { forgetTraffic, showTraffic } from "./traffic.js";
 
 const kPeriodMs = 1000;
 const percent = (value) => `${(100 * value).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %`;
@@ -63,15 +65,17 @@ function show(sample) {
     charts.memory.push(sample.atMs, memory);
   }
   before = sample;
+  showTraffic(sample);
 }
 
 // Null where the key may do other things only.
 async function readMetrics() {
+  if (isDenied("metrics")) return null;
   try {
     return new Sample(await get("/metrics", { raw: true }), Date.now());
   } catch (error) {
-    if (error.status === 403) return null;
-    throw error;
+    if (!isRefusal("metrics", error)) throw error;
+    return null;
   }
 }
 
@@ -79,24 +83,32 @@ async function look(onReady) {
   const health = $("health");
   try {
     const sample = await readMetrics();
-    if (!card) {
+    if (!sample) await get("/health/ready");
+    if (!card && !isDenied("models")) {
       card = (await get("/v1/models")).data[0];
       onReady(card);
     }
     if (sample) show(sample);
-    else fact("Model", card.id, "this key may not read metrics");
+    else if (card) fact("Model", card.id, `context ${numberText(card.max_model_len)} tokens`);
     if (health.textContent !== "ready") pill(health, "ready", "good");
   } catch (error) {
+    if (isRefusal("models", error)) return;
     const text = error.code === "unreachable" ? "unreachable" : error.status === 503 ? "not ready" : error.status === 401 ? "key wanted" : error.code;
     if (health.textContent !== text) pill(health, text, "bad");
     before = null;
     card = null;
+    forgetTraffic();
   }
 }
 
 // onReady is told the base's card when the server answers for the first time, and after it was away.
 export function startOverview(onReady) {
   $("charts").append(...Object.values(charts).map((chart) => chart.element));
+  onAccessChange(() => {
+    before = card = null;
+    facts = {};
+    $("facts").replaceChildren();
+  });
   const redraw = () => Object.values(charts).forEach((chart) => chart.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const tick = async () => {

@@ -1,4 +1,5 @@
 // The server's events about adapters, latest first; taken up again where they broke off.
+import { isDenied, isRefusal, onAccessChange } from "./access.js";
 import { events } from "./api.js";
 import { $, bytesText, el, pill } from "./dom.js";
 
@@ -14,7 +15,10 @@ function line(event) {
 export async function watch(onEvent) {
   const state = $("events-state");
   let last = "0";  // at first all that the server has kept
+  let look = () => {};
+  onAccessChange(() => look());
   for (;;) {
+    while (isDenied("adapters")) await new Promise((resolve) => { look = resolve; });
     try {
       const stream = events("/v1/adapters/events", { lastEventId: last });
       pill(state, "live", "good");
@@ -27,7 +31,7 @@ export async function watch(onEvent) {
         onEvent();
       }
     } catch (error) {
-      pill(state, error.code ?? "broken off", "bad");
+      if (!isRefusal("adapters", error)) pill(state, error.code ?? "broken off", "bad");
     }
     await new Promise((resolve) => setTimeout(resolve, 2000));
   }

@@ -191,6 +191,7 @@ Metrics::Finished Engine::finished(const Sequence& sequence, FinishReason reason
     out.n_prompt = sequence.request.prompt.size();
     out.n_generated = sequence.n_generated;
     out.n_tokens_max = sequence.request.n_tokens_max;
+    out.adapter = sequence.request.adapter.name;
     if (sequence.was_admitted)
         out.queue_s = seconds_between(sequence.request.arrived, sequence.started);
     if (sequence.n_generated > 0) {

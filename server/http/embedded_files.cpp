@@ -34,6 +34,13 @@ HttpReply show_console_file(const HttpRequest& request, std::string_view name) {
     return error_reply(make_error(ErrorCode::kNotFound, "the console has no such file"));
 }
 
+HttpReply leads_to(int status, std::string location) {
+    HttpReply reply;
+    reply.status = status;
+    reply.headers.emplace_back("Location", std::move(location));
+    return reply;
+}
+
 }  // namespace
 
 void add_file_routes(Router& router) {
@@ -46,13 +53,9 @@ void add_file_routes(Router& router) {
     router.add("GET", "/console/{}", access::Access::open(), [](const HttpRequest& request) {
         return show_console_file(request, request.params.at(0));
     });
-    // The page's links begin where it lies.
-    router.add("GET", "/console/", access::Access::open(), [](const HttpRequest&) {
-        HttpReply reply;
-        reply.status = 308;
-        reply.headers.emplace_back("Location", "../console");
-        return reply;
-    });
+    // The page's links begin where it lies; where the server lies leads there. Without the host, so that a proxy may put all of it below a prefix.
+    router.add("GET", "/console/", access::Access::open(), [](const HttpRequest&) { return leads_to(308, "../console"); });
+    router.add("GET", "/", access::Access::open(), [](const HttpRequest&) { return leads_to(307, "console"); });
 }
 
 }  // namespace lorad::server

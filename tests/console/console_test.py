@@ -10,6 +10,8 @@ complained of nothing.
 import argparse
 import json
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -85,6 +87,14 @@ def check_a_misfit_is_explained(page, server):
     check(page.js('document.querySelector("#upload-register").hidden'), "what does not fit can be added")
 
 
+def check_traffic(page, names):
+    """Each of these has a line with what it was asked for and how long that took."""
+    for name in names:
+        line = page.until(f"""[...(document.querySelector('#traffic-rows tr[data-adapter="{name}"]')?.children ?? [])].map((c) => c.innerText)""", f"traffic of {name}")
+        check(line[0] == name and int(line[1]) >= 1 and int(line[2]) >= 1, f"requests of {name}: {line}")
+        check(all(text.endswith(("ms", " s")) for text in line[5:7]), f"times of {name}: {line}")
+
+
 def check_two_adapters_stream_side_by_side(page, server):
     page.until(f'{legend("Tokens per second")}.generated === 0', "tokens/s before")
     picture = page.js('document.querySelector(".chart canvas").toDataURL()')
@@ -99,6 +109,7 @@ def check_two_adapters_stream_side_by_side(page, server):
         [a.querySelector(".text").innerText, a.querySelector("footer").innerText]]))""")
     check_equal(list(answers), ["base (base)", "pirate", "shout"], "who answered")
     check("matey" in answers["pirate"][0] and answers["shout"][0].isupper(), f"answers {answers}")
+    check_traffic(page, ("base", "pirate", "shout"))
     for name in ("pirate", "shout"):
         generation = server.request("GET", f"/v1/adapters/{name}")[1]["generation"]
         check("tokens/s" in answers[name][1] and generation[:12] in answers[name][1], f"numbers of {name}: {answers[name][1]}")
@@ -113,6 +124,40 @@ def check_two_adapters_stream_side_by_side(page, server):
     page.press("Escape")
     page.until('!document.querySelector(".answer.running") && document.querySelector("#playground-stop").disabled', "Esc stops the answers")
     page.until(f'{legend("Requests")}.running === 0', "the server has stopped as well")
+    # Where the pointer is, a chart says when that was.
+    check_equal(text_of(page, ".chart time"), "", "a time without a pointer")
+    at = page.center(".chart canvas")
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", **{**at, "x": at["x"] + 150})
+    said = page.until('document.querySelector(".chart time").innerText', "the time under the pointer")
+    check(re.search(r"\d:\d\d:\d\d.*, \d+ s ago$", said), f"the time {said!r}")
+
+
+def check_a_chat_goes_on(page, server):
+    """The second prompt goes out with the first and its answer; a command is what was asked; a new chat begins with nothing."""
+    page.click("#playground-new")
+    page.until('document.querySelector("#answers").children.length === 0 && document.querySelector("#playground-new").disabled', "nothing is left")
+    page.js("""(() => { const f = document.querySelector("#playground-form").elements; f.temperature.value = "0"; f.max_tokens.value = "40"; f.system.value = "";
+        f.prompt.value = "How much is 8 plus 5?"; window.sent = []; window.real = window.fetch;
+        window.fetch = (u, i) => { if (i?.method === "POST") window.sent.push(JSON.parse(i.body)); return window.real(u, i); }; })()""")
+    for n in (1, 2):
+        page.js(f'document.querySelector("#playground-form").elements.prompt.value = "Question {n}: it\'s what?"')
+        page.click("#playground-run")
+        page.until(f'document.querySelectorAll("#answers .answer .text").length === {3 * n} && !document.querySelector(".answer.running")', f"answer {n}")
+    sent = page.js("window.fetch = window.real, window.sent")
+    for model in ("base", "pirate", "shout"):
+        first, second = [body["messages"] for body in sent if body["model"] == model]
+        check_equal([m["role"] for m in second], ["user", "assistant", "user"], f"roles of {model}'s second turn")
+        check_equal(second[0], first[0], "the first prompt")
+        shown = page.js(f'document.querySelector(\'.answer[data-target^="{model}"] .text\').textContent')
+        check_equal(second[1]["content"], shown, "what it had answered")
+    page.js('Object.defineProperty(navigator, "clipboard", { value: { writeText: (text) => { window.copied = text; return Promise.resolve(); } }, configurable: true })')
+    page.click('.answer[data-target="pirate"] footer button')
+    command = page.until("window.copied", "the command")
+    done = subprocess.run(["bash", "-c", command + " -s"], capture_output=True, text=True, timeout=60, check=True)
+    answered = json.loads(done.stdout)["choices"][0]["message"]["content"]
+    check_equal(answered, page.js('[...document.querySelectorAll(\'.answer[data-target="pirate"] .text\')].at(-1).textContent'), "what the command gets")
+    page.click("#playground-new")
+    page.until('document.querySelector("#answers").children.length === 0', "a new chat")
 
 
 def check_a_mix_and_an_error(page, server):
@@ -124,17 +169,31 @@ def check_a_mix_and_an_error(page, server):
     page.until('document.querySelector("#playground-models").innerText.includes("0.5 pirate + 0.5 shout")', "the mix")
     page.click("#playground-run")
     page.until('/^(length|stop)$/.test(document.querySelector("#answers .pill")?.innerText)', "the mix answers")
-    # Escaped, not made markup of; and the refusal is shown with its code. The browser reports the refusal, which is expected here.
-    n_errors = len(page.errors)
+    # An unknown name is refused at once, as text, and goes when it is typed over.
+    n_chips = page.js('document.querySelectorAll("#playground-models input").length')
     page.click("#mix-text")
-    page.type_text("<img src=x>:1")
+    page.type_text("pirate:0.3, <img src=x>:1")
     page.press("Enter", text="\r")
-    page.click("#playground-run")
-    page.until('document.querySelector("#answers .notice.error code")?.innerText === "adapter_not_found"', "the error's code")
+    said = page.until('!document.querySelector("#mix-error").hidden && document.querySelector("#mix-error").innerText', "the refusal")
+    check("No adapter is called <img src=x>." in said and "pirate" in said, said)
     check_equal(page.js('document.querySelectorAll("#playground img").length'), 0, "markup from a name")
+    check_equal(page.js('document.querySelectorAll("#playground-models input").length'), n_chips, "choices")
+    page.js('document.querySelector("#mix-text").value = ""')
+    page.type_text("pirate:2")
+    page.until('document.querySelector("#mix-error").hidden', "the refusal is gone")
+    page.press("Enter", text="\r")
+    page.until(f'document.querySelectorAll("#playground-models input").length === {n_chips + 1}', "another mix")
+    page.click(".chip-pair:last-child .chip-remove")
+    page.until(f'document.querySelectorAll("#playground-models input").length === {n_chips}', "the mix is removed")
+    # What the server refuses is shown with its code. The browser reports the refusal, which is expected here.
+    n_errors = len(page.errors)
+    page.js('document.querySelector("#playground-form").elements.max_tokens.value = "4000"')
+    page.click("#playground-run")
+    page.until('document.querySelector("#answers .notice.error code")?.innerText === "context_length_exceeded"', "the error's code")
     page.until('document.querySelector("#playground-stop").disabled', "the run ends")
+    page.js('document.querySelector("#playground-form").elements.max_tokens.value = "8"')
     time.sleep(0.2)
-    unexpected = [e for e in page.errors[n_errors:] if "404" not in e or "/v1/chat/completions" not in e]
+    unexpected = [e for e in page.errors[n_errors:] if "400" not in e or "/v1/chat/completions" not in e]
     check_equal(unexpected, [], "errors")
     del page.errors[n_errors:]
 
@@ -149,7 +208,8 @@ def check_activate_roll_back_delete(page, server):
     check_equal(server.request("GET", "/v1/adapters/shout")[1]["mode"], "merged", "mode")
     page.click(action("shout", "Deactivate"))
     page.until(f"!/merged/.test(document.querySelector({json.dumps(row('shout'))})?.innerText)", "unmerged")
-    # Another content under the same name, by the page, then back.
+    # Another content under the same name, by the page, then back; before that there is nothing to go back to.
+    check(not page.js(f"!!document.querySelector({json.dumps(action('shout', 'Roll back'))})"), "a way back without a history")
     first = server.request("GET", "/v1/adapters/shout")[1]["generation"]
     page.drop_files("#drop", [MODEL / "adapters/formal" / name for name in FILES])
     page.until('!document.querySelector("#upload-register").hidden', "the dry run")
@@ -165,6 +225,11 @@ def check_activate_roll_back_delete(page, server):
     page.until('document.querySelector("#dialog").open', "the dialog")
     page.click("#dialog-ok")
     page.until(f"document.querySelector({json.dumps(row('shout'))}).innerText.includes({json.dumps(first[:12])})", "rolled back")
+    # All buttons of a row stand in one line, Delete apart from the others.
+    boxes = page.js(f"[...document.querySelectorAll({json.dumps(row('shout') + ' .actions button')})].map((b) => {{ const r = b.getBoundingClientRect(); return [r.left, r.right, r.top]; }})")
+    check(len({top for _, _, top in boxes}) == 1, f"lines of buttons: {boxes}")
+    gaps = [b[0] - a[1] for a, b in zip(boxes, boxes[1:])]
+    check(gaps[-1] > 1.5 * max(gaps[:-1]), f"gaps between buttons: {gaps}")
     # By keyboard: the dialog is left with Esc and nothing happens, then confirmed with Enter.
     for key, gone in (("Escape", False), ("Enter", True)):
         page.js(f"document.querySelector({json.dumps(action('shout', 'Delete'))}).focus()")
@@ -221,12 +286,70 @@ def check_the_key_is_sent_and_kept_in_the_tab(page, server):
     page.until('document.querySelector("#dialog").open', "the dialog")
     page.click("#dialog input")
     page.type_text("secret")
-    page.click("#dialog-ok")
+    page.press("Enter", text="\r")
     page.until('sessionStorage.getItem("lorad-api-key") === "secret"', "the key is kept")
     check_equal(page.js("JSON.stringify(localStorage)").count("secret"), 0, "the key in a lasting place")
     sent = page.js("""import("./console/api.js").then(async ({get}) => { const real = window.fetch; let seen; window.fetch = (u, i) => { seen = i.headers; return real(u, i); };
         await get("/v1/models"); window.fetch = real; return seen.Authorization; })""")
     check_equal(sent, "Bearer secret", "the header")
+
+
+def expected_errors(page, *parts):
+    """The browser tells of every refusal: what was to be refused is taken out of its complaints."""
+    page.errors[:] = [error for error in page.errors if not any(part in error for part in parts)]
+
+
+def check_keys(page, lorad):
+    """With keys the page asks for one, says when it is wrong, and shows a key what it may see and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "keys")
+        keys = {scope: subprocess.run([lorad, "key", "new", "--id", scope.replace(":", "-"), "--scope", scope, "--file", str(file)], capture_output=True, text=True,
+                                      check=True).stdout.strip() for scope in ("generate", "metrics", "admin")}
+        with Server(lorad, "--api-key-file", str(file), adapters=("pirate",)) as server:
+            page.js("sessionStorage.clear()")
+            page.open(f"http://{server.host}:{server.port}/console")
+
+            def give(key):
+                page.js('document.querySelector("#dialog input").value = ""')
+                page.click("#dialog input")
+                page.type_text(key)
+                page.press("Enter", text="\r")
+
+            def shown():
+                return page.js("""["load", "playground", "adapters", "events"].filter((id) => document.getElementById(id).getClientRects().length > 0 &&
+                    document.querySelector(`nav a[href="#${id}"]`)?.getClientRects().length !== 0)""")
+            page.until('document.querySelector("#dialog").open', "the page asks for a key")
+            give("nonsense")
+            page.until('!document.querySelector("#dialog-problem").hidden', "the wrong key is refused")
+            check(page.js('document.querySelector("#dialog").open'), "the dialog is gone with a wrong key")
+            check("does not know this key" in text_of(page, "#dialog-problem"), text_of(page, "#dialog-problem"))
+            give(f" {keys['generate']} ")
+            page.until('!document.querySelector("#dialog").open && document.querySelector("#health").innerText === "ready"', "the key is taken")
+            page.until('document.querySelector("#playground-models").innerText.includes("pirate")', "who may answer")
+            page.until('!document.querySelector("#access-note").hidden', "what is not shown is said")
+            check_equal(shown(), ["playground"], "parts for a key that generates")
+            n_asked = len(page.requests)
+            time.sleep(4)
+            again = [url for url in page.requests[n_asked:] if "/metrics" in url or "/v1/adapters" in url]
+            check_equal((again, text_of(page, "#notices")), ([], ""), "asked again for what was refused, and notices")
+            page.js('document.querySelector(\'input[value="pirate"]\').click()')
+            page.click("#playground-run")
+            page.until('[...document.querySelectorAll("#answers .pill")].filter((p) => p.innerText === "stop").length === 2', "both answer")
+            if page.screenshots:
+                page.screenshot(str(pathlib.Path(page.screenshots) / "key-generate.png"))
+            for scope, parts in (("metrics", ["load"]), ("admin", ["load", "playground", "adapters", "events"])):
+                page.click("#key-button")
+                page.until('document.querySelector("#dialog").open', "the dialog")
+                give(keys[scope])
+                page.until('!document.querySelector("#dialog").open', "the key is taken")
+                time.sleep(2.5)
+                check_equal(shown(), parts, f"parts for the scope {scope}")
+            expected_errors(page, "401", "403")
+
+
+def check_the_root_leads_to_the_console(page, server):
+    page.open(f"http://{server.host}:{server.port}/")
+    page.until('location.pathname === "/console" && document.querySelector("#health").innerText === "ready"', "the console")
 
 
 def main():
@@ -243,8 +366,8 @@ def main():
         page.screenshots = args.screenshots
         page.open(f"{origin}/console")
         checks = [check_overview_shows_model_and_device, check_an_adapter_is_dropped_and_added, check_a_misfit_is_explained,
-                  check_two_adapters_stream_side_by_side, check_a_mix_and_an_error, check_activate_roll_back_delete,
-                  check_colours_phones_and_keyboards, check_the_key_is_sent_and_kept_in_the_tab]
+                  check_two_adapters_stream_side_by_side, check_a_chat_goes_on, check_a_mix_and_an_error, check_activate_roll_back_delete,
+                  check_colours_phones_and_keyboards, check_the_key_is_sent_and_kept_in_the_tab, check_the_root_leads_to_the_console]
         for one in checks:
             began = time.monotonic()
             try:
@@ -259,6 +382,8 @@ def main():
         check_equal(foreign, [], "requests to other origins")
         check(len(page.requests) > 20, "requests were not seen")
         check_equal(page.errors, [], "the browser's complaints")
+        check_keys(page, args.lorad)
+        check_equal(page.errors, [], "the browser's complaints with keys")
     print("console: all checks passed")
 
 

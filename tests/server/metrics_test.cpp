@@ -76,6 +76,25 @@ TEST(AdapterMetrics, NameTheBusiestAndCountAll) {
     EXPECT_EQ(names_waiting_for_place(list), "77");
 }
 
+TEST(AdapterTraffic, CountsRequestsTokensAndTimesByName) {
+    AdapterTraffic traffic(2);
+    traffic.add({.adapter = "", .n_prompt = 5, .n_generated = 2, .total_s = 1.5, .first_token_s = 0.5});
+    traffic.add({.adapter = "sql", .n_prompt = 3, .n_generated = 0, .total_s = 0.25});
+    traffic.add({.adapter = "sql", .n_prompt = 4, .n_generated = 7, .total_s = 0.5, .first_token_s = 0.125});
+    const std::string text = traffic.text("base");
+    for (const char* line : {"lorad_adapter_requests_total{adapter_name=\"base\"} 1", "lorad_adapter_requests_total{adapter_name=\"sql\"} 2",
+                             "lorad_adapter_prompt_tokens_total{adapter_name=\"sql\"} 7", "lorad_adapter_generation_tokens_total{adapter_name=\"sql\"} 7",
+                             "lorad_adapter_request_seconds_sum{adapter_name=\"sql\"} 0.75", "lorad_adapter_request_seconds_count{adapter_name=\"sql\"} 2",
+                             "lorad_adapter_time_to_first_token_seconds_sum{adapter_name=\"sql\"} 0.125",
+                             "lorad_adapter_time_to_first_token_seconds_count{adapter_name=\"sql\"} 1"})
+        EXPECT_TRUE(has_line(text, line)) << line << "\n" << text;
+    // A third name takes the place of the one that was used longest ago.
+    traffic.add({.adapter = "late", .total_s = 1});
+    EXPECT_FALSE(has_line(traffic.text("base"), "lorad_adapter_requests_total{adapter_name=\"base\"} 1"));
+    EXPECT_TRUE(has_line(traffic.text("base"), "lorad_adapter_requests_total{adapter_name=\"sql\"} 2"));
+    EXPECT_TRUE(has_line(traffic.text("base"), "lorad_adapter_requests_total{adapter_name=\"late\"} 1"));
+}
+
 TEST(PrometheusText, TellsWhatAScraperWouldReject) {
     const std::string head = "# HELP a text\n# TYPE a gauge\n";
     EXPECT_TRUE(testing::PrometheusText(head + "a 1\na{x=\"y\\\\\\\"\\n\"} NaN\n").ok());

@@ -226,8 +226,12 @@ def check_activate_roll_back_delete(page, server):
     page.click("#dialog-ok")
     page.until(f"document.querySelector({json.dumps(row('shout'))}).innerText.includes({json.dumps(first[:12])})", "rolled back")
     # All buttons of a row stand in one line, Delete apart from the others.
+    check_equal(server.post("/v1/adapters/shout/activate", mode="merged", pin=True)[0], 200, "activation")
+    page.until(f"document.querySelectorAll({json.dumps(row('shout') + ' .actions button')}).length === 6", "all buttons that there can be")
     boxes = page.js(f"[...document.querySelectorAll({json.dumps(row('shout') + ' .actions button')})].map((b) => {{ const r = b.getBoundingClientRect(); return [r.left, r.right, r.top]; }})")
     check(len({top for _, _, top in boxes}) == 1, f"lines of buttons: {boxes}")
+    edge = page.js('document.querySelector("table.adapters").parentElement.getBoundingClientRect().right')
+    check(boxes[-1][1] <= edge, f"buttons end at {boxes[-1][1]}, their table at {edge}")
     gaps = [b[0] - a[1] for a, b in zip(boxes, boxes[1:])]
     check(gaps[-1] > 1.5 * max(gaps[:-1]), f"gaps between buttons: {gaps}")
     # By keyboard: the dialog is left with Esc and nothing happens, then confirmed with Enter.

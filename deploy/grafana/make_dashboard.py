@@ -10,6 +10,15 @@ def quantiles(metric):
     return [(f"p{round(q * 100)}", f"histogram_quantile({q}, sum by (le) (rate({metric}_bucket{{{JOB}}}[$__rate_interval])))") for q in (0.5, 0.95, 0.99)]
 
 
+def by_adapter(metric):
+    return [("{{adapter_name}}", f"topk(10, sum by (adapter_name) (rate({metric}{{{JOB}}}[$__rate_interval])))")]
+
+
+def mean_by_adapter(metric):
+    parts = [f"sum by (adapter_name) (rate({metric}_{part}{{{JOB}}}[$__rate_interval]))" for part in ("sum", "count")]
+    return [("{{adapter_name}}", f"topk(10, {parts[0]} / {parts[1]})")]
+
+
 # (row, [(title, unit, [(legend, expression)])])
 ROWS = [
     ("Traffic", [
@@ -38,6 +47,12 @@ ROWS = [
                                                  ("failures", f"sum(rate(lorad_adapter_load_failures_total{{{JOB}}}[$__rate_interval]))")]),
         ("Busiest adapters", "none", [("{{adapter_name}}", f"topk(10, sum by (adapter_name) (lorad_adapter_requests_running{{{JOB}}}))")]),
         ("Device memory of adapters", "bytes", [("{{instance}}", f"lorad_adapter_device_bytes{{{JOB}}}")]),
+    ]),
+    ("By adapter", [
+        ("Requests a second", "reqps", by_adapter("lorad_adapter_requests_total")),
+        ("Generated tokens a second", "none", by_adapter("lorad_adapter_generation_tokens_total")),
+        ("Mean time to the first token", "s", mean_by_adapter("lorad_adapter_time_to_first_token_seconds")),
+        ("Mean time of a request", "s", mean_by_adapter("lorad_adapter_request_seconds")),
     ]),
 ]
 

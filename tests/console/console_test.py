@@ -349,6 +349,7 @@ def check_keys(page, lorad):
                 time.sleep(2.5)
                 check_equal(shown(), parts, f"parts for the scope {scope}")
             expected_errors(page, "401", "403")
+            page.open("about:blank")
 
 
 def check_the_root_leads_to_the_console(page, server):

@@ -126,7 +126,8 @@ def requests_go_to_their_daemon(name, program):
             for adapter in names:
                 for body in ({"prompt": "b" * 60000, "model": adapter}, {"model": "base", "adapters": [{"name": adapter, "scale": 1}]},
                              {"adapters": [{"scale": 1, "name": adapter}, {"name": "other", "scale": 1}], "model": "base"},
-                             {"model": "base", "adapter": adapter}, {"model": f"base:{adapter}"}, {"model": f"base::{adapter}"},
+                             {"model": "base", "lora_path": adapter}, {"model": "base", "adapter_id": adapter}, {"model": "base", "parameters": {"top_p": 1, "adapter_id": adapter}},
+                             {"model": "base", "lora_request": {"lora_name": adapter, "lora_int_id": 1}}, {"model": "base", "adapter": adapter}, {"model": f"base:{adapter}"}, {"model": f"base::{adapter}"},
                              {"prompt": '"model": "x", {"adapter": "y"}', "model": adapter}):
                     check_equal(proxy.backend_of(body), first[adapter], f"{str(body)[-90:]}")
                 check_equal(proxy.backend_of({"model": "other"}, **{"x-lorad-adapter": adapter}), first[adapter], f"{adapter} as a header")

@@ -102,6 +102,7 @@ TEST_F(AccessTest, OtherWaysToWriteAPathLeadNowhere) {
             target.substr(0, last) + "%2f" + target.substr(last + 1), target.substr(0, last) + "%2F" + target.substr(last + 1),
             target.substr(0, last) + "\\" + target.substr(last + 1), "http://x" + target, target.substr(1), target + "%", "*"};
         for (const std::string& form : forms) {
+            if (form == target) continue;  // "/" in capitals
             SCOPED_TRACE(route.method + " " + form);
             ++n_calls;
             const int without = ask(route.method, form, "").status;

@@ -1,5 +1,6 @@
 #include "proto/embeddings.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -33,9 +34,9 @@ constexpr std::array kFields = {
     KnownField{"cache_salt"},
     KnownField{"add_special_tokens"},
     KnownField{"normalize"},
+    KnownField{"truncate_prompt_tokens"},
     // What clients know and lorad does not do.
     KnownField{"messages", false},
-    KnownField{"truncate_prompt_tokens", false},
     KnownField{"embed_dtype", false},
     KnownField{"endianness", false},
     KnownField{"additional_data", false},
@@ -44,6 +45,19 @@ constexpr std::array kFields = {
     KnownField{"chat_template", false},
     KnownField{"mm_processor_kwargs", false},
 };
+
+// Clients that tokenize themselves do it for OpenAI's models, unless they are told otherwise.
+Error of_another_vocabulary(const JsonValue& ids, Error error, uint32_t vocab_size) {
+    const std::vector<JsonValue> elements = *ids.as_array();
+    const bool is_outside = std::ranges::any_of(elements, [&](const JsonValue& id) {
+        return id.is_integer() && !id.as_int(0, int64_t(vocab_size) - 1).ok();
+    });
+    if (!is_outside) return error;
+    error.message += format(" (ids of this model's tokenizer are 0 to {}; others' stand for other texts: send texts, with LangChain by "
+                            "check_embedding_ctx_length=False)",
+                            vocab_size - 1);
+    return error;
+}
 
 Result<Prompt> one_input(const JsonValue& value, uint32_t vocab_size) {
     Prompt prompt;
@@ -58,7 +72,9 @@ Result<Prompt> one_input(const JsonValue& value, uint32_t vocab_size) {
             format("expected a string or a list of token ids, found {}", value.describe()));
     }
     if (value.size() == 0) return value.error("expected at least one token id, found an empty list");
-    TRY_ASSIGN(prompt.ids, parse_ids(value, vocab_size, value.size()));
+    Result<std::vector<TokenId>> ids = parse_ids(value, vocab_size, value.size());
+    if (!ids.ok()) return of_another_vocabulary(value, ids.error(), vocab_size);
+    prompt.ids = std::move(*ids);
     return prompt;
 }
 
@@ -114,7 +130,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     JsonWriter completion;
     completion.begin_object().field("prompt", "-");
     copy_fields(root, {"model", "user", "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request",
-                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens"},
+                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens", "truncate_prompt_tokens"},
                 completion);
     TRY_ASSIGN(JsonDocument translated, parse_json(completion.end_object().take()));
     TRY_ASSIGN(out.generate,

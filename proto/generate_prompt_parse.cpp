@@ -37,13 +37,14 @@ Result<std::string> content_text(const JsonValue& content) {
     TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
     for (size_t i = 0; i < parts.size(); ++i) {
         TRY_ASSIGN(JsonValue type, parts[i].require("type"));
-        if (!is_text(type, "text")) {
+        const bool is_refusal = is_text(type, "refusal");
+        if (!is_refusal && !is_text(type, "text")) {
             return make_error(ErrorCode::kUnsupportedParameter,
                               format("{}: this server takes only text parts, found {}", type.path(),
                                      type.describe()),
                               type.path());
         }
-        TRY_ASSIGN(JsonValue part, parts[i].require("text"));
+        TRY_ASSIGN(JsonValue part, parts[i].require(is_refusal ? "refusal" : "text"));
         TRY_ASSIGN(std::string_view text, part.as_string());
         if (i > 0) joined += '\n';
         joined += text;
@@ -138,6 +139,8 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
         if (member.key == "tool_calls" &&
             (member.value.is_null() || (member.value.is_array() && member.value.size() == 0)))
             continue;
+        // An assistant that has refused says so beside its content.
+        if (member.key == "content" && member.value.is_null() && message.find("refusal")) continue;
         writer.key(member.key);
         if (member.value.is_null()) {
             writer.null();
@@ -150,7 +153,13 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
             writer.raw(member.value.dump());
         }
     }
-    if (!message.has("content")) writer.key("content").null();
+    if (std::optional<JsonValue> refusal = message.find("refusal"); refusal && !message.find("content")) {
+        TRY_ASSIGN(std::string_view text, refusal->as_string());
+        content_out = std::string(text);
+        writer.field("content", text);
+    } else if (!message.has("content")) {
+        writer.key("content").null();
+    }
     writer.end_object();
     return ok_status();
 }

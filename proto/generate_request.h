@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,8 @@ inline constexpr size_t kStopTokensMax = 1024;
 inline constexpr size_t kStopStringBytesMax = 1024;
 inline constexpr size_t kLogitBiasMax = 1024;
 inline constexpr uint32_t kChoicesMax = 128;  // prompts times best_of
+inline constexpr size_t kBadWordsMax = 256;
+inline constexpr size_t kBadWordBytesMax = 256;
 inline constexpr size_t kUserBytesMax = 512;  // of user and cache_salt
 inline constexpr size_t kIgnoredFieldsMax = 64;
 
@@ -51,6 +54,8 @@ struct GenerateRequest {
 
     std::vector<Prompt> prompts;  // completions: at least one
     bool add_special_tokens = true;  // to texts; chats only where they are asked for
+    // Of longer prompts the last so many tokens count; -1: as many as leave room for the answer.
+    std::optional<int32_t> n_prompt_max;
 
     // Chats: JSON for the chat template, each empty where there is none. Every content is a string
     // or null (lists of text parts have been joined), arguments of tool calls are objects, or texts where they are none.
@@ -63,6 +68,7 @@ struct GenerateRequest {
     std::optional<std::string> continued_text;
 
     std::optional<uint32_t> n_tokens_max;  // 0 only with echo
+    bool n_tokens_max_is_cut = false;      // to what the context leaves, instead of refusing more
     uint32_t n_tokens_min = 0;
     std::optional<float> temperature;
     std::optional<float> top_p;
@@ -74,6 +80,7 @@ struct GenerateRequest {
     float frequency_penalty = 0.0f;
     std::vector<TokenBias> logit_bias;
     std::vector<TokenId> allowed_token_ids;  // sorted
+    std::vector<std::string> bad_words;       // none of them empty
     std::optional<uint64_t> seed;
     std::vector<std::string> stop;  // none of them empty
     std::vector<TokenId> stop_token_ids;
@@ -89,6 +96,7 @@ struct GenerateRequest {
     ToolChoice tool_choice = ToolChoice::kNone;
     std::string forced_function;  // of kNamed
     bool parallel_tool_calls = true;
+    std::set<std::string, std::less<>> custom_tools;  // custom_tools.h
     bool include_reasoning = true;  // in the answer, where the server separates it
 
     // Nothing is generated: the hidden state of each prompt's last token is wanted.

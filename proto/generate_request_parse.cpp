@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "proto/base/format.h"
+#include "proto/custom_tools.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
 
@@ -15,6 +17,7 @@ struct Parameter {
     std::string_view name;
     Known known;
     Neutral neutral = Neutral::kNone;
+    Neutral hint = Neutral::kNone;  // as in KnownField
 };
 
 constexpr std::array kParameters = {
@@ -45,6 +48,7 @@ constexpr std::array kParameters = {
     Parameter{"repetition_penalty", Known::kBoth},
     Parameter{"logit_bias", Known::kBoth},
     Parameter{"allowed_token_ids", Known::kBoth},
+    Parameter{"bad_words", Known::kBoth},
     Parameter{"seed", Known::kBoth},
     Parameter{"stop", Known::kBoth},
     Parameter{"stop_token_ids", Known::kBoth},
@@ -52,6 +56,7 @@ constexpr std::array kParameters = {
     Parameter{"ignore_eos", Known::kBoth},
     Parameter{"skip_special_tokens", Known::kBoth},
     Parameter{"add_special_tokens", Known::kBoth},
+    Parameter{"truncate_prompt_tokens", Known::kBoth},
     Parameter{"n", Known::kBoth},
     Parameter{"best_of", Known::kCompletions, Neutral::kOne},
     Parameter{"echo", Known::kCompletions, Neutral::kFalse},
@@ -88,35 +93,34 @@ constexpr std::array kParameters = {
     Parameter{"request_id", Known::kNowhere, Neutral::kAny},
     Parameter{"cache_prompt", Known::kNowhere, Neutral::kAny},
     Parameter{"id_slot", Known::kNowhere, Neutral::kAny},
-    Parameter{"service_tier", Known::kNowhere, Neutral::kAuto},
+    // Hints, which change no answer here and are listed.
+    Parameter{"service_tier", Known::kNowhere, Neutral::kAuto, Neutral::kAny},
+    Parameter{"reasoning_effort", Known::kNowhere, Neutral::kNone, Neutral::kAny},
+    Parameter{"verbosity", Known::kNowhere, Neutral::kNone, Neutral::kAny},
+    Parameter{"thinking_token_budget", Known::kNowhere, Neutral::kNone, Neutral::kAny},
+    Parameter{"prediction", Known::kNowhere, Neutral::kNone, Neutral::kAny},
+    Parameter{"guided_decoding_backend", Known::kNowhere, Neutral::kNone, Neutral::kAny},
     // What clients know and lorad does not do.
     Parameter{"suffix", Known::kNowhere, Neutral::kEmpty},
     Parameter{"use_beam_search", Known::kNowhere, Neutral::kFalse},
     Parameter{"length_penalty", Known::kNowhere, Neutral::kOne},
     Parameter{"early_stopping", Known::kNowhere, Neutral::kFalse},
-    Parameter{"bad_words", Known::kNowhere, Neutral::kEmpty},
     Parameter{"logits_processors", Known::kNowhere, Neutral::kEmpty},
     Parameter{"functions", Known::kNowhere, Neutral::kEmpty},
     Parameter{"function_call", Known::kNowhere, Neutral::kNoTools},
-    Parameter{"guided_decoding_backend", Known::kNowhere},
     Parameter{"guided_whitespace_pattern", Known::kNowhere},
     Parameter{"grammar", Known::kNowhere, Neutral::kEmpty},
     Parameter{"json_schema", Known::kNowhere},
     Parameter{"modalities", Known::kNowhere, Neutral::kTextOnly},
     Parameter{"audio", Known::kNowhere},
-    Parameter{"prediction", Known::kNowhere},
     Parameter{"web_search_options", Known::kNowhere},
-    Parameter{"reasoning_effort", Known::kNowhere},
-    Parameter{"verbosity", Known::kNowhere},
     Parameter{"chat_template", Known::kNowhere},
-    Parameter{"truncate_prompt_tokens", Known::kNowhere},
     Parameter{"spaces_between_special_tokens", Known::kNowhere, Neutral::kTrue},
     Parameter{"prompt_embeds", Known::kNowhere},
     Parameter{"kv_transfer_params", Known::kNowhere},
     Parameter{"vllm_xargs", Known::kNowhere, Neutral::kEmpty},
     Parameter{"mm_processor_kwargs", Known::kNowhere, Neutral::kEmpty},
     Parameter{"media_io_kwargs", Known::kNowhere, Neutral::kEmpty},
-    Parameter{"thinking_token_budget", Known::kNowhere},
     Parameter{"repetition_detection", Known::kNowhere},
     // llama-server's.
     Parameter{"n_predict", Known::kNowhere},
@@ -190,7 +194,7 @@ std::vector<KnownField> generation_fields(bool chat) {
     std::vector<KnownField> out;
     for (const Parameter& parameter : kParameters) {
         bool honoured = is_honoured(parameter.known, chat ? ApiKind::kChat : ApiKind::kCompletion);
-        out.push_back({parameter.name, honoured, parameter.neutral});
+        out.push_back({parameter.name, honoured, parameter.neutral, parameter.hint});
     }
     return out;
 }
@@ -201,11 +205,14 @@ Status check_known_fields(const JsonValue& root, GenerateRequest& request) {
         const auto* parameter =
             std::find_if(kParameters.begin(), kParameters.end(),
                          [&](const Parameter& known) { return known.name == member.key; });
-        if (parameter == kParameters.end()) {
+        const bool is_idle = parameter != kParameters.end() &&
+                             (is_honoured(parameter->known, request.kind) || member.value.is_null() ||
+                              is_neutral(member.value, parameter->neutral));
+        if (is_idle) continue;
+        if (parameter == kParameters.end() || is_neutral(member.value, parameter->hint)) {
             if (request.ignored_fields.size() < kIgnoredFieldsMax)
                 request.ignored_fields.emplace_back(member.key);
-        } else if (!is_honoured(parameter->known, request.kind) && !member.value.is_null() &&
-                   !is_neutral(member.value, parameter->neutral)) {
+        } else {
             return refused(*parameter, member.value);
         }
     }
@@ -231,6 +238,11 @@ Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kin
     TRY(parse_tools(root, request));
     TRY(parse_output(root, request));
     // Chat templates write the special tokens themselves.
+    if (std::optional<JsonValue> n_max = root.find("truncate_prompt_tokens")) {
+        TRY_ASSIGN(int64_t n, n_max->as_int(-1, std::numeric_limits<int32_t>::max()));
+        if (n == 0) return n_max->error("expected -1 or at least 1, found 0");
+        request.n_prompt_max = int32_t(n);
+    }
     TRY_ASSIGN(request.add_special_tokens, root.bool_or("add_special_tokens", !chat));
     return request;
 }
@@ -238,7 +250,14 @@ Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kin
 Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,
                                                uint32_t vocab_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
-    return parse_generate_object(document.root(), kind, vocab_size);
+    if (kind != ApiKind::kChat) return parse_generate_object(document.root(), kind, vocab_size);
+    TRY_ASSIGN(std::optional<PlainChat> plain, plain_chat(document.root()));
+    if (!plain) return parse_generate_object(document.root(), kind, vocab_size);
+    TRY_ASSIGN(JsonDocument rewritten, parse_json(plain->body));
+    Result<GenerateRequest> request = parse_generate_object(rewritten.root(), kind, vocab_size);
+    if (!request.ok()) return plain->names.renamed(request.error());
+    request->custom_tools = std::move(plain->custom_tools);
+    return request;
 }
 
 }  // namespace lorad::proto

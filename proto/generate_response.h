@@ -47,7 +47,8 @@ struct ToolCallPart {
     uint32_t index = 0;
     std::string id;         // in the call's first part, as the name
     std::string name;
-    std::string arguments;  // JSON text
+    std::string arguments;  // JSON text; of a custom tool: its input
+    bool is_custom = false;
 };
 
 // A choice, or the part of it that a chunk brings.

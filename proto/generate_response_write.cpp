@@ -46,10 +46,11 @@ void write_tool_calls(JsonWriter& writer, const ChoicePart& part, bool with_inde
     for (const ToolCallPart& call : part.tool_calls) {
         writer.begin_object();
         if (with_index) writer.field("index", uint64_t(call.index));
-        if (!call.id.empty()) writer.field("id", call.id).field("type", "function");
-        writer.key("function").begin_object();
+        const char* type = call.is_custom ? "custom" : "function";
+        if (!call.id.empty()) writer.field("id", call.id).field("type", type);
+        writer.key(type).begin_object();
         if (!call.name.empty()) writer.field("name", call.name);
-        writer.field("arguments", call.arguments).end_object().end_object();
+        writer.field(call.is_custom ? "input" : "arguments", call.arguments).end_object().end_object();
     }
     writer.end_array();
 }

@@ -49,6 +49,21 @@ Status parse_allowed(const JsonValue& root, GenerateRequest& request, uint32_t v
     return ok_status();
 }
 
+Status parse_bad_words(const JsonValue& root, GenerateRequest& request) {
+    std::optional<JsonValue> list = root.find("bad_words");
+    if (!list) return ok_status();
+    TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
+    if (elements.size() > kBadWordsMax)
+        return list->error(format("expected at most {} texts, found {}", kBadWordsMax, elements.size()));
+    for (const JsonValue& element : elements) {
+        TRY_ASSIGN(std::string_view text, element.as_string());
+        if (text.find_first_not_of(' ') == std::string_view::npos || text.size() > kBadWordBytesMax)
+            return element.error(format("expected a text of 1 to {} bytes that is not blank", kBadWordBytesMax));
+        request.bad_words.emplace_back(text);
+    }
+    return ok_status();
+}
+
 }  // namespace
 
 Result<std::optional<float>> optional_number(const JsonValue& root, std::string_view name,
@@ -92,6 +107,7 @@ Result<std::string> short_text(const JsonValue& root, std::string_view name, siz
 }
 
 Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size) {
+    TRY(parse_bad_words(root, request));
     TRY_ASSIGN(request.temperature, optional_number(root, "temperature", 0.0, true, 2.0));
     TRY_ASSIGN(request.top_p, optional_number(root, "top_p", 0.0, false, 1.0));
     TRY_ASSIGN(request.min_p, optional_number(root, "min_p", 0.0, true, 1.0));

@@ -31,6 +31,8 @@ bool is_neutral(const JsonValue& value, Neutral neutral) {
         }
         case Neutral::kAuto:
             return is_text(value, "auto") || is_text(value, "default");
+        case Neutral::kMedium:
+            return is_text(value, "medium");
         case Neutral::kAny:
             return true;
     }
@@ -51,10 +53,12 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
         auto field = std::find_if(known.begin(), known.end(), [&](const KnownField& candidate) {
             return candidate.name == member.key;
         });
-        if (field == known.end()) {
+        const bool is_idle = field != known.end() && (field->honoured || member.value.is_null() ||
+                                                      is_neutral(member.value, field->neutral));
+        if (is_idle) continue;
+        if (field == known.end() || is_neutral(member.value, field->hint)) {
             if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(within + std::string(member.key));
-        } else if (!field->honoured && !member.value.is_null() &&
-                   !is_neutral(member.value, field->neutral)) {
+        } else {
             return unsupported_field(
                 member.value.path(),
                 format("this server does not support {}", member.value.describe()));

@@ -23,6 +23,7 @@ enum class Neutral : uint8_t {
     kNoTools,
     kTextOnly,
     kAuto,
+    kMedium,
     kAny
 };
 bool is_neutral(const JsonValue& value, Neutral neutral);
@@ -31,10 +32,12 @@ struct KnownField {
     std::string_view name;
     bool honoured = true;
     Neutral neutral = Neutral::kNone;  // where it is not honoured
+    // Values that ask for something and change no answer here: accepted, and listed as unknown fields are.
+    Neutral hint = Neutral::kNone;
 };
 
-// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral.
-// Fields that nobody knows are added to `ignored` with their path, up to kIgnoredFieldsMax.
+// kUnsupportedParameter for a field that is known and not honoured, unless its value is neutral or a hint.
+// Hints, and fields that nobody knows, are added to `ignored` with their path, up to kIgnoredFieldsMax.
 Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                     std::vector<std::string>& ignored);
 // Only lists what nobody knows, where it says something: parts of a history come back as servers wrote them, with

@@ -17,7 +17,7 @@ std::vector<KnownField> make_known_fields() {
         {"model"}, {"messages"}, {"system"}, {"max_tokens"}, {"metadata"}, {"stop_sequences"},
         {"stream"}, {"temperature"}, {"top_k"}, {"top_p"}, {"tools"}, {"tool_choice"},
         {"thinking"}, {"output_config"},
-        // Labels, which change no answer.
+        // Labels and hints, which change no answer.
         {"service_tier", false, Neutral::kAny},
         {"cache_control", false, Neutral::kAny},
         {"user_profile_id", false, Neutral::kAny},
@@ -25,10 +25,10 @@ std::vector<KnownField> make_known_fields() {
         // What clients know and lorad does not do.
         {"container", false},
         {"mcp_servers", false, Neutral::kEmpty},
-        {"context_management", false, Neutral::kEmpty},
+        {"context_management", false, Neutral::kNone, Neutral::kEmpty},
         {"diagnostics", false},
         {"inference_geo", false},
-        {"speed", false},
+        {"speed", false, Neutral::kNone, Neutral::kAny},
         {"output_format", false},
         {"prefill", false},
         {"stop", false},
@@ -125,21 +125,22 @@ struct Translator {
         std::optional<JsonValue> thinking = root.find("thinking");
         if (!thinking) return ok_status();
         TRY_ASSIGN(JsonValue type, thinking->require("type"));
-        static constexpr KnownField kFields[] = {{"type"}, {"display"}, {"budget_tokens"}};
-        TRY(check_fields(*thinking, kFields, ignored));
         std::optional<JsonValue> display = thinking->find("display");
-        if (display && !is_text(*display, "omitted"))
-            return unsupported_field("thinking.display", "this server summarises nothing");
-        if (thinking->find("budget_tokens") || is_text(type, "enabled")) {
-            return unsupported_field("thinking.budget_tokens",
-                                     "this server sets thinking no budget; the type \"adaptive\" "
-                                     "leaves it to the model");
-        }
-        bool shown = is_text(type, "adaptive") && !display;
-        if (!shown && !is_text(type, "disabled") && !is_text(type, "adaptive")) {
-            return type.error(format("expected \"adaptive\" or \"disabled\", found {}",
+        // A budget is a hint: how long it thinks is left to the model.
+        static constexpr KnownField kFields[] = {
+            {"type"}, {"display"}, {"budget_tokens", false, Neutral::kNone, Neutral::kAny}};
+        TRY(check_fields(*thinking, kFields, ignored));
+        const bool thinks = is_text(type, "adaptive") || is_text(type, "enabled");
+        if (!thinks && !is_text(type, "disabled")) {
+            return type.error(format("expected \"adaptive\", \"enabled\" or \"disabled\", found {}",
                                      type.describe()));
         }
+        const bool is_omitted = display && is_text(*display, "omitted");
+        if (display && !is_omitted && !is_text(*display, "summarized"))
+            return display->error(format("expected \"summarized\" or \"omitted\", found {}", display->describe()));
+        // Nothing is summarised here: thoughts are shown as they are.
+        if (display && !is_omitted && ignored.size() < kIgnoredFieldsMax) ignored.push_back(display->path());
+        const bool shown = thinks && !is_omitted;
         if (!root.find("include_reasoning")) chat.field("include_reasoning", shown);
         return ok_status();
     }
@@ -147,7 +148,7 @@ struct Translator {
     Status output_config() {
         std::optional<JsonValue> config = root.find("output_config");
         if (!config) return ok_status();
-        static constexpr KnownField kFields[] = {{"format"}, {"effort", false}};
+        static constexpr KnownField kFields[] = {{"format"}, {"effort", false, Neutral::kNone, Neutral::kAny}};
         TRY(check_fields(*config, kFields, ignored));
         std::optional<JsonValue> wanted = config->find("format");
         if (!wanted) return ok_status();
@@ -227,6 +228,8 @@ Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUs
     out.generate.ignored_fields = std::move(ignored);
     for (std::string& keyword : out.generate.not_enforced) keyword = out.names.original(keyword);
     out.generate.adapters_field = out.names.original(out.generate.adapters_field);
+    // Clients must say a number and say what their model may write at most, whatever is left of its context.
+    out.generate.n_tokens_max_is_cut = true;
     if (out.generate.structure)
         out.generate.structure->param = out.names.original(out.generate.structure->param);
     return out;

@@ -69,7 +69,7 @@ void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
             writer.field("type", "thinking").field("thinking", text).field("signature", "");
             break;
         case BlockKind::kText:
-            writer.field("type", "text").field("text", text).key("citations").null();
+            writer.field("type", "text").field("text", text);
             break;
         case BlockKind::kToolCall: {
             writer.field("type", "tool_use").field("id", block.call_id).field("name", block.name);

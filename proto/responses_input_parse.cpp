@@ -1,8 +1,9 @@
 // The input of POST /v1/responses: a text, or items of a conversation.
 #include "proto/base/format.h"
-#include "proto/chat_translation.h"
+#include "proto/custom_tools.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
+#include "proto/responses_parts.h"
 
 namespace lorad::proto {
 namespace {
@@ -69,7 +70,14 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
                           item.path() + ".arguments");
         return ok_status();
     }
-    if (type == "function_call_output") {
+    if (type == "custom_tool_call") {
+        TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
+        TRY_ASSIGN(std::string_view name, item_text(item, "name"));
+        TRY_ASSIGN(std::string_view text, item_text(item, "input"));
+        messages.add_call(call_id, name, custom_tool_arguments(text), item.path(), item.path() + ".input");
+        return ok_status();
+    }
+    if (type == "function_call_output" || type == "custom_tool_call_output") {
         TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
         TRY_ASSIGN(JsonValue output, item.require("output"));
         TRY_ASSIGN(std::string text, text_of_parts(output, {"input_text", "text"}));
@@ -77,18 +85,65 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
         return ok_status();
     }
     std::string path = item.path() + ".type";
-    if (type == "item_reference")
-        return unsupported_field(path, "this server stores nothing that could be referred to");
     return unsupported_field(path, format("this server does not support items of the type {}",
                                           json_quote_short(type)));
 }
 
+// As it is kept: with an id and its type.
+std::shared_ptr<const ResponseItem> kept_item(const JsonValue& item, const ResponsesMemory& memory) {
+    std::string type(*item.string_or("type", "message"));
+    std::optional<JsonValue> given = item.find("id");
+    std::string id = given && given->is_string() ? std::string(*given->as_string()) : memory.make_item_id(type);
+    JsonWriter writer;
+    writer.begin_object().field("id", id).field("type", type);
+    for (const JsonMember& member : *item.as_object()) {
+        if (member.key != "id" && member.key != "type") writer.key(member.key).raw(member.value.dump());
+    }
+    return std::make_shared<const ResponseItem>(ResponseItem{std::move(id), writer.end_object().take()});
+}
+
+std::shared_ptr<const ResponseItem> kept_text(std::string_view text, const ResponsesMemory& memory) {
+    std::string id = memory.make_item_id("message");
+    JsonWriter writer;
+    writer.begin_object().field("id", id).field("type", "message").field("role", "user").key("content").begin_array();
+    writer.begin_object().field("type", "input_text").field("text", text).end_object().end_array();
+    return std::make_shared<const ResponseItem>(ResponseItem{std::move(id), writer.end_object().take()});
+}
+
+// What stands for {"type": "item_reference", "id": ID}.
+Status translate_reference(const JsonValue& item, const InputMemory& memory, ChatMessages& messages) {
+    if (memory.responses == nullptr) {
+        return unsupported_field(item.path() + ".type",
+                                 "this server stores nothing that could be referred to (--response-store is off)");
+    }
+    TRY_ASSIGN(std::string_view id, item_text(item, "id"));
+    std::shared_ptr<const ResponseItem> found = memory.responses->item(id);
+    if (found == nullptr) {
+        return make_error(ErrorCode::kInvalidRequest,
+                          format("{}.id: no item is called {}, or it is no longer kept", item.path(), json_quote_short(id)),
+                          item.path() + ".id");
+    }
+    TRY_ASSIGN(JsonDocument document, parse_json(found->json));
+    TRY(translate_item(document.root(), messages));
+    memory.own->push_back(std::move(found));
+    return ok_status();
+}
+
 }  // namespace
 
-Status translate_input(const JsonValue& input, ChatMessages& messages) {
+Status translate_conversation(const ResponseItems& items, ChatMessages& messages) {
+    if (items.empty()) return ok_status();
+    TRY_ASSIGN(JsonDocument document, parse_json("{\"previous_response_id\":" + items_json(items) + "}"));
+    TRY_ASSIGN(std::vector<JsonValue> list, document.root().find("previous_response_id")->as_array());
+    for (const JsonValue& item : list) TRY(translate_item(item, messages));
+    return ok_status();
+}
+
+Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory) {
     if (input.is_string()) {
         TRY_ASSIGN(std::string_view text, input.as_string());
         messages.add("user", text, "input");
+        if (memory.responses != nullptr) memory.own->push_back(kept_text(text, *memory.responses));
         return ok_status();
     }
     if (!input.is_array()) {
@@ -97,7 +152,15 @@ Status translate_input(const JsonValue& input, ChatMessages& messages) {
     }
     TRY_ASSIGN(std::vector<JsonValue> items, input.as_array());
     if (items.empty()) return input.error("expected at least one item, found an empty list");
-    for (const JsonValue& item : items) TRY(translate_item(item, messages));
+    for (const JsonValue& item : items) {
+        std::optional<JsonValue> type = item.find("type");
+        if (type && is_text(*type, "item_reference")) {
+            TRY(translate_reference(item, memory, messages));
+            continue;
+        }
+        TRY(translate_item(item, messages));
+        if (memory.responses != nullptr) memory.own->push_back(kept_item(item, *memory.responses));
+    }
     return ok_status();
 }
 

@@ -3,14 +3,12 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
-#include "proto/chat_translation.h"
+#include "proto/custom_tools.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
+#include "proto/responses_parts.h"
 
 namespace lorad::proto {
-
-// proto/responses_input_parse.cpp
-Status translate_input(const JsonValue& input, ChatMessages& messages);
 
 namespace {
 
@@ -19,22 +17,21 @@ std::vector<KnownField> make_responses_fields() {
         {"model"}, {"input"}, {"instructions"}, {"max_output_tokens"}, {"metadata"},
         {"parallel_tool_calls"}, {"stream"}, {"stream_options"}, {"temperature"}, {"top_p"},
         {"top_k"}, {"stop"}, {"tools"}, {"tool_choice"}, {"text"}, {"include"}, {"top_logprobs"},
-        {"reasoning"}, {"user"}, {"truncation"},
+        {"reasoning"}, {"user"}, {"truncation"}, {"store"}, {"previous_response_id"},
         // Labels, which change no answer.
         {"safety_identifier", false, Neutral::kAny},
         {"prompt_cache_key", false, Neutral::kAny},
         {"prompt_cache_retention", false, Neutral::kAny},
-        {"service_tier", false, Neutral::kAuto},
+        // Hints, which change no answer here.
+        {"service_tier", false, Neutral::kAuto, Neutral::kAny},
+        {"max_tool_calls", false, Neutral::kNone, Neutral::kAny},
+        {"context_management", false, Neutral::kNone, Neutral::kEmpty},
+        {"prompt_cache_options", false, Neutral::kNone, Neutral::kAny},
         // What clients know and lorad does not do.
-        {"store", false, Neutral::kFalse},
         {"background", false, Neutral::kFalse},
-        {"previous_response_id", false},
         {"conversation", false},
         {"prompt", false},
-        {"max_tool_calls", false},
         {"background_options", false},
-        {"context_management", false, Neutral::kEmpty},
-        {"prompt_cache_options", false},
         {"moderation", false},
         {"image", false},
         {"access_programs", false},
@@ -54,9 +51,9 @@ std::vector<KnownField> make_responses_fields() {
 Status check_known(const JsonValue& root, std::vector<std::string>& ignored) {
     TRY(check_fields(root, responses_fields(), ignored));
     if (std::optional<JsonValue> reasoning = root.find("reasoning")) {
-        static constexpr KnownField kReasoning[] = {{"effort", false},
-                                                    {"summary", false},
-                                                    {"generate_summary", false},
+        static constexpr KnownField kReasoning[] = {{"effort", false, Neutral::kNone, Neutral::kAny},
+                                                    {"summary", false, Neutral::kNone, Neutral::kAny},
+                                                    {"generate_summary", false, Neutral::kNone, Neutral::kAny},
                                                     {"context", false}};
         TRY(check_fields(*reasoning, kReasoning, ignored));
     }
@@ -70,10 +67,60 @@ Status check_known(const JsonValue& root, std::vector<std::string>& ignored) {
     return ok_status();
 }
 
+// More of what the answer has anyway, or of what it cannot have: clients ask for it with every request.
+bool is_include_hint(const JsonValue& element) {
+    for (std::string_view name :
+         {"reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+          "web_search_call.action.sources", "message.input_image.image_url",
+          "computer_call_output.output.image_url", "code_interpreter_call.outputs"}) {
+        if (is_text(element, name)) return true;
+    }
+    return false;
+}
+
 struct ResponsesTranslator {
     const JsonValue& root;
     JsonWriter& chat;
     ResponsesRequest& out;
+    const ResponsesMemory* memory;
+
+    // What is kept, and what of that is referred to.
+    Status stored() {
+        TRY_ASSIGN(out.store, root.bool_or("store", memory != nullptr));
+        TRY_ASSIGN(std::string_view id, root.string_or("previous_response_id", ""));
+        if (memory == nullptr) {
+            if (out.store) return unsupported_field("store", "this server keeps no responses (--response-store is off)");
+            if (!id.empty())
+                return unsupported_field("previous_response_id", "this server keeps no responses (--response-store is off)");
+            return ok_status();
+        }
+        if (id.empty()) return ok_status();
+        std::shared_ptr<const StoredResponse> earlier = memory->response(id);
+        if (earlier == nullptr) {
+            return make_error(ErrorCode::kInvalidRequest,
+                              format("previous_response_id: no response is called {}, or it is no longer kept", json_quote_short(id)),
+                              "previous_response_id");
+        }
+        out.previous_response_id = std::string(id);
+        out.earlier = earlier->items;
+        return ok_status();
+    }
+
+    // Of a custom tool: the function that stands for it.
+    Status custom_tool(const JsonValue& element, std::string_view name) {
+        static constexpr KnownField kFields[] = {{"type"}, {"name"}, {"description"}, {"format"}};
+        TRY(check_fields(element, kFields, out.generate.ignored_fields));
+        std::optional<JsonValue> format_of_input = element.find("format");
+        std::optional<JsonValue> kind = format_of_input ? format_of_input->find("type") : std::nullopt;
+        if (format_of_input && !(kind && is_text(*kind, "text")))
+            return unsupported_field(format_of_input->path(), "a custom tool's input is a text without a grammar here");
+        TRY_ASSIGN(std::string_view description, element.string_or("description", ""));
+        out.custom_tools.emplace(name);
+        chat.begin_object().field("type", "function").key("function").begin_object().field("name", name);
+        if (!description.empty()) chat.field("description", description);
+        chat.key("parameters").raw(kCustomToolSchema).end_object().end_object();
+        return ok_status();
+    }
 
     // Tools whose name is in `allowed`, or all.
     Status tools(const std::vector<std::string>* allowed) {
@@ -86,17 +133,21 @@ struct ResponsesTranslator {
         for (const JsonValue& element : elements) {
             TRY_ASSIGN(JsonValue type, element.require("type"));
             TRY_ASSIGN(std::string_view kind, type.as_string());
-            if (kind != "function") {
+            if (kind != "function" && kind != "custom") {
                 return unsupported_field(type.path(),
-                                         "this server has no tools of its own, only \"function\"");
+                                         "this server has no tools of its own, only \"function\" and \"custom\"");
             }
             TRY_ASSIGN(JsonValue name, element.require("name"));
             TRY_ASSIGN(std::string_view text, name.as_string());
             if (allowed != nullptr &&
                 std::find(allowed->begin(), allowed->end(), text) == allowed->end())
                 continue;
-            TRY_ASSIGN(std::vector<JsonMember> fields, element.as_object());
-            write_chat_tool(chat, fields, "parameters");
+            if (kind == "custom") {
+                TRY(custom_tool(element, text));
+            } else {
+                TRY_ASSIGN(std::vector<JsonMember> fields, element.as_object());
+                write_chat_tool(chat, fields, "parameters");
+            }
             out.names.add(format("tools[{}].function", n_written), element.path());
             out.names.add(format("tools[{}]", n_written++), element.path());
         }
@@ -115,7 +166,7 @@ struct ResponsesTranslator {
         }
         TRY_ASSIGN(JsonValue type, choice->require("type"));
         TRY_ASSIGN(std::string_view kind, type.as_string());
-        if (kind == "function") {
+        if (kind == "function" || kind == "custom") {
             TRY_ASSIGN(JsonValue name, choice->require("name"));
             TRY_ASSIGN(std::string_view text, name.as_string());
             out.names.add("tool_choice.function", "tool_choice");
@@ -147,11 +198,8 @@ struct ResponsesTranslator {
     Status text_format() {
         std::optional<JsonValue> text = root.find("text");
         if (!text) return ok_status();
-        static constexpr KnownField kFields[] = {{"format"}, {"verbosity"}};
+        static constexpr KnownField kFields[] = {{"format"}, {"verbosity", false, Neutral::kMedium, Neutral::kAny}};
         TRY(check_fields(*text, kFields, out.generate.ignored_fields));
-        std::optional<JsonValue> verbosity = text->find("verbosity");
-        if (verbosity && !is_text(*verbosity, "medium"))
-            return unsupported_field("text.verbosity", "the model has no such switch");
         std::optional<JsonValue> wanted = text->find("format");
         if (!wanted) return ok_status();
         TRY_ASSIGN(JsonValue type, wanted->require("type"));
@@ -177,12 +225,16 @@ struct ResponsesTranslator {
         if (list) {
             TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
             for (const JsonValue& element : elements) {
-                if (!is_text(element, "message.output_text.logprobs")) {
+                if (is_text(element, "message.output_text.logprobs")) {
+                    out.with_logprobs = true;
+                } else if (is_include_hint(element)) {
+                    if (out.generate.ignored_fields.size() < kIgnoredFieldsMax)
+                        out.generate.ignored_fields.push_back(element.path());
+                } else {
                     return unsupported_field(element.path(),
                                              format("this server does not have {}",
                                                     element.describe()));
                 }
-                out.with_logprobs = true;
             }
         }
         TRY_ASSIGN(int64_t n_top, root.int_or("top_logprobs", 0, 0, 20));
@@ -198,8 +250,12 @@ struct ResponsesTranslator {
             out.instructions_json = instructions->dump();
             list.add("system", text, "instructions");
         }
-        TRY_ASSIGN(JsonValue input, root.require("input"));
-        TRY(translate_input(input, list));
+        TRY(stored());
+        // The first part of a conversation may be all of it.
+        TRY(translate_conversation(out.earlier, list));
+        std::optional<JsonValue> input = root.find("input");
+        if (!input && out.earlier.empty()) return root.require("input").error();
+        if (input) TRY(translate_input(*input, list, {memory, &out.own_input}));
         add_ignored_fields({}, list.ignored(), out.generate.ignored_fields);
         out.names.add("messages", "input");
         chat.key("messages").raw(list.take());
@@ -207,7 +263,7 @@ struct ResponsesTranslator {
     }
 };
 
-Status translate(const JsonValue& root, JsonWriter& chat, ResponsesRequest& out) {
+Status translate(const JsonValue& root, const ResponsesMemory* memory, JsonWriter& chat, ResponsesRequest& out) {
     chat.begin_object();
     copy_fields(root, {"model", "stream", "temperature", "top_p", "top_k", "stop", "user",
                        "parallel_tool_calls"},
@@ -217,7 +273,7 @@ Status translate(const JsonValue& root, JsonWriter& chat, ResponsesRequest& out)
         out.names.add("max_tokens", "max_output_tokens");
         chat.key("max_tokens").raw(n_max->dump());
     }
-    ResponsesTranslator translator{root, chat, out};
+    ResponsesTranslator translator{root, chat, out, memory};
     TRY(translator.messages());
     TRY(translator.tool_choice());
     TRY(translator.text_format());
@@ -238,7 +294,7 @@ std::span<const KnownField> responses_fields() {
     return kFields;
 }
 
-Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size) {
+Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t vocab_size, const ResponsesMemory* memory) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
     if (!root.is_object())
@@ -247,7 +303,7 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, uint32_t
     std::vector<std::string> ignored;
     TRY(check_known(root, ignored));
     JsonWriter chat;
-    TRY(translate(root, chat, out));
+    TRY(translate(root, memory, chat, out));
     TRY_ASSIGN(JsonDocument translated, parse_json(chat.take()));
     ignored.insert(ignored.end(), out.generate.ignored_fields.begin(),
                    out.generate.ignored_fields.end());

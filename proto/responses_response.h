@@ -26,6 +26,9 @@ struct ResponsesEnd {
     int64_t ended_s = 0;                // Unix time
 };
 
+// What a later request may refer to of this answer.
+ResponseItems output_items(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks);
+
 std::string responses_object(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks,
                              const ResponsesEnd& end);
 
@@ -47,6 +50,7 @@ class ResponsesEvents {
     std::string part(std::string_view type, const AnswerBlock& block, uint32_t index, bool whole);
     std::string ended(const AnswerBlock& block, uint32_t index);
     std::string grown(const AnswerBlock& block, const BlockChange& change);
+    std::string custom_call_ended(const AnswerBlock& block, uint32_t index);
     void place(const AnswerBlock& block, uint32_t index);
 
     const ResponsesHead head_;

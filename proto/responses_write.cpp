@@ -1,3 +1,4 @@
+#include "proto/custom_tools.h"
 #include "proto/error.h"
 #include "proto/generate_logprobs_write.h"
 #include "proto/json.h"
@@ -28,11 +29,20 @@ void write_part(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock
     writer.end_object();
 }
 
+bool is_custom_call(const ResponsesHead& head, const AnswerBlock& block) {
+    return block.kind == BlockKind::kToolCall && head.request.custom_tools.contains(block.name);
+}
+
 // `begins`: shows nothing of its content yet.
 void write_item(JsonWriter& writer, const ResponsesHead& head, const AnswerBlock& block,
                 bool begins) {
     writer.begin_object().field("id", block.id);
-    if (block.kind == BlockKind::kToolCall) {
+    if (is_custom_call(head, block)) {
+        writer.field("type", "custom_tool_call")
+            .field("call_id", block.call_id)
+            .field("name", block.name)
+            .field("input", begins ? std::string() : custom_tool_input(block.text));
+    } else if (block.kind == BlockKind::kToolCall) {
         writer.field("type", "function_call")
             .field("call_id", block.call_id)
             .field("name", block.name)
@@ -89,13 +99,18 @@ void write_echo(JsonWriter& writer, const ResponsesHead& head) {
     const GenerateRequest& generate = request.generate;
     writer.field("background", false).key("instructions").raw(request.instructions_json);
     write_optional(writer, "max_output_tokens", generate.n_tokens_max);
-    for (const char* name : {"max_tool_calls", "previous_response_id", "prompt_cache_key",
-                             "safety_identifier"})
+    for (const char* name : {"max_tool_calls", "prompt_cache_key", "safety_identifier"})
         writer.key(name).null();
+    writer.key("previous_response_id");
+    if (request.previous_response_id.empty()) {
+        writer.null();
+    } else {
+        writer.value(request.previous_response_id);
+    }
     writer.key("metadata").raw(request.metadata_json);
     writer.field("parallel_tool_calls", request.parallel_tool_calls);
     writer.key("reasoning").begin_object().key("effort").null().key("summary").null().end_object();
-    writer.field("service_tier", "default").field("store", false);
+    writer.field("service_tier", "default").field("store", request.store);
     writer.field("temperature", head.temperature).field("top_p", head.top_p);
     writer.key("text").begin_object().key("format").raw(request.format_json).end_object();
     writer.key("tool_choice").raw(request.tool_choice_json);
@@ -156,6 +171,16 @@ void write_object(JsonWriter& writer, const ResponsesHead& head,
 
 }  // namespace
 
+ResponseItems output_items(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks) {
+    ResponseItems items;
+    for (const AnswerBlock& block : blocks) {
+        JsonWriter writer;
+        write_item(writer, head, block, false);
+        items.push_back(std::make_shared<const ResponseItem>(ResponseItem{block.id, writer.take()}));
+    }
+    return items;
+}
+
 std::string responses_object(const ResponsesHead& head, const std::vector<AnswerBlock>& blocks,
                              const ResponsesEnd& end) {
     JsonWriter writer;
@@ -204,6 +229,8 @@ std::string ResponsesEvents::part(std::string_view type, const AnswerBlock& bloc
 }
 
 std::string ResponsesEvents::grown(const AnswerBlock& block, const BlockChange& change) {
+    // Half of the arguments is no text yet: it comes at the end.
+    if (is_custom_call(head_, block)) return {};
     switch (block.kind) {
         case BlockKind::kReasoning:
             event("response.reasoning_text.delta");
@@ -221,7 +248,21 @@ std::string ResponsesEvents::grown(const AnswerBlock& block, const BlockChange& 
     return sent();
 }
 
+std::string ResponsesEvents::custom_call_ended(const AnswerBlock& block, uint32_t index) {
+    const std::string input = custom_tool_input(block.text);
+    event("response.custom_tool_call_input.delta");
+    place(block, index);
+    writer_.field("delta", input);
+    std::string out = sent();
+    event("response.custom_tool_call_input.done");
+    place(block, index);
+    writer_.field("input", input);
+    out += sent();
+    return out += item("response.output_item.done", block, index, false);
+}
+
 std::string ResponsesEvents::ended(const AnswerBlock& block, uint32_t index) {
+    if (is_custom_call(head_, block)) return custom_call_ended(block, index);
     if (block.kind == BlockKind::kToolCall) {
         event("response.function_call_arguments.done");
         place(block, index);

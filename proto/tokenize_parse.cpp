@@ -18,6 +18,8 @@ Result<TokenizeRequest> parse_tokenize_request(std::string_view body, uint32_t v
         return root.find("prompt")->error(
             format("expected a string, found {}", root.find("prompt")->describe()));
     }
+    if (request.prompt.n_prompt_max)
+        return unsupported_field("truncate_prompt_tokens", "all tokens are counted here");
     TRY_ASSIGN(request.with_strings, root.bool_or("return_token_strs", false));
     std::erase(request.prompt.ignored_fields, "return_token_strs");
     return request;

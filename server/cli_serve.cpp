@@ -18,6 +18,7 @@
 #include "server/engine/executor_runner.h"
 #include "server/http/guard/guard_metrics.h"
 #include "server/http/listener.h"
+#include "server/http/response_store.h"
 #include "server/http/routes.h"
 #include "server/memory_reserve.h"
 #include "server/model_text.h"
@@ -125,6 +126,21 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     return shape;
 }
 
+// Null: none are kept. Beside the adapters of the same base.
+Result<std::unique_ptr<ResponseStore>> response_store(const Config& config, const std::string& base_fingerprint) {
+    if (config.response_store == "off") return std::unique_ptr<ResponseStore>();
+    ResponseStoreOptions options;
+    options.bytes_max = uint64_t(config.response_store_mib) << 20;
+    options.age_max_s = config.response_store_age_s;
+    std::unique_ptr<adapters::FileSystem> files;
+    if (config.response_store == "state") {
+        const std::filesystem::path folder = config.state_dir.empty() ? default_state_dir() : config.state_dir;
+        TRY_ASSIGN(files, adapters::open_file_system(folder / ("responses-" + base_fingerprint.substr(0, 16))));
+        TRY(files->lock("lock"));
+    }
+    return ResponseStore::create(options, std::move(files));
+}
+
 MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
     MergeControlOptions options;
     options.batch_invariant = batch_invariant;
@@ -211,6 +227,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     listener_options.tls_cert = config.tls_cert;
     listener_options.tls_key = config.tls_key;
     listener_options.body_bytes_max = config.body_bytes_max;
+    TRY_ASSIGN(std::vector<std::string> origins, cors_origins(config.cors_origin));
+    listener_options.cors = Cors(std::move(origins));
     listener_options.guard = guard_options(config);
     TRY_ASSIGN(std::unique_ptr<Listener> listener,
                Listener::create(std::move(listener_options), router, [&](int status) {
@@ -223,6 +241,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     // The small files before the large ones: what is wrong with them is told at once.
     TRY_ASSIGN(const model::ModelConfig model_config, model::load_model_config(config.model));
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
+    TRY_ASSIGN(std::string tokenizer_info, tokenizer_info_of(config.model));
     TRY(isolate_text(*text, config, model_config));
     LoadArguments load = load_arguments(config, base_name);
     load.check_template = [&text](std::string_view source) { return text->check_template(source); };
@@ -252,6 +271,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
                         merge_options(config.batch_invariant, metrics));
     loaded.registry->restore_active();
 
+    TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base_fingerprint()));
     ServerContext context{engine,
                           metrics,
                           *loaded.registry,
@@ -262,9 +282,11 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
                           loaded.config.generation,
                           unix_time_s(),
                           loaded.config.hidden_size};
+    context.responses = responses.get();
     context.strict = config.strict;
     context.tool_format = model::tool_format_of(config.tool_call_parser);
     context.separates_reasoning = config.reasoning_parser != "none";
+    context.tokenizer_info = std::move(tokenizer_info);
     context.adapter_root = config.adapter_root;
     context.http_metrics = [&listener] { return guard_metrics_text(listener->counts()); };
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;

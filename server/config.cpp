@@ -9,6 +9,7 @@
 #include "proto/base/format.h"
 #include "proto/base/nearest.h"
 #include "proto/base/printable.h"
+#include "server/http/cors.h"
 
 namespace lorad::server {
 namespace {
@@ -54,6 +55,8 @@ void describe(Config& c, Visit&& visit) {
           "without keys listen also beyond this machine: for containers and networks that keep strangers out themselves");
     visit("metrics-without-key", c.metrics_without_key, "",
           "/metrics asks for no key: for scrapers that can show none; it names all adapters and how much each is used");
+    visit("cors-origin", c.cors_origin, "ORIGIN",
+          "origin whose pages may call this server from a browser, such as https://app.example, or * for all; may be repeated");
     visit("admin-listen", c.admin_listen, "HOST:PORT|unix:PATH",
           "another socket, for the routes that change adapters or the server: they are not on the main one then");
     visit("engine-hang-s", c.engine_hang_s, "SECONDS",
@@ -69,9 +72,14 @@ void describe(Config& c, Visit&& visit) {
           "think: what stands between <think> and </think> is sent as reasoning_content, not as "
           "content; none: it stays there",
           std::vector<std::string>{"none", "think", "qwen3", "deepseek_r1"});
+    visit("response-store", c.response_store, "WHERE",
+          "where answers of /v1/responses are kept for later requests: off, memory, or state: also in the state folder, over restarts",
+          std::vector<std::string>{"off", "memory", "state"});
+    visit("response-store-mib", c.response_store_mib, "MIB", "memory, and with `state` disk, for kept responses; the oldest make way", Range{1, 1u << 20});
+    visit("response-store-age-s", c.response_store_age_s, "SECONDS", "how long a response is kept", Range{1, 4294967295});
     visit("strict", c.strict, "",
-          "refuse requests with fields that nobody knows, instead of listing them in the header "
-          "x-lorad-ignored-fields");
+          "refuse what would otherwise be ignored and listed in the header x-lorad-ignored-fields: fields that "
+          "nobody knows, hints that change nothing");
     visit(
         "device", c.device, "INDEX|NAME",
         "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");
@@ -274,6 +282,11 @@ Status check_tls(const Config& config) {
     return make_error(ErrorCode::kInvalidConfig, "tls-cert and tls-key: expected both or neither", config.tls_cert.empty() ? "tls-cert" : "tls-key");
 }
 
+Status check_response_store(const Config& config) {
+    if (config.response_store != "state" || config.state_dir != "none") return ok_status();
+    return make_error(ErrorCode::kInvalidConfig, "response-store: expected off or memory where state-dir is none, found \"state\"", "response-store");
+}
+
 Status check_texts(const Config& config) {
     // The system would take it for every address of this machine.
     if (config.host.empty()) {
@@ -339,6 +352,8 @@ Config build_config(const std::vector<ConfigSource>& sources, std::vector<Error>
     add(check_steps(config));
     add(check_tls(config));
     add(check_texts(config));
+    add(check_response_store(config));
+    add(cors_origins(config.cors_origin));
     add(lora_arguments(config));
     return config;
 }

@@ -41,11 +41,15 @@ struct Config {
     std::string api_key;            // one key for everything; empty: none
     bool insecure_no_keys = false;  // listens beyond loopback without keys
     bool metrics_without_key = false;
+    std::vector<std::string> cors_origin;  // see cors_origins() in http/cors.h; none: no page of another origin
     std::string admin_listen;       // HOST:PORT or unix:PATH; empty: administration is on the main listener
 
     std::string tool_call_parser = "auto";  // a format's name
     std::string reasoning_parser = "none";  // or think
-    bool strict = false;  // request fields that nobody knows are refused
+    std::string response_store = "off";         // off, memory, state
+    uint32_t response_store_mib = 256;
+    uint32_t response_store_age_s = 2592000;
+    bool strict = false;  // what would be ignored and listed in a header is refused
 
     std::string device;                // empty: the best one
     std::string kernel_path = "auto";  // auto, portable, coopmat, coopmat2

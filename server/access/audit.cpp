@@ -19,6 +19,7 @@ void write(LogLevel level, std::string_view what, const AuditedCall& call, std::
                {"status", uint64_t(status)},
                {"key", call.principal != nullptr ? std::string_view(call.principal->id) : std::string_view()},
                {"peer", call.peer.substr(0, kNameBytesMax)},
+               {"request_id", call.request_id},
                {"left_out", n_left_out > 0 ? std::to_string(n_left_out) : std::string()}});
 }
 

@@ -17,6 +17,7 @@ struct AuditedCall {
     std::string_view name;   // of the adapter, where the path has one
     std::string_view peer;
     const Principal* principal = nullptr;
+    std::string_view request_id = {};
 };
 
 class Audit {

@@ -5,6 +5,7 @@
 
 #include "model/kv_cache.h"
 #include "proto/base/format.h"
+#include "proto/base/nearest.h"
 #include "proto/json.h"
 #include "server/access/principal.h"
 #include "server/http/adapter_access.h"
@@ -33,25 +34,36 @@ std::string_view qualified_name(std::string_view model, std::string_view base) {
     return model;
 }
 
-Error no_such_model(const ServerContext& context, const std::string& model) {
-    std::string_view name = qualified_name(model, context.base_name);
-    if (name.empty()) {
-        return make_error(ErrorCode::kModelNotFound,
-                          format("the model {} does not exist", json_quote_short(model)), "model");
+// With the names that are like it, of those that the request's key may list.
+Error not_found(const ServerContext& context, const HttpRequest& http, ErrorCode code, std::string what,
+                std::string_view name, std::string_view param) {
+    constexpr size_t kNearestMax = 3;
+    std::vector<std::string> names{context.base_name};
+    for (adapters::AdapterInfo& adapter : visible(http, context.registry.list())) {
+        if (!adapter.draining) names.push_back(std::move(adapter.name));
     }
-    return make_error(ErrorCode::kAdapterNotFound,
-                      format("no adapter is called {}", json_quote_short(name)), "model");
+    std::string like;
+    for (const std::string& one : nearest_names(name, names, kNearestMax))
+        like += (like.empty() ? "" : ", ") + json_quote_short(one);
+    what += like.empty() ? "; GET /v1/models lists what there is" : "; did you mean " + like + "?";
+    return make_error(code, std::move(what), std::string(param));
 }
 
-Result<MixLease> lease_of_model(ServerContext& context, const std::string& model,
+Error no_such_adapter(const ServerContext& context, const HttpRequest& http, std::string_view name,
+                      std::string_view param) {
+    return not_found(context, http, ErrorCode::kAdapterNotFound,
+                     format("no adapter is called {}", json_quote_short(name)), name, param);
+}
+
+Result<MixLease> lease_of_model(ServerContext& context, const HttpRequest& http, const std::string& model,
                                 const adapters::AcquireOptions& options) {
     Result<MixLease> lease = context.registry.acquire(model, options);
     if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
     std::string_view name = qualified_name(model, context.base_name);
-    if (name.empty()) return no_such_model(context, model);
+    if (name.empty()) return no_such_model(context, http, model);
     lease = context.registry.acquire(name, options);
     if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
-    return no_such_model(context, model);
+    return no_such_model(context, http, model);
 }
 
 Error listed_beside_adapter(const ServerContext& context, const proto::GenerateRequest& request,
@@ -64,12 +76,15 @@ Error listed_beside_adapter(const ServerContext& context, const proto::GenerateR
                       std::string(listed));
 }
 
-Result<MixLease> lease_of_terms(ServerContext& context, const std::vector<AdapterTerm>& terms,
+Result<MixLease> lease_of_terms(ServerContext& context, const HttpRequest& http, const std::vector<AdapterTerm>& terms,
                                 std::string_view field, const adapters::AcquireOptions& options) {
     Result<MixLease> lease = context.registry.acquire(terms, options);
-    if (lease.ok()) return lease;
+    if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
+    for (const AdapterTerm& term : terms) {
+        if (!context.registry.find(term.name)) return no_such_adapter(context, http, term.name, field);
+    }
     Error error = lease.error();
-    if (error.code == ErrorCode::kAdapterNotFound) error.param = std::string(field);
+    error.param = std::string(field);
     return error;
 }
 
@@ -80,6 +95,13 @@ Error no_such_number(size_t index, uint32_t id) {
 }
 
 }  // namespace
+
+Error no_such_model(const ServerContext& context, const HttpRequest& http, const std::string& model) {
+    std::string_view name = qualified_name(model, context.base_name);
+    if (!name.empty()) return no_such_adapter(context, http, name, "model");
+    return not_found(context, http, ErrorCode::kModelNotFound,
+                     format("the model {} does not exist", json_quote_short(model)), model, "model");
+}
 
 std::optional<std::string> LoraScales::name_of(const adapters::Registry& registry, uint32_t id) {
     for (Entry& entry : entries(registry)) {
@@ -171,7 +193,7 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http,
     if (!request.model.empty() && request.model != context.base_name) {
         std::string_view qualified = qualified_name(request.model, context.base_name);
         if (!is_there(request.model)) {
-            if (!is_there(qualified)) return no_such_model(context, request.model);
+            if (!is_there(qualified)) return no_such_model(context, http, request.model);
             // Nobody else's of the longer name.
             request.model = std::string(qualified);
         }
@@ -190,28 +212,25 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http,
     if (!request.adapters) request.adapters.emplace();
     for (const proto::NamedScale& term : *request.adapters) {
         if (is_there(term.name)) continue;
-        return make_error(ErrorCode::kAdapterNotFound,
-                          format("no adapter is called {}", json_quote_short(term.name)),
-                          request.adapters_field);
+        return no_such_adapter(context, http, term.name, request.adapters_field);
     }
     return ok_status();
 }
 
-Status check_adapters(ServerContext& context, const proto::GenerateRequest& request) {
+Status check_adapters(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request) {
     const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     if (!request.model.empty() && request.model != context.base_name) {
         std::string_view qualified = qualified_name(request.model, context.base_name);
         if (!context.registry.find(request.model) &&
             (qualified.empty() || !context.registry.find(qualified)))
-            return no_such_model(context, request.model);
+            return no_such_model(context, http, request.model);
         if (listed != nullptr) return listed_beside_adapter(context, request, listed);
     }
     if (request.lora) TRY(context.lora_scales.terms(context.registry, *request.lora));
     if (!request.adapters) return ok_status();
     for (const proto::NamedScale& term : *request.adapters) {
         if (context.registry.find(term.name)) continue;
-        return make_error(ErrorCode::kAdapterNotFound,
-                          format("no adapter is called {}", json_quote_short(term.name)), listed);
+        return no_such_adapter(context, http, term.name, listed);
     }
     return ok_status();
 }
@@ -243,7 +262,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
     const adapters::AcquireOptions options = waiting_for(context, http);
     const char* listed = request.adapters ? request.adapters_field.c_str() : request.lora ? "lora" : nullptr;
     if (!request.model.empty() && request.model != context.base_name) {
-        TRY_ASSIGN(MixLease lease, lease_of_model(context, request.model, options));
+        TRY_ASSIGN(MixLease lease, lease_of_model(context, http, request.model, options));
         if (listed == nullptr) return lease;
         return listed_beside_adapter(context, request, listed);
     }
@@ -261,7 +280,7 @@ Result<MixLease> choose_adapters(ServerContext& context, const proto::GenerateRe
             if (lease.ok() || lease.error().code != ErrorCode::kAdapterNotFound) return lease;
         }
     }
-    return lease_of_terms(context, terms, listed, options);
+    return lease_of_terms(context, http, terms, listed, options);
 }
 
 AdapterUse use_of(const MixLease& lease, std::span<const TokenId> prompt) {

@@ -61,7 +61,9 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http, proto::Ge
 
 // Whether the names that the request gives stand for something, for routes that compute nothing:
 // nothing is brought to the device. Errors as choose_adapters() about names.
-Status check_adapters(ServerContext& context, const proto::GenerateRequest& request);
+Status check_adapters(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
+// kModelNotFound, or kAdapterNotFound for BASE:NAME, with the names that are like it among those that the request's key may list.
+Error no_such_model(const ServerContext& context, const HttpRequest& http, const std::string& model);
 
 // The one adapter that the request runs with, where it is one: whose chat template counts.
 std::optional<std::string> only_adapter(ServerContext& context,

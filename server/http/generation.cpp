@@ -7,6 +7,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "server/access/principal.h"
+#include "server/http/bad_word_tokens.h"
 #include "server/http/place.h"
 #include "server/http/request_check.h"
 
@@ -93,6 +94,7 @@ void Generation::log_end() const {
     proto::Usage all = usage();
     log_event(LogLevel::kInfo, "request ended",
               {{"id", head.id},
+               {"request_id", request_id_},
                {"model", head.model},
                {"key", key_id_},
                {"generation", head.adapter_generation.substr(0, 12)},
@@ -119,6 +121,7 @@ Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
     TRY(context.engine.check_room());
     auto generation =
         std::unique_ptr<Generation>(new Generation(context, std::move(request)));
+    generation->request_id_ = http.request_id;
     TRY_ASSIGN(generation->prompts_, prepare_prompts(context, generation->request));
     TRY(generation->submit_all(context, http, lease));
     return generation;
@@ -229,6 +232,7 @@ Status Generation::submit_all(ServerContext& context, const HttpRequest& http,
     }
     TRY(take_quota(http, requests));
     TRY(add_constraints(context, http, requests));
+    TRY(add_bad_words(context.text, request.bad_words, context.vocab_size, requests));
     // Last: what is refused anyway brings no adapter to the device.
     adapters::MixLease lease;
     if (given) {

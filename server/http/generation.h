@@ -102,7 +102,7 @@ class Generation {
     std::vector<Choice> choices_;
     adapters::MixLease lease_;
     std::shared_ptr<access::Account::Charge> charge_;  // null: no key, no quota
-    std::string key_id_;
+    std::string key_id_, request_id_;
     std::shared_ptr<StreamSignal> signal_ = std::make_shared<StreamSignal>();
     std::vector<std::shared_ptr<TokenStream>> running_streams_;
     uint32_t n_running_ = 0;

@@ -49,6 +49,7 @@ struct HttpRequest {
     std::string authorization;  // as sent: "Bearer KEY"
     std::string x_api_key;      // the key, as Anthropic's clients send it
     std::string peer;           // the client's address, or "unix"
+    std::string request_id;     // by which logs name it; request_id.h
     ListenerRole listener = ListenerRole::kMain;
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none
@@ -117,6 +118,10 @@ class Router {
   public:
     void add(std::string method, std::string_view path, access::Access access, HttpHandler handler,
              BodyUse body = BodyUse::kBuffered, ErrorReply errors = error_reply);
+    // Before requests come: how errors look for whatever is below this path, also where there is no route.
+    void set_errors_below(std::string path, ErrorReply errors) { families_.emplace_back(std::move(path), errors); }
+    // An error about a request that no route has been found for. Any thread.
+    HttpReply error_for(std::string_view target, const Error& error) const;
     // Before requests come.
     void set_guard(const RouterGuard& guard) { guard_ = guard; }
     // Answers 404 and 405 (with Allow) itself, and 400 for a target it cannot read. HEAD is answered
@@ -155,6 +160,7 @@ class Router {
     HttpReply run(const Route& route, HttpRequest& request) const;
 
     std::vector<Route> routes_;
+    std::vector<std::pair<std::string, ErrorReply>> families_;
     RouterGuard guard_;
 };
 

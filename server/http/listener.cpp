@@ -15,6 +15,7 @@
 #include "proto/base/log_failure.h"
 #include "server/http/bounded_body.h"
 #include "server/http/guard/plain_reply.h"
+#include "server/http/request_id.h"
 #include "server/memory_reserve.h"
 
 namespace lorad::server {
@@ -98,11 +99,6 @@ class LibrarySink final : public HttpSink {
     bool gone_ = false;
 };
 
-HttpReply internal_error(const std::exception& why) {
-    log_failure("a request handler threw", why);
-    return error_reply(make_error(ErrorCode::kInternal, "internal error"));
-}
-
 bool is_routed(std::string_view method) {
     return method == "GET" || method == "HEAD" || method == "POST" || method == "PUT" || method == "PATCH" || method == "DELETE" ||
            method == "OPTIONS";
@@ -139,6 +135,9 @@ struct Listener::Impl {
     void serve(Exchange& exchange);
     void serve_checked(Exchange& exchange);
     HttpReply run_handler(Exchange& exchange, HttpBody* body) const;
+    HttpReply handled(HttpRequest ours) const;
+    void add_common_headers(const RequestHead& head, const std::string& request_id, HttpReply& reply) const;
+    HttpReply refusal(const RequestHead& head, const Error& error) const;
     void answer(HttpReply reply, Exchange& exchange, httplib::Response& response) const;
     void answer_and_close(const HttpReply& reply, Exchange& exchange) const;
     Status load_tls();
@@ -157,12 +156,28 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     ours.fairness_id = field("x-gateway-inference-fairness-id");
     ours.authorization = field("Authorization");
     ours.x_api_key = field("x-api-key");
+    ours.request_id = request_id_of(head.value_of("x-request-id"));
     ours.peer = exchange.peer();
     ours.listener = exchange.role();
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
     ours.client_gone = [&exchange] { return exchange.client_gone(); };
-    const auto no_memory = [] { return error_reply(make_error(ErrorCode::kOutOfMemory, "the server is out of memory; try again")); };
+    const std::string request_id = ours.request_id;
+    std::optional<HttpReply> preflight = options.cors.preflight(head);
+    HttpReply reply = preflight ? std::move(*preflight) : handled(std::move(ours));
+    add_common_headers(head, request_id, reply);
+    return reply;
+}
+
+HttpReply Listener::Impl::handled(HttpRequest ours) const {
+    const std::string target = ours.target;
+    const auto no_memory = [&] {
+        return router->error_for(target, make_error(ErrorCode::kOutOfMemory, "the server is out of memory; try again"));
+    };
+    const auto internal_error = [&](const std::exception& why) {
+        log_failure("a request handler threw", why);
+        return router->error_for(target, make_error(ErrorCode::kInternal, "internal error"));
+    };
     try {
         // What gives memory back, or says how it is, goes on.
         const bool takes_memory = ours.method == "POST" || ours.method == "PUT";
@@ -177,6 +192,19 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     }
 }
 
+void Listener::Impl::add_common_headers(const RequestHead& head, const std::string& request_id, HttpReply& reply) const {
+    reply.headers.emplace_back("x-request-id", request_id);
+    // Anthropic's clients look for this name.
+    if (head.target.starts_with("/v1/messages")) reply.headers.emplace_back("request-id", request_id);
+    options.cors.add_headers(head, reply);
+}
+
+HttpReply Listener::Impl::refusal(const RequestHead& head, const Error& error) const {
+    HttpReply reply = router->error_for(head.target, error);
+    add_common_headers(head, request_id_of(head.value_of("x-request-id")), reply);
+    return reply;
+}
+
 void Listener::Impl::answer(HttpReply reply, Exchange& exchange, httplib::Response& response) const {
     response.status = reply.status;
     for (const auto& [name, value] : reply.headers) response.set_header(name, value);
@@ -187,6 +215,11 @@ void Listener::Impl::answer(HttpReply reply, Exchange& exchange, httplib::Respon
     response.set_chunked_content_provider(
         reply.content_type, [&exchange, stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
             exchange.send_at_once();
+            // The head goes out while the request still waits for its turn: clients and proxies see that it is served.
+            if (!exchange.write({})) {
+                exchange.close_after();
+                return false;
+            }
             LibrarySink ours(sink, exchange);
             try {
                 stream(ours);
@@ -217,7 +250,7 @@ void Listener::Impl::serve_checked(Exchange& exchange) {
     const bool has_stray_body = head.body_bytes > 0 && !may_have_body(method);
     if (has_stray_body && router->serves(method, std::string(head.target))) {
         return answer_and_close(
-            error_reply(make_error(ErrorCode::kInvalidRequest, "malformed HTTP request: a body where none belongs")), exchange);
+            refusal(head, make_error(ErrorCode::kInvalidRequest, "malformed HTTP request: a body where none belongs")), exchange);
     }
     if (has_stray_body || !is_routed(method)) return answer_and_close(run_handler(exchange, nullptr), exchange);
     ExchangeStream stream(exchange, method + " / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
@@ -243,11 +276,12 @@ void Listener::Impl::set_up_library() {
     library.set_logger([this](const httplib::Request&, const httplib::Response& response) {
         on_response(response.status);
         const RequestHead& head = t_exchange->head();
-        log_debug("{} {} {}", head.method, head.target.substr(0, head.target.find('?')), response.status);
+        log_debug("{} {} {} request_id={}", head.method, head.target.substr(0, head.target.find('?')), response.status,
+                  response.get_header_value("x-request-id"));
     });
-    library.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    library.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
         if (!response.body.empty()) return;
-        HttpReply reply = error_reply(make_error(ErrorCode::kInternal, "internal error"));
+        HttpReply reply = router->error_for(t_exchange->head().target, make_error(ErrorCode::kInternal, "internal error"));
         response.set_content(reply.body, reply.content_type);
     });
     const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
@@ -287,6 +321,7 @@ Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, cons
     impl->on_response = std::move(on_response);
     options.guard.n_connections_max = connections_with_descriptors(options.guard.n_connections_max);
     std::vector<ListeningSocket> sockets = std::move(options.sockets);
+    options.guard.refusal = [impl = impl.get()](const RequestHead& head, const Error& error) { return impl->refusal(head, error); };
     impl->options = std::move(options);
     impl->set_up_library();
     impl->guard = std::make_unique<Guard>(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "proto/base/result.h"
+#include "server/http/cors.h"
 #include "server/http/guard/guard.h"
 #include "server/http/guard/listening.h"
 #include "server/http/http.h"
@@ -19,6 +20,7 @@ struct ListenerOptions {
     GuardOptions guard;
     // PEM files for the sockets with `tls`; both or neither.
     std::string tls_cert, tls_key;
+    Cors cors;
 };
 
 // Threads: the guard has one of its own, each request runs on one of guard.n_workers. stop() ends accepting,

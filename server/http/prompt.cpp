@@ -60,6 +60,33 @@ Result<std::vector<TokenId>> encode_within_context(const ServerContext& context,
     return context.text.encode(text, add_special_tokens);
 }
 
+// How many tokens of a prompt count; nothing: all.
+std::optional<size_t> prompt_tokens_max(const ServerContext& context, const GenerateRequest& request) {
+    constexpr uint32_t kCompletionDefault = 16;  // as tokens_to_generate()
+    if (!request.n_prompt_max) return std::nullopt;
+    if (*request.n_prompt_max > 0) return size_t(*request.n_prompt_max);
+    const uint32_t n_default = request.kind == ApiKind::kChat ? 1 : kCompletionDefault;
+    const uint32_t n_answer = request.embed ? 0 : request.n_tokens_max.value_or(n_default);
+    return std::max<size_t>(context.n_positions_max - std::min(n_answer, context.n_positions_max), 1);
+}
+
+// The last n_max tokens of a prompt, behind those that the tokenizer puts before every text.
+Status cut_prompt(const ServerContext& context, const GenerateRequest& request, size_t n_max, PreparedPrompt& prompt, bool is_text) {
+    std::vector<TokenId>& tokens = prompt.tokens;
+    if (tokens.size() <= n_max) return ok_status();
+    size_t n_first = 0;
+    if (is_text && request.add_special_tokens) {
+        TRY_ASSIGN(const std::vector<TokenId> specials, context.text.encode("", true));
+        const auto [end, _] = std::ranges::mismatch(specials, tokens);
+        n_first = std::min(size_t(end - specials.begin()), n_max - 1);
+    }
+    tokens.erase(tokens.begin() + int64_t(n_first), tokens.end() - int64_t(n_max - n_first));
+    if (!prompt.text.empty()) {
+        TRY_ASSIGN(prompt.text, context.text.decode(tokens, false));
+    }
+    return ok_status();
+}
+
 Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
     Result<std::string> text = context.text.render_chat(chat);
     if (text.ok()) return text;
@@ -99,12 +126,14 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
     }
     for (const proto::Prompt& prompt : request.prompts)
         prepared.push_back({prompt.ids, prompt.text.value_or("")});
+    const std::optional<size_t> n_max = prompt_tokens_max(context, request);
     for (size_t i = 0; i < prepared.size(); ++i) {
         PreparedPrompt& one = prepared[i];
         const std::string field = prompt_field(request, i);
         if (request.kind == ApiKind::kChat || request.prompts[i].text) {
             TRY_ASSIGN(one.tokens, encode_within_context(context, one.text, request.add_special_tokens, field));
         }
+        if (n_max) TRY(cut_prompt(context, request, *n_max, one, request.kind == ApiKind::kChat || request.prompts[i].text.has_value()));
         TRY(check_tokens(context, one.tokens, field));
     }
     return prepared;
@@ -118,6 +147,7 @@ Result<uint32_t> tokens_to_generate(const ServerContext& context, const Generate
     uint64_t n_default =
         request.kind == ApiKind::kChat ? std::max<uint64_t>(n_left, 1) : kCompletionDefault;
     uint64_t n_wanted = request.n_tokens_max ? *request.n_tokens_max : n_default;
+    if (request.n_tokens_max_is_cut && n_left > 0) n_wanted = std::min(n_wanted, n_left);
     if (n_wanted > n_left) {
         return make_error(ErrorCode::kContextLengthExceeded,
                           format("this model's maximum context length is {} tokens, the request "

@@ -28,7 +28,7 @@ Result<std::string> header_of(const ServerContext& context, std::span<const std:
 
 Result<std::string> ignored_fields_header(const ServerContext& context,
                                           std::span<const std::string> ignored_fields) {
-    return header_of(context, ignored_fields, "this server does not know the field");
+    return header_of(context, ignored_fields, "the field would have no effect, and this server is strict");
 }
 
 Result<std::string> not_enforced_header(const ServerContext& context, std::span<const std::string> keywords) {

@@ -56,6 +56,14 @@ void Router::add(std::string method, std::string_view path, access::Access acces
                        std::move(handler), body, errors});
 }
 
+HttpReply Router::error_for(std::string_view target, const Error& error) const {
+    const std::string_view path = target.substr(0, target.find('?'));
+    for (const auto& [family, errors] : families_) {
+        if (path.starts_with(family) && (path.size() == family.size() || path[family.size()] == '/')) return errors(error);
+    }
+    return error_reply(error);
+}
+
 bool Router::serves(const std::string& method, const std::string& target) const {
     Result<proto::Target> parsed = proto::parse_target(target);
     if (!parsed.ok()) return false;
@@ -121,12 +129,12 @@ Router::Match Router::find(const std::string& method, const std::vector<std::str
 
 HttpReply Router::refused(const HttpRequest& request, const Match& match, const Error& error,
                           std::string_view reason) const {
-    // Without a key all answers are the same, in the envelope of most routes.
+    // Without a key all answers below a path are the same, whatever routes there are.
     bool is_known = match.route != nullptr && error.code != ErrorCode::kUnauthorized;
-    HttpReply reply = is_known ? match.route->errors(error) : error_reply(error);
+    HttpReply reply = is_known ? match.route->errors(error) : error_for(request.target, error);
     if (guard_.audit != nullptr) {
         guard_.audit->refused({request.method, match.route != nullptr ? match.route->path : "", {},
-                               request.peer, request.principal.get()},
+                               request.peer, request.principal.get(), request.request_id},
                               reason, reply.status);
     }
     return reply;
@@ -172,7 +180,7 @@ std::optional<HttpReply> Router::identify(HttpRequest& request, const Match& mat
 HttpReply Router::run(const Route& route, HttpRequest& request) const {
     HttpReply reply = read_and_run(route.handler, request, route.body, route.errors);
     if (guard_.audit == nullptr) return reply;
-    access::AuditedCall call{request.method, route.path, {}, request.peer, request.principal.get()};
+    access::AuditedCall call{request.method, route.path, {}, request.peer, request.principal.get(), request.request_id};
     if (!request.params.empty()) call.name = request.params[0];
     if (route.access.is_administrative()) guard_.audit->administered(call, reply.status);
     return reply;
@@ -185,17 +193,18 @@ HttpReply Router::handle(HttpRequest request) const {
     if (target.ok()) match = find(request.method, target->segments, request.listener);
     HttpReply reply = [&]() -> HttpReply {
         if (std::optional<HttpReply> refusal = identify(request, match)) return *refusal;
-        if (!target.ok()) return error_reply(target.error());
+        if (!target.ok()) return error_for(request.target, target.error());
         if (match.route != nullptr) {
             request.query = std::move(target->query);
             request.params = std::move(match.params);
             return run(*match.route, request);
         }
         if (match.allowed.empty()) {
-            return error_reply(make_error(ErrorCode::kNotFound,
-                                          "no such route; see docs/API.md for those there are"));
+            return error_for(request.target, make_error(ErrorCode::kNotFound,
+                                                        "no such route; see docs/API.md for those there are"));
         }
-        HttpReply not_allowed = error_reply(
+        HttpReply not_allowed = error_for(
+            request.target,
             make_error(ErrorCode::kMethodNotAllowed, format("{} is not allowed here, expected {}",
                                                             request.method, match.allowed)));
         not_allowed.headers.emplace_back("Allow", match.allowed);

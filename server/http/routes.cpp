@@ -1,6 +1,5 @@
 #include "server/http/routes.h"
 
-#include "proto/base/format.h"
 #include "proto/json.h"
 #include "server/adapter_metrics.h"
 #include "server/http/adapter_access.h"
@@ -83,9 +82,9 @@ HttpReply show_model(ServerContext& context, const HttpRequest& request) {
     std::optional<adapters::AdapterInfo> adapter;
     if (may_use(request, id)) adapter = context.registry.find(id);
     if (!adapter) {
-        return error_reply(make_error(ErrorCode::kModelNotFound,
-                                      format("the model {} does not exist", json_quote_short(id)),
-                                      "model"));
+        Error error = no_such_model(context, request, id);
+        error.code = ErrorCode::kModelNotFound;
+        return error_reply(error);
     }
     write_adapter_card(writer, context, *adapter);
     return json_reply(writer.take());
@@ -135,9 +134,11 @@ void add_routes(Router& router, const ContextGate& gate) {
     router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
     router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
     add_file_routes(router);
+    router.set_errors_below("/v1/messages", messages_error_reply);
     for (std::span<const ContextRoute> routes :
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
-          compat_routes(), text_routes(), responses_routes(),
+          compat_routes(), text_routes(), tokenizer_routes(), responses_routes(),
+          stored_response_routes(),
           messages_routes(), embeddings_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(

@@ -21,6 +21,8 @@
 
 namespace lorad::server {
 
+class ResponseStore;
+
 // Bounds on what clients send to be kept.
 struct UploadLimits {
     uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
@@ -46,7 +48,9 @@ struct ServerContext {
     // How tool calls are found in answers; nothing: as the chat template writes them.
     std::optional<model::ToolFormat> tool_format = {};
     bool separates_reasoning = false;  // <think>...</think> is no part of the content
-    bool strict = false;            // fields that nobody knows are refused
+    bool strict = false;            // what would be ignored and listed in a header is refused
+    ResponseStore* responses = nullptr;  // null: none are kept
+    std::string tokenizer_info = {};  // JSON; empty: the model has no such file
     std::string adapter_root = {};  // folder that loads may read from; empty: any
     std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
 
@@ -83,15 +87,23 @@ struct ContextRoute {
     ErrorReply errors = error_reply;
 };
 
+// Errors in Anthropic's envelope.
+HttpReply messages_error_reply(const Error& error);
+
 HttpReply generate(ServerContext& context, const HttpRequest& request, proto::ApiKind kind);
 
 std::span<const ContextRoute> adapter_routes();  // /v1/adapters
 std::span<const ContextRoute> upload_routes();   // blobs, forms, validation of what was uploaded
 std::span<const ContextRoute> text_routes();     // prompts and tokens, without generating
+std::span<const ContextRoute> tokenizer_routes();  // /tokenizer_info
 std::span<const ContextRoute> responses_routes();  // /v1/responses
+std::span<const ContextRoute> stored_response_routes();  // /v1/responses/ID
 std::span<const ContextRoute> messages_routes();   // /v1/messages
 std::span<const ContextRoute> embeddings_routes();  // /v1/embeddings
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
+
+// What GET /tokenizer_info answers for a model folder; empty where it has no such file. kInvalidModel.
+Result<std::string> tokenizer_info_of(const std::filesystem::path& folder);
 
 // A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,
 // outside of the root.

@@ -1,4 +1,5 @@
 #include "proto/base/format.h"
+#include "proto/custom_tools.h"
 #include "proto/generate_response.h"
 #include "proto/sse.h"
 #include "server/http/answer.h"
@@ -15,6 +16,7 @@ using proto::GenerateRequest;
 void stream_out(Generation& generation, HttpSink& sink) {
     AnswerParts parts(generation);
     const GenerateRequest& request = generation.request;
+    proto::CustomCalls custom_calls(request.custom_tools);
     while (!generation.ended()) {
         std::string out;
         for (Generation::Piece& piece : generation.next()) {
@@ -23,6 +25,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
                 return;
             }
             proto::ChoicePart part = parts.part_of(std::move(piece));
+            custom_calls.apply(part);
             if (!parts.worth_a_chunk(part)) continue;
             proto::ChunkUsage usage{request.include_usage, {}};
             if (request.continuous_usage) usage.so_far = generation.usage();
@@ -40,9 +43,10 @@ void stream_out(Generation& generation, HttpSink& sink) {
 HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
     auto answer = whole_answer(generation, http);
     if (!answer.ok()) return error_reply(answer.error());
-    if (*answer)
-        return json_reply(proto::whole_response(generation.head, **answer, generation.usage()));
-    return nobodys_reply();
+    if (!*answer) return nobodys_reply();
+    proto::CustomCalls custom_calls(generation.request.custom_tools);
+    for (proto::ChoicePart& part : **answer) custom_calls.apply(part);
+    return json_reply(proto::whole_response(generation.head, **answer, generation.usage()));
 }
 
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiKind kind) {

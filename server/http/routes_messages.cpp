@@ -22,12 +22,6 @@ using proto::MessagesUse;
 // Readers and proxies are told now and then that the answer is still being made.
 constexpr std::chrono::seconds kPingInterval{15};
 
-HttpReply messages_error_reply(const Error& error) {
-    HttpReply reply = error_reply(error);
-    reply.body = proto::messages_error_body(error);
-    return reply;
-}
-
 // Anthropic's clients name blocks by their place; only calls have ids.
 proto::AnswerBlocks make_blocks() {
     return proto::AnswerBlocks([](proto::BlockKind) { return std::string(); });
@@ -105,7 +99,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(std::string not_enforced,
                not_enforced_header(context, parsed.generate.not_enforced));
     TRY(limit_adapters(context, http, parsed.generate));
-    TRY(check_adapters(context, parsed.generate));
+    TRY(check_adapters(context, http, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
     if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
@@ -132,6 +126,12 @@ constexpr ContextRoute kRoutes[] = {
 };
 
 }  // namespace
+
+HttpReply messages_error_reply(const Error& error) {
+    HttpReply reply = error_reply(error);
+    reply.body = proto::messages_error_body(error);
+    return reply;
+}
 
 std::span<const ContextRoute> messages_routes() { return kRoutes; }
 

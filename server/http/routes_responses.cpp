@@ -2,11 +2,14 @@
 #include "proto/answer_blocks.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 #include "proto/responses_request.h"
 #include "proto/responses_response.h"
 #include "server/http/answer.h"
 #include "server/http/generation.h"
 #include "server/http/reply_parts.h"
+#include "server/http/response_memory.h"
+#include "server/http/response_store.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -29,6 +32,7 @@ struct Answering {
     ServerContext& context;
     proto::ResponsesRequest request;
     std::unique_ptr<Generation> generation;
+    std::string tenant;  // whose responses it may refer to, and is kept among
     proto::AnswerBlocks blocks{item_id};
 
     proto::ResponsesHead head() const {
@@ -49,6 +53,27 @@ struct Answering {
     }
 };
 
+// What could not be kept is not said to be.
+void keep(Answering& answering, const proto::ResponsesEnd& end) {
+    proto::ResponsesRequest& request = answering.request;
+    if (!request.store) return;
+    const std::vector<proto::AnswerBlock>& blocks = answering.blocks.blocks();
+    proto::StoredResponse kept;
+    kept.id = answering.generation->head.id;
+    kept.tenant = answering.tenant;
+    kept.created_s = answering.generation->head.created_s;
+    kept.json = proto::responses_object(answering.head(), blocks, end);
+    kept.items = request.earlier;
+    kept.input_begin = kept.items.size();
+    kept.items.insert(kept.items.end(), request.own_input.begin(), request.own_input.end());
+    kept.input_end = kept.items.size();
+    for (auto& item : proto::output_items(answering.head(), blocks)) kept.items.push_back(std::move(item));
+    Status stored = answering.context.responses->put(std::move(kept));
+    if (stored.ok()) return;
+    request.store = false;
+    log_warn("response {} is not kept: {}", answering.generation->head.id, stored.error().message);
+}
+
 void stream_out(Answering& answering, HttpSink& sink) {
     Generation& generation = *answering.generation;
     AnswerParts parts(generation);
@@ -65,8 +90,10 @@ void stream_out(Answering& answering, HttpSink& sink) {
             proto::ChoicePart part = parts.part_of(std::move(piece));
             for (const proto::BlockChange& change : answering.blocks.take(part))
                 out += events.change(blocks, change);
-            if (!part.finish_reason.empty())
-                out += events.end(blocks, answering.end(part.finish_reason, {}));
+            if (part.finish_reason.empty()) continue;
+            const proto::ResponsesEnd end = answering.end(part.finish_reason, {});
+            keep(answering, end);
+            out += events.end(blocks, end);
         }
         if (out.empty() ? sink.client_gone() : !sink.write(out)) return;
     }
@@ -78,13 +105,15 @@ HttpReply whole_reply(Answering& answering, const HttpRequest& http) {
     if (!*answer) return nobodys_reply();
     const proto::ChoicePart& part = (*answer)->front();
     answering.blocks.take(part);
-    return json_reply(proto::responses_object(answering.head(), answering.blocks.blocks(),
-                                              answering.end(part.finish_reason, {})));
+    const proto::ResponsesEnd end = answering.end(part.finish_reason, {});
+    keep(answering, end);
+    return json_reply(proto::responses_object(answering.head(), answering.blocks.blocks(), end));
 }
 
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
+    const std::optional<proto::ResponsesMemory> memory = response_memory(context, http);
     TRY_ASSIGN(proto::ResponsesRequest parsed,
-               proto::parse_responses_request(http.body, context.vocab_size));
+               proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
     TRY_ASSIGN(std::string ignored,
                ignored_fields_header(context, parsed.generate.ignored_fields));
     TRY_ASSIGN(std::string not_enforced,
@@ -93,7 +122,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     if (!started.ok()) return parsed.names.renamed(started.error());
     parsed.generate.messages_json.clear();  // the generation has its own
     auto answering = std::make_shared<Answering>(
-        Answering{context, std::move(parsed), std::move(*started)});
+        Answering{context, std::move(parsed), std::move(*started), response_tenant(http)});
     answering->generation->head.id = format("resp_{:016x}", random_number());
     HttpReply reply =
         answering->request.generate.stream

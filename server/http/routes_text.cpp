@@ -26,7 +26,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
     TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, request.not_enforced));
     TRY(limit_adapters(context, http, request));
-    TRY(check_adapters(context, request));
+    TRY(check_adapters(context, http, request));
     TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, request));
     TRY(check_request(context, request, prompts, holder_of(http)));
     JsonWriter writer;
@@ -60,7 +60,7 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     TRY(limit_adapters(context, http, request.prompt));
     const GenerateRequest& prompt = request.prompt;
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, prompt.ignored_fields));
-    TRY(check_adapters(context, prompt));
+    TRY(check_adapters(context, http, prompt));
     std::string text;
     if (prompt.kind == ApiKind::kChat) {
         TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, prompt));
@@ -96,7 +96,7 @@ Result<HttpReply> detokenized(ServerContext& context, const HttpRequest& http) {
     GenerateRequest named;
     named.model = request.model;
     TRY(limit_adapters(context, http, named));
-    TRY(check_adapters(context, named));
+    TRY(check_adapters(context, http, named));
     TRY_ASSIGN(std::string text,
                context.text.decode(request.tokens, request.skip_special_tokens));
     JsonWriter writer;

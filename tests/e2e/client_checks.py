@@ -152,7 +152,7 @@ def check_messages_of_the_anthropic_client(server):
     check(client.messages.create(model="base", max_tokens=10, messages=history, tools=tools).content, "an answer to a call's result")
     image = [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}]
     for kind, body in ((anthropic.BadRequestError, dict(messages=image)), (anthropic.NotFoundError, dict(messages=ask, model="nobody")),
-                       (anthropic.BadRequestError, dict(messages=ask, thinking={"type": "enabled", "budget_tokens": 1024}))):
+                       (anthropic.BadRequestError, dict(messages=ask, extra_body={"container": "x"}))):
         try:
             client.messages.create(**dict(dict(model="base", max_tokens=10), **body))
             raise AssertionError(f"{body} was accepted")

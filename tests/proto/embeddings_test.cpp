@@ -58,11 +58,21 @@ TEST(EmbeddingsRequest, RefusalsNameTheField) {
         {R"("input":"a","user":7)", "user"},
     };
     for (const auto& [fields, param] : cases) EXPECT_EQ(refused(fields).param, param) << fields;
-    EXPECT_EQ(refused(R"("input":"a","truncate_prompt_tokens":3)").code,
-              ErrorCode::kUnsupportedParameter);
+    EXPECT_EQ(refused(R"("input":"a","pooling":"mean")").code, ErrorCode::kUnsupportedParameter);
+    EXPECT_EQ(parsed(R"("input":"a","truncate_prompt_tokens":3)").generate.n_prompt_max, 3);
     EXPECT_EQ(refused(R"("messages":[{"role":"user","content":"a"}])").param, "messages");
     EXPECT_EQ(parsed(R"("input":"a","nonsense":1)").generate.ignored_fields,
               std::vector<std::string>{"nonsense"});
+}
+
+// One id outside of the vocabulary says that the others are another tokenizer's as well.
+TEST(EmbeddingsRequest, IdsOfAnotherVocabularyAreRefusedWithTheRangeAndAWayOut) {
+    Error error = refused(R"("input":[[1,2],[3,1000,5]])");
+    EXPECT_EQ(error.param, "input[1][1]");
+    EXPECT_EQ(error.code, ErrorCode::kInvalidRequest);
+    EXPECT_TRUE(error.message.starts_with("input[1][1]: expected integer from 0 to 999, found 1000")) << error.message;
+    EXPECT_NE(error.message.find("check_embedding_ctx_length=False"), std::string::npos) << error.message;
+    EXPECT_EQ(refused(R"("input":[1,true])").message.find("check_embedding"), std::string::npos) << "no id at all";
 }
 
 TEST(Embeddings, AreCutThenHaveTheLengthOne) {

@@ -204,15 +204,11 @@ TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
              {R"("suffix":"x")", "suffix"},
              {R"("use_beam_search":true)", "use_beam_search"},
              {R"("length_penalty":1.5)", "length_penalty"},
-             {R"("bad_words":["x"])", "bad_words"},
              {R"("top_logprobs":2)", "top_logprobs"},
              {R"("chat_template_kwargs":{"a":1})", "chat_template_kwargs"},
              {R"("messages":[{"role":"user","content":"x"}])", "messages"},
              {R"("prompt_embeds":"x")", "prompt_embeds"},
-             {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens"},
-             {R"("service_tier":"priority")", "service_tier"},
              {R"("vllm_xargs":{"a":1})", "vllm_xargs"},
-             {R"("thinking_token_budget":5)", "thinking_token_budget"},
              {R"("n_predict":5)", "n_predict"},
              {R"("repeat_penalty":1.1)", "repeat_penalty"},
              {R"("mirostat":2)", "mirostat"},
@@ -221,6 +217,18 @@ TEST(GenerateRequest, WhatIsNotSupportedIsRefusedByName) {
              {R"("samplers":["top_k"])", "samplers"}}) {
         expect_refused(field, ErrorCode::kUnsupportedParameter, param);
     }
+}
+
+TEST(GenerateRequest, HintsChangeNothingAndAreListed) {
+    auto request = completion(
+        R"("service_tier":"priority","reasoning_effort":"high","verbosity":"low","effort":"low","budget_tokens":5,
+        "thinking_token_budget":5,"prediction":{"type":"content","content":"x"},"guided_decoding_backend":"xgrammar",
+        "context_management":{})");
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_EQ(request->ignored_fields,
+              (std::vector<std::string>{"service_tier", "reasoning_effort", "verbosity", "effort", "budget_tokens",
+                                        "thinking_token_budget", "prediction", "guided_decoding_backend",
+                                        "context_management"}));
 }
 
 TEST(GenerateRequest, NeutralValuesOfUnsupportedParametersAreAccepted) {
@@ -265,6 +273,16 @@ TEST(GenerateRequest, MessagesKeepTheirFieldsAndJoinTextParts) {
     EXPECT_EQ(request->messages_json,
               R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":"a\nb"},)"
               R"({"role":"assistant","content":null}])");
+}
+
+TEST(GenerateRequest, WhatAnAssistantHasRefusedIsItsText) {
+    EXPECT_EQ(chat(R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."},{"type":"text","text":"b"}]}])")->messages_json,
+              R"([{"role":"user","content":"a"},{"role":"assistant","content":"I cannot.\nb"}])");
+    EXPECT_EQ(chat(R"([{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"a"}])")->messages_json,
+              R"([{"role":"assistant","refusal":"No.","content":"No."},{"role":"user","content":"a"}])");
+    EXPECT_EQ(chat(R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])")->messages_json,
+              R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])");
+    EXPECT_EQ(chat(R"([{"role":"user","content":[{"type":"refusal"}]}])").error().param, "messages[0].content[0].refusal");
 }
 
 TEST(GenerateRequest, BadMessagesNameTheirPlace) {

@@ -117,12 +117,11 @@ TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
          "messages[0].content[0].type"},
         {R"("messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":""}]}])",
          "messages[0].content[0].type"},
-        {std::string(kHi) + R"(,"thinking":{"type":"enabled","budget_tokens":1024})",
-         "thinking.budget_tokens"},
         {std::string(kHi) + R"(,"tools":[{"type":"bash_20250124","name":"bash"}])", "tools[0].type"},
         {std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":{},"defer_loading":true}])",
          "tools[0].defer_loading"},
-        {std::string(kHi) + R"(,"output_config":{"effort":"low"})", "output_config.effort"},
+        {std::string(kHi) + R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})",
+         "context_management"},
         {std::string(kHi) + R"(,"container":"x")", "container"},
         {std::string(kHi) + R"(,"mcp_servers":[{}])", "mcp_servers"},
     };
@@ -131,6 +130,23 @@ TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
         EXPECT_EQ(error.param, param) << error.message;
         EXPECT_EQ(error.code, ErrorCode::kUnsupportedParameter) << error.message;
     }
+}
+
+TEST(MessagesRequest, HintsChangeNothingAndAreListed) {
+    MessagesRequest request = parsed(
+        std::string(kHi) +
+        R"(,"thinking":{"type":"enabled","budget_tokens":1024},"output_config":{"effort":"low"},)"
+        R"("context_management":{},"service_tier":"standard_only","speed":"fast","effort":"low","budget_tokens":5)");
+    EXPECT_EQ(request.generate.ignored_fields,
+              (std::vector<std::string>{"context_management", "speed", "effort", "budget_tokens",
+                                        "thinking.budget_tokens", "output_config.effort"}));
+    EXPECT_TRUE(request.generate.include_reasoning) << "what it thinks is shown";
+    MessagesRequest summarized = parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"summarized"})");
+    EXPECT_EQ(summarized.generate.ignored_fields, std::vector<std::string>{"thinking.display"});
+    EXPECT_TRUE(summarized.generate.include_reasoning);
+    EXPECT_FALSE(parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"omitted"})").generate.include_reasoning);
+    EXPECT_EQ(refused(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"x"})").param, "thinking.display");
+    EXPECT_EQ(request.generate.messages_json, parsed(kHi).generate.messages_json);
 }
 
 AnswerBlocks blocks_of(const std::vector<ChoicePart>& parts, std::string* events = nullptr) {
@@ -165,7 +181,7 @@ TEST(MessagesResponse, EventsHaveTheirNamesAndOrder) {
         "\n\nevent: content_block_stop\n"
         R"(data: {"type":"content_block_stop","index":0})"
         "\n\nevent: content_block_start\n"
-        R"(data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":"","citations":null}})"
+        R"(data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}})"
         "\n\nevent: content_block_delta\n"
         R"(data: {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"So"}})"
         "\n\nevent: content_block_stop\n"
@@ -184,6 +200,17 @@ TEST(MessagesResponse, EventsHaveTheirNamesAndOrder) {
               "\n\nevent: message_stop\n"
               R"(data: {"type":"message_stop"})"
               "\n\n");
+}
+
+// Clients check answers against schemas in which what has no value is not there.
+TEST(MessagesResponse, WhatHasNoValueIsLeftOut) {
+    ResponseHead head;
+    head.id = "msg_1";
+    head.model = "m";
+    EXPECT_EQ(messages_object(head, blocks_of({text_part("a", "stop")}).blocks(), {"stop", "", {2, 1, 0}}),
+              R"({"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"a"}],)"
+              R"("stop_reason":"end_turn","stop_sequence":null,)"
+              R"("usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}})");
 }
 
 TEST(MessagesResponse, SaysWhyTheAnswerEnded) {

@@ -99,10 +99,8 @@ TEST(ResponsesRequest, WhatIsNotDoneIsRefusedByName) {
         {R"("conversation":"conv_1")", "conversation"},
         {R"("background":true)", "background"},
         {R"("truncation":"auto")", "truncation"},
-        {R"("max_tool_calls":3)", "max_tool_calls"},
-        {R"("reasoning":{"effort":"high"})", "reasoning.effort"},
-        {R"("text":{"verbosity":"low"})", "text.verbosity"},
-        {R"("include":["reasoning.encrypted_content"])", "include[0]"},
+        {R"("include":["no.such.thing"])", "include[0]"},
+        {R"("context_management":[{"type":"compaction"}])", "context_management"},
         {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
         {R"("tool_choice":{"type":"mcp"})", "tool_choice.type"},
         {R"("prompt":{"id":"p"})", "prompt"},
@@ -139,6 +137,17 @@ TEST(ResponsesRequest, ValuesThatChangeNothingAreTakenAndUnknownFieldsListed) {
     EXPECT_EQ(request.metadata_json, R"({"k":"v"})");
     EXPECT_FLOAT_EQ(*request.generate.min_p, 0.1f);
     EXPECT_EQ(request.generate.adapters->at(0).name, "x");
+}
+
+TEST(ResponsesRequest, HintsChangeNothingAndAreListed) {
+    ResponsesRequest request = parsed(
+        R"({"input":"a","service_tier":"flex","reasoning":{"effort":"high","summary":"auto"},"max_tool_calls":3,)"
+        R"("text":{"verbosity":"low"},"context_management":{},"include":["reasoning.encrypted_content","message.output_text.logprobs"]})");
+    EXPECT_EQ(request.generate.ignored_fields,
+              (std::vector<std::string>{"service_tier", "max_tool_calls", "context_management", "reasoning.effort",
+                                        "reasoning.summary", "text.verbosity", "include[0]"}));
+    EXPECT_TRUE(request.with_logprobs);
+    EXPECT_TRUE(parsed(R"({"input":"a","text":{"verbosity":"medium"}})").generate.ignored_fields.empty());
 }
 
 TEST(ResponsesRequest, ToolsAndFormatsAreThoseOfChats) {
@@ -224,6 +233,43 @@ std::vector<Event> events_of(const std::string& bytes) {
         events.push_back({text.substr(7, line - 7), std::move(*data)});
     }
     return events;
+}
+
+TEST(ResponsesRequest, CustomToolsAreFunctionsOfOneText) {
+    ResponsesRequest request = parsed(
+        R"({"input":[{"role":"user","content":"a"},{"type":"custom_tool_call","call_id":"c","name":"sh","input":"ls \"x\""},)"
+        R"({"type":"custom_tool_call_output","call_id":"c","output":"y"}],)"
+        R"("tools":[{"type":"custom","name":"sh","description":"Runs.","format":{"type":"text"}}],"tool_choice":{"type":"custom","name":"sh"}})");
+    EXPECT_EQ(request.generate.messages_json,
+              R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function",)"
+              R"("function":{"name":"sh","arguments":{"input":"ls \"x\""}}}]},{"role":"tool","tool_call_id":"c","content":"y"}])");
+    EXPECT_EQ(request.generate.tools_json,
+              R"([{"type":"function","function":{"name":"sh","description":"Runs.","parameters":{"type":"object",)"
+              R"("properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}}}])");
+    EXPECT_EQ(request.generate.tool_choice, ToolChoice::kNamed);
+    Error grammar = refused(R"("input":"a","tools":[{"type":"custom","name":"f","format":{"type":"grammar","syntax":"lark","definition":"x"}}])");
+    EXPECT_EQ(grammar.param, "tools[0].format");
+    EXPECT_EQ(grammar.code, ErrorCode::kUnsupportedParameter);
+}
+
+TEST(ResponsesEvents, OfACustomToolHaveItsTextAtTheEnd) {
+    ResponsesRequest request = parsed(R"({"input":"a","tools":[{"type":"custom","name":"sh"}]})");
+    ResponseHead head;
+    ResponsesEvents events({head, request});
+    AnswerBlocks blocks = numbered_blocks();
+    std::string bytes;
+    const ChoicePart parts[] = {part_of("", "", {{0, "c0", "sh", "{\"inp"}}), part_of("", "", {{0, "", "", "ut\": \"l\\ns\"}"}}, "tool_calls")};
+    for (const ChoicePart& part : parts) {
+        for (const BlockChange& change : blocks.take(part)) bytes += events.change(blocks.blocks(), change);
+    }
+    std::vector<Event> all = events_of(bytes);
+    std::string names;
+    for (const Event& event : all) names += event.name.substr(9) + " ";
+    EXPECT_EQ(names, "output_item.added custom_tool_call_input.delta custom_tool_call_input.done output_item.done ");
+    EXPECT_EQ(*all[1].data.root().string_or("delta", ""), "l\ns");
+    EXPECT_EQ(*all[2].data.root().string_or("input", ""), "l\ns");
+    EXPECT_EQ(all[3].data.root().find("item")->dump(),
+              R"({"id":"b0","type":"custom_tool_call","call_id":"c0","name":"sh","input":"l\ns","status":"completed"})");
 }
 
 TEST(ResponsesEvents, AreNumberedNamedAndAddUpToTheWholeAnswer) {

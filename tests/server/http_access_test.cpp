@@ -25,11 +25,16 @@ const std::map<std::string, std::string> kAccess = {
     {"POST /v1/completions/render", "generate"},
     {"POST /v1/chat/completions/render", "generate"},
     {"POST /v1/responses", "generate"},
+    {"POST /v1/responses/input_tokens", "generate"},
+    {"GET /v1/responses/{}", "generate"},
+    {"DELETE /v1/responses/{}", "generate"},
+    {"GET /v1/responses/{}/input_items", "generate"},
     {"POST /v1/messages", "generate"},
     {"POST /v1/messages/count_tokens", "generate"},
     {"POST /v1/embeddings", "generate"},
     {"POST /tokenize", "generate"},
     {"POST /detokenize", "generate"},
+    {"GET /tokenizer_info", "generate"},
     {"GET /v1/adapters", "adapters:read"},
     {"GET /v1/adapters/{}", "adapters:read"},
     {"GET /v1/adapters/events", "adapters:read"},
@@ -117,12 +122,13 @@ TEST_F(AccessTest, OtherWaysToWriteAPathLeadNowhere) {
 }
 
 TEST_F(AccessTest, OtherMethodsAndUnknownPathsLookAlikeWithoutAKey) {
-    const std::string refusal = ask("GET", "/v1/adapters", "").body;
+    const std::string refusal = ask("GET", "/v1/adapters", "").body, of_messages = ask("GET", "/v1/messages/nothing", "").body;
     for (const char* method : {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"}) {
-        for (const char* target : {"/v1/adapters", "/v1/messages", "/v1/completions", "/nothing", "/metrics", "/lora-adapters", "/v1/adapters/x/activate"}) {
+        for (const char* target : {"/v1/adapters", "/v1/messages", "/v1/messages/x", "/v1/completions", "/nothing", "/metrics", "/lora-adapters", "/v1/adapters/x/activate"}) {
             HttpReply reply = ask(method, target, "");
             EXPECT_EQ(reply.status, 401) << method << target;
-            EXPECT_EQ(reply.body, refusal) << method << target;
+            // By the path alone, in the words of those who call such paths.
+            EXPECT_EQ(reply.body, std::string_view(target).starts_with("/v1/messages") ? of_messages : refusal) << method << target;
             EXPECT_EQ(header(reply, "WWW-Authenticate"), "Bearer realm=\"lorad\"");
             EXPECT_EQ(header(reply, "Allow"), "");
         }

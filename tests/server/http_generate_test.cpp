@@ -273,6 +273,9 @@ TEST_F(GenerateTest, FieldsThatNobodyKnowsAreListedOrRefused) {
     Answer refused = post("/v1/completions", body);
     EXPECT_EQ(refused.status, 400);
     EXPECT_EQ(refused.param, "temperatur");
+    Answer hint = post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"})");
+    EXPECT_EQ(hint.status, 400);
+    EXPECT_EQ(hint.param, "reasoning_effort");
     EXPECT_EQ(post("/v1/completions", R"({"prompt":[1],"max_tokens":1})").status, 200);
 }
 

@@ -61,7 +61,7 @@ TEST_F(MessagesTest, AllErrorsHaveAnthropicsEnvelope) {
     EXPECT_EQ(error_type(post("/v1/messages", "{" + kHi + "}")), "invalid_request_error");
     EXPECT_EQ(error_type(post("/v1/messages", R"({"model":"nobody","max_tokens":4,)" + kHi + "}")),
               "not_found_error");
-    Answer longer = post("/v1/messages", R"({"max_tokens":5000,)" + kHi + "}");
+    Answer longer = post("/v1/messages", R"({"max_tokens":5,"messages":[{"role":"user","content":")" + std::string(600, 'a') + "\"}]}");
     EXPECT_EQ(longer.status, 400);
     EXPECT_EQ(error_type(longer), "invalid_request_error");
     Answer large = post("/v1/messages", std::string(200000, ' '));
@@ -77,6 +77,28 @@ TEST_F(MessagesTest, AllErrorsHaveAnthropicsEnvelope) {
     EXPECT_EQ(error_type(post("/v1/messages", broken + "}")), "api_error");
     auto stream = client().Post("/v1/messages", broken + R"(,"stream":true})", "application/json");
     EXPECT_NE(stream->body.find("event: error\ndata: {\"type\":\"error\""), std::string::npos);
+}
+
+// Clients say what their model may write at most, whatever is left of this one's context.
+TEST_F(MessagesTest, MaxTokensBeyondTheContextIsWhatIsLeft) {
+    runner.step_time_ = std::chrono::microseconds(0);
+    Answer answer = post("/v1/messages", R"({"max_tokens":2147483647,"ignore_eos":true,)" + kHi + "}");
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    auto document = parse_json(answer.body);
+    EXPECT_EQ(*document->root().find("usage")->int_or("output_tokens", 0), int64_t(kPositionsMax - 2));
+    EXPECT_EQ(*document->root().string_or("stop_reason", ""), "max_tokens");
+}
+
+TEST_F(MessagesTest, WhatTheRouterFindsHasAnthropicsEnvelopeToo) {
+    Answer unknown = post("/v1/messages/batches", "{}");
+    EXPECT_EQ(unknown.status, 404);
+    EXPECT_EQ(error_type(unknown), "not_found_error");
+    auto wrong_method = client().Get("/v1/messages");
+    EXPECT_EQ(wrong_method->status, 405);
+    EXPECT_EQ(wrong_method->get_header_value("Allow"), "POST");
+    EXPECT_EQ(error_type(read(client().Get("/v1/messages"))), "invalid_request_error");
+    EXPECT_EQ(post("/v1/messagesX", "{}").code, "not_found") << "another interface's path";
+    EXPECT_EQ(client().Post("/v1/messages", "{", "application/json")->get_header_value("request-id").substr(0, 4), "req_");
 }
 
 }  // namespace

@@ -65,6 +65,8 @@ json neutral_values(proto::Neutral neutral) {
             return {"none", "auto", nullptr};
         case Neutral::kAuto:
             return {"auto", "default", nullptr};
+        case Neutral::kMedium:
+            return {"medium", nullptr};
         case Neutral::kTextOnly:
         case Neutral::kAny:
             break;
@@ -82,7 +84,7 @@ void expect_fields(const std::string& path, std::span<const proto::KnownField> k
             ADD_FAILURE() << "the parser knows it, the document does not";
             continue;
         }
-        const json values = neutral_values(field.neutral);
+        const json values = neutral_values(field.hint == proto::Neutral::kNone ? field.neutral : field.hint);
         if (field.honoured) {
             EXPECT_FALSE(found->second.value("description", "").starts_with("Known, but not done here"));
         } else if (!values.empty()) {

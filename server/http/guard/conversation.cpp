@@ -147,7 +147,7 @@ void Guard::next_request(Connection& c) {
 
 void Guard::refuse(Connection& c, const Error& error, GuardEnd end) {
     if (end != GuardEnd::kCount) count(end);
-    HttpReply reply = error_reply(error);
+    HttpReply reply = options_.refusal ? options_.refusal(c.head, error) : error_reply(error);
     const bool is_head = c.head.method == "HEAD" || (c.head_bytes.empty() && c.in.starts_with("HEAD "));
     c.out = closing_reply(reply, is_head);
     c.out_at = 0;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "server/http/guard/connection.h"
 #include "server/http/guard/exchange.h"
 #include "server/http/guard/workers.h"
+#include "server/http/http.h"
 
 namespace lorad::server {
 
@@ -34,6 +36,8 @@ struct GuardOptions {
     std::chrono::milliseconds last_heads{500};   // at the end, for requests that are half sent and first ones that have yet to come
     HeadLimits head;
     ExchangeTimes times;
+    // How the guard's own refusals look, on its thread; none: in the usual envelope. Of a head that was not understood nothing is there.
+    std::function<HttpReply(const RequestHead&, const Error&)> refusal;
 };
 
 // Why connections ended otherwise than by an answer of the routes, for metrics.

@@ -8,6 +8,7 @@ namespace {
 const char* phrase_of(int status) {
     switch (status) {
         case 200: return "OK";
+        case 204: return "No Content";
         case 400: return "Bad Request";
         case 401: return "Unauthorized";
         case 403: return "Forbidden";

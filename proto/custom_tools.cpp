@@ -1,0 +1,217 @@
+#include "proto/custom_tools.h"
+
+#include <algorithm>
+
+#include "proto/base/format.h"
+#include "proto/generate_request_parts.h"
+#include "proto/known_fields.h"
+
+namespace lorad::proto {
+namespace {
+
+bool is_custom(const JsonValue& tool) {
+    std::optional<JsonValue> type = tool.find("type");
+    return type && is_text(*type, "custom");
+}
+
+// {"type": "custom", "custom": {"name": NAME}} or the same of a function.
+Result<std::string> named_tool(const JsonValue& tool) {
+    TRY_ASSIGN(JsonValue inner, tool.require(is_custom(tool) ? "custom" : "function"));
+    TRY_ASSIGN(JsonValue name, inner.require("name"));
+    TRY_ASSIGN(std::string_view text, name.as_string());
+    return std::string(text);
+}
+
+bool has_custom_call(const JsonValue& message) {
+    std::optional<JsonValue> calls = message.find("tool_calls");
+    Result<std::vector<JsonValue>> list = calls ? calls->as_array() : std::vector<JsonValue>();
+    return list.ok() && std::ranges::any_of(*list, is_custom);
+}
+
+bool needs_rewriting(const JsonValue& root) {
+    for (const char* name : {"tools", "messages"}) {
+        std::optional<JsonValue> value = root.find(name);
+        if (!value || !value->is_array()) continue;
+        const std::vector<JsonValue> elements = *value->as_array();
+        if (std::ranges::any_of(elements, name[0] == 't' ? is_custom : has_custom_call)) return true;
+    }
+    std::optional<JsonValue> choice = root.find("tool_choice");
+    std::optional<JsonValue> type = choice ? choice->find("type") : std::nullopt;
+    return type && (is_text(*type, "custom") || is_text(*type, "allowed_tools"));
+}
+
+struct Rewriter {
+    const JsonValue& root;
+    PlainChat& out;
+    JsonWriter writer = {};
+
+    Status custom_tool(const JsonValue& tool) {
+        static constexpr KnownField kFields[] = {{"name"}, {"description"}, {"format"}};
+        TRY_ASSIGN(JsonValue inner, tool.require("custom"));
+        std::vector<std::string> ignored;
+        TRY(check_fields(inner, kFields, ignored));
+        TRY_ASSIGN(std::string name, named_tool(tool));
+        std::optional<JsonValue> form = inner.find("format");
+        std::optional<JsonValue> kind = form ? form->find("type") : std::nullopt;
+        if (form && !(kind && is_text(*kind, "text")))
+            return unsupported_field(form->path(), "a custom tool's input is a text without a grammar here");
+        TRY_ASSIGN(std::string_view description, inner.string_or("description", ""));
+        writer.begin_object().field("type", "function").key("function").begin_object().field("name", name);
+        if (!description.empty()) writer.field("description", description);
+        writer.key("parameters").raw(kCustomToolSchema).end_object().end_object();
+        out.custom_tools.insert(std::move(name));
+        return ok_status();
+    }
+
+    Status tools(const std::optional<ToolNames>& allowed) {
+        std::optional<JsonValue> list = root.find("tools");
+        if (!list) return ok_status();
+        TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
+        writer.key("tools").begin_array();
+        size_t n_written = 0;
+        for (const JsonValue& tool : elements) {
+            TRY_ASSIGN(std::string name, named_tool(tool));
+            if (allowed && !allowed->contains(name)) continue;
+            if (is_custom(tool)) {
+                TRY(custom_tool(tool));
+            } else {
+                writer.raw(tool.dump());
+            }
+            if (is_custom(tool)) out.names.add(format("tools[{}].function", n_written), tool.path() + ".custom");
+            out.names.add(format("tools[{}]", n_written++), tool.path());
+        }
+        writer.end_array();
+        return ok_status();
+    }
+
+    // Also the tools, since a choice may leave some of them out.
+    Status choice() {
+        std::optional<JsonValue> choice = root.find("tool_choice");
+        std::optional<JsonValue> type = choice ? choice->find("type") : std::nullopt;
+        if (type && is_text(*type, "allowed_tools")) {
+            TRY_ASSIGN(JsonValue among, choice->require("allowed_tools"));
+            TRY_ASSIGN(JsonValue mode, among.require("mode"));
+            if (!is_text(mode, "auto") && !is_text(mode, "required"))
+                return mode.error(format("expected \"auto\" or \"required\", found {}", mode.describe()));
+            TRY_ASSIGN(JsonValue list, among.require("tools"));
+            TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
+            ToolNames allowed;
+            for (const JsonValue& element : elements) {
+                TRY_ASSIGN(std::string name, named_tool(element));
+                allowed.insert(std::move(name));
+            }
+            writer.key("tool_choice").raw(mode.dump());
+            return tools(allowed);
+        }
+        if (type && is_text(*type, "custom")) {
+            TRY_ASSIGN(std::string name, named_tool(*choice));
+            out.names.add("tool_choice.function", "tool_choice.custom");
+            writer.key("tool_choice").begin_object().field("type", "function").key("function");
+            writer.begin_object().field("name", name).end_object().end_object();
+        } else if (choice) {
+            writer.key("tool_choice").raw(choice->dump());
+        }
+        return tools(std::nullopt);
+    }
+
+    Status call(const JsonValue& call) {
+        if (!is_custom(call)) {
+            writer.raw(call.dump());
+            return ok_status();
+        }
+        TRY_ASSIGN(std::string name, named_tool(call));
+        TRY_ASSIGN(JsonValue input, call.find("custom")->require("input"));
+        TRY_ASSIGN(std::string_view text, input.as_string());
+        writer.begin_object();
+        for (const JsonMember& member : *call.as_object()) {
+            if (member.key != "type" && member.key != "custom") writer.key(member.key).raw(member.value.dump());
+        }
+        writer.field("type", "function").key("function").begin_object().field("name", name);
+        writer.field("arguments", custom_tool_arguments(text)).end_object().end_object();
+        return ok_status();
+    }
+
+    Status messages() {
+        TRY_ASSIGN(JsonValue list, root.require("messages"));
+        TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
+        writer.key("messages").begin_array();
+        for (const JsonValue& message : elements) {
+            if (!has_custom_call(message)) {
+                writer.raw(message.dump());
+                continue;
+            }
+            writer.begin_object();
+            for (const JsonMember& member : *message.as_object()) {
+                writer.key(member.key);
+                if (member.key != "tool_calls") {
+                    writer.raw(member.value.dump());
+                    continue;
+                }
+                writer.begin_array();
+                for (const JsonValue& one : *member.value.as_array()) TRY(call(one));
+                writer.end_array();
+            }
+            writer.end_object();
+        }
+        writer.end_array();
+        return ok_status();
+    }
+};
+
+}  // namespace
+
+std::string custom_tool_arguments(std::string_view input) {
+    JsonWriter writer;
+    return writer.begin_object().field("input", input).end_object().take();
+}
+
+std::string custom_tool_input(const std::string& arguments) {
+    Result<JsonDocument> document = parse_json(arguments);
+    std::optional<JsonValue> input = document.ok() ? document->root().find("input") : std::nullopt;
+    return input && input->is_string() ? std::string(*input->as_string()) : arguments;
+}
+
+Result<std::optional<PlainChat>> plain_chat(const JsonValue& root) {
+    if (!needs_rewriting(root)) return std::optional<PlainChat>();
+    PlainChat out;
+    Rewriter rewriter{root, out};
+    rewriter.writer.begin_object();
+    TRY_ASSIGN(std::vector<JsonMember> members, root.as_object());
+    for (const JsonMember& member : members) {
+        if (member.key == "tools" || member.key == "tool_choice" || member.key == "messages") continue;
+        rewriter.writer.key(member.key).raw(member.value.dump());
+    }
+    TRY(rewriter.choice());
+    TRY(rewriter.messages());
+    out.body = rewriter.writer.end_object().take();
+    return std::optional(std::move(out));
+}
+
+void CustomCalls::apply(ChoicePart& part) {
+    if (custom_tools_.empty()) return;
+    std::optional<ToolCallPart>& open = open_[part.index];
+    std::vector<ToolCallPart> calls;
+    const auto finish = [&] {
+        if (!open) return;
+        open->arguments = custom_tool_input(open->arguments);
+        calls.push_back(std::move(*open));
+        open.reset();
+    };
+    for (ToolCallPart& call : part.tool_calls) {
+        if (open && call.index == open->index) {
+            open->arguments += call.arguments;
+            continue;
+        }
+        finish();
+        call.is_custom = !call.name.empty() && custom_tools_.contains(call.name);
+        if (call.is_custom) {
+            open = std::move(call);
+        } else {
+            calls.push_back(std::move(call));
+        }
+    }
+    if (!part.finish_reason.empty()) finish();
+    part.tool_calls = std::move(calls);
+}
+
+}  // namespace lorad::proto

@@ -1,0 +1,18 @@
+// The parts of responses_parse.cpp. Private to proto/responses_*.cpp.
+#pragma once
+
+#include "proto/chat_translation.h"
+#include "proto/responses_stored.h"
+
+namespace lorad::proto {
+
+// Where the input's items go so that they can be kept; responses: null where nothing is.
+struct InputMemory {
+    const ResponsesMemory* responses = nullptr;
+    ResponseItems* own = nullptr;  // with `responses`
+};
+Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory);
+// Of an earlier response; errors name previous_response_id.
+Status translate_conversation(const ResponseItems& items, ChatMessages& messages);
+
+}  // namespace lorad::proto

@@ -6,9 +6,10 @@
 #   tests/http/run.sh schemas --lorad build/dev/lorad [--n N] [--seed N]              random JSON schemas
 #   tests/http/run.sh langchain --lorad build/dev/lorad                               LangChain
 #   tests/http/run.sh openai_js --lorad build/dev/lorad                               openai for JavaScript (needs node and npm)
+#   tests/http/run.sh recipe_CLIENT --lorad build/dev/lorad                           a recipe of docs/CLIENTS.md
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-test=${1:?which test: schemathesis, schemas, langchain or openai_js}
+test=${1:?which test: schemathesis, schemas, langchain, openai_js or recipe_CLIENT}
 shift
 place=$here/../../build/http-$test
 case $test in
@@ -16,18 +17,31 @@ case $test in
     schemas) packages=('jsonschema[format]>=4.20,<5') ;;
     langchain) packages=('langchain-openai>=0.3' 'openai>=1,<3') ;;
     openai_js) packages=('openai@^6') ;;
+    recipe_openai) packages=('openai>=3,<4') ;;
+    recipe_anthropic) packages=('anthropic>=2,<3') ;;
+    recipe_langchain) packages=('langchain-openai>=1,<2') ;;
+    recipe_litellm) packages=('litellm>=1.80,<2') ;;
+    recipe_instructor) packages=('instructor>=1.17,<2') ;;
+    recipe_pydantic_ai) packages=('pydantic-ai-slim[openai]>=2,<3') ;;
+    recipe_lm_eval) packages=('lm_eval[api]>=0.4.13,<0.6') ;;
+    recipe_guidellm) packages=('guidellm>=0.8,<0.9') ;;
+    recipe_vercel) packages=('ai@^6' '@ai-sdk/openai-compatible@^2' '@ai-sdk/anthropic@^3') ;;
     *) echo "tests/http/run.sh: no test is called $test" >&2; exit 2 ;;
 esac
 if [ ! -e "$place/done" ]; then
     rm -rf "$place"
     mkdir -p "$place"
-    if [ "$test" = openai_js ]; then
+    if [ "$test" = openai_js ] || [ "$test" = recipe_vercel ]; then
         npm install --prefix "$place" --no-audit --no-fund "${packages[@]}" >"$place/install.log" 2>&1 || { tail -n 20 "$place/install.log"; exit 1; }
     else
         python3 -m venv "$place"
         "$place/bin/pip" install -q "${packages[@]}" >"$place/install.log" 2>&1 || { tail -n 20 "$place/install.log"; exit 1; }
     fi
     touch "$place/done"
+fi
+if [[ $test == recipe_* ]]; then
+    client=${test#recipe_}
+    exec python3 "$here/recipe_test.py" "${client//_/-}" --packages "$place" "$@"
 fi
 if [ "$test" = openai_js ]; then exec python3 "$here/openai_js_test.py" --packages "$place" "$@"; fi
 exec "$place/bin/python" "$here/${test}_test.py" "$@"

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import tempfile
 
-from harness import MODEL, SAMPLES, check, check_equal, check_error
+from harness import MODEL, SAMPLES, Server, check, check_equal, check_error
 
 SAMPLE = SAMPLES[0]
 QUESTION = SAMPLE["messages"][-1]["content"]
@@ -199,6 +199,33 @@ def check_embeddings_of_the_openai_client(server):
             check(all(sum(x * y for x, y in zip(one, entry.embedding)) > 1 - 1e-4 for entry in data.result()), "embeddings beside chats")
 
 
+
+def check_kept_responses_outlast_the_process(lorad):
+    """Killed, not stopped: what was answered is there, what was deleted is not."""
+    with tempfile.TemporaryDirectory() as state:
+        flags = ("--state-dir", state, "--response-store", "state")
+        with Server(lorad, *flags, adapters=("pirate",)) as server:
+            def ask(**fields):
+                status, body = server.post("/v1/responses", model="pirate", temperature=0, max_output_tokens=40, **fields)
+                check_equal(status, 200, f"status of {body}")
+                return body
+
+            first = ask(input=QUESTION)
+            second = ask(input="And tomorrow?", previous_response_id=first["id"])
+            gone = ask(input=QUESTION)
+            check_equal(server.request("DELETE", f"/v1/responses/{gone['id']}")[0], 200, "deletion")
+            server.process.kill()
+            server.process.wait(30)
+        with Server(lorad, *flags, adapters=("pirate",)) as server:
+            check_equal(server.request("GET", f"/v1/responses/{second['id']}"), (200, second), "what was kept")
+            check_equal(server.request("GET", f"/v1/responses/{gone['id']}")[0], 404, "what was deleted")
+            again = ask(input="And tomorrow?", previous_response_id=first["id"])
+            check_equal(again["output"][0]["content"], second["output"][0]["content"], "the conversation goes on as before")
+            items = server.request("GET", f"/v1/responses/{second['id']}/input_items")[1]["data"]
+            check_equal([item["content"][0]["text"] for item in items], ["And tomorrow?"], "input")
+
+
 SHARED = [check_rendered_prompts_are_what_is_read, check_an_adapters_own_template_writes_its_chats, check_responses_of_the_openai_client,
           check_messages_of_the_anthropic_client,
           check_embeddings_of_the_openai_client]
+OWN = [check_kept_responses_outlast_the_process]

@@ -479,7 +479,7 @@ INVARIANT = [check_seeds, check_adapters_come_and_go, *adapter_checks.INVARIANT,
 OWN = [check_sigterm_drains, check_sighup_reloads, check_closed_standard_streams, check_second_signal_ends_at_once,
        check_small_cache_preempts_and_still_answers,
        check_batch_invariant_answers_are_equal_bit_for_bit, check_a_full_queue_is_429, check_start_up_errors,
-       check_command_line, *adapter_checks.OWN, *merge_checks.OWN, *swap_race.OWN]
+       check_command_line, *adapter_checks.OWN, *client_checks.OWN, *merge_checks.OWN, *swap_race.OWN]
 
 
 def main():

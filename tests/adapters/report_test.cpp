@@ -77,6 +77,15 @@ TEST(AdapterReport, WarnsOfATemplateThatDoesNotParse) {
     EXPECT_THAT(warnings_with("{% for m in messages %}{{ m.content }}{% endfor %}"), ElementsAre());
 }
 
+TEST(AdapterReport, RefusesATemplateThatIsNoText) {
+    const AdapterFolder folder(kPlainConfig, plain_tensors());
+    std::ofstream(folder.path() / kTemplateFile) << "{{ 'é\xff\xfe' }}";
+    const AdapterReport report = inspect_adapter(folder.path(), small_config());
+    EXPECT_FALSE(report.fits());
+    EXPECT_EQ(report.error->code, ErrorCode::kAdapterInvalid);
+    EXPECT_EQ(report.error->message, "chat_template.jinja: byte 6: expected UTF-8");
+}
+
 TEST(AdapterReport, NamesEveryReasonOfARefusalAndWhatFitsBesides) {
     TestTensors tensors = plain_tensors();
     tensors[lora_name(0, "self_attn.q_proj", 'A')] = matrix(8, 40, 1);

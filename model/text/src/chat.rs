@@ -135,7 +135,7 @@ impl ChatTemplate {
         for (name, text) in &self.tokens {
             variables.set(name, Value::str(text.as_str()));
         }
-        variables.set("messages", get("messages").unwrap_or_else(|| Value::list(Vec::new())));
+        variables.set("messages", get("messages").unwrap_or_else(Value::empty_list));
         variables.set("tools", tools);
         variables.set("documents", get("documents").unwrap_or(Value::None));
         variables.set(

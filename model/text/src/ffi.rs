@@ -2,6 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use crate::jinja::Budget;
 use crate::reserve::{self, Room};
 use crate::{ChatTemplate, Code, Failure, TextTokenizer, Words};
 
@@ -312,7 +313,12 @@ pub unsafe extern "C" fn lorad_template_render(
     guard(error, || {
         let input = input.text("template input")?.unwrap_or("");
         let _room = Room::for_input(input.len())?;
-        out.write(give_bytes((*template).render(input, now)?.into_bytes()));
+        let budget = Budget::start();
+        let text = (*template).render(input, now).map_err(|failure| match budget.over() {
+            Some(why) => Failure::new(Code::TooComplex, format!("chat template: {why}")),
+            None => failure,
+        })?;
+        out.write(give_bytes(text.into_bytes()));
         Ok(())
     })
 }

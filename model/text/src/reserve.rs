@@ -170,6 +170,12 @@ fn count(n_bytes: isize) {
     });
 }
 
+/// Memory that this thread took and did not give back. What changes threads is counted where that happens, so only the difference over a piece of work
+/// means something.
+pub fn held_bytes() -> isize {
+    HELD.with(|held| held.get().0)
+}
+
 /// What this thread takes from its start on. One at a time: an inner one ends the outer's `most`.
 pub struct Meter(isize);
 

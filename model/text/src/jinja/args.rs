@@ -1,14 +1,25 @@
 //! Arguments of calls, bound to parameters as Python does.
 
+use std::rc::Rc;
+
+use super::budget::{charge, room, ELEMENT, STEP};
 use super::{fail, Result, Value};
 
-#[derive(Default, Clone)]
+#[derive(Default)]
 pub struct Args<'t> {
     pub positional: Vec<Value<'t>>,
     pub named: Vec<(String, Value<'t>)>,
 }
 
 impl<'t> Args<'t> {
+    /// The same once more, for a filter that is called for each item.
+    pub fn copy(&self) -> Result<Args<'t>> {
+        let names = self.named.iter().map(|(name, _)| name.len()).sum();
+        charge(STEP + (self.positional.len() + self.named.len()) * ELEMENT)?;
+        room(names)?;
+        Ok(Args { positional: self.positional.clone(), named: self.named.clone() })
+    }
+
     pub fn plain(self) -> Args<'t> {
         Args {
             positional: self.positional.iter().map(Value::plain).collect(),
@@ -49,10 +60,10 @@ impl<'t> Args<'t> {
 }
 
 /// A string argument; fails for other types.
-pub fn text(value: Option<Value<'_>>, default: &str, what: &str) -> Result<String> {
+pub fn text(value: Option<Value<'_>>, default: &str, what: &str) -> Result<Rc<str>> {
     match value {
-        None => Ok(default.to_owned()),
-        Some(Value::Str(s)) => Ok(s.to_string()),
+        None => Ok(default.into()),
+        Some(Value::Str(s)) => Ok(s),
         Some(other) => {
             other.check_defined()?;
             fail!("{what}: expected a str, found {}", other.type_name())

@@ -1,25 +1,31 @@
 //! Expressions.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use minijinja::machinery::ast;
 use minijinja::value::ValueKind;
 
 use super::args::Args;
+use super::budget::{charge, charge_bytes, end, room, Budget, NEW_ELEMENT, STEP};
+use super::compare::{compare, contains, equal};
 use super::dict::Dict;
 use super::ops::{self, Arithmetic};
-use super::repr::to_str;
-use super::scope::Scope;
-use super::{fail, filters, functions, is_tests, methods, Error, Result, Template, Value};
+use super::repr::text_of;
+use super::scope::{Kept, Scope};
+use super::{attributes, fail, filters, functions, is_tests, methods};
+use super::{Error, Result, Template, Value};
 
-/// Nested expressions, statements and calls together. A level takes a few hundred bytes of stack to
-/// a few thousand.
+/// Nested expressions, statements and calls together.
 const MAX_DEPTH: usize = 700;
 
-/// What one rendering may do in all, seconds of a processor: expressions and blocks, and one more for
-/// each 64 bytes or items of a value. Templates come with adapters, which anybody may have made.
-const MAX_STEPS: usize = 4 << 20;
+/// What they may take of the stack, in bytes. What goes deeper from there (printing, comparing,
+/// dropping a value) takes less than 256 KiB more: values are nested 300 deep at most.
+const MAX_STACK: usize = 768 << 10;
+
+/// Of a message that a client sees.
+pub const MAX_MESSAGE_CHARS: usize = 2000;
 
 /// One rendering.
 pub struct Renderer<'t> {
@@ -27,88 +33,105 @@ pub struct Renderer<'t> {
     pub root: Rc<Scope<'t>>,
     /// Wall clock in seconds since 1970, for strftime_now.
     pub now: i64,
-    pub scopes_of_macros: Vec<Rc<Scope<'t>>>,
+    /// What may change after it was made and so may hold itself, or a chain of any length.
+    pub kept: Kept<'t>,
+    /// Of each macro that was asked: whether its body mentions varargs and kwargs.
+    pub mentioned: HashMap<*const ast::Macro<'t>, (bool, bool)>,
+    template_bytes: usize,
     depth: usize,
-    steps: usize,
+    /// Where the stack was at the start.
+    stack_begin: usize,
 }
 
 impl Template {
     pub fn render<'t>(&'t self, variables: Dict<'t>, now: i64) -> Result<String> {
+        let budget = Budget::start();
         let mut renderer = Renderer {
             variables,
             root: Scope::root(),
             now,
-            scopes_of_macros: Vec::new(),
+            kept: Kept::default(),
+            mentioned: HashMap::new(),
+            template_bytes: self.len(),
             depth: 0,
-            steps: 0,
+            stack_begin: stack_address(),
         };
         let root = renderer.root.clone();
+        renderer.kept.scope(&root);
         let mut out = String::new();
         let result = renderer.block(self.children(), &root, &mut out);
-        // Macros and the scopes that they close over hold each other.
-        for scope in &renderer.scopes_of_macros {
-            scope.clear();
+        renderer.kept.empty_all();
+        match (budget.over(), result) {
+            (Some(why), _) => fail!("{why}"),
+            (None, Ok(_)) => Ok(out),
+            (None, Err(Error::Raised(text))) => Err(Error::Raised(bounded(&text))),
+            (None, Err(Error::Failed(text))) => Err(Error::Failed(bounded(&text))),
         }
-        root.clear();
-        result.map(|_| out)
     }
+}
+
+/// A message as a client may see it: of a length to read, without characters that steer what shows
+/// it.
+fn bounded(message: &str) -> String {
+    let mut out = String::new();
+    for (at, c) in message.chars().enumerate() {
+        if at == MAX_MESSAGE_CHARS {
+            out.push_str("...");
+            break;
+        }
+        let steers = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        if steers || (c.is_control() && !matches!(c, '\n' | '\t')) {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Near the end of the stack, as it is now.
+#[inline(always)]
+fn stack_address() -> usize {
+    let here = 0u8;
+    std::hint::black_box(&raw const here) as usize
 }
 
 impl<'t> Renderer<'t> {
     pub fn enter(&mut self) -> Result<()> {
         self.depth += 1;
-        self.step(1)?;
-        if self.depth > MAX_DEPTH {
-            fail!("maximum recursion depth exceeded");
+        charge(STEP)?;
+        if self.depth > MAX_DEPTH || self.stack_begin.abs_diff(stack_address()) > MAX_STACK {
+            return end("maximum recursion depth exceeded");
         }
         Ok(())
-    }
-
-    fn step(&mut self, n: usize) -> Result<()> {
-        self.steps += n;
-        if self.steps > MAX_STEPS {
-            fail!("the template takes more than {MAX_STEPS} steps");
-        }
-        Ok(())
-    }
-
-    fn charge(&mut self, value: &Value<'t>) -> Result<()> {
-        let size = match value {
-            Value::Str(text) | Value::Markup(text) => {
-                ops::check_text(text.len())?;
-                text.len()
-            }
-            Value::List(items) | Value::Tuple(items) => items.len(),
-            _ => 0,
-        };
-        self.step(size / 64)
     }
 
     pub fn leave(&mut self) {
         self.depth -= 1;
     }
 
-    fn variable(&self, name: &str, scope: &Scope<'t>) -> Value<'t> {
-        if let Some(value) = scope.get(name) {
-            return value;
+    fn variable(&self, name: &str, scope: &Scope<'t>) -> Result<Value<'t>> {
+        if let Some(value) = scope.get(name)? {
+            return Ok(value);
         }
+        charge_bytes(name.len().saturating_mul(4))?;
         if let Some(value) = self.variables.get_name(name) {
-            return value.clone();
+            return Ok(value.clone());
         }
-        match functions::global(name) {
+        Ok(match functions::global(name) {
             Some(function) => Value::Function(function),
             None => Value::Undefined(format!("'{name}' is undefined").into()),
-        }
+        })
     }
 
     pub fn eval(&mut self, expr: &'t ast::Expr<'t>, scope: &Rc<Scope<'t>>) -> Result<Value<'t>> {
         self.enter()?;
         let value = match expr {
-            ast::Expr::Var(var) => Ok(self.variable(var.id, scope)),
+            ast::Expr::Var(var) => self.variable(var.id, scope),
             ast::Expr::Const(constant) => convert(&constant.value),
             ast::Expr::GetAttr(attr) => {
                 let object = self.eval(&attr.expr, scope)?;
-                ops::get_attribute(&object, attr.name)
+                attributes::get(&object, attr.name)
             }
             ast::Expr::GetItem(item) => {
                 let object = self.eval(&item.expr, scope)?;
@@ -161,8 +184,8 @@ impl<'t> Renderer<'t> {
                 let args = self.arguments(&call.args, scope)?;
                 self.call(&callee, args)
             }
-            ast::Expr::List(list) => Ok(Value::list(self.all(&list.items, scope)?)),
-            ast::Expr::Tuple(tuple) => Ok(Value::tuple(self.all(&tuple.items, scope)?)),
+            ast::Expr::List(list) => Value::list(self.all(&list.items, scope)?),
+            ast::Expr::Tuple(tuple) => Value::tuple(self.all(&tuple.items, scope)?),
             ast::Expr::Map(map) => {
                 let mut dict = Dict::default();
                 for (key, value) in map.keys.iter().zip(&map.values) {
@@ -174,9 +197,7 @@ impl<'t> Renderer<'t> {
             }
         };
         self.leave();
-        let value = value?;
-        self.charge(&value)?;
-        Ok(value)
+        value
     }
 
     fn all(&mut self, exprs: &'t [ast::Expr<'t>], scope: &Rc<Scope<'t>>) -> Result<Vec<Value<'t>>> {
@@ -202,7 +223,9 @@ impl<'t> Renderer<'t> {
             FloorDiv => Arithmetic::FloorDiv,
             Rem => Arithmetic::Rem,
             Pow => Arithmetic::Pow,
-            Concat => return Ok(Value::str(to_str(&left)? + &to_str(&right)?)),
+            Concat => {
+                return Ok(Value::Str(ops::concatenated(&text_of(&left)?, &text_of(&right)?)?))
+            }
             Eq => return relation(ast::CompareOpKind::Eq, &left, &right).map(Value::Bool),
             Ne => return relation(ast::CompareOpKind::Ne, &left, &right).map(Value::Bool),
             Lt => return relation(ast::CompareOpKind::Lt, &left, &right).map(Value::Bool),
@@ -245,12 +268,16 @@ impl<'t> Renderer<'t> {
                     bound.named.push(((*name).to_owned(), value));
                 }
                 ast::CallArg::PosSplat(expr) => {
-                    bound.positional.extend(self.eval(expr, scope)?.iterate()?)
+                    for value in self.eval(expr, scope)?.iterate()? {
+                        bound.positional.push(value?);
+                    }
                 }
                 ast::CallArg::KwargSplat(expr) => match self.eval(expr, scope)? {
                     Value::Dict(dict) => {
                         for (key, value) in dict.iter() {
                             let Value::Str(name) = key else { fail!("keywords must be strings") };
+                            charge(NEW_ELEMENT)?;
+                            room(name.len())?;
                             bound.named.push((name.to_string(), value.clone()));
                         }
                     }
@@ -270,8 +297,8 @@ impl<'t> Renderer<'t> {
             Value::Method(bound) => methods::call(self, &bound.0, bound.1, args.plain()),
             Value::Loop(state) => self.call_loop(state, args),
             Value::Joiner(joiner) => {
-                let used = joiner.1.replace(true);
-                Ok(Value::Str(if used { joiner.0.clone() } else { "".into() }))
+                let used = joiner.used.replace(true);
+                Ok(Value::Str(if used { joiner.separator.clone() } else { "".into() }))
             }
             Value::Undefined(message) => fail!("{message}"),
             other => fail!("'{}' object is not callable", other.type_name()),
@@ -299,16 +326,16 @@ impl<'t> Renderer<'t> {
 fn relation<'t>(op: ast::CompareOpKind, left: &Value<'t>, right: &Value<'t>) -> Result<bool> {
     use ast::CompareOpKind::*;
     Ok(match op {
-        Eq => ops::equal(left, right),
-        Ne => !ops::equal(left, right),
-        Lt => ops::compare(left, right, "<")? == Some(Ordering::Less),
-        Lte => matches!(ops::compare(left, right, "<=")?, Some(Ordering::Less | Ordering::Equal)),
-        Gt => ops::compare(left, right, ">")? == Some(Ordering::Greater),
+        Eq => equal(left, right)?,
+        Ne => !equal(left, right)?,
+        Lt => compare(left, right, "<")? == Some(Ordering::Less),
+        Lte => matches!(compare(left, right, "<=")?, Some(Ordering::Less | Ordering::Equal)),
+        Gt => compare(left, right, ">")? == Some(Ordering::Greater),
         Gte => {
-            matches!(ops::compare(left, right, ">=")?, Some(Ordering::Greater | Ordering::Equal))
+            matches!(compare(left, right, ">=")?, Some(Ordering::Greater | Ordering::Equal))
         }
-        In => ops::contains(right, left)?,
-        NotIn => !ops::contains(right, left)?,
+        In => contains(right, left)?,
+        NotIn => !contains(right, left)?,
     })
 }
 
@@ -317,7 +344,11 @@ fn convert<'t>(value: &minijinja::Value) -> Result<Value<'t>> {
     Ok(match value.kind() {
         ValueKind::None => Value::None,
         ValueKind::Bool => Value::Bool(value.is_true()),
-        ValueKind::String => Value::str(value.as_str().unwrap_or("")),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or("");
+            room(text.len())?;
+            Value::str(text)
+        }
         ValueKind::Number if value.is_integer() => match i128::try_from(value.clone()) {
             Ok(integer) => Value::Int(integer),
             Err(_) => Value::BigInt(value.to_string().into()),
@@ -327,8 +358,20 @@ fn convert<'t>(value: &minijinja::Value) -> Result<Value<'t>> {
     })
 }
 
-/// Whether a macro's body mentions a name: only then does it take further arguments.
-pub fn mentions(body: &[ast::Stmt<'_>], name: &str) -> bool {
+impl<'t> Renderer<'t> {
+    /// Whether a macro's body mentions varargs and kwargs: only then does it take further arguments.
+    pub fn mentions(&mut self, decl: &'t ast::Macro<'t>) -> Result<(bool, bool)> {
+        if let Some(known) = self.mentioned.get(&(decl as *const _)) {
+            return Ok(*known);
+        }
+        charge(self.template_bytes)?;
+        let found = (mentions(&decl.body, "varargs"), mentions(&decl.body, "kwargs"));
+        self.mentioned.insert(decl, found);
+        Ok(found)
+    }
+}
+
+fn mentions(body: &[ast::Stmt<'_>], name: &str) -> bool {
     body.iter().any(|statement| match statement {
         ast::Stmt::EmitExpr(s) => in_expr(&s.expr, name),
         ast::Stmt::IfCond(s) => {

@@ -6,14 +6,15 @@ use std::rc::Rc;
 use minijinja::machinery::ast;
 
 use super::args::Args;
+use super::budget::{charge_items, end, room, MAX_TEXT, TOO_LONG};
+use super::compare::equal;
 use super::dict::Dict;
 use super::eval::Renderer;
-use super::repr::to_str;
+use super::repr::text_of;
 use super::scope::Scope;
-use super::{fail, ops, Result, Value};
-
-/// A rendered prompt longer than this is a template gone wrong.
-const MAX_OUTPUT: usize = 64 << 20;
+use super::value::Items;
+use super::walk::Walk;
+use super::{fail, Result, Value};
 
 #[derive(PartialEq, Eq)]
 pub enum Flow {
@@ -35,7 +36,7 @@ impl Macro<'_> {
 
 /// What `loop` is inside a loop.
 pub struct LoopState<'t> {
-    pub items: Vec<Value<'t>>,
+    pub items: Rc<Items<'t>>,
     pub at: Cell<usize>,
     pub depth: usize,
     pub last_seen: RefCell<Option<Vec<Value<'t>>>>,
@@ -46,7 +47,7 @@ pub struct LoopState<'t> {
 impl<'t> LoopState<'t> {
     pub fn attribute(self: &Rc<Self>, name: &str) -> Option<Value<'t>> {
         let (at, len) = (self.at.get(), self.items.len());
-        let method = |name| Some(Value::Method(Rc::new((Value::Loop(self.clone()), name))));
+        let method = |name| Some(Value::method(&Value::Loop(self.clone()), name));
         Some(match name {
             "index" => Value::Int(at as i128 + 1),
             "index0" => Value::Int(at as i128),
@@ -90,10 +91,21 @@ impl<'t> Renderer<'t> {
         Ok(Flow::Next)
     }
 
+    /// Adds to what a block has written.
+    fn write(&mut self, out: &mut String, text: &str) -> Result<()> {
+        if text.len() > MAX_TEXT - out.len().min(MAX_TEXT) {
+            return end(TOO_LONG);
+        }
+        room(text.len())?;
+        out.push_str(text);
+        Ok(())
+    }
+
     /// A block whose output is a value.
     fn capture(&mut self, body: &'t [ast::Stmt<'t>], scope: &Rc<Scope<'t>>) -> Result<Value<'t>> {
         let mut out = String::new();
         self.block(body, scope, &mut out)?;
+        room(out.len())?;
         Ok(Value::str(out))
     }
 
@@ -104,22 +116,12 @@ impl<'t> Renderer<'t> {
         out: &mut String,
     ) -> Result<Flow> {
         match statement {
-            ast::Stmt::EmitRaw(raw) => out.push_str(raw.raw),
+            ast::Stmt::EmitRaw(raw) => self.write(out, raw.raw)?,
             ast::Stmt::EmitExpr(emit) => {
                 let value = self.eval(&emit.expr, scope)?;
-                out.push_str(&to_str(&value)?);
-                if out.len() > MAX_OUTPUT {
-                    fail!("the rendered text is longer than {MAX_OUTPUT} bytes");
-                }
+                self.write(out, &text_of(&value)?)?;
             }
-            ast::Stmt::IfCond(cond) => {
-                let body = if self.eval(&cond.expr, scope)?.truthy()? {
-                    &cond.true_body
-                } else {
-                    &cond.false_body
-                };
-                return self.block(body, scope, out);
-            }
+            ast::Stmt::IfCond(cond) => return self.branches(cond, scope, out),
             ast::Stmt::ForLoop(node) => {
                 let items = self.eval(&node.iter, scope)?;
                 self.for_loop(node, items, scope, 0, out)?;
@@ -143,7 +145,7 @@ impl<'t> Renderer<'t> {
                 let Some(text) = value.as_str() else {
                     fail!("expected str instance, {} found", value.type_name())
                 };
-                out.push_str(text);
+                self.write(out, text)?;
             }
             ast::Stmt::WithBlock(with) => {
                 let inner = Scope::inside(scope);
@@ -158,17 +160,19 @@ impl<'t> Renderer<'t> {
                 return self.block(&with.body, &inner, out);
             }
             ast::Stmt::Macro(decl) => {
-                self.scopes_of_macros.push(scope.clone());
-                scope.set(decl.name, Value::Macro(Rc::new(Macro { decl, scope: scope.clone() })));
+                let scope_of_macro = self.kept.scope(scope);
+                let defined = Macro { decl, scope: scope_of_macro };
+                scope.set(decl.name, Value::Macro(Rc::new(defined)))?;
             }
             ast::Stmt::CallBlock(call) => {
+                let scope_of_call = self.kept.scope(scope);
                 let caller =
-                    Value::Macro(Rc::new(Macro { decl: &call.macro_decl, scope: scope.clone() }));
+                    Value::Macro(Rc::new(Macro { decl: &call.macro_decl, scope: scope_of_call }));
                 let callee = self.eval(&call.call.expr, scope)?;
                 let mut args = self.arguments(&call.call.args, scope)?;
                 args.named.push(("caller".to_owned(), caller));
                 let value = self.call(&callee, args)?;
-                out.push_str(&to_str(&value)?);
+                self.write(out, &text_of(&value)?)?;
             }
             ast::Stmt::Block(block) => {
                 let inner = Scope::inside(&self.root);
@@ -195,6 +199,25 @@ impl<'t> Renderer<'t> {
         Ok(Flow::Next)
     }
 
+    /// `if`, and each `elif` behind it: the parser nests them, one inside the other.
+    fn branches(
+        &mut self,
+        first: &'t ast::IfCond<'t>,
+        scope: &Rc<Scope<'t>>,
+        out: &mut String,
+    ) -> Result<Flow> {
+        let mut cond = first;
+        loop {
+            if self.eval(&cond.expr, scope)?.truthy()? {
+                return self.block(&cond.true_body, scope, out);
+            }
+            match &cond.false_body[..] {
+                [ast::Stmt::IfCond(next)] => cond = next,
+                body => return self.block(body, scope, out),
+            }
+        }
+    }
+
     pub fn for_loop(
         &mut self,
         node: &'t ast::ForLoop<'t>,
@@ -203,18 +226,21 @@ impl<'t> Renderer<'t> {
         depth: usize,
         out: &mut String,
     ) -> Result<()> {
-        let mut items = items.iterate()?;
-        if let Some(condition) = &node.filter_expr {
-            let mut kept = Vec::with_capacity(items.len());
-            for item in items {
-                let inner = Scope::inside(scope);
-                self.assign(&node.target, item.clone(), &inner)?;
-                if self.eval(condition, &inner)?.truthy()? {
-                    kept.push(item);
+        let items = match &node.filter_expr {
+            None => items.items()?,
+            Some(condition) => {
+                let mut kept = Vec::new();
+                for item in items.iterate()? {
+                    let item = item?;
+                    let inner = Scope::inside(scope);
+                    self.assign(&node.target, item.clone(), &inner)?;
+                    if self.eval(condition, &inner)?.truthy()? {
+                        kept.push(item);
+                    }
                 }
+                Rc::new(Items::new(kept)?)
             }
-            items = kept;
-        }
+        };
         if items.is_empty() {
             let inner = Scope::inside(scope);
             self.block(&node.else_body, &inner, out)?;
@@ -225,12 +251,12 @@ impl<'t> Renderer<'t> {
             at: Cell::new(0),
             depth,
             last_seen: RefCell::new(None),
-            recursive: node.recursive.then(|| (node, scope.clone())),
+            recursive: node.recursive.then(|| (node, self.kept.scope(scope))),
         });
         for at in 0..state.items.len() {
             state.at.set(at);
             let inner = Scope::inside(scope);
-            inner.set("loop", Value::Loop(state.clone()));
+            inner.set("loop", Value::Loop(state.clone()))?;
             self.assign(&node.target, state.items[at].clone(), &inner)?;
             if self.block(&node.body, &inner, out)? == Flow::Break {
                 break;
@@ -246,9 +272,9 @@ impl<'t> Renderer<'t> {
         scope: &Rc<Scope<'t>>,
     ) -> Result<()> {
         match target {
-            ast::Expr::Var(var) => scope.set(var.id, value),
+            ast::Expr::Var(var) => scope.set(var.id, value)?,
             ast::Expr::GetAttr(attr) => match self.eval(&attr.expr, scope)? {
-                Value::Namespace(fields) => fields.borrow_mut().set(attr.name, value),
+                Value::Namespace(fields) => fields.borrow_mut().set_name(attr.name, value)?,
                 _ => fail!("cannot assign attribute on non-namespace object"),
             },
             ast::Expr::List(list) => self.unpack(&list.items, value, scope)?,
@@ -264,9 +290,10 @@ impl<'t> Renderer<'t> {
         value: Value<'t>,
         scope: &Rc<Scope<'t>>,
     ) -> Result<()> {
-        let Ok(items) = value.iterate() else {
+        let Some(walk) = Walk::over(&value) else {
             fail!("cannot unpack non-iterable {} object", value.type_name())
         };
+        let items = walk.take(targets.len() + 1).collect::<Result<Vec<_>>>()?;
         if items.len() > targets.len() {
             fail!("too many values to unpack (expected {})", targets.len());
         }
@@ -295,6 +322,7 @@ impl<'t> Renderer<'t> {
         given.resize(names.len(), None);
         let mut caller = None;
         let mut others = Dict::default();
+        charge_items(args.named.len().saturating_mul(1 + names.len() / 8))?;
         for (name, value) in args.named {
             match names.iter().position(|known| *known == name) {
                 Some(at) if given[at].is_some() => {
@@ -302,26 +330,27 @@ impl<'t> Renderer<'t> {
                 }
                 Some(at) => given[at] = Some(value),
                 None if name == "caller" => caller = Some(value),
-                None => others.set(&name, value),
+                None => others.set_name(&name, value)?,
             }
         }
-        let uses = |name: &str| super::eval::mentions(&decl.body, name);
-        if !extra.is_empty() && !uses("varargs") {
+        let (uses_varargs, uses_kwargs) =
+            if extra.is_empty() && others.is_empty() { (true, true) } else { self.mentions(decl)? };
+        if !extra.is_empty() && !uses_varargs {
             fail!("macro '{}' takes not more than {} argument(s)", decl.name, names.len());
         }
-        if !others.is_empty() && !uses("kwargs") {
-            let unknown = others.keys().first().map(to_str).transpose()?.unwrap_or_default();
+        if !others.is_empty() && !uses_kwargs {
+            let unknown = others.entry(0).and_then(|(name, _)| name.as_str()).unwrap_or_default();
             fail!("macro '{}' takes no keyword argument '{unknown}'", decl.name);
         }
         match caller {
-            Some(caller) => inner.set("caller", caller),
+            Some(caller) => inner.set("caller", caller)?,
             None if !names.contains(&"caller") => {
-                inner.set("caller", Value::Undefined("No caller defined".into()));
+                inner.set("caller", Value::Undefined("No caller defined".into()))?;
             }
             None => {}
         }
-        inner.set("varargs", Value::tuple(extra));
-        inner.set("kwargs", Value::dict(others));
+        inner.set("varargs", Value::tuple(extra)?)?;
+        inner.set("kwargs", Value::dict(others))?;
         let first_default = names.len() - decl.defaults.len().min(names.len());
         for (at, (name, value)) in names.iter().zip(given).enumerate() {
             let value = match value {
@@ -331,7 +360,7 @@ impl<'t> Renderer<'t> {
                 }
                 None => Value::Undefined(format!("parameter '{name}' was not provided").into()),
             };
-            inner.set(name, value);
+            inner.set(name, value)?;
         }
         self.capture(&decl.body, &inner)
     }
@@ -346,14 +375,27 @@ impl<'t> Renderer<'t> {
         Ok(Value::str(out))
     }
 
-    pub fn loop_changed(&mut self, state: &LoopState<'t>, values: Vec<Value<'t>>) -> Value<'t> {
-        let mut last = state.last_seen.borrow_mut();
-        let same = last.as_ref().is_some_and(|seen| {
-            seen.len() == values.len() && seen.iter().zip(&values).all(|(a, b)| ops::equal(a, b))
-        });
+    pub fn loop_changed(
+        &mut self,
+        state: &Rc<LoopState<'t>>,
+        values: Vec<Value<'t>>,
+    ) -> Result<Value<'t>> {
+        let same = match &*state.last_seen.borrow() {
+            Some(seen) if seen.len() == values.len() => {
+                let mut same = true;
+                for (a, b) in seen.iter().zip(&values) {
+                    same = same && equal(a, b)?;
+                }
+                same
+            }
+            _ => false,
+        };
         if !same {
-            *last = Some(values);
+            if values.iter().any(Value::holds_values) {
+                self.kept.loop_state(state);
+            }
+            state.last_seen.replace(Some(values));
         }
-        Value::Bool(!same)
+        Ok(Value::Bool(!same))
     }
 }

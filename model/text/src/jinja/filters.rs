@@ -2,11 +2,12 @@
 //! the others.
 
 use super::args::{flag, integer, text, Args};
+use super::budget::{charge_items, room_for_text};
 use super::eval::Renderer;
 use super::json::{dump, DumpOptions};
 use super::ops::{self, Arithmetic};
-use super::repr::to_str;
-use super::{fail, filters_seq, filters_text, format, Result, Value};
+use super::repr::{text_of, to_str};
+use super::{attributes, fail, filters_seq, filters_text, format, Result, Value};
 
 const NAMES: [&str; 48] = [
     "abs",
@@ -73,6 +74,20 @@ pub fn apply<'t>(
     input: Value<'t>,
     args: Args<'t>,
 ) -> Result<Value<'t>> {
+    // Filters call filters: map does.
+    renderer.enter()?;
+    charge_items(args.positional.len() + args.named.len())?;
+    let result = apply_any(renderer, name, input, args);
+    renderer.leave();
+    result
+}
+
+fn apply_any<'t>(
+    renderer: &mut Renderer<'t>,
+    name: &str,
+    input: Value<'t>,
+    args: Args<'t>,
+) -> Result<Value<'t>> {
     let makes_markup = matches!(name, "safe" | "escape" | "e" | "forceescape");
     if let (Value::Markup(_), "safe" | "escape" | "e") = (&input, name) {
         return args.bind::<0>(name, [], 0).map(|_| input);
@@ -93,8 +108,8 @@ fn apply_plain<'t>(
     if !exists(name) {
         fail!("No filter named '{name}'.");
     }
-    if let Some(result) = filters_text::apply(name, &input, &args) {
-        return result;
+    if filters_text::is_one(name) {
+        return filters_text::apply(name, &input, args);
     }
     match name {
         "default" | "d" => {
@@ -105,6 +120,9 @@ fn apply_plain<'t>(
         "tojson" => tojson(&input, args),
         "string" | "safe" => {
             args.bind::<0>(name, [], 0)?;
+            if let Value::Str(_) = input {
+                return Ok(input);
+            }
             Ok(Value::str(to_str(&input)?))
         }
         "length" | "count" => {
@@ -123,19 +141,21 @@ fn apply_plain<'t>(
                 Value::Dict(dict) if dict.get_name(&attribute).is_some() => Ok(Value::Undefined(
                     format!("'dict object' has no attribute '{attribute}'").into(),
                 )),
-                _ => ops::get_attribute(&input, &attribute),
+                _ => attributes::get(&input, &attribute),
             }
         }
         "format" => {
-            let pattern = to_str(&input)?;
+            let pattern = text_of(&input)?;
             if !args.named.is_empty() && !args.positional.is_empty() {
                 fail!("can't handle positional and keyword arguments at the same time");
             }
             let values = if args.named.is_empty() {
-                Value::tuple(args.positional)
+                Value::tuple(args.positional)?
             } else {
                 let mut dict = super::dict::Dict::default();
-                args.named.into_iter().for_each(|(name, value)| dict.set(&name, value));
+                for (name, value) in args.named {
+                    dict.set_name(&name, value)?;
+                }
                 Value::dict(dict)
             };
             Ok(Value::str(format::percent(&pattern, &values)?))
@@ -150,13 +170,17 @@ fn tojson<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let indent = match indent {
         None | Some(Value::None) => None,
         Some(Value::Str(s)) => Some(s.to_string()),
-        Some(n) => Some(" ".repeat(integer(Some(n), 0, "tojson")?.clamp(0, 1000) as usize)),
+        Some(n) => {
+            let width = usize::try_from(integer(Some(n), 0, "tojson")?).unwrap_or(0);
+            room_for_text(width)?;
+            Some(" ".repeat(width))
+        }
     };
     let (mut item, mut key) =
         (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned());
     match separators {
         None | Some(Value::None) => {}
-        Some(pair) => match &pair.iterate()?[..] {
+        Some(pair) => match &pair.iterate()?.take(3).collect::<Result<Vec<_>>>()?[..] {
             [Value::Str(a), Value::Str(b)] => (item, key) = (a.to_string(), b.to_string()),
             _ => fail!("tojson: expected two separators"),
         },
@@ -171,6 +195,9 @@ fn tojson<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     dump(input, &options).map(Value::str)
 }
 
+/// So many characters of a number are read: Python stops at 4,300 digits.
+const MAX_DIGITS: usize = 4400;
+
 /// A float as an integer, cut towards zero; nothing for what Python refuses too.
 fn truncated(value: f64) -> Option<i128> {
     (value.is_finite() && value.abs() < 1e38).then_some(value as i128)
@@ -179,6 +206,10 @@ fn truncated(value: f64) -> Option<i128> {
 /// What int(text, base) and float(text) accept around the digits: spaces, a sign, single
 /// underscores between digits.
 fn clean_number(text: &str) -> Option<String> {
+    // No number is as long, as far as Python reads them.
+    if text.len() > MAX_DIGITS {
+        return None;
+    }
     let trimmed = text.trim_matches(super::repr::is_space);
     if trimmed.starts_with('_') || trimmed.ends_with('_') || trimmed.contains("__") {
         return None;
@@ -247,10 +278,19 @@ fn abs<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     match input {
         Value::Float(f) => Ok(Value::Float(f.abs())),
         other => match other.as_index() {
-            Some(i) => Ok(Value::Int(i.abs())),
+            Some(i) if i < 0 => ops::negate(other),
+            Some(i) => Ok(Value::Int(i)),
             None => fail!("bad operand type for abs(): '{}'", other.type_name()),
         },
     }
+}
+
+/// To so many zeros at the end, ties to even.
+fn rounded_integer(integer: i128, zeros: u32) -> i128 {
+    let Some(unit) = 10i128.checked_pow(zeros) else { return 0 };
+    let (whole, rest) = (integer.div_euclid(unit), integer.rem_euclid(unit));
+    let is_up = rest > unit - rest || (rest == unit - rest && whole % 2 != 0);
+    (whole + is_up as i128).saturating_mul(unit)
 }
 
 fn round<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
@@ -258,25 +298,22 @@ fn round<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let precision = integer(precision, 0, "round")?.clamp(-300, 300) as i32;
     let method = text(method, "common", "round")?;
     input.check_defined()?;
-    if method == "common" && precision >= 0 && input.as_index().is_some() {
+    if &*method == "common" && precision >= 0 && input.as_index().is_some() {
         return Ok(Value::Int(input.as_index().unwrap_or(0)));
+    }
+    if let (Some(integer), "common") = (input.as_index(), &*method) {
+        return Ok(Value::Int(rounded_integer(integer, precision.unsigned_abs())));
     }
     let Some(value) = input.as_f64() else {
         fail!("type {} doesn't define __round__ method", input.type_name())
     };
     let scale = 10f64.powi(precision);
-    let rounded = match method.as_str() {
+    let rounded = match &*method {
         // Printing rounds the exact value, ties to even, as Python's round does.
         "common" if precision >= 0 => {
             format!("{value:.*}", precision as usize).parse().unwrap_or(value)
         }
-        "common" => {
-            let rounded = (value * scale).round_ties_even() / scale;
-            if input.as_index().is_some() {
-                return Ok(truncated(rounded).map_or(Value::Float(rounded), Value::Int));
-            }
-            rounded
-        }
+        "common" => (value * scale).round_ties_even() / scale,
         "ceil" => (value * scale).ceil() / scale,
         "floor" => (value * scale).floor() / scale,
         _ => fail!("method must be common, ceil or floor"),

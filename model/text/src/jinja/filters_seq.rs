@@ -1,10 +1,16 @@
 //! Filters over sequences.
 
+use std::rc::Rc;
+
 use super::args::{flag, integer, text, Args};
+use super::budget::{charge, charge_items, charge_text, room, room_for_items, NEW_ELEMENT};
+use super::budget::{room_for_more, room_for_text, STEP};
+use super::compare::{compare, equal, sort_by};
+use super::dict::Dict;
 use super::eval::Renderer;
-use super::repr::to_str;
-use super::value::ViewKind;
-use super::{fail, filters, is_tests, ops, Result, Value};
+use super::repr::text_of;
+use super::value::{Items, View};
+use super::{fail, filters, is_tests, ops, str_methods, Result, Value};
 
 pub fn apply<'t>(
     renderer: &mut Renderer<'t>,
@@ -15,43 +21,45 @@ pub fn apply<'t>(
     match name {
         "list" => {
             args.bind::<0>(name, [], 0)?;
-            input.iterate().map(Value::list)
+            Value::list(input.iterate()?.rest()?)
         }
         "items" => {
             args.bind::<0>(name, [], 0)?;
             match &input {
-                Value::Undefined(_) => Ok(Value::generator(Vec::new())),
-                Value::Dict(dict) => Ok(Value::generator(dict.items())),
+                Value::Undefined(_) => Value::generator(Vec::new()),
+                Value::Dict(dict) => {
+                    Value::generator(Value::view(View::Items(dict.clone())).iterate()?.rest()?)
+                }
                 _ => fail!("Can only get item pairs from a mapping."),
             }
         }
         "first" => {
             args.bind::<0>(name, [], 0)?;
-            let first = match &input {
-                Value::Iter(generator) => generator.borrow_mut().items.pop_front(),
-                other => other.iterate()?.into_iter().next(),
-            };
-            Ok(first
-                .unwrap_or_else(|| Value::Undefined("No first item, sequence was empty.".into())))
+            Ok(match input.iterate()?.next() {
+                Some(first) => first?,
+                None => Value::Undefined("No first item, sequence was empty.".into()),
+            })
         }
         "last" => {
             args.bind::<0>(name, [], 0)?;
-            let last = reversible(&input)?.pop();
+            let last = last(&input)?;
             Ok(last.unwrap_or_else(|| Value::Undefined("No last item, sequence was empty.".into())))
         }
         "reverse" => {
             args.bind::<0>(name, [], 0)?;
             if let Value::Str(s) = &input {
+                room_for_text(s.len())?;
+                charge_text(s.len())?;
                 return Ok(Value::str(s.chars().rev().collect::<String>()));
             }
-            let mut items = input.iterate()?;
+            let mut items = input.iterate()?.rest()?;
             items.reverse();
             // Only what cannot be walked backwards is copied into a list first.
-            Ok(if matches!(input, Value::Iter(_)) {
+            if matches!(input, Value::Iter(_)) {
                 Value::list(items)
             } else {
                 Value::generator(items)
-            })
+            }
         }
         "join" => join(&input, args),
         "map" => map(renderer, &input, args),
@@ -69,16 +77,29 @@ pub fn apply<'t>(
     }
 }
 
-fn reversible<'t>(value: &Value<'t>) -> Result<Vec<Value<'t>>> {
-    match value {
+/// Of what can be walked backwards.
+fn last<'t>(value: &Value<'t>) -> Result<Option<Value<'t>>> {
+    Ok(match value {
         Value::Iter(_) => fail!("'generator' object is not reversible"),
-        other => other.iterate(),
-    }
+        Value::List(items) | Value::Tuple(items) => items.last().cloned(),
+        Value::View(view) => match &**view {
+            View::Range(range) => range.len.checked_sub(1).map(|at| Value::Int(range.at(at))),
+            View::Keys(dict) => dict.iter().last().map(|(key, _)| key.clone()),
+            View::Values(dict) => dict.iter().last().map(|(_, value)| value.clone()),
+            View::Items(dict) => match dict.iter().last() {
+                Some((key, value)) => Some(Value::tuple(vec![key.clone(), value.clone()])?),
+                None => None,
+            },
+        },
+        other => other.iterate()?.last().transpose()?,
+    })
 }
 
 /// `a.b.0` of an item: items before attributes, at each step.
 fn lookup<'t>(item: &Value<'t>, path: &Value<'t>) -> Result<Value<'t>> {
+    charge(STEP)?;
     let Value::Str(path) = path else { return ops::get_item(item, path) };
+    charge_text(path.len().saturating_mul(2))?;
     let mut value = item.clone();
     for part in path.split('.') {
         let key = match part.parse::<i128>() {
@@ -97,24 +118,33 @@ fn attribute_of<'t>(item: &Value<'t>, attribute: &Option<Value<'t>>) -> Result<V
     }
 }
 
-fn fold_case<'t>(value: Value<'t>, case_sensitive: bool) -> Value<'t> {
+fn fold_case<'t>(value: Value<'t>, case_sensitive: bool) -> Result<Value<'t>> {
     match &value {
-        Value::Str(s) if !case_sensitive => Value::str(s.to_lowercase()),
-        _ => value,
+        Value::Str(s) if !case_sensitive => {
+            charge(NEW_ELEMENT)?;
+            Ok(Value::str(str_methods::lower(s)?))
+        }
+        _ => Ok(value),
     }
 }
 
 fn join<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [separator, attribute] = args.bind("join", ["d", "attribute"], 0)?;
-    let separator = separator.map_or(Ok(String::new()), |s| to_str(&s))?;
-    let mut parts = Vec::new();
-    let mut len = 0usize;
-    for item in input.iterate()? {
-        parts.push(to_str(&attribute_of(&item, &attribute)?)?);
-        len += parts[parts.len() - 1].len() + separator.len();
-        ops::check_text(len)?;
+    let separator = separator.unwrap_or_else(|| Value::str(""));
+    let separator = text_of(&separator)?;
+    let mut out = String::new();
+    for (at, item) in input.iterate()?.enumerate() {
+        let item = attribute_of(&item?, &attribute)?;
+        let part = text_of(&item)?;
+        charge(STEP)?;
+        room_for_more(&out, separator.len() + part.len())?;
+        if at > 0 {
+            out.push_str(&separator);
+        }
+        out.push_str(&part);
     }
-    Ok(Value::str(parts.join(&separator)))
+    room(out.len())?;
+    Ok(Value::str(out))
 }
 
 fn map<'t>(
@@ -123,26 +153,26 @@ fn map<'t>(
     mut args: Args<'t>,
 ) -> Result<Value<'t>> {
     if !input.truthy()? {
-        return Ok(Value::generator(Vec::new()));
+        return Value::generator(Vec::new());
     }
     let mut mapped = Vec::new();
     if args.positional.is_empty() {
         let [attribute, default] = args.bind("map", ["attribute", "default"], 0)?;
         let Some(attribute) = attribute else { fail!("map requires a filter argument") };
         for item in input.iterate()? {
-            let value = lookup(&item, &attribute)?;
+            let value = lookup(&item?, &attribute)?;
             mapped.push(match (&default, &value) {
                 (Some(default), Value::Undefined(_)) => default.clone(),
                 _ => value,
             });
         }
-        return Ok(Value::generator(mapped));
+        return Value::generator(mapped);
     }
     let name = text(Some(args.positional.remove(0)), "", "map")?;
     for item in input.iterate()? {
-        mapped.push(filters::apply(renderer, &name, item, args.clone())?);
+        mapped.push(filters::apply(renderer, &name, item?, args.copy()?)?);
     }
-    Ok(Value::generator(mapped))
+    Value::generator(mapped)
 }
 
 /// select, reject, selectattr, rejectattr.
@@ -153,7 +183,7 @@ fn filter_items<'t>(
     by_attribute: bool,
 ) -> Result<Value<'t>> {
     if !input.truthy()? {
-        return Ok(Value::generator(Vec::new()));
+        return Value::generator(Vec::new());
     }
     if by_attribute && args.positional.is_empty() {
         fail!("Missing parameter for attribute name");
@@ -166,16 +196,18 @@ fn filter_items<'t>(
     };
     let mut kept = Vec::new();
     for item in input.iterate()? {
+        let item = item?;
+        charge(STEP)?;
         let value = attribute_of(&item, &attribute)?;
         let passes = match &test {
             None => value.truthy()?,
-            Some(name) => is_tests::apply(name, &value, args.clone())?,
+            Some(name) => is_tests::apply(name, &value, args.copy()?)?,
         };
         if passes == keep {
             kept.push(item);
         }
     }
-    Ok(Value::generator(kept))
+    Value::generator(kept)
 }
 
 /// A list of the attributes, `a,b`, or of the one: equal undefined ones then need no order.
@@ -188,11 +220,14 @@ fn sort_key<'t>(
         Some(Value::Str(paths)) if paths.contains(',') => {
             let parts: Result<Vec<_>> = paths
                 .split(',')
-                .map(|path| Ok(fold_case(lookup(item, &Value::str(path))?, case_sensitive)))
+                .map(|path| fold_case(lookup(item, &Value::str(path))?, case_sensitive))
                 .collect();
-            parts.map(Value::list)
+            Value::list(parts?)
         }
-        _ => Ok(Value::list(vec![fold_case(attribute_of(item, attribute)?, case_sensitive)])),
+        _ => {
+            charge(NEW_ELEMENT)?;
+            Value::list(vec![fold_case(attribute_of(item, attribute)?, case_sensitive)?])
+        }
     }
 }
 
@@ -205,7 +240,9 @@ fn sorted<'t>(
     if reverse {
         keyed.reverse();
     }
-    ops::sort_by(&mut keyed, |(key, _)| key.clone())?;
+    // Sorting takes as much memory again for half of them.
+    room_for_items(keyed.len())?;
+    sort_by(&mut keyed, |(key, _)| key)?;
     if reverse {
         keyed.reverse();
     }
@@ -218,10 +255,12 @@ fn sort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let case_sensitive = flag(case_sensitive, false)?;
     let mut keyed = Vec::new();
     for item in input.iterate()? {
+        let item = item?;
         keyed.push((sort_key(&item, &attribute, case_sensitive)?, item));
     }
     let keyed = sorted(keyed, flag(reverse, false)?)?;
-    Ok(Value::list(keyed.into_iter().map(|(_, item)| item).collect()))
+    room_for_items(keyed.len())?;
+    Value::list(keyed.into_iter().map(|(_, item)| item).collect())
 }
 
 fn dictsort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
@@ -233,36 +272,35 @@ fn dictsort<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let Value::Dict(dict) = input else {
         fail!("'{}' object has no attribute 'items'", input.type_name())
     };
-    if by != "key" && by != "value" {
+    if !matches!(&*by, "key" | "value") {
         fail!("You can only sort by either \"key\" or \"value\"");
     }
-    let keyed = dict
-        .iter()
-        .map(|(key, value)| {
-            let by_what = if by == "key" { key } else { value };
-            (
-                fold_case(by_what.clone(), case_sensitive),
-                Value::tuple(vec![key.clone(), value.clone()]),
-            )
-        })
-        .collect();
+    let mut keyed = Vec::new();
+    for (key, value) in dict.iter() {
+        charge(NEW_ELEMENT)?;
+        let by_what = if &*by == "key" { key } else { value };
+        let pair = Value::tuple(vec![key.clone(), value.clone()])?;
+        keyed.push((fold_case(by_what.clone(), case_sensitive)?, pair));
+    }
     let keyed = sorted(keyed, flag(reverse, false)?)?;
-    Ok(Value::list(keyed.into_iter().map(|(_, pair)| pair).collect()))
+    room_for_items(keyed.len())?;
+    Value::list(keyed.into_iter().map(|(_, pair)| pair).collect())
 }
 
 fn unique<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"], 0)?;
     let case_sensitive = flag(case_sensitive, false)?;
-    let mut seen = super::dict::Dict::default();
+    let mut seen = Dict::default();
     let mut kept = Vec::new();
     for item in input.iterate()? {
-        let key = fold_case(attribute_of(&item, &attribute)?, case_sensitive);
+        let item = item?;
+        let key = fold_case(attribute_of(&item, &attribute)?, case_sensitive)?;
         if seen.get(&key)?.is_none() {
             seen.insert(key, Value::None)?;
             kept.push(item);
         }
     }
-    Ok(Value::generator(kept))
+    Value::generator(kept)
 }
 
 fn groupby<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
@@ -271,26 +309,31 @@ fn groupby<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let case_sensitive = flag(case_sensitive, false)?;
     let mut keyed = Vec::new();
     for item in input.iterate()? {
+        let item = item?;
         let mut key = attribute_of(&item, &attribute)?;
         if let (Value::Undefined(_), Some(default)) = (&key, &default) {
             key = default.clone();
         }
-        keyed.push((fold_case(key.clone(), case_sensitive), Value::tuple(vec![key, item])));
+        charge(NEW_ELEMENT)?;
+        keyed.push((fold_case(key.clone(), case_sensitive)?, Value::tuple(vec![key, item])?));
     }
     let mut groups: Vec<(Value<'t>, Value<'t>, Vec<Value<'t>>)> = Vec::new();
     for (folded, pair) in sorted(keyed, false)? {
         let Value::Tuple(pair) = pair else { continue };
+        charge(NEW_ELEMENT)?;
         match groups.last_mut() {
-            Some((last, _, items)) if ops::equal(last, &folded) => items.push(pair[1].clone()),
+            Some((last, _, items)) if equal(last, &folded)? => items.push(pair[1].clone()),
             _ => groups.push((folded, pair[0].clone(), vec![pair[1].clone()])),
         }
     }
-    Ok(Value::list(
-        groups
-            .into_iter()
-            .map(|(_, key, items)| Value::tuple(vec![key, Value::list(items)]))
-            .collect(),
-    ))
+    let mut pairs = Vec::new();
+    for (_, key, items) in groups {
+        charge(NEW_ELEMENT)?;
+        let mut group = Items::new(vec![key, Value::list(items)?])?;
+        group.is_group = true;
+        pairs.push(Value::Tuple(Rc::new(group)));
+    }
+    Value::list(pairs)
 }
 
 fn extreme<'t>(input: &Value<'t>, args: Args<'t>, name: &str) -> Result<Value<'t>> {
@@ -298,13 +341,15 @@ fn extreme<'t>(input: &Value<'t>, args: Args<'t>, name: &str) -> Result<Value<'t
     let case_sensitive = flag(case_sensitive, false)?;
     let mut best: Option<(Value<'t>, Value<'t>)> = None;
     for item in input.iterate()? {
-        let key = fold_case(attribute_of(&item, &attribute)?, case_sensitive);
+        let item = item?;
+        charge(STEP)?;
+        let key = fold_case(attribute_of(&item, &attribute)?, case_sensitive)?;
         let better = match &best {
             None => true,
             Some((known, _)) if name == "min" => {
-                ops::compare(&key, known, "<")?.is_some_and(|o| o.is_lt())
+                compare(&key, known, "<")?.is_some_and(|o| o.is_lt())
             }
-            Some((known, _)) => ops::compare(&key, known, ">")?.is_some_and(|o| o.is_gt()),
+            Some((known, _)) => compare(&key, known, ">")?.is_some_and(|o| o.is_gt()),
         };
         if better {
             best = Some((key, item));
@@ -323,7 +368,8 @@ fn sum<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
         fail!("sum() can't sum strings [use ''.join(seq) instead]");
     }
     for item in input.iterate()? {
-        total = filters::add(&total, &attribute_of(&item, &attribute)?)?;
+        charge(STEP)?;
+        total = filters::add(&total, &attribute_of(&item?, &attribute)?)?;
     }
     Ok(total)
 }
@@ -338,38 +384,47 @@ fn positive(value: Option<Value<'_>>, what: &str) -> Result<usize> {
 
 fn batch<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [count, fill] = args.bind("batch", ["linecount", "fill_with"], 1)?;
-    let count = positive(count, "batch")?.min(1 << 20);
-    let items = input.iterate()?;
-    let mut batches: Vec<Vec<Value<'t>>> = items.chunks(count).map(<[_]>::to_vec).collect();
-    if let (Some(last), Some(fill)) =
-        (batches.last_mut(), fill.filter(|f| !matches!(f, Value::None)))
-    {
-        last.resize(count, fill);
+    let count = integer(count, 0, "batch")?;
+    let mut batches = Vec::new();
+    let mut batch = Vec::new();
+    for item in input.iterate()? {
+        if batch.len() as i128 == count {
+            charge(NEW_ELEMENT)?;
+            batches.push(Value::list(std::mem::take(&mut batch))?);
+        }
+        batch.push(item?);
     }
-    Ok(Value::generator(batches.into_iter().map(Value::list).collect()))
+    if !batch.is_empty() {
+        if let (Some(fill), true) =
+            (fill.filter(|f| !matches!(f, Value::None)), (batch.len() as i128) < count)
+        {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            room_for_items(count)?;
+            batch.resize(count, fill);
+        }
+        batches.push(Value::list(batch)?);
+    }
+    Value::generator(batches)
 }
 
 fn slice<'t>(input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     let [count, fill] = args.bind("slice", ["slices", "fill_with"], 1)?;
-    let count = positive(count, "slice")?.min(1 << 20);
-    let items = match input {
-        Value::View(view) if view.kind == ViewKind::Range => view.items.clone(),
-        other => other.iterate()?,
-    };
+    let count = positive(count, "slice")?;
+    let items = input.items()?;
+    let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let (each, longer) = (items.len() / count, items.len() % count);
     let mut at = 0;
     let mut slices = Vec::new();
     for number in 0..count {
+        charge(NEW_ELEMENT)?;
         let size = each + (number < longer) as usize;
+        charge_items(size)?;
         let mut part = items[at..at + size].to_vec();
         at += size;
-        match &fill {
-            Some(fill) if !matches!(fill, Value::None) && number >= longer => {
-                part.push(fill.clone())
-            }
-            _ => {}
+        if number >= longer {
+            part.extend(fill.clone());
         }
-        slices.push(Value::list(part));
+        slices.push(Value::list(part)?);
     }
-    Ok(Value::generator(slices))
+    Value::generator(slices)
 }

@@ -1,14 +1,18 @@
 //! Filters that make text of text.
 
+use std::fmt::Write;
+
 use super::args::{flag, integer, Args};
-use super::repr::{is_space, to_str};
+use super::budget::{charge, charge_text, room_for_more, room_for_text, STEP};
+use super::repr::{is_space, text_of};
 use super::str_methods;
-use super::str_split::split_lines;
+use super::str_split::{ends_line, split_lines};
+use super::value::View;
+use super::walk::Walk;
 use super::{fail, Error, Result, Value};
 
-/// Nothing when the filter is not one of these.
-pub fn apply<'t>(name: &str, input: &Value<'t>, args: &Args<'t>) -> Option<Result<Value<'t>>> {
-    let known = [
+pub fn is_one(name: &str) -> bool {
+    [
         "trim",
         "upper",
         "lower",
@@ -24,18 +28,20 @@ pub fn apply<'t>(name: &str, input: &Value<'t>, args: &Args<'t>) -> Option<Resul
         "forceescape",
         "striptags",
         "urlencode",
-    ];
-    if !known.contains(&name) {
-        return None;
-    }
+    ]
+    .contains(&name)
+}
+
+/// One of these filters.
+pub fn apply<'t>(name: &str, input: &Value<'t>, args: Args<'t>) -> Result<Value<'t>> {
     // These two work on the value itself; the others on its text.
     match (name, input) {
         ("indent" | "truncate", Value::Str(_)) => {}
-        ("indent", other) => return Some(not_text(other)),
-        ("truncate", other) => return Some(other.len().map(|_| other.clone())),
+        ("indent", other) => return not_text(other),
+        ("truncate", other) => return other.len().map(|_| other.clone()),
         _ => {}
     }
-    Some(to_str(input).and_then(|text| apply_text(name, &text, input, args.clone())))
+    apply_text(name, &text_of(input)?, input, args)
 }
 
 fn not_text<'t>(value: &Value<'t>) -> Result<Value<'t>> {
@@ -50,31 +56,32 @@ fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> 
             let [chars] = args.bind(name, ["chars"], 0)?;
             str_methods::strip(text, chars.as_ref(), true, true)?
         }
-        "upper" => plain(args).map(|()| text.to_uppercase())?,
-        "lower" => plain(args).map(|()| text.to_lowercase())?,
-        "capitalize" => plain(args).map(|()| str_methods::capitalize(text))?,
-        "title" => plain(args).map(|()| title(text))?,
+        "upper" => plain(args).and_then(|()| str_methods::upper(text))?,
+        "lower" => plain(args).and_then(|()| str_methods::lower(text))?,
+        "capitalize" => plain(args).and_then(|()| str_methods::capitalize(text))?,
+        "title" => plain(args).and_then(|()| title(text))?,
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"], 2)?;
             let count = count.filter(|c| !matches!(c, Value::None));
             let (old, new) = (old.unwrap_or(Value::None), new.unwrap_or(Value::None));
-            str_methods::replace(text, &to_str(&old)?, &to_str(&new)?, integer(count, -1, name)?)?
+            str_methods::replace(text, &text_of(&old)?, &text_of(&new)?, integer(count, -1, name)?)?
         }
         "indent" => indent(text, args)?,
         "truncate" => truncate(text, args)?,
         "center" => {
             let [width] = args.bind(name, ["width"], 0)?;
-            str_methods::center(text, integer(width, 80, name)?, ' ')
+            str_methods::center(text, integer(width, 80, name)?, ' ')?
         }
         "wordcount" => {
             plain(args)?;
+            charge_text(text.len().saturating_mul(2))?;
             let words = text
                 .split(|c: char| !(c.is_alphanumeric() || c == '_'))
                 .filter(|word| !word.is_empty());
             return Ok(Value::Int(words.count() as i128));
         }
-        "e" | "escape" | "forceescape" => plain(args).map(|()| escape(text))?,
-        "striptags" => plain(args).map(|()| strip_tags(text))?,
+        "e" | "escape" | "forceescape" => plain(args).and_then(|()| escape(text))?,
+        "striptags" => plain(args).and_then(|()| strip_tags(text))?,
         "urlencode" => {
             plain(args)?;
             url_encode(input, text)?
@@ -84,7 +91,8 @@ fn apply_text<'t>(name: &str, text: &str, input: &Value<'t>, args: Args<'t>) -> 
 }
 
 /// Words begin after white space, a hyphen or an opening bracket.
-fn title(text: &str) -> String {
+fn title(text: &str) -> Result<String> {
+    str_methods::room_for_case(text)?;
     let mut out = String::with_capacity(text.len());
     let mut at_start = true;
     for c in text.chars() {
@@ -98,19 +106,27 @@ fn title(text: &str) -> String {
             out.extend(c.to_lowercase());
         }
     }
-    out
+    Ok(out)
 }
 
 fn indent(text: &str, args: Args<'_>) -> Result<String> {
     let [width, first, blank] = args.bind("indent", ["width", "first", "blank"], 0)?;
     let indention = match width {
-        Some(Value::Str(s)) => s.to_string(),
-        width => " ".repeat(integer(width, 4, "indent")?.clamp(0, 10_000) as usize),
+        Some(Value::Str(s)) => s,
+        width => {
+            let width = usize::try_from(integer(width, 4, "indent")?).unwrap_or(0);
+            room_for_text(width)?;
+            " ".repeat(width).into()
+        }
     };
     let (first, blank) = (flag(first, false)?, flag(blank, false)?);
-    let lines = split_lines(&format!("{text}\n"), false);
+    charge_text(text.len().saturating_mul(2))?;
+    // Lines are those of the text with a newline behind it, which makes one line end of a "\r".
+    let last = (text.is_empty() || text.ends_with(|c| c != '\r' && ends_line(c))).then_some("");
     let mut out = String::new();
-    for (i, line) in lines.iter().enumerate() {
+    for (i, line) in split_lines(text, false).chain(last).enumerate() {
+        charge(STEP)?;
+        room_for_more(&out, line.len() + indention.len() + 1)?;
         if i > 0 {
             out.push('\n');
         }
@@ -126,7 +142,10 @@ fn truncate(text: &str, args: Args<'_>) -> Result<String> {
     let [length, kill_words, end, leeway] =
         args.bind("truncate", ["length", "killwords", "end", "leeway"], 0)?;
     let length = integer(length, 255, "truncate")?;
-    let end = end.map_or(Ok("...".to_owned()), |end| to_str(&end))?;
+    let end = end.unwrap_or_else(|| Value::str("..."));
+    let end = text_of(&end)?;
+    charge_text(text.len() + end.len())?;
+    room_for_text(text.len() + end.len())?;
     let leeway = integer(leeway.filter(|l| !matches!(l, Value::None)), 5, "truncate")?;
     let end_length = end.chars().count() as i128;
     if length < end_length {
@@ -145,7 +164,10 @@ fn truncate(text: &str, args: Args<'_>) -> Result<String> {
     Ok(cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words).to_owned() + &end)
 }
 
-pub fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> Result<String> {
+    charge_text(text.len().saturating_mul(2))?;
+    let marks = text.bytes().filter(|b| b"&<>'\"".contains(b)).count();
+    room_for_text(text.len() + marks * 4)?;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -157,10 +179,12 @@ pub fn escape(text: &str) -> String {
             c => out.push(c),
         }
     }
-    out
+    Ok(out)
 }
 
-fn strip_tags(text: &str) -> String {
+fn strip_tags(text: &str) -> Result<String> {
+    charge_text(text.len().saturating_mul(8))?;
+    room_for_text(text.len().saturating_mul(4))?;
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('<') {
@@ -179,8 +203,13 @@ fn strip_tags(text: &str) -> String {
         }
     }
     out.push_str(rest);
-    let words: Vec<&str> = out.split(is_space).filter(|word| !word.is_empty()).collect();
-    let mut plain = words.join(" ");
+    let mut plain = String::new();
+    for word in out.split(is_space).filter(|word| !word.is_empty()) {
+        if !plain.is_empty() {
+            plain.push(' ');
+        }
+        plain.push_str(word);
+    }
     for (entity, c) in [
         ("&lt;", "<"),
         ("&gt;", ">"),
@@ -191,38 +220,43 @@ fn strip_tags(text: &str) -> String {
     ] {
         plain = plain.replace(entity, c);
     }
-    plain
+    Ok(plain)
 }
 
-fn quote(text: &str, safe: &str) -> String {
+fn quote(text: &str, safe: &str) -> Result<String> {
+    charge_text(text.len().saturating_mul(8))?;
+    room_for_text(text.len().saturating_mul(3))?;
     let mut out = String::new();
     for byte in text.bytes() {
         let c = byte as char;
         if byte.is_ascii_alphanumeric() || "_.-~".contains(c) || safe.contains(c) {
             out.push(c);
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            _ = write!(out, "%{byte:02X}");
         }
     }
-    out
+    Ok(out)
 }
 
 /// A text, or the pairs of a query.
 fn url_encode(input: &Value<'_>, text: &str) -> Result<String> {
     let pairs = match input {
-        Value::Dict(dict) => dict.items(),
-        Value::Str(_) => return Ok(quote(text, "/")),
-        other => match other.iterate() {
-            Ok(items) => items,
-            Err(_) => return Ok(quote(text, "/")),
+        Value::Dict(dict) => Value::view(View::Items(dict.clone())).iterate()?,
+        Value::Str(_) => return quote(text, "/"),
+        other => match Walk::over(other) {
+            Some(items) => items,
+            None => return quote(text, "/"),
         },
     };
-    let mut parts = Vec::new();
+    let mut out = String::new();
     for pair in pairs {
-        let pair = pair.iterate()?;
+        charge(STEP)?;
+        let pair = pair?.iterate()?.take(3).collect::<Result<Vec<_>>>()?;
         let [key, value] = &pair[..] else { fail!("urlencode: expected pairs") };
-        let (key, value) = (quote(&to_str(key)?, ""), quote(&to_str(value)?, ""));
-        parts.push(format!("{}={}", key.replace("%20", "+"), value.replace("%20", "+")));
+        let (key, value) = (quote(&text_of(key)?, "")?, quote(&text_of(value)?, "")?);
+        room_for_more(&out, key.len() + value.len() + 2)?;
+        let mark = if out.is_empty() { "" } else { "&" };
+        _ = write!(out, "{mark}{}={}", key.replace("%20", "+"), value.replace("%20", "+"));
     }
-    Ok(parts.join("&"))
+    Ok(out)
 }

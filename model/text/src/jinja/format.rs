@@ -1,10 +1,18 @@
 //! Python's two ways to format: `'%s' % x` and `'{}'.format(x)`.
 
+use std::fmt::Write;
+
 use super::args::Args;
-use super::repr::{float_repr, repr, to_str};
+use super::attributes;
+use super::budget::{
+    charge, charge_text, room, room_for_items, room_for_more, room_for_text, STEP,
+};
+use super::repr::{float_repr, repr, text_of};
+use super::value::View;
 use super::{fail, ops, Result, Value};
 
-const MAX_WIDTH: usize = 1 << 16;
+/// The standard library formats no number with more digits than 65,535.
+const MAX_WIDTH: usize = 60_000;
 
 /// What a directive asks for, of either way.
 #[derive(Default, Clone)]
@@ -19,10 +27,12 @@ struct Spec {
     kind: Option<char>,
 }
 
-fn padded(body: String, spec: &Spec, default_align: char) -> String {
+fn padded(body: String, spec: &Spec, default_align: char) -> Result<String> {
+    room_for_text(body.len().saturating_add(spec.width.saturating_mul(8)))?;
+    charge_text(body.len() + spec.width)?;
     let missing = spec.width.saturating_sub(body.chars().count());
     let fill = |n: usize| std::iter::repeat_n(spec.fill.unwrap_or(' '), n).collect::<String>();
-    match spec.align.unwrap_or(default_align) {
+    Ok(match spec.align.unwrap_or(default_align) {
         '<' => body + &fill(missing),
         '^' => fill(missing / 2) + &body + &fill(missing - missing / 2),
         '=' => {
@@ -31,7 +41,31 @@ fn padded(body: String, spec: &Spec, default_align: char) -> String {
             sign.to_owned() + &fill(missing) + rest
         }
         _ => fill(missing) + &body,
+    })
+}
+
+/// The characters of a text that a precision leaves.
+fn cut(text: &str, spec: &Spec) -> Result<String> {
+    charge_text(text.len())?;
+    room(text.len())?;
+    Ok(text.chars().take(spec.precision.unwrap_or(usize::MAX)).collect())
+}
+
+/// ascii(): a repr without anything beyond ASCII.
+fn ascii(value: &Value<'_>) -> Result<String> {
+    let text = repr(value)?;
+    charge_text(text.len().saturating_mul(4))?;
+    room_for_text(text.len().saturating_mul(5))?;
+    let mut out = String::new();
+    for c in text.chars() {
+        _ = match c as u32 {
+            0..0x80 => write!(out, "{c}"),
+            code @ 0x80..0x100 => write!(out, "\\x{code:02x}"),
+            code @ 0x100..0x10000 => write!(out, "\\u{code:04x}"),
+            code => write!(out, "\\U{code:08x}"),
+        };
     }
+    Ok(out)
 }
 
 fn group(digits: &str, separator: Option<char>) -> String {
@@ -125,13 +159,13 @@ fn integer_body(value: i128, kind: char, spec: &Spec) -> String {
 
 /// format(value, spec)
 fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
+    charge(STEP + 8 * spec.precision.unwrap_or(0))?;
     let kind = spec.kind;
     if let Value::Str(s) = value {
         if kind.is_some_and(|k| k != 's') {
             fail!("Unknown format code '{}' for object of type 'str'", kind.unwrap_or(' '));
         }
-        let cut: String = s.chars().take(spec.precision.unwrap_or(usize::MAX)).collect();
-        return Ok(padded(cut, spec, '<'));
+        return padded(cut(s, spec)?, spec, '<');
     }
     let integer = match value {
         Value::Bool(b) if kind.is_some() => Some(*b as i128),
@@ -141,11 +175,11 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
     match (integer, value, kind) {
         (Some(i), _, None | Some('d' | 'b' | 'o' | 'x' | 'X' | 'n')) => {
             let body = integer_body(i, kind.unwrap_or('d'), spec);
-            Ok(padded(signed(i < 0, body, spec), spec, '>'))
+            padded(signed(i < 0, body, spec), spec, '>')
         }
         (Some(i), _, Some('c')) => {
             let c = u32::try_from(i).ok().and_then(char::from_u32);
-            Ok(padded(c.map(String::from).unwrap_or_default(), spec, '<'))
+            padded(c.map(String::from).unwrap_or_default(), spec, '<')
         }
         (_, Value::Float(f), None) => {
             let body = match spec.precision {
@@ -159,17 +193,17 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
                     }
                 }
             };
-            Ok(padded(signed(f.is_sign_negative(), body, spec), spec, '>'))
+            padded(signed(f.is_sign_negative(), body, spec), spec, '>')
         }
         (_, number, Some(k @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')))
             if number.as_f64().is_some() =>
         {
             let f = number.as_f64().unwrap_or(0.0);
-            Ok(padded(
+            padded(
                 signed(f.is_sign_negative() && !f.is_nan(), float_body(f, k, spec), spec),
                 spec,
                 '>',
-            ))
+            )
         }
         (_, other, None) => {
             let plain = spec.width == 0 && spec.align.is_none() && spec.precision.is_none();
@@ -177,7 +211,7 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
                 other.check_defined()?;
                 fail!("unsupported format string passed to {}.__format__", other.type_name());
             }
-            Ok(padded(to_str(other)?, spec, '>'))
+            padded(text_of(other)?.into_owned(), spec, '>')
         }
         (_, other, Some(k)) => {
             fail!("Unknown format code '{k}' for object of type '{}'", other.type_name())
@@ -185,18 +219,23 @@ fn format_value(value: &Value<'_>, spec: &Spec) -> Result<String> {
     }
 }
 
-fn number_at(chars: &[char], at: &mut usize) -> Option<usize> {
+fn number_at(chars: &[char], at: &mut usize) -> Result<Option<usize>> {
     let begin = *at;
     let mut value = 0usize;
     while let Some(digit) = chars.get(*at).and_then(|c| c.to_digit(10)) {
-        value = (value * 10 + digit as usize).min(MAX_WIDTH);
+        value = value * 10 + digit as usize;
+        if value > MAX_WIDTH {
+            fail!("a width or precision of a format is larger than {MAX_WIDTH}");
+        }
         *at += 1;
     }
-    (*at > begin).then_some(value)
+    Ok((*at > begin).then_some(value))
 }
 
 /// The part of a replacement field behind the colon.
 fn parse_spec(text: &str) -> Result<Spec> {
+    charge_text(text.len())?;
+    room(text.len().saturating_mul(4))?;
     let chars: Vec<char> = text.chars().collect();
     let mut spec = Spec::default();
     let mut at = 0;
@@ -219,14 +258,14 @@ fn parse_spec(text: &str) -> Result<Spec> {
         spec.align = spec.align.or(Some('='));
         at += 1;
     }
-    spec.width = number_at(&chars, &mut at).unwrap_or(0);
+    spec.width = number_at(&chars, &mut at)?.unwrap_or(0);
     if matches!(chars.get(at), Some(',' | '_')) {
         spec.grouping = Some(chars[at]);
         at += 1;
     }
     if chars.get(at) == Some(&'.') {
         at += 1;
-        spec.precision = number_at(&chars, &mut at);
+        spec.precision = number_at(&chars, &mut at)?;
         if spec.precision.is_none() {
             fail!("Format specifier missing precision");
         }
@@ -252,10 +291,12 @@ fn fill_braces(
     if depth > 2 {
         fail!("Max string recursion exceeded");
     }
+    // Fields are looked through for their end, and once more inside.
+    charge_text(pattern.len().saturating_mul(4))?;
     let mut out = String::new();
     let mut rest = pattern;
     while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
+        add(&mut out, &rest[..at])?;
         let brace = &rest[at..at + 1];
         if rest[at + 1..].starts_with(brace) {
             out.push_str(brace);
@@ -274,15 +315,22 @@ fn fill_braces(
         let mut value = lookup(name, args, automatic)?;
         match conversion {
             None => {}
-            Some("r" | "a") => value = Value::str(repr(&value)?),
-            Some("s") => value = Value::str(to_str(&value)?),
+            Some("r") => value = Value::str(repr(&value)?),
+            Some("a") => value = Value::str(ascii(&value)?),
+            Some("s") => value = Value::str(text_of(&value)?),
             Some(other) => fail!("Unknown conversion specifier '{other}'"),
         }
         let spec = fill_braces(spec, args, automatic, depth + 1)?;
-        out.push_str(&format_value(&value, &parse_spec(&spec)?)?);
+        add(&mut out, &format_value(&value, &parse_spec(&spec)?)?)?;
     }
-    out.push_str(rest);
+    add(&mut out, rest)?;
     Ok(out)
+}
+
+fn add(out: &mut String, text: &str) -> Result<()> {
+    room_for_more(out, text.len())?;
+    out.push_str(text);
+    Ok(())
 }
 
 fn closing(text: &str) -> Option<usize> {
@@ -329,7 +377,7 @@ fn lookup<'t>(name: &str, args: &Args<'t>, automatic: &mut usize) -> Result<Valu
         } else {
             let rest = &path[1..];
             let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            value = ops::get_attribute(&value, &rest[..end])?;
+            value = attributes::get(&value, &rest[..end])?;
             path = &rest[end..];
         }
     }
@@ -339,9 +387,14 @@ fn lookup<'t>(name: &str, args: &Args<'t>, automatic: &mut usize) -> Result<Valu
 /// pattern % values
 pub fn percent(pattern: &str, values: &Value<'_>) -> Result<String> {
     let arguments: Vec<Value<'_>> = match values {
-        Value::Tuple(items) => items.to_vec(),
+        Value::Tuple(items) => {
+            room_for_items(items.len())?;
+            items.to_vec()
+        }
         other => vec![other.clone()],
     };
+    charge_text(pattern.len().saturating_mul(4))?;
+    room(pattern.len().saturating_mul(5))?;
     let mut next = arguments.into_iter();
     let mut used_name = false;
     let chars: Vec<char> = pattern.chars().collect();
@@ -380,36 +433,46 @@ pub fn percent(pattern: &str, values: &Value<'_>) -> Result<String> {
             }
             at += 1;
         }
-        spec.width = number_at(&chars, &mut at).unwrap_or(0);
+        spec.width = number_at(&chars, &mut at)?.unwrap_or(0);
         if chars.get(at) == Some(&'.') {
             at += 1;
-            spec.precision = Some(number_at(&chars, &mut at).unwrap_or(0));
+            spec.precision = Some(number_at(&chars, &mut at)?.unwrap_or(0));
         }
         let Some(&kind) = chars.get(at) else { fail!("incomplete format") };
         at += 1;
         let Some(value) = named.or_else(|| next.next()) else {
             fail!("not enough arguments for format string")
         };
-        out.push_str(&percent_value(&value, kind, spec)?);
+        add(&mut out, &percent_value(&value, kind, spec)?)?;
     }
-    if next.next().is_some()
-        && !used_name
-        && !matches!(values, Value::Dict(_) | Value::List(_) | Value::Undefined(_))
-    {
+    if next.next().is_some() && !used_name && !has_items(values) {
         fail!("not all arguments converted during string formatting");
     }
     Ok(out)
 }
 
+/// Whether Python takes it for something that names could be looked up in.
+fn has_items(values: &Value<'_>) -> bool {
+    match values {
+        Value::Dict(_) | Value::List(_) | Value::Undefined(_) => true,
+        Value::View(view) => matches!(**view, View::Range(_)),
+        _ => false,
+    }
+}
+
 fn percent_value(value: &Value<'_>, kind: char, mut spec: Spec) -> Result<String> {
+    charge(STEP + 8 * spec.precision.unwrap_or(0))?;
     match kind {
         's' | 'r' | 'a' => {
-            let text = if kind == 's' { to_str(value)? } else { repr(value)? };
+            let text = match kind {
+                's' => text_of(value)?,
+                'r' => repr(value)?.into(),
+                _ => ascii(value)?.into(),
+            };
             if spec.align == Some('=') {
                 (spec.align, spec.fill) = (Some('>'), None);
             }
-            let cut: String = text.chars().take(spec.precision.unwrap_or(usize::MAX)).collect();
-            Ok(padded(cut, &spec, '>'))
+            padded(cut(&text, &spec)?, &spec, '>')
         }
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
             value.check_defined()?;
@@ -421,21 +484,23 @@ fn percent_value(value: &Value<'_>, kind: char, mut spec: Spec) -> Result<String
                 fail!("%{kind} format: a real number is required, not {}", value.type_name());
             };
             let body = integer_body(integer, kind, &spec);
-            Ok(padded(signed(integer < 0, body, &spec), &spec, '>'))
+            padded(signed(integer < 0, body, &spec), &spec, '>')
         }
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
             value.check_defined()?;
             let Some(f) = value.as_f64() else {
                 fail!("must be real number, not {}", value.type_name())
             };
-            Ok(padded(signed(f.is_sign_negative(), float_body(f, kind, &spec), &spec), &spec, '>'))
+            padded(signed(f.is_sign_negative(), float_body(f, kind, &spec), &spec), &spec, '>')
         }
         'c' => match value {
-            Value::Str(s) if s.chars().count() == 1 => Ok(padded(s.to_string(), &spec, '>')),
+            Value::Str(s) if s.chars().nth(1).is_none() && !s.is_empty() => {
+                padded(s.to_string(), &spec, '>')
+            }
             other => {
                 match other.as_index().and_then(|i| u32::try_from(i).ok()).and_then(char::from_u32)
                 {
-                    Some(c) => Ok(padded(c.to_string(), &spec, '>')),
+                    Some(c) => padded(c.to_string(), &spec, '>'),
                     None => fail!("%c requires int or char"),
                 }
             }

@@ -1,17 +1,28 @@
 //! The functions that every template finds: Jinja's own and those of transformers.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::args::{integer, text, Args};
+use super::budget::{charge_text, room_for_text};
 use super::dict::Dict;
 use super::eval::Renderer;
-use super::repr::to_str;
-use super::value::ViewKind;
+use super::eval::MAX_MESSAGE_CHARS;
+use super::repr::text_of;
+use super::value::{Cycler, Items, Joiner, Range, View};
 use super::{fail, strftime, Error, Result, Value};
 
-const NAMES: [&str; 7] =
-    ["range", "dict", "namespace", "cycler", "joiner", "raise_exception", "strftime_now"];
+const NAMES: [&str; 9] = [
+    "range",
+    "dict",
+    "namespace",
+    "cycler",
+    "joiner",
+    "raise_exception",
+    "strftime_now",
+    "lipsum",
+    "self",
+];
 
 /// As many numbers as the sandbox lets a range have.
 const MAX_RANGE: i128 = 100_000;
@@ -24,24 +35,35 @@ pub fn call<'t>(renderer: &mut Renderer<'t>, name: &str, args: Args<'t>) -> Resu
     match name {
         "range" => range(args),
         "dict" => Ok(Value::dict(dict(args)?)),
-        "namespace" => Ok(Value::Namespace(Rc::new(RefCell::new(dict(args)?)))),
+        "namespace" => {
+            let fields = dict(args)?;
+            Ok(renderer.kept.namespace(fields))
+        }
         "cycler" if args.positional.is_empty() => fail!("at least one item has to be provided"),
-        "cycler" => Ok(Value::Cycler(Rc::new((args.positional, RefCell::new(0))))),
+        "cycler" => {
+            let items = Rc::new(Items::new(args.positional)?);
+            Ok(Value::Cycler(Rc::new(Cycler { items, at: Cell::new(0) })))
+        }
         "joiner" => {
             let [separator] = args.bind("joiner", ["sep"], 0)?;
-            Ok(Value::Joiner(Rc::new((
-                text(separator, ", ", "joiner")?.into(),
-                RefCell::new(false),
-            ))))
+            let separator = text(separator, ", ", "joiner")?.into();
+            Ok(Value::Joiner(Rc::new(Joiner { separator, used: Cell::new(false) })))
         }
         "raise_exception" => {
             let [message] = args.bind("raise_exception", ["message"], 1)?;
-            Err(Error::Raised(to_str(&message.unwrap_or(Value::None))?))
+            let message = message.unwrap_or(Value::None);
+            // No more of it than is shown: see `bounded`.
+            Err(Error::Raised(text_of(&message)?.chars().take(MAX_MESSAGE_CHARS).collect()))
         }
         "strftime_now" => {
             let [pattern] = args.bind("strftime_now", ["format"], 1)?;
-            Ok(Value::str(strftime::format(&text(pattern, "", "strftime_now")?, renderer.now)))
+            let pattern = text(pattern, "", "strftime_now")?;
+            // A directive of two characters becomes 24 at most.
+            room_for_text(pattern.len().saturating_mul(12))?;
+            charge_text(pattern.len().saturating_mul(100))?;
+            Ok(Value::str(strftime::format(&pattern, renderer.now)))
         }
+        "lipsum" => fail!("lipsum() is not supported in chat templates"),
         other => fail!("'{other}' is not callable"),
     }
 }
@@ -60,7 +82,7 @@ fn range<'t>(args: Args<'t>) -> Result<Value<'t>> {
     if count > MAX_RANGE {
         fail!("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({MAX_RANGE}).");
     }
-    Ok(Value::view(ViewKind::Range, (0..count).map(|i| Value::Int(start + i * step)).collect()))
+    Ok(Value::view(View::Range(Range { start, stop, step, len: count as usize })))
 }
 
 fn dict<'t>(args: Args<'t>) -> Result<Dict<'t>> {
@@ -70,10 +92,10 @@ fn dict<'t>(args: Args<'t>) -> Result<Dict<'t>> {
     }
     match args.positional.into_iter().next() {
         None => {}
-        Some(Value::Dict(other)) => dict = (*other).clone(),
+        Some(Value::Dict(other)) => dict = other.copy()?,
         Some(other) => {
             for pair in other.iterate()? {
-                let pair = pair.iterate()?;
+                let pair = pair?.iterate()?.take(3).collect::<Result<Vec<_>>>()?;
                 let [key, value] = &pair[..] else {
                     fail!(
                         "dictionary update sequence element has length {}; 2 is required",
@@ -85,7 +107,7 @@ fn dict<'t>(args: Args<'t>) -> Result<Dict<'t>> {
         }
     }
     for (name, value) in args.named {
-        dict.set(&name, value);
+        dict.set_name(&name, value)?;
     }
     Ok(dict)
 }

@@ -1,8 +1,13 @@
 //! The tests behind `is`.
 
+use std::rc::Rc;
+
 use super::args::Args;
+use super::budget::charge_text;
+use super::compare::{compare, contains, equal};
 use super::dict::check_hashable;
-use super::value::ViewKind;
+use super::repr::text_of;
+use super::value::View;
 use super::{fail, filters, ops, Result, Value};
 
 pub const NAMES: [&str; 39] = [
@@ -48,6 +53,7 @@ pub const NAMES: [&str; 39] = [
 ];
 
 pub fn apply<'t>(name: &str, value: &Value<'t>, args: Args<'t>) -> Result<bool> {
+    let is_escaped = matches!(value, Value::Markup(_));
     let value = &value.plain();
     let parameters = match name {
         "divisibleby" | "eq" | "equalto" | "==" | "ne" | "!=" | "lt" | "lessthan" | "<" | "le"
@@ -80,24 +86,24 @@ pub fn apply<'t>(name: &str, value: &Value<'t>, args: Args<'t>) -> Result<bool> 
             | Value::Tuple(_)
             | Value::Dict(_)
             | Value::Undefined(_) => true,
-            Value::View(view) => view.kind == ViewKind::Range,
+            Value::View(view) => matches!(**view, View::Range(_)),
             _ => false,
         },
         "callable" => value.callable(),
-        "escaped" => false,
+        "escaped" => is_escaped,
         "lower" => cased(value)?.chars().all(|c| !c.is_uppercase()) && has_cased(value)?,
         "upper" => cased(value)?.chars().all(|c| !c.is_lowercase()) && has_cased(value)?,
         "odd" => remainder(value, &Value::Int(2))? == 1.0,
         "even" => remainder(value, &Value::Int(2))? == 0.0,
         "divisibleby" => remainder(value, &other)? == 0.0,
-        "eq" | "equalto" | "==" => ops::equal(value, &other),
-        "ne" | "!=" => !ops::equal(value, &other),
-        "lt" | "lessthan" | "<" => ops::compare(value, &other, "<")?.is_some_and(|o| o.is_lt()),
-        "le" | "<=" => ops::compare(value, &other, "<=")?.is_some_and(|o| o.is_le()),
-        "gt" | "greaterthan" | ">" => ops::compare(value, &other, ">")?.is_some_and(|o| o.is_gt()),
-        "ge" | ">=" => ops::compare(value, &other, ">=")?.is_some_and(|o| o.is_ge()),
-        "in" => ops::contains(&other, value)?,
-        "sameas" => same(value, &other),
+        "eq" | "equalto" | "==" => equal(value, &other)?,
+        "ne" | "!=" => !equal(value, &other)?,
+        "lt" | "lessthan" | "<" => compare(value, &other, "<")?.is_some_and(|o| o.is_lt()),
+        "le" | "<=" => compare(value, &other, "<=")?.is_some_and(|o| o.is_le()),
+        "gt" | "greaterthan" | ">" => compare(value, &other, ">")?.is_some_and(|o| o.is_gt()),
+        "ge" | ">=" => compare(value, &other, ">=")?.is_some_and(|o| o.is_ge()),
+        "in" => contains(&other, value)?,
+        "sameas" => same(value, &other)?,
         "filter" => {
             check_hashable(value)?;
             value.as_str().is_some_and(filters::exists)
@@ -125,10 +131,9 @@ pub fn is_iterable(value: &Value<'_>) -> bool {
 }
 
 fn cased<'v>(value: &'v Value<'_>) -> Result<std::borrow::Cow<'v, str>> {
-    Ok(match value {
-        Value::Str(s) => (&**s).into(),
-        other => super::repr::to_str(other)?.into(),
-    })
+    let text = text_of(value)?;
+    charge_text(text.len())?;
+    Ok(text)
 }
 
 fn has_cased(value: &Value<'_>) -> Result<bool> {
@@ -143,17 +148,15 @@ fn remainder<'t>(value: &Value<'t>, by: &Value<'t>) -> Result<f64> {
     }
 }
 
-fn same<'t>(a: &Value<'t>, b: &Value<'t>) -> bool {
-    match (a, b) {
+fn same<'t>(a: &Value<'t>, b: &Value<'t>) -> Result<bool> {
+    Ok(match (a, b) {
         (Value::Bool(x), Value::Bool(y)) => x == y,
         (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
         (Value::Int(x), Value::Int(y)) => x == y,
-        (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => {
-            std::rc::Rc::ptr_eq(x, y)
-        }
-        (Value::Dict(x), Value::Dict(y)) => std::rc::Rc::ptr_eq(x, y),
+        (Value::List(x), Value::List(y)) | (Value::Tuple(x), Value::Tuple(y)) => Rc::ptr_eq(x, y),
+        (Value::Dict(x), Value::Dict(y)) => Rc::ptr_eq(x, y),
         (Value::None, Value::None) => true,
-        (Value::Str(x), Value::Str(y)) => x == y,
+        (Value::Str(x), Value::Str(y)) => Rc::ptr_eq(x, y) || equal(a, b)?,
         _ => false,
-    }
+    })
 }

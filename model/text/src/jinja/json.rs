@@ -1,13 +1,18 @@
 //! JSON in (requests) and out (the filter tojson), as Python's json module reads and writes it.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
+use super::budget::{charge, charge_text, room, room_for_more, ELEMENT, NEW_ELEMENT};
+use super::compare::sort_by;
 use super::dict::Dict;
-use super::ops::check_text;
-use super::repr::{float_repr, to_str};
+use super::repr::{float_repr, text_of};
 use super::{fail, Error, Result, Value};
 
 const MAX_DEPTH: usize = 200;
+
+/// Python reads no longer ones.
+const MAX_DIGITS: usize = 4300;
 
 pub fn parse<'t>(text: &str) -> Result<Value<'t>> {
     let mut parser = Parser { text, at: 0 };
@@ -51,11 +56,16 @@ impl Parser<'_> {
         if depth > MAX_DEPTH {
             return Err(self.error("less nesting"));
         }
+        charge(NEW_ELEMENT)?;
         self.skip_space();
         match self.peek() {
             b'{' => self.object(depth),
             b'[' => self.array(depth),
-            b'"' => Ok(Value::str(self.string()?)),
+            b'"' => {
+                let text = self.string()?;
+                room(text.len())?;
+                Ok(Value::str(text))
+            }
             b'-' | b'0'..=b'9' => self.number(),
             _ if self.take("null") => Ok(Value::None),
             _ if self.take("true") => Ok(Value::Bool(true)),
@@ -82,7 +92,7 @@ impl Parser<'_> {
                 return Err(self.error("':'"));
             }
             let value = self.value(depth + 1)?;
-            dict.set(&name, value);
+            dict.set_name(&name, value)?;
             self.skip_space();
             if self.take("}") {
                 return Ok(Value::dict(dict));
@@ -98,13 +108,13 @@ impl Parser<'_> {
         let mut items = Vec::new();
         self.skip_space();
         if self.take("]") {
-            return Ok(Value::list(items));
+            return Value::list(items);
         }
         loop {
             items.push(self.value(depth + 1)?);
             self.skip_space();
             if self.take("]") {
-                return Ok(Value::list(items));
+                return Value::list(items);
             }
             if !self.take(",") {
                 return Err(self.error("',' or ']'"));
@@ -137,6 +147,9 @@ impl Parser<'_> {
             self.digits()?;
         }
         let number = &self.text[begin..self.at];
+        if number.len() > MAX_DIGITS {
+            return Err(self.error("a shorter number"));
+        }
         if whole {
             return Ok(match number.parse::<i128>() {
                 Ok(i) => Value::Int(i),
@@ -162,6 +175,8 @@ impl Parser<'_> {
         loop {
             let rest = &self.text[self.at..];
             let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ').unwrap_or(rest.len());
+            room_for_more(&out, plain)?;
+            charge_text(plain / 2)?;
             out.push_str(&rest[..plain]);
             self.at += plain;
             match self.peek() {
@@ -170,6 +185,7 @@ impl Parser<'_> {
                     return Ok(out);
                 }
                 b'\\' => {
+                    charge(NEW_ELEMENT)?;
                     self.at += 1;
                     self.escape(&mut out)?;
                 }
@@ -240,11 +256,20 @@ pub fn dump(value: &Value<'_>, options: &DumpOptions) -> Result<String> {
     Ok(out)
 }
 
-fn new_line(out: &mut String, options: &DumpOptions, depth: usize) {
+fn new_line(out: &mut String, options: &DumpOptions, depth: usize) -> Result<()> {
     if let Some(indent) = &options.indent {
+        room_for_more(out, 1 + indent.len().saturating_mul(depth))?;
         out.push('\n');
         out.extend(std::iter::repeat_n(indent.as_str(), depth));
     }
+    Ok(())
+}
+
+/// What stands between two items.
+fn separate(out: &mut String, separator: &str) -> Result<()> {
+    room_for_more(out, separator.len())?;
+    out.push_str(separator);
+    Ok(())
 }
 
 fn write_value(
@@ -256,44 +281,45 @@ fn write_value(
     if depth > MAX_DEPTH {
         fail!("maximum recursion depth exceeded while encoding a JSON object");
     }
-    check_text(out.len())?;
+    charge(NEW_ELEMENT)?;
     match value {
         Value::None => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
         Value::Float(f) => out.push_str(&json_float(*f)),
-        Value::Int(_) | Value::BigInt(_) => out.push_str(&to_str(value)?),
-        Value::Str(s) | Value::Markup(s) => write_string(out, s, options.ensure_ascii),
+        Value::Int(_) | Value::BigInt(_) => out.push_str(&text_of(value)?),
+        Value::Str(s) | Value::Markup(s) => write_string(out, s, options.ensure_ascii)?,
         Value::List(items) | Value::Tuple(items) => {
             out.push('[');
             for (i, item) in items.iter().enumerate() {
                 if i > 0 {
-                    out.push_str(&options.item_separator);
+                    separate(out, &options.item_separator)?;
                 }
-                new_line(out, options, depth + 1);
+                new_line(out, options, depth + 1)?;
                 write_value(out, item, options, depth + 1)?;
             }
             if !items.is_empty() {
-                new_line(out, options, depth);
+                new_line(out, options, depth)?;
             }
             out.push(']');
         }
         Value::Dict(dict) => {
+            room(dict.len() * 8)?;
             let mut entries: Vec<_> = dict.iter().collect();
             if options.sort_keys {
-                super::ops::sort_by(&mut entries, |(key, _)| key.clone())?;
+                sort_by(&mut entries, |(key, _)| key)?;
             }
             out.push('{');
             for (i, (key, item)) in entries.iter().enumerate() {
                 if i > 0 {
-                    out.push_str(&options.item_separator);
+                    separate(out, &options.item_separator)?;
                 }
-                new_line(out, options, depth + 1);
-                write_string(out, &key_text(key)?, options.ensure_ascii);
-                out.push_str(&options.key_separator);
+                new_line(out, options, depth + 1)?;
+                write_string(out, &key_text(key)?, options.ensure_ascii)?;
+                separate(out, &options.key_separator)?;
                 write_value(out, item, options, depth + 1)?;
             }
             if !entries.is_empty() {
-                new_line(out, options, depth);
+                new_line(out, options, depth)?;
             }
             out.push('}');
         }
@@ -312,20 +338,29 @@ fn json_float(value: f64) -> String {
     }
 }
 
-fn key_text(key: &Value<'_>) -> Result<String> {
+fn key_text<'v>(key: &'v Value<'_>) -> Result<Cow<'v, str>> {
     Ok(match key {
-        Value::Str(s) | Value::Markup(s) => s.to_string(),
-        Value::None => "null".to_owned(),
-        Value::Bool(b) => b.to_string(),
-        Value::Float(f) => json_float(*f),
-        Value::Int(_) | Value::BigInt(_) => to_str(key)?,
+        Value::None => "null".into(),
+        Value::Bool(true) => "true".into(),
+        Value::Bool(false) => "false".into(),
+        Value::Float(f) => json_float(*f).into(),
+        Value::Str(_) | Value::Markup(_) | Value::Int(_) | Value::BigInt(_) => text_of(key)?,
         other => fail!("keys must be str, int, float, bool or None, not {}", other.type_name()),
     })
 }
 
-fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
+fn write_string(out: &mut String, text: &str, ensure_ascii: bool) -> Result<()> {
+    charge_text(NEW_ELEMENT + text.len())?;
     out.push('"');
-    for c in text.chars() {
+    let is_plain = |c: char| c >= ' ' && c != '"' && c != '\\' && !(ensure_ascii && c > '~');
+    let mut rest = text;
+    loop {
+        let plain = rest.find(|c| !is_plain(c)).unwrap_or(rest.len());
+        room_for_more(out, plain + 12)?;
+        out.push_str(&rest[..plain]);
+        let Some(c) = rest[plain..].chars().next() else { break };
+        rest = &rest[plain + c.len_utf8()..];
+        charge(ELEMENT)?;
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
@@ -334,14 +369,13 @@ fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' => _ = write!(out, "\\u{:04x}", c as u32),
-            c if ensure_ascii && c > '~' => {
+            c => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     _ = write!(out, "\\u{unit:04x}");
                 }
             }
-            c => out.push(c),
         }
     }
     out.push('"');
+    Ok(())
 }

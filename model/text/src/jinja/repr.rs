@@ -1,21 +1,29 @@
 //! str() and repr() as Python has them.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::ops::check_text;
-use super::value::ViewKind;
+use super::budget::{charge, charge_text, end, room, MAX_TEXT, NEW_ELEMENT, TOO_LONG};
+use super::value::{Range, View};
 use super::{fail, Result, Value};
 
 /// Nested deeper than any data of ours; protects the stack.
 const MAX_DEPTH: usize = 200;
 
 /// str(value), as output, `~` and the filters for text use it.
-pub fn to_str(value: &Value<'_>) -> Result<String> {
+pub fn text_of<'v>(value: &'v Value<'_>) -> Result<Cow<'v, str>> {
     match value {
-        Value::Str(s) | Value::Markup(s) => Ok(s.to_string()),
-        Value::Undefined(_) => Ok(String::new()),
-        other => repr(other),
+        Value::Str(s) | Value::Markup(s) => Ok(Cow::Borrowed(s)),
+        Value::Undefined(_) => Ok(Cow::Borrowed("")),
+        other => Ok(Cow::Owned(repr(other)?)),
     }
+}
+
+pub fn to_str(value: &Value<'_>) -> Result<String> {
+    if let Some(text) = value.as_str() {
+        room(text.len())?;
+    }
+    Ok(text_of(value)?.into_owned())
 }
 
 pub fn repr(value: &Value<'_>) -> Result<String> {
@@ -28,19 +36,28 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
     if depth > MAX_DEPTH {
         fail!("maximum recursion depth exceeded while getting the repr of an object");
     }
-    check_text(out.len())?;
+    check_length(out)?;
     match value {
         Value::Undefined(_) => out.push_str("Undefined"),
         Value::None => out.push_str("None"),
         Value::Bool(b) => out.push_str(if *b { "True" } else { "False" }),
         Value::Int(i) => _ = write!(out, "{i}"),
-        Value::BigInt(digits) => out.push_str(digits),
+        Value::BigInt(digits) => {
+            room(digits.len())?;
+            out.push_str(digits);
+        }
         Value::Float(f) => out.push_str(&float_repr(*f)),
-        Value::Str(s) => out.push_str(&str_repr(s)),
-        Value::Markup(s) => _ = write!(out, "Markup({})", str_repr(s)),
-        Value::List(items) => write_items(out, "[", items, "]", depth)?,
-        Value::Tuple(items) if items.len() == 1 => write_items(out, "(", items, ",)", depth)?,
-        Value::Tuple(items) => write_items(out, "(", items, ")", depth)?,
+        Value::Str(s) => write_str(out, s)?,
+        Value::Markup(s) => {
+            out.push_str("Markup(");
+            write_str(out, s)?;
+            out.push(')');
+        }
+        Value::List(items) => write_all(out, "[", items.iter(), "]", depth)?,
+        Value::Tuple(items) => {
+            let close = if items.len() == 1 { ",)" } else { ")" };
+            write_all(out, "(", items.iter(), close, depth)?
+        }
         Value::Dict(dict) => {
             out.push('{');
             for (i, (key, item)) in dict.iter().enumerate() {
@@ -53,14 +70,28 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
             }
             out.push('}');
         }
-        Value::View(view) => match view.kind {
-            ViewKind::Keys => write_items(out, "dict_keys([", &view.items, "])", depth)?,
-            ViewKind::Values => write_items(out, "dict_values([", &view.items, "])", depth)?,
-            ViewKind::Items => write_items(out, "dict_items([", &view.items, "])", depth)?,
-            ViewKind::Range => out.push_str(&range_repr(&view.items)),
+        Value::View(view) => match &**view {
+            View::Keys(dict) => {
+                write_all(out, "dict_keys([", dict.iter().map(|(key, _)| key), "])", depth)?
+            }
+            View::Values(dict) => {
+                write_all(out, "dict_values([", dict.iter().map(|(_, value)| value), "])", depth)?
+            }
+            View::Items(dict) => {
+                out.push_str("dict_items([");
+                for (i, (key, item)) in dict.iter().enumerate() {
+                    out.push_str(if i > 0 { ", (" } else { "(" });
+                    write_repr(out, key, depth + 2)?;
+                    out.push_str(", ");
+                    write_repr(out, item, depth + 2)?;
+                    out.push(')');
+                }
+                out.push_str("])");
+            }
+            View::Range(range) => out.push_str(&range_repr(range)),
         },
         Value::Namespace(fields) => {
-            let fields = Value::dict(fields.borrow().clone());
+            let fields = Value::dict(fields.borrow().copy()?);
             out.push_str("<Namespace ");
             write_repr(out, &fields, depth + 1)?;
             out.push('>');
@@ -74,15 +105,24 @@ fn write_repr(out: &mut String, value: &Value<'_>, depth: usize) -> Result<()> {
     Ok(())
 }
 
-fn write_items(
+/// Each value that is written is charged here.
+fn check_length(out: &str) -> Result<()> {
+    charge(NEW_ELEMENT)?;
+    if out.len() > MAX_TEXT {
+        return end(TOO_LONG);
+    }
+    Ok(())
+}
+
+fn write_all<'v, 't: 'v>(
     out: &mut String,
     open: &str,
-    items: &[Value<'_>],
+    items: impl Iterator<Item = &'v Value<'t>>,
     close: &str,
     depth: usize,
 ) -> Result<()> {
     out.push_str(open);
-    for (i, item) in items.iter().enumerate() {
+    for (i, item) in items.enumerate() {
         if i > 0 {
             out.push_str(", ");
         }
@@ -92,14 +132,11 @@ fn write_items(
     Ok(())
 }
 
-fn range_repr(items: &[Value<'_>]) -> String {
-    let at = |i: usize| items.get(i).and_then(Value::as_index).unwrap_or(0);
-    let step = if items.len() > 1 { at(1) - at(0) } else { 1 };
-    let stop = if items.is_empty() { 0 } else { at(items.len() - 1) + step };
-    if step == 1 {
-        format!("range({}, {stop})", at(0))
+fn range_repr(range: &Range) -> String {
+    if range.step == 1 {
+        format!("range({}, {})", range.start, range.stop)
     } else {
-        format!("range({}, {stop}, {step})", at(0))
+        format!("range({}, {}, {})", range.start, range.stop, range.step)
     }
 }
 
@@ -128,9 +165,13 @@ pub fn float_repr(value: f64) -> String {
     }
 }
 
-fn str_repr(text: &str) -> String {
+fn write_str(out: &mut String, text: &str) -> Result<()> {
+    charge_text(text.len().saturating_mul(4))?;
+    // Two characters for a quote; ten for one that is not printable, which takes two bytes at least
+    // but for ASCII.
+    let plain = text.bytes().filter(|b| (b' '..=b'~').contains(b)).count();
+    room(2 * plain + 5 * (text.len() - plain))?;
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::with_capacity(text.len() + 2);
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -149,12 +190,15 @@ fn str_repr(text: &str) -> String {
         }
     }
     out.push(quote);
-    out
+    Ok(())
 }
 
 /// The standard library escapes what Unicode calls unprintable, as Python does. It looks at a
 /// character behind another one, because a combining character is only escaped in front.
 pub fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return !c.is_ascii_control();
+    }
     if matches!(c, '\'' | '"' | '\\') {
         return true;
     }

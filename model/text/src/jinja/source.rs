@@ -3,28 +3,25 @@
 use minijinja::machinery::{ast, parse};
 use minijinja::syntax::SyntaxConfig;
 
-use super::{fail, Error, Result};
-
-/// Tokens of one tag, outside of strings. The parser and the tree go one level deeper for each
-/// operator of a chain, so that a damaged template could use up the stack.
-const MAX_TOKENS: usize = 3000;
+use super::bounds::check_depth;
+use super::{Error, Result};
 
 /// A parsed template. The tree borrows from the text beside it.
 pub struct Template {
-    /// Before `source`, so that it is dropped first.
+    /// Borrows from `source`, and stands before it, so that it is dropped first.
     tree: ast::Stmt<'static>,
-    #[allow(dead_code)] // keeps what the tree borrows
     source: Box<str>,
 }
 
 impl Template {
     pub fn parse(text: &str) -> Result<Template> {
-        let source: Box<str> = adapt_tags(&normalize_newlines(text))?.into();
+        let source: Box<str> = adapt_tags(&normalize_newlines(text)).into();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
             .lstrip_blocks(true)
             .build()
             .map_err(|e| Error::failed(e.to_string()))?;
+        check_depth(&source, syntax.clone())?;
         // SAFETY: the text lives on the heap, is never changed, and is freed after the tree. The
         // lifetime does not leave this struct: `children` gives it out bounded by &self.
         let borrowed: &'static str = unsafe { &*(&*source as *const str) };
@@ -33,6 +30,11 @@ impl Template {
             Error::failed(format!("syntax error{line}: {}", e.detail().unwrap_or("not understood")))
         })?;
         Ok(Template { tree, source })
+    }
+
+    /// Of its text, in bytes.
+    pub fn len(&self) -> usize {
+        self.source.len()
     }
 
     pub fn children(&self) -> &[ast::Stmt<'_>] {
@@ -59,11 +61,9 @@ fn tag_length(text: &str, word: &str) -> Option<usize> {
 
 /// The length of an expression or statement with its delimiters, which may stand in its strings
 /// too.
-fn tag_end(text: &str, close: &str) -> Result<usize> {
+fn tag_end(text: &str, close: &str) -> usize {
     let mut quote = None;
     let mut escaped = false;
-    let mut tokens = 0;
-    let mut in_word = false;
     for (at, c) in text.char_indices().skip(2) {
         match quote {
             Some(_) if escaped => escaped = false,
@@ -71,24 +71,17 @@ fn tag_end(text: &str, close: &str) -> Result<usize> {
             Some(q) if c == q => quote = None,
             Some(_) => {}
             None if c == '\'' || c == '"' => quote = Some(c),
-            None if text[at..].starts_with(close) => return Ok(at + close.len()),
-            None => {
-                let word = c.is_alphanumeric() || c == '_';
-                tokens += (!c.is_whitespace() && !(word && in_word)) as usize;
-                in_word = word;
-                if tokens > MAX_TOKENS {
-                    fail!("syntax error: more than {MAX_TOKENS} tokens in one tag");
-                }
-            }
+            None if text[at..].starts_with(close) => return at + close.len(),
+            None => {}
         }
     }
-    Ok(text.len())
+    text.len()
 }
 
 /// Tags that the parser reads otherwise or not at all. `{% generation %}` marks what the assistant
 /// said, for training; it renders its body, in a scope of its own: so does `with`, which the parser
 /// knows.
-fn adapt_tags(text: &str) -> Result<String> {
+fn adapt_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
@@ -97,7 +90,7 @@ fn adapt_tags(text: &str) -> Result<String> {
         let length = if rest.starts_with("{#") {
             rest.find("#}").map_or(rest.len(), |end| end + 2)
         } else if rest.starts_with("{{") {
-            tag_end(rest, "}}")?
+            tag_end(rest, "}}")
         } else if let Some(open) = tag_length(rest, "raw") {
             let body = &rest[open..];
             let end = body
@@ -122,7 +115,7 @@ fn adapt_tags(text: &str) -> Result<String> {
             rest = &rest[length..];
             continue;
         } else if rest.starts_with("{%") {
-            tag_end(rest, "%}")?
+            tag_end(rest, "%}")
         } else {
             1
         };
@@ -130,5 +123,5 @@ fn adapt_tags(text: &str) -> Result<String> {
         rest = &rest[length..];
     }
     out.push_str(rest);
-    Ok(out)
+    out
 }

@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use super::args::{flag, integer, text, Args};
+use super::budget::{charge, charge_text, room, room_for_more, room_for_text, ELEMENT, STEP};
 use super::repr::{is_printable, is_space};
-use super::str_split::{partition, split, split_lines};
-use super::{fail, format, ops, Result, Value};
+use super::str_split::{list_of, partition, split, split_lines};
+use super::unicode::{casefold, is_decimal, is_digit, to_title};
+use super::{fail, format, translate, Result, Value};
 
-pub const NAMES: [&str; 45] = [
+pub const NAMES: [&str; 47] = [
     "capitalize",
     "casefold",
     "center",
@@ -53,6 +55,8 @@ pub const NAMES: [&str; 45] = [
     "upper",
     "zfill",
     "encode",
+    "maketrans",
+    "translate",
 ];
 
 pub fn strip(text: &str, chars: Option<&Value<'_>>, left: bool, right: bool) -> Result<String> {
@@ -61,6 +65,11 @@ pub fn strip(text: &str, chars: Option<&Value<'_>>, left: bool, right: bool) -> 
         Some(Value::Str(s)) => Some(s.clone()),
         Some(other) => fail!("strip arg must be None or str, not {}", other.type_name()),
     };
+    // The set is looked through for each character that goes.
+    charge_text(text.len() / 8)?;
+    let kept = set.as_ref().map_or(0, |set| text.len().min(4096).saturating_mul(set.len()));
+    charge_text(kept / 8)?;
+    room(text.len())?;
     let strips = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
     let mut rest = text;
     if left {
@@ -72,69 +81,102 @@ pub fn strip(text: &str, chars: Option<&Value<'_>>, left: bool, right: bool) -> 
     Ok(rest.to_owned())
 }
 
-pub fn capitalize(text: &str) -> String {
-    let mut chars = text.chars();
-    match chars.next() {
-        Some(first) => first.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect(),
-        None => String::new(),
-    }
+/// Before a text is made again with other letters: some become three.
+pub fn room_for_case(text: &str) -> Result<()> {
+    charge_text(text.len().saturating_mul(4))?;
+    room_for_text(text.len().saturating_mul(3))
 }
 
-pub fn replace(text: &str, old: &str, new: &str, count: i128) -> Result<String> {
-    let matches = if old.is_empty() { text.len() + 1 } else { text.len() / old.len() };
-    // Only where it could become too long is it worth counting.
-    if ops::check_text(text.len().saturating_add(matches.saturating_mul(new.len()))).is_err() {
-        let matches = text.matches(old).count();
-        ops::check_text(text.len().saturating_add(matches.saturating_mul(new.len())))?;
-    }
-    Ok(match usize::try_from(count) {
-        Ok(count) => text.replacen(old, new, count),
-        Err(_) => text.replace(old, new),
+pub fn upper(text: &str) -> Result<String> {
+    room_for_case(text)?;
+    Ok(text.to_uppercase())
+}
+
+pub fn lower(text: &str) -> Result<String> {
+    room_for_case(text)?;
+    Ok(text.to_lowercase())
+}
+
+pub fn capitalize(text: &str) -> Result<String> {
+    room_for_case(text)?;
+    let mut chars = text.chars();
+    Ok(match chars.next() {
+        Some(first) => to_title(first).chain(chars.as_str().to_lowercase().chars()).collect(),
+        None => String::new(),
     })
 }
 
+pub fn replace(text: &str, old: &str, new: &str, count: i128) -> Result<String> {
+    charge_text(text.len().saturating_mul(2))?;
+    let at_most = usize::try_from(count).unwrap_or(usize::MAX);
+    let matches = text.matches(old).count().min(at_most);
+    charge(matches.saturating_mul(ELEMENT))?;
+    let length =
+        (text.len() - matches * old.len()).saturating_add(matches.saturating_mul(new.len()));
+    room_for_text(length)?;
+    Ok(text.replacen(old, new, at_most))
+}
+
+/// Room for a text that is filled up to a width.
+fn room_for_width(text: &str, width: i128, fill: char) -> Result<usize> {
+    charge_text(text.len())?;
+    let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
+    room_for_text(text.len().saturating_add(width.saturating_mul(fill.len_utf8())))?;
+    charge_text(width)?;
+    Ok(width)
+}
+
 /// Odd padding goes to the left when the width is odd, as CPython has it.
-pub fn center(text: &str, width: i128, fill: char) -> String {
-    let length = text.chars().count();
-    let width = width.clamp(0, 1 << 20) as usize;
-    let padding = width.saturating_sub(length);
+pub fn center(text: &str, width: i128, fill: char) -> Result<String> {
+    let width = room_for_width(text, width, fill)?;
+    let padding = width.saturating_sub(text.chars().count());
     let left = padding / 2 + (padding & width & 1);
     let fill = |n: usize| std::iter::repeat_n(fill, n).collect::<String>();
-    fill(left) + text + &fill(padding - left)
+    Ok(fill(left) + text + &fill(padding - left))
 }
 
 /// The part of a text that start and end of find, count, startswith and the like pick out, and
 /// where it begins.
-fn window(
-    text: &str,
+fn window<'s>(
+    text: &'s str,
     start: Option<Value<'_>>,
     end: Option<Value<'_>>,
-) -> Result<Option<(usize, String)>> {
-    let chars: Vec<char> = text.chars().collect();
-    let len = chars.len() as i128;
+) -> Result<Option<(usize, &'s str)>> {
+    let is_given = |v: &Value<'_>| !matches!(v, Value::None);
+    let (start, end) = (start.filter(is_given), end.filter(is_given));
+    if start.is_none() && end.is_none() {
+        return Ok(Some((0, text)));
+    }
+    charge_text(text.len())?;
+    let len = text.chars().count() as i128;
     let bound = |value: Option<Value<'_>>, default: i128| -> Result<i128> {
-        let at = integer(value.filter(|v| !matches!(v, Value::None)), default, "slice")?;
-        Ok(if at < 0 { (at + len).max(0) } else { at })
+        let at = integer(value, default, "slice")?;
+        Ok(if at < 0 { at.saturating_add(len).max(0) } else { at })
     };
     let (start, end) = (bound(start, 0)?, bound(end, len)?.min(len));
     if start > end {
         return Ok(None);
     }
-    Ok(Some((start as usize, chars[start as usize..end as usize].iter().collect())))
+    let byte_of =
+        |index: i128| text.char_indices().nth(index as usize).map_or(text.len(), |(at, _)| at);
+    Ok(Some((start as usize, &text[byte_of(start)..byte_of(end)])))
 }
 
 fn affix<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
     let [affix, start, end] = args.bind(name, ["", "", ""], 1)?;
-    let candidates = match affix.unwrap_or(Value::None) {
-        Value::Tuple(items) => items.to_vec(),
-        other => vec![other],
+    let affix = affix.unwrap_or(Value::None);
+    let candidates = match &affix {
+        Value::Tuple(items) => &items[..],
+        other => std::slice::from_ref(other),
     };
     let Some((_, part)) = window(text, start, end)? else { return Ok(Value::Bool(false)) };
     for candidate in candidates {
+        charge(ELEMENT)?;
         candidate.check_defined()?;
-        let Value::Str(s) = &candidate else {
+        let Value::Str(s) = candidate else {
             fail!("{name} first arg must be str or a tuple of str, not {}", candidate.type_name());
         };
+        charge_text(s.len().min(part.len()) / 16)?;
         if if name == "startswith" { part.starts_with(&**s) } else { part.ends_with(&**s) } {
             return Ok(Value::Bool(true));
         }
@@ -145,6 +187,7 @@ fn affix<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
 fn search<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
     let [what, start, end] = args.bind(name, ["", "", ""], 1)?;
     let what = self::text(what, "", name)?;
+    charge_text(text.len().saturating_add(what.len()))?;
     let picked = window(text, start, end)?;
     if name == "count" {
         return Ok(Value::Int(picked.map_or(0, |(_, part)| part.matches(&*what).count()) as i128));
@@ -161,6 +204,7 @@ fn search<'t>(text: &str, name: &str, args: Args<'t>) -> Result<Value<'t>> {
 }
 
 pub fn call<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
+    charge(STEP)?;
     let has = |test: fn(char) -> bool| Value::Bool(!s.is_empty() && s.chars().all(test));
     Ok(match name {
         "strip" | "lstrip" | "rstrip" => {
@@ -178,10 +222,14 @@ pub fn call<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
         "format_map" => {
             let [map] = args.bind(name, [""], 1)?;
             let Some(Value::Dict(dict)) = map else { fail!("format_map expects a dict") };
-            let named = dict
-                .iter()
-                .filter_map(|(k, v)| Some((k.as_str()?.to_owned(), v.clone())))
-                .collect();
+            let mut named = Vec::new();
+            for (key, value) in dict.iter() {
+                charge(STEP)?;
+                if let Value::Str(name) = key {
+                    room(name.len())?;
+                    named.push((name.to_string(), value.clone()));
+                }
+            }
             Value::str(format::braces(s, &Args { positional: Vec::new(), named })?)
         }
         "replace" => {
@@ -192,6 +240,7 @@ pub fn call<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
         "removeprefix" | "removesuffix" => {
             let [part] = args.bind(name, [""], 1)?;
             let part = text(part, "", name)?;
+            room(s.len())?;
             let rest = if name == "removeprefix" {
                 s.strip_prefix(&*part)
             } else {
@@ -201,14 +250,15 @@ pub fn call<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
         }
         "join" => {
             let [items] = args.bind(name, [""], 1)?;
-            let mut parts = Vec::new();
-            let mut len = 0usize;
-            for (i, item) in items.unwrap_or(Value::None).iterate()?.into_iter().enumerate() {
-                match item {
+            let mut out = String::new();
+            for (i, item) in items.unwrap_or(Value::None).iterate()?.enumerate() {
+                match item?.plain() {
                     Value::Str(part) => {
-                        len += part.len() + s.len();
-                        ops::check_text(len)?;
-                        parts.push(part.to_string())
+                        room_for_more(&out, part.len() + s.len())?;
+                        if i > 0 {
+                            out.push_str(s);
+                        }
+                        out.push_str(&part);
                     }
                     other => fail!(
                         "sequence item {i}: expected str instance, {} found",
@@ -216,66 +266,84 @@ pub fn call<'t>(s: &Rc<str>, name: &str, args: Args<'t>) -> Result<Value<'t>> {
                     ),
                 }
             }
-            Value::str(parts.join(s))
+            room(out.len())?;
+            Value::str(out)
         }
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"], 0)?;
-            Value::list(split_lines(s, flag(keep, false)?).into_iter().map(Value::str).collect())
+            charge_text(s.len())?;
+            Value::list(list_of(split_lines(s, flag(keep, false)?))?)?
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let [width, fill] = args.bind(name, ["", ""], 1)?;
             let width = integer(width, 0, name)?;
-            let fill = text(fill, " ", name)?.chars().next().unwrap_or(' ');
-            Value::str(pad(s, name, width, fill))
+            let fill = text(fill, " ", name)?;
+            let mut chars = fill.chars();
+            match (chars.next(), chars.next()) {
+                (Some(fill), None) => Value::str(pad(s, name, width, fill)?),
+                _ => fail!("The fill character must be exactly one character long"),
+            }
         }
         "expandtabs" => {
             let [size] = args.bind(name, ["tabsize"], 0)?;
-            Value::str(expand_tabs(s, integer(size, 8, name)?.clamp(0, 1000) as usize))
+            Value::str(expand_tabs(s, integer(size, 8, name)?)?)
         }
         "encode" => fail!("bytes are not supported in chat templates"),
+        "maketrans" => translate::table(args)?,
+        "translate" => translate::apply(s, args)?,
         _ => {
             args.bind::<0>(name, [], 0)?;
+            charge_text(s.len().saturating_mul(2))?;
             match name {
-                "upper" => Value::str(s.to_uppercase()),
-                "lower" => Value::str(s.to_lowercase()),
-                "casefold" => Value::str(s.to_lowercase().replace('ß', "ss")),
-                "capitalize" => Value::str(capitalize(s)),
-                "title" => Value::str(title(s)),
-                "swapcase" => Value::str(s.chars().map(swap_case).collect::<String>()),
+                "upper" => Value::str(upper(s)?),
+                "lower" => Value::str(lower(s)?),
+                "casefold" => {
+                    room_for_case(s)?;
+                    Value::str(s.chars().flat_map(casefold).collect::<String>())
+                }
+                "capitalize" => Value::str(capitalize(s)?),
+                "title" => Value::str(title(s)?),
+                "swapcase" => {
+                    room_for_case(s)?;
+                    Value::str(s.chars().map(swap_case).collect::<String>())
+                }
                 "isalnum" => has(char::is_alphanumeric),
                 "isalpha" => has(char::is_alphabetic),
                 "isascii" => Value::Bool(s.is_ascii()),
-                "isdecimal" | "isdigit" => {
-                    has(|c| c.is_numeric() && c.to_digit(36).is_none_or(|_| c.is_ascii_digit()))
-                }
+                "isdecimal" => has(is_decimal),
+                "isdigit" => has(is_digit),
                 "isnumeric" => has(char::is_numeric),
                 "isspace" => has(is_space),
                 "isprintable" => Value::Bool(s.chars().all(is_printable)),
                 "isidentifier" => Value::Bool(is_identifier(s)),
                 "islower" => Value::Bool(has_case(s) && !s.chars().any(char::is_uppercase)),
                 "isupper" => Value::Bool(has_case(s) && !s.chars().any(char::is_lowercase)),
-                "istitle" => Value::Bool(has_case(s) && title(s) == **s),
+                "istitle" => Value::Bool(has_case(s) && title(s)? == **s),
                 other => fail!("'str' object has no attribute '{other}'"),
             }
         }
     })
 }
 
-fn pad(text: &str, name: &str, width: i128, fill: char) -> String {
-    let missing = (width.clamp(0, 1 << 20) as usize).saturating_sub(text.chars().count());
+fn pad(text: &str, name: &str, width: i128, fill: char) -> Result<String> {
+    let missing = room_for_width(text, width, fill)?.saturating_sub(text.chars().count());
     let padding = |c: char| std::iter::repeat_n(c, missing).collect::<String>();
-    match name {
-        "center" => center(text, width, fill),
+    Ok(match name {
+        "center" => return center(text, width, fill),
         "ljust" => text.to_owned() + &padding(fill),
         "rjust" => padding(fill) + text,
         _ => match text.strip_prefix(['+', '-']) {
             Some(digits) => text[..1].to_owned() + &padding('0') + digits,
             None => padding('0') + text,
         },
-    }
+    })
 }
 
-fn expand_tabs(text: &str, size: usize) -> String {
+fn expand_tabs(text: &str, size: i128) -> Result<String> {
+    let size = usize::try_from(size.max(0)).unwrap_or(usize::MAX);
+    charge_text(text.len().saturating_mul(2))?;
+    let tabs = text.bytes().filter(|b| *b == b'\t').count();
+    room_for_text(text.len().saturating_add(tabs.saturating_mul(size)))?;
     let mut out = String::new();
     let mut column = 0;
     for c in text.chars() {
@@ -292,7 +360,7 @@ fn expand_tabs(text: &str, size: usize) -> String {
             }
         }
     }
-    out
+    Ok(out)
 }
 
 fn has_case(text: &str) -> bool {
@@ -308,18 +376,19 @@ fn swap_case(c: char) -> String {
 }
 
 /// str.title: a letter behind anything but a letter is a capital.
-fn title(text: &str) -> String {
+fn title(text: &str) -> Result<String> {
+    room_for_case(text)?;
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
     for c in text.chars() {
         if inside {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            out.extend(to_title(c));
         }
         inside = c.is_lowercase() || c.is_uppercase();
     }
-    out
+    Ok(out)
 }
 
 fn is_identifier(text: &str) -> bool {

@@ -1,12 +1,20 @@
 //! Python's values as far as chat templates meet them. Lists and dicts never change: the sandbox
-//! forbids it.
+//! forbids it. How deep values are nested is bounded where they are made, so that whatever walks
+//! through them, dropping included, may recurse.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Deref;
 use std::rc::Rc;
 
+use super::budget::{charge_items, charge_text, end};
 use super::dict::Dict;
 use super::exec::{LoopState, Macro};
+use super::walk::Walk;
 use super::{fail, Result};
+
+/// Values inside values. No data of a conversation comes near.
+pub const MAX_NESTING: u16 = 300;
 
 #[derive(Clone)]
 pub enum Value<'t> {
@@ -22,37 +30,106 @@ pub enum Value<'t> {
     Str(Rc<str>),
     /// What `safe` and `escape` give: a str that escapes whatever is added to it.
     Markup(Rc<str>),
-    List(Rc<Vec<Value<'t>>>),
-    Tuple(Rc<Vec<Value<'t>>>),
+    List(Rc<Items<'t>>),
+    Tuple(Rc<Items<'t>>),
     Dict(Rc<Dict<'t>>),
     View(Rc<View<'t>>),
-    Iter(Rc<RefCell<Generator<'t>>>),
+    Iter(Rc<Generator<'t>>),
+    /// Its fields may change, and it may be among them: the renderer empties it at the end.
     Namespace(Rc<RefCell<Dict<'t>>>),
     Macro(Rc<Macro<'t>>),
     Loop(Rc<LoopState<'t>>),
-    Cycler(Rc<(Vec<Value<'t>>, RefCell<usize>)>),
-    Joiner(Rc<(Rc<str>, RefCell<bool>)>),
+    Cycler(Rc<Cycler<'t>>),
+    Joiner(Rc<Joiner>),
     Function(&'static str),
     Method(Rc<(Value<'t>, &'static str)>),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ViewKind {
-    Keys,
-    Values,
-    Items,
-    Range,
+/// What a list or a tuple holds.
+#[derive(Default)]
+pub struct Items<'t> {
+    items: Vec<Value<'t>>,
+    depth: u16,
+    /// A pair of groupby, whose members have names.
+    pub is_group: bool,
+}
+
+impl<'t> Items<'t> {
+    pub fn new(items: Vec<Value<'t>>) -> Result<Items<'t>> {
+        charge_items(items.len())?;
+        let depth = one_deeper(items.iter().map(Value::depth).max().unwrap_or(0))?;
+        Ok(Items { items, depth, is_group: false })
+    }
+}
+
+impl<'t> Deref for Items<'t> {
+    type Target = [Value<'t>];
+
+    fn deref(&self) -> &[Value<'t>] {
+        &self.items
+    }
+}
+
+pub fn one_deeper(depth: u16) -> Result<u16> {
+    if depth >= MAX_NESTING {
+        return end("values are nested deeper than 300");
+    }
+    Ok(depth + 1)
 }
 
 /// A dict's view or a range: iterates any number of times, but is no list.
-pub struct View<'t> {
-    pub kind: ViewKind,
-    pub items: Vec<Value<'t>>,
+pub enum View<'t> {
+    Keys(Rc<Dict<'t>>),
+    Values(Rc<Dict<'t>>),
+    Items(Rc<Dict<'t>>),
+    Range(Range),
+}
+
+impl View<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            View::Keys(dict) | View::Values(dict) | View::Items(dict) => dict.len(),
+            View::Range(range) => range.len,
+        }
+    }
+}
+
+/// The numbers start, start + step and so on, before stop.
+#[derive(Clone, Copy)]
+pub struct Range {
+    pub start: i128,
+    pub stop: i128,
+    pub step: i128,
+    pub len: usize,
+}
+
+impl Range {
+    pub fn at(&self, index: usize) -> i128 {
+        self.start + self.step * index as i128
+    }
+
+    /// Where a number stands among them.
+    pub fn position(&self, number: i128) -> Option<usize> {
+        let offset = number.checked_sub(self.start)?;
+        let index = usize::try_from(offset.checked_div(self.step)?).ok()?;
+        (offset % self.step == 0 && index < self.len).then_some(index)
+    }
 }
 
 /// What a lazy filter gives: it can be walked through once.
 pub struct Generator<'t> {
-    pub items: std::collections::VecDeque<Value<'t>>,
+    pub items: RefCell<VecDeque<Value<'t>>>,
+    depth: u16,
+}
+
+pub struct Cycler<'t> {
+    pub items: Rc<Items<'t>>,
+    pub at: Cell<usize>,
+}
+
+pub struct Joiner {
+    pub separator: Rc<str>,
+    pub used: Cell<bool>,
 }
 
 impl<'t> Value<'t> {
@@ -60,24 +137,68 @@ impl<'t> Value<'t> {
         Value::Str(text.into())
     }
 
-    pub fn list(items: Vec<Value<'t>>) -> Value<'t> {
-        Value::List(Rc::new(items))
+    pub fn empty_list() -> Value<'t> {
+        Value::List(Rc::new(Items { depth: 1, ..Items::default() }))
     }
 
-    pub fn tuple(items: Vec<Value<'t>>) -> Value<'t> {
-        Value::Tuple(Rc::new(items))
+    pub fn list(items: Vec<Value<'t>>) -> Result<Value<'t>> {
+        Ok(Value::List(Rc::new(Items::new(items)?)))
+    }
+
+    pub fn tuple(items: Vec<Value<'t>>) -> Result<Value<'t>> {
+        Ok(Value::Tuple(Rc::new(Items::new(items)?)))
     }
 
     pub fn dict(dict: Dict<'t>) -> Value<'t> {
         Value::Dict(Rc::new(dict))
     }
 
-    pub fn generator(items: Vec<Value<'t>>) -> Value<'t> {
-        Value::Iter(Rc::new(RefCell::new(Generator { items: items.into() })))
+    pub fn generator(items: Vec<Value<'t>>) -> Result<Value<'t>> {
+        let Items { items, depth, .. } = Items::new(items)?;
+        Ok(Value::Iter(Rc::new(Generator { items: RefCell::new(items.into()), depth })))
     }
 
-    pub fn view(kind: ViewKind, items: Vec<Value<'t>>) -> Value<'t> {
-        Value::View(Rc::new(View { kind, items }))
+    pub fn view(view: View<'t>) -> Value<'t> {
+        Value::View(Rc::new(view))
+    }
+
+    pub fn method(object: &Value<'t>, name: &'static str) -> Value<'t> {
+        Value::Method(Rc::new((object.clone(), name)))
+    }
+
+    /// How many values are nested in it. What can change is emptied by the renderer before it is
+    /// dropped, and counts as nothing.
+    pub fn depth(&self) -> u16 {
+        match self {
+            Value::List(items) | Value::Tuple(items) => items.depth,
+            Value::Dict(dict) => dict.depth(),
+            Value::View(view) => match &**view {
+                View::Keys(dict) | View::Values(dict) | View::Items(dict) => dict.depth() + 1,
+                View::Range(_) => 0,
+            },
+            Value::Iter(generator) => generator.depth,
+            Value::Loop(state) => state.items.depth,
+            Value::Cycler(cycler) => cycler.items.depth,
+            Value::Method(bound) => bound.0.depth() + 1,
+            _ => 0,
+        }
+    }
+
+    /// Whether it holds other values, or something that does.
+    pub fn holds_values(&self) -> bool {
+        !matches!(
+            self,
+            Value::Undefined(_)
+                | Value::None
+                | Value::Bool(_)
+                | Value::Int(_)
+                | Value::BigInt(_)
+                | Value::Float(_)
+                | Value::Str(_)
+                | Value::Markup(_)
+                | Value::Joiner(_)
+                | Value::Function(_)
+        )
     }
 
     /// Markup as the plain text that all but `+` take it for.
@@ -103,13 +224,14 @@ impl<'t> Value<'t> {
             Value::Str(_) => "str",
             Value::Markup(_) => "Markup",
             Value::List(_) => "list",
+            Value::Tuple(items) if items.is_group => "_GroupTuple",
             Value::Tuple(_) => "tuple",
             Value::Dict(_) => "dict",
-            Value::View(view) => match view.kind {
-                ViewKind::Keys => "dict_keys",
-                ViewKind::Values => "dict_values",
-                ViewKind::Items => "dict_items",
-                ViewKind::Range => "range",
+            Value::View(view) => match &**view {
+                View::Keys(_) => "dict_keys",
+                View::Values(_) => "dict_values",
+                View::Items(_) => "dict_items",
+                View::Range(_) => "range",
             },
             Value::Iter(_) => "generator",
             Value::Namespace(_) => "Namespace",
@@ -147,33 +269,37 @@ impl<'t> Value<'t> {
             Value::Str(s) | Value::Markup(s) => !s.is_empty(),
             Value::List(items) | Value::Tuple(items) => !items.is_empty(),
             Value::Dict(dict) => !dict.is_empty(),
-            Value::View(view) => !view.items.is_empty(),
+            Value::View(view) => view.len() != 0,
             _ => true,
         })
     }
 
-    /// The items that a loop walks over. A generator is used up by it.
-    pub fn iterate(&self) -> Result<Vec<Value<'t>>> {
-        Ok(match self {
-            Value::Undefined(_) => Vec::new(),
-            Value::Str(s) | Value::Markup(s) => {
-                s.chars().map(|c| Value::str(c.to_string())).collect()
-            }
-            Value::List(items) | Value::Tuple(items) => items.to_vec(),
-            Value::Dict(dict) => dict.keys(),
-            Value::View(view) => view.items.clone(),
-            Value::Iter(generator) => generator.borrow_mut().items.drain(..).collect(),
-            other => fail!("'{}' object is not iterable", other.type_name()),
-        })
+    /// The items that a loop walks over, each charged as it comes. A generator is used up by it.
+    pub fn iterate(&self) -> Result<Walk<'t>> {
+        match Walk::over(self) {
+            Some(walk) => Ok(walk),
+            None => fail!("'{}' object is not iterable", self.type_name()),
+        }
+    }
+
+    /// The same as a list of its own.
+    pub fn items(&self) -> Result<Rc<Items<'t>>> {
+        match self {
+            Value::List(items) | Value::Tuple(items) => Ok(items.clone()),
+            other => Ok(Rc::new(Items::new(other.iterate()?.rest()?)?)),
+        }
     }
 
     pub fn len(&self) -> Result<usize> {
         Ok(match self {
             Value::Undefined(_) => 0,
-            Value::Str(s) | Value::Markup(s) => s.chars().count(),
+            Value::Str(s) | Value::Markup(s) => {
+                charge_text(s.len() / 8)?;
+                s.chars().count()
+            }
             Value::List(items) | Value::Tuple(items) => items.len(),
             Value::Dict(dict) => dict.len(),
-            Value::View(view) => view.items.len(),
+            Value::View(view) => view.len(),
             Value::Loop(state) => state.items.len(),
             other => fail!("object of type '{}' has no len()", other.type_name()),
         })

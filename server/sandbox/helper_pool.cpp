@@ -21,6 +21,7 @@ constexpr std::chrono::seconds kStartMax{60};     // the vocabulary's tree, on a
 constexpr std::chrono::seconds kGreetMax{10};     // a fork
 constexpr std::chrono::seconds kBeyondJob{5};     // the kernel's own deadline comes first
 constexpr std::chrono::seconds kRestartEvery{1};
+constexpr int kAttemptsMax = 3;
 
 Error unavailable(std::string_view why) {
     return make_error(ErrorCode::kSandboxUnavailable,
@@ -128,7 +129,11 @@ void HelperPool::end_process() {
 }
 
 bool HelperPool::process_has_ended() {
-    if (process_ >= 0 && waitpid(process_, nullptr, WNOHANG) == process_) process_ = -1;
+    if (process_ >= 0 && waitpid(process_, nullptr, WNOHANG) == process_) {
+        process_ = -1;
+        ready_.clear();  // they have ended with it
+        control_.reset();
+    }
     return process_ < 0;
 }
 
@@ -201,7 +206,8 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
         const Deadline deadline = begin + std::chrono::milliseconds(limits.wall_ms) + kBeyondJob;
         Frame answer;
         Transfer done = write_frame(helper.socket.get(), job, deadline);
-        if (done == Transfer::kDone) done = read_frame(helper.socket.get(), answer, deadline);
+        const bool took_job = done == Transfer::kDone;
+        if (took_job) done = read_frame(helper.socket.get(), answer, deadline);
         if (done == Transfer::kDone) {
             give_back(std::move(helper), job);
             if (answer.kind == kDone) return std::move(answer.fields);
@@ -214,7 +220,8 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
             std::lock_guard lock(mutex_);
             has_ended = process_has_ended();
         }
-        if (has_ended && attempt == 0) continue;  // not by this job
+        // Not by this job.
+        if ((has_ended && attempt == 0) || (!took_job && done == Transfer::kGone && attempt < kAttemptsMax)) continue;
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
         const bool was_time = steady_clock::now() - begin >= std::chrono::milliseconds(cpu_ms);

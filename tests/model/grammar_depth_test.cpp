@@ -58,7 +58,7 @@ const std::vector<Form>& forms() {
         schema("all of one", 4, R"({"allOf":[NEXT]})");
         schema("prefix", 4, R"({"type":"array","prefixItems":[NEXT]})");
         schema("additional", 4, R"({"type":"object","additionalProperties":NEXT})");
-        schema("typed", 2, R"({"type":"string","allOf":[NEXT]})");
+        schema("typed", 3, R"({"type":"string","allOf":[NEXT]})");
         auto lark = [&](const char* name, size_t levels, const char* head, const char* link, const char* last) {
             out.push_back({name, GrammarKind::kLark, levels, [=](size_t n) { return rule_chain(n, head, link, last); }});
         };
@@ -108,7 +108,7 @@ TEST_P(Depth, TheDeepestTakesASmallPartOfTheStack) {
         kStackBytes));
     thread.join();
     // The compiler may have other reasons against it, but depth is none.
-    if (!done.ok()) EXPECT_EQ(done.error().message.find("levels"), std::string::npos) << done.error().message;
+    EXPECT_TRUE(done.ok() || done.error().message.find("levels") == std::string::npos) << done.error().message;
     RecordProperty("compiled", done.ok() ? 1 : 0);
 }
 

@@ -111,6 +111,7 @@ void Metrics::on_step(const Step& step) {
     raise_to(n_step_sequences_max_, step.n_sequences);
     raise_to(n_step_adapters_max_, step.n_adapters);
     if (step.is_merged) n_merged_steps_.fetch_add(1, std::memory_order_relaxed);
+    n_masks_late_.fetch_add(step.n_masks_late, std::memory_order_relaxed);
     if (!step.is_masked) return;
     n_masked_steps_.fetch_add(1, std::memory_order_relaxed);
     if (step.is_ahead) n_masked_steps_ahead_.fetch_add(1, std::memory_order_relaxed);
@@ -285,7 +286,9 @@ void Metrics::write_steps(std::string& out, const std::string& model) const {
     write_one(out, "lorad_masked_steps_waited_total", "counter", model, load(n_masked_steps_waited_),
               "Of these, the device had to wait for what the grammars allow.");
     write_one(out, "lorad_mask_seconds_total", "counter", model, load(mask_seconds_),
-              "Time in which the host computed what grammars allow.");
+              "Time for which steps waited for what grammars allow.");
+    write_one(out, "lorad_masks_late_total", "counter", model, load(n_masks_late_),
+              "Tokens that came in a later step, since what their grammars allow was not known in time.");
     write_one(out, "lorad_merges_total", "counter", model, load(n_merges_),
               "Merges of adapters into copies of the weights.");
     write_one(out, "lorad_merge_gpu_ms_total", "counter", model, load(merge_gpu_ms_),

@@ -70,6 +70,7 @@ class Metrics {
         bool is_ahead = false;   // it began before the tokens of the step before were known
         bool has_waited = false;  // the device was done with all else before the masks were there
         double mask_seconds = 0.0;
+        uint32_t n_masks_late = 0;  // rows that were left out, since their masks were not there
     };
     void on_step(const Step& step);
     void on_preempted(bool has_yielded) {
@@ -136,6 +137,7 @@ class Metrics {
     std::atomic<double> merge_gpu_ms_{0.0};  // sum
     std::atomic<uint64_t> n_masked_steps_{0}, n_masked_steps_ahead_{0}, n_masked_steps_waited_{0};
     std::atomic<double> mask_seconds_{0.0};
+    std::atomic<uint64_t> n_masks_late_{0};
     std::atomic<uint32_t> n_running_{0}, n_waiting_{0}, n_kv_blocks_used_{0};
     std::atomic<uint32_t> n_step_rows_max_{0}, n_step_sequences_max_{0}, n_step_adapters_max_{0};
     std::array<std::atomic<uint64_t>, 6> n_finished_{};        // by FinishReason

@@ -1,13 +1,21 @@
-// The time of day, for people and files. Waiting and measuring take std::chrono::steady_clock.
+// The time of day, for people and files, and what a thread has had of a processor. Waiting and measuring take std::chrono::steady_clock.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 
 namespace lorad {
 
 inline int64_t unix_time_s() {
     return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Of this thread.
+inline double thread_seconds() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
 }  // namespace lorad

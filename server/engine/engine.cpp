@@ -24,7 +24,8 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       blocks_(options.n_kv_blocks),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
-      chooser_(options.n_sampling_threads) {}
+      chooser_(options.n_sampling_threads),
+      masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {}
 
 Clock::time_point Engine::time_now() const {
     return options_.clock ? options_.clock() : Clock::now();
@@ -90,7 +91,7 @@ void Engine::run() {
         if (stop_now_ || failed_) break;
         if (worked) continue;
         // Nothing to compute: only an arrival, a drain or a stop changes that.
-        if (draining_ && queue_.n_waiting() == 0) break;
+        if (draining_ && queue_.n_waiting() == 0 && n_held_ == 0) break;
         queue_.wait(kIdleTurn);
     }
     finish_flights();
@@ -174,7 +175,9 @@ bool Engine::step() {
         if (done.ok()) done = prepare_draw();
     }
     if (!done.ok()) fail(done.error());
-    return worked;
+    if (worked || n_held_ == 0 || failed_) return worked;
+    queue_.wait(kIdleTurn);  // a mask wakes it
+    return true;
 }
 
 // Another step can be made before the one in flight is done if the device itself chooses all of its
@@ -311,6 +314,7 @@ Status Engine::submit_step() {
     // The next step may feed these back, unless they are the last ones wanted.
     for (const Planned& planned : planned_) {
         if (planned.output < 0 || !planned.sequence->device_chooses(planned.position)) continue;
+        if (planned.sequence->choice.is_patient()) continue;  // it has a step when its next mask is there
         uint32_t n_generated =
             planned.position - uint32_t(planned.sequence->request.prompt.size()) + 1;
         if (n_generated < planned.sequence->request.n_tokens_max)
@@ -337,23 +341,70 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
+// Whether a mask takes long is known from those before, or the first, which was made when the request was admitted. Who is alone keeps nobody waiting.
+void Engine::begin_mask(Sequence& sequence) {
+    if (!sequence.request.constraint) return;
+    constexpr double kPatientSeconds = 0.004;
+    const std::string& tenant = sequence.request.tenant;
+    const bool is_alone = running_.size() + waiting_.size() <= 1;
+    const bool is_slow = sequence.choice.mask_seconds() > kPatientSeconds || mask_budget_.is_over(tenant, time_now());
+    sequence.choice.begin_mask(masks_, tenant, is_slow && !is_alone);
+}
+
+bool Engine::has_rows_that_wait_for_no_mask(const Flight& flight) const {
+    return std::ranges::any_of(flight.planned, [](const Planned& planned) {
+        const Sequence& sequence = *planned.sequence;
+        return !sequence.ended && (planned.output < 0 || !sequence.request.constraint || sequence.choice.has_mask());
+    });
+}
+
 // Of the youngest step, when all tokens before it are known: what the grammars allow next, and its
 // draw, where that waits for them.
 Status Engine::prepare_draw() {
     if (in_flight_.size() != 1 || in_flight_.front().is_prepared) return ok_status();
+    constexpr std::chrono::milliseconds kWaitAmongThemselves{50};  // where all rows wait for masks
     Flight& flight = in_flight_.front();
     flight.is_prepared = true;
     list_choices(flight);
-    if (flight.n_masks == 0) {
-        chooser_.prepare(choices_, 0, {});
-        return ok_status();
+    const bool has_others = has_rows_that_wait_for_no_mask(flight);
+    const Clock::time_point begin = Clock::now();
+    chooser_.prepare(choices_, flight.n_masks, flight.n_masks > 0 ? runner_.masks() : std::span<uint32_t>(), masks_,
+                     has_others ? options_.mask_wait : std::max(options_.mask_wait, kWaitAmongThemselves), !has_others);
+    const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    flight.metrics.mask_seconds = waited_s;
+    bool holds_up = has_others;
+    if (flight.n_masks > 0) {
+        TRY_ASSIGN(flight.metrics.has_waited, runner_.submit_draw());
+        note_recordings();
+        holds_up = holds_up && flight.metrics.has_waited;
     }
-    Clock::time_point begin = time_now();
-    chooser_.prepare(choices_, flight.n_masks, runner_.masks());
-    flight.metrics.mask_seconds = std::chrono::duration<double>(time_now() - begin).count();
-    TRY_ASSIGN(flight.metrics.has_waited, runner_.submit_draw());
-    note_recordings();
+    if (holds_up) charge_masks(waited_s);
+    leave_out_late(flight, has_others ? waited_s : 0);
     return ok_status();
+}
+
+// By what each of them took.
+void Engine::charge_masks(double waited_s) {
+    double all_s = 0;
+    for (const TokenChoice& choice : choices_) all_s += choice.mask_seconds();
+    if (all_s <= 0) return;
+    for (const TokenChoice& choice : choices_) mask_budget_.charge(choice.request->tenant, waited_s * choice.mask_seconds() / all_s, time_now());
+}
+
+// What the step has computed for them is computed again when their masks are there: the row that the next token is chosen by.
+void Engine::leave_out_late(Flight& flight, double waited_s) {
+    auto choice = choices_.begin();
+    for (Planned& planned : flight.planned) {
+        if (planned.output < 0 || planned.sequence->ended) continue;
+        if (!(choice++)->is_late) continue;
+        Sequence& sequence = *planned.sequence;
+        if (sequence.tokens.back() < 0) sequence.tokens.pop_back();
+        --sequence.n_computed;
+        planned.output = -1;
+        sequence.choice.be_patient();
+        mask_budget_.charge(sequence.request.tenant, waited_s, time_now());
+        ++flight.metrics.n_masks_late;
+    }
 }
 
 // After what may have made a recording.

@@ -12,7 +12,9 @@
 // while the first runs, and takes the first one's tokens on the device. A token that is not known
 // yet stands in `tokens` as ~output. A sequence that then turns out to have ended has computed one
 // row for nothing. Where grammars mask a step's outputs, its draw is submitted by itself: once the
-// step before is finished, while this one's forward pass runs, the sampling threads make the masks.
+// step before is finished, while this one's forward pass runs, other threads make the masks
+// (mask_pool.h). A step waits for them only so long: who is late then is computed again in a later
+// step, and whose masks are known to take long is in no step before its mask is there.
 // Steps run in order, so KV blocks may be given to another sequence at once; the
 // adapter's lease is kept until the last step that names its slot is done.
 //
@@ -34,6 +36,8 @@
 
 #include "model/step_batch.h"
 #include "server/engine/heartbeat.h"
+#include "server/engine/mask_budget.h"
+#include "server/engine/mask_pool.h"
 #include "server/engine/plan_ahead.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
@@ -61,6 +65,8 @@ struct EngineOptions {
     uint32_t n_waiting_max = 1024;
     uint32_t n_sampling_threads =
         1;  // that share the sampling of a step, the engine's own included
+    // A step waits for masks at most so long, where others' tokens wait with them.
+    std::chrono::milliseconds mask_wait{15};
     bool draws_on_device = true;  // false: the host draws, and the next step waits for it
     bool prefix_cache = true;  // KV blocks of requests with an identity are used again
     uint64_t n_waiting_tokens_max = std::numeric_limits<uint64_t>::max();  // of prompts
@@ -198,6 +204,10 @@ class Engine {
     double n_prompt_rows(const Flight& flight) const;
     void note_recordings();
     Status prepare_draw();
+    void begin_mask(Sequence& sequence);
+    bool has_rows_that_wait_for_no_mask(const Flight& flight) const;
+    void leave_out_late(Flight& flight, double waited_s);
+    void charge_masks(double waited_s);
     void publish();
     Status finish_step();
     uint32_t prompt_rows_max() const;
@@ -252,6 +262,9 @@ class Engine {
     std::vector<PromptTurn> turns_;
     model::StepBatch batch_;
     TokenChooser chooser_;
+    MaskPool masks_;
+    MaskBudget mask_budget_;
+    uint32_t n_held_ = 0;  // running ones that wait for a mask alone
     std::vector<TokenChoice> choices_;  // of one step in flight
     std::vector<Sequence*> choosers_;   // whose they are
     std::string active_running_, active_waiting_;

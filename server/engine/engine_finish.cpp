@@ -164,6 +164,8 @@ void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
         end_sequence(sequence, {FinishReason::kStop, std::nullopt});
     } else if (sequence.n_generated == request.n_tokens_max) {
         end_sequence(sequence, {FinishReason::kLength, std::nullopt});
+    } else {
+        begin_mask(sequence);
     }
 }
 

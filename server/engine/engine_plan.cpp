@@ -115,6 +115,7 @@ void Engine::make_views() {
     order_waiting();
     uint32_t n_prompt_rows_max = prompt_rows_max();
     uint64_t time_ms = now_ms(), fair_time_ms = fair_share_.starvation_ms();
+    n_held_ = uint32_t(std::ranges::count_if(running_, [](const auto& sequence) { return sequence->choice.is_held(); }));
     for (const auto& sequence : running_) {
         SequenceView view = sequence->view(n_prompt_rows_max);
         uint32_t n_gained = sequence->n_generated - sequence->n_generated_before;
@@ -204,6 +205,7 @@ void Engine::restart_long_texts() {
 
 bool Engine::plan_and_apply() {
     planned_.clear();
+    n_held_ = 0;
     restart_long_texts();
     promote_starving_prompts();
     while (!running_.empty() || !waiting_.empty()) {
@@ -212,8 +214,8 @@ bool Engine::plan_and_apply() {
         StepPlan plan = plan_step(running_views_, waiting_views_, blocks_.n_free(), options_.limits,
                                   blocks_.n_holders(), turns_);
         // Every sequence may be waiting for its last token; without a step in flight the first
-        // always gets rows. Who yields may have been the only one with rows.
-        CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty());
+        // always gets rows, unless it waits for a mask. Who yields may have been the only one with rows.
+        CHECK(!plan.rows.empty() || plan.has_yielded || !in_flight_.empty() || n_held_ > 0);
         apply(plan);
         if (!plan.rows.empty()) return true;
         if (!plan.has_yielded) return false;
@@ -275,6 +277,7 @@ void Engine::admit(uint32_t n_admitted) {
                                (n_prompt - sequence.n_cached_tokens) * kPromptTokenCost);
             if (options_.prefix_cache) metrics_.on_prefix_lookup(n_prompt, sequence.n_cached_tokens);
         }
+        begin_mask(sequence);
         auto place = std::upper_bound(running_.begin(), running_.end(), owned, comes_before);
         running_.insert(place, std::move(owned));
     }
@@ -295,8 +298,9 @@ void Engine::publish_blocks(Sequence& sequence) {
     PrefixIdentity& prefix = sequence.request.prefix;
     if (!options_.prefix_cache || !prefix.is_shared()) return;
     std::span<const TokenId> known = sequence.known_tokens();
-    uint32_t n_full =
-        std::min(sequence.n_computed, uint32_t(known.size())) / options_.limits.block_tokens;
+    // The last row of one with a grammar may be computed again.
+    const uint32_t n_settled = sequence.n_computed - (sequence.request.constraint && sequence.n_computed > 0 ? 1 : 0);
+    uint32_t n_full = std::min(n_settled, uint32_t(known.size())) / options_.limits.block_tokens;
     if (n_full <= sequence.n_published) return;
     prefix.extend(known);
     for (uint32_t i = sequence.n_published; i < n_full; ++i)

@@ -64,6 +64,7 @@ struct Sequence {
         // A text that is computed again while its last token is on its way: that one is fed back alone.
         if (tokens.back() < 0 && n_computed + 1 < n_shown) --n_shown;
         if (wants_prompt_outputs()) n_shown = std::min(n_shown, n_computed + n_prompt_rows_max);
+        if (choice.is_held()) n_shown = std::min(n_shown, n_known() - 1);  // not the row that the next token is chosen by
         return {n_shown, n_computed, uint32_t(blocks.size()), 0, blocks};
     }
 };

@@ -27,7 +27,7 @@ proto::TokenLogprobs read_logprobs(const gpu::ChoiceLogprobs& from, TokenId toke
 }  // namespace
 
 ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
-    : constraint_(request.constraint), draws_on_device_(draws_on_device) {
+    : constraint_(request.constraint), mask_seconds_(request.mask_seconds), draws_on_device_(draws_on_device) {
     std::span<const TokenId> ends;
     if (request.n_tokens_min > 0) ends = request.stop_tokens;
     const proto::SamplingParams& sampling = request.sampling;
@@ -39,7 +39,7 @@ ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
 
 void ChoiceState::accept(TokenId token) {
     if (changes_) changes_->add_generated(token);
-    mask_.clear();
+    job_.reset();
 }
 
 bool ChoiceState::device_chooses(const Request& request, uint32_t position) const {
@@ -80,38 +80,53 @@ std::optional<gpu::ChoiceRule> ChoiceState::rule(const Request& request, uint32_
 
 TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n_threads) {}
 
-void TokenChooser::prepare(std::span<const TokenChoice> choices, uint32_t n_masks,
-                           std::span<uint32_t> masks) {
+double TokenChoice::mask_seconds() const { return prompt_token < 0 && state->has_mask() ? state->mask_seconds() : 0; }
+
+void ChoiceState::begin_mask(MaskPool& pool, const std::string& tenant, bool is_patient) {
+    if (constraint_ != nullptr && job_ == nullptr) job_ = pool.begin(constraint_, tenant, is_patient);
+}
+
+void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
+                           std::chrono::steady_clock::duration at_most, bool for_patient) {
     mask_owners_.assign(n_masks, nullptr);
-    for (const TokenChoice& choice : choices) {
+    awaited_.clear();
+    for (TokenChoice& choice : choices) {
         if (choice.prompt_token >= 0 || !choice.state->constraint_) continue;
         if (choice.mask >= 0) mask_owners_[size_t(choice.mask)] = &choice;
         else mask_owners_.push_back(&choice);
+        if (for_patient || !choice.state->is_patient()) awaited_.push_back(choice.state->job_);
     }
-    size_t n_words = n_masks > 0 ? masks.size() / n_masks : 0;
-    threads_.run(uint32_t(mask_owners_.size()), [&](uint32_t index, uint32_t worker) {
+    pool.wait(awaited_, at_most);
+    awaited_.clear();
+    const size_t n_words = n_masks > 0 ? masks.size() / n_masks : 0;
+    for (TokenChoice* choice : mask_owners_) {
+        if (choice == nullptr) continue;
+        choice->is_late = !choice->state->job_->done();
+        if (!choice->is_late) take_mask(*choice->state);
+    }
+    threads_.run(n_masks, [&](uint32_t index, uint32_t worker) {
         const TokenChoice* choice = mask_owners_[index];
-        if (choice != nullptr && choice->state->mask_.empty()) compute_mask(*choice->state);
-        if (index >= n_masks) return;
         std::span<uint32_t> to = masks.subspan(index * n_words, n_words);
-        if (choice != nullptr) write_mask(*choice, to, scratch_[worker]);
+        if (choice != nullptr && !choice->is_late) write_mask(*choice, to, scratch_[worker]);
         else std::fill(to.begin(), to.end(), 0u);
     });
 }
 
-void TokenChooser::compute_mask(ChoiceState& state) {
-    Status done = state.constraint_->next_mask(state.mask_);
-    if (done.ok()) return;
+void TokenChooser::take_mask(ChoiceState& state) {
+    MaskJob& job = *state.job_;
+    state.mask_seconds_ = std::max(job.seconds, state.mask_seconds_ / 2);
+    if (job.status.ok()) return;
     // Nothing may come then, which ends the request with an error.
-    log_error("grammar: {}", done.error().message);
-    std::fill(state.mask_.begin(), state.mask_.end(), 0u);
+    log_error("grammar: {}", job.status.error().message);
+    job.status = ok_status();
+    std::fill(job.words.begin(), job.words.end(), 0u);
 }
 
 // The grammar's mask without what else may not come, as choose_one has it.
 void TokenChooser::write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch) {
     const Request& request = *choice.request;
     std::vector<uint32_t>& words = scratch.mask;
-    words = choice.state->mask_;
+    words = choice.state->job_->words;
     CHECK(words.size() == to.size());
     auto is_in = [&](TokenId token) { return token >= 0 && size_t(token) / 32 < words.size(); };
     if (std::span<const TokenId> allowed = request.sampling.allowed_token_ids; !allowed.empty()) {
@@ -119,7 +134,7 @@ void TokenChooser::write_mask(const TokenChoice& choice, std::span<uint32_t> to,
         for (TokenId token : allowed) {
             if (is_in(token)) words[size_t(token) / 32] |= 1u << (token % 32);
         }
-        for (size_t i = 0; i < words.size(); ++i) words[i] &= choice.state->mask_[i];
+        for (size_t i = 0; i < words.size(); ++i) words[i] &= choice.state->job_->words[i];
     }
     std::copy(words.begin(), words.end(), to.begin());
     if (!must_go_on(request, choice.position)) return;
@@ -177,7 +192,8 @@ void TokenChooser::tell_grammars(std::span<TokenChoice> choices, const StepResul
 TokenId TokenChooser::choose_one(TokenChoice& choice, TokenId argmax,
                                  std::span<const float> logits, Scratch& scratch) const {
     const Request& request = *choice.request;
-    const std::vector<uint32_t>& mask = choice.state->mask_;
+    static const std::vector<uint32_t> kNoMask;
+    const std::vector<uint32_t>& mask = choice.state->job_ != nullptr ? choice.state->job_->words : kNoMask;
     std::span<const TokenId> allowed = request.sampling.allowed_token_ids;
     gpu::ChoiceRule rule = choice.state->rule(request, choice.position).value_or(gpu::ChoiceRule{});
     bool changes = (rule.what & gpu::kRuleAdjusts) != 0 || !allowed.empty();

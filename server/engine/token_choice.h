@@ -9,6 +9,7 @@
 
 #include "model/logits.h"
 #include "model/sampler.h"
+#include "server/engine/mask_pool.h"
 #include "server/engine/parallel_for.h"
 #include "server/engine/request.h"
 #include "server/engine/step_runner.h"
@@ -38,6 +39,16 @@ class ChoiceState {
     // The chosen token becomes part of the answer. The grammar has been told by TokenChooser::choose.
     void accept(TokenId token);
 
+    // Begins the mask of the next token, unless there is no grammar or it was begun. No step waits for a patient one.
+    void begin_mask(MaskPool& pool, const std::string& tenant, bool is_patient);
+    // What its masks take, of a processor; falls by half with each that takes less.
+    double mask_seconds() const { return mask_seconds_; }
+    bool is_patient() const { return job_ != nullptr && job_->is_patient; }
+    bool has_mask() const { return job_ != nullptr && job_->done(); }
+    void be_patient() { job_->is_patient = true; }
+    // The next token cannot be chosen yet, and no step is to wait for it.
+    bool is_held() const { return is_patient() && !job_->done(); }
+
     // Of the prompt's tokens from the second on, as far as they have been computed.
     std::vector<proto::TokenLogprobs> prompt_logprobs;
 
@@ -46,7 +57,8 @@ class ChoiceState {
     std::optional<model::TokenChanges> changes_;  // where the request has any
     uint32_t n_first_changes_ = 0;                // before the first token was generated
     std::shared_ptr<TokenConstraint> constraint_;
-    std::vector<uint32_t> mask_;  // of the next token; empty: not computed
+    std::shared_ptr<MaskJob> job_;  // of the next token; null: not begun
+    double mask_seconds_ = 0;
     bool draws_on_device_;
 };
 
@@ -62,6 +74,9 @@ struct TokenChoice {
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
     std::optional<proto::TokenLogprobs> logprobs = {};
     bool nothing_allowed = false;
+    // Of its mask, if it has one that is there.
+    double mask_seconds() const;
+    bool is_late = false;  // set by prepare(): the grammar's mask is not there, so nothing can be chosen in this step
     Status accepted = ok_status();  // an error where the request's grammar does not take the token
 };
 
@@ -69,10 +84,11 @@ class TokenChooser {
   public:
     explicit TokenChooser(uint32_t n_threads);  // the caller's own included
 
-    // While the step runs on the device, once all tokens before it are known: computes which tokens
-    // the grammars of these allow, and writes the step's n_masks masks. Where no choice has one, its
-    // sequence has ended and nothing is allowed.
-    void prepare(std::span<const TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks);
+    // While the step runs on the device, once all tokens before it are known: waits at most so long for which tokens the grammars of
+    // these allow, and writes the step's n_masks masks. Those that are not there then are late: nothing is allowed to them, as to those
+    // whose sequence has ended. Patient ones are waited for only where `for_patient`.
+    void prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
+                 std::chrono::steady_clock::duration at_most, bool for_patient);
 
     // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite,
     // stays. What the device has said about its own choices goes into `choices` as well. Grammars are
@@ -87,14 +103,15 @@ class TokenChooser {
     };
     TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
                        Scratch& scratch) const;
-    static void compute_mask(ChoiceState& state);
+    static void take_mask(ChoiceState& state);
     static void write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch);
     void tell_grammars(std::span<TokenChoice> choices, const StepResult& result);
 
     ParallelFor threads_;
     std::vector<Scratch> scratch_;  // by worker
     std::vector<TokenChoice*> chosen_here_, constrained_;
-    std::vector<const TokenChoice*> mask_owners_;  // by mask, then those without one
+    std::vector<TokenChoice*> mask_owners_;  // by mask, then those without one
+    std::vector<std::shared_ptr<MaskJob>> awaited_;
 };
 
 }  // namespace lorad::server

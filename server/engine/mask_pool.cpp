@@ -1,0 +1,134 @@
+#include "server/engine/mask_pool.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/thread.h"
+
+namespace lorad::server {
+namespace {
+
+// Of patient threads, above the process's own: on a full machine they have about a tenth of what others have.
+constexpr int kPatientNice = 10;
+
+void be_patient() {
+    const auto self = id_t(gettid());
+    errno = 0;
+    const int nice_now = getpriority(PRIO_PROCESS, self);
+    if (errno == 0) setpriority(PRIO_PROCESS, self, nice_now + kPatientNice);
+}
+
+}  // namespace
+
+MaskPool::MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> on_patient)
+    : on_patient_(std::move(on_patient)), quick_(n_quick, n_quick - 1), patient_(n_patient, 1) {
+    for (bool is_patient : {false, true}) {
+        Lane& lane = is_patient ? patient_ : quick_;
+        for (uint32_t i = 0; i < lane.n_threads; ++i) {
+            std::thread thread;
+            if (!start_thread(thread, [this, &lane, is_patient] { run(lane, is_patient); })) break;  // fewer will do
+            threads_.push_back(std::move(thread));
+            ++n_started_[is_patient];
+        }
+    }
+}
+
+MaskPool::~MaskPool() {
+    {
+        std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    quick_.changed.notify_all();
+    patient_.changed.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+}
+
+void MaskPool::make(MaskJob& job) {
+    const double begin = thread_seconds();
+    job.status = job.constraint->next_mask(job.words);
+    job.seconds = thread_seconds() - begin;
+}
+
+std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient) {
+    auto job = std::make_shared<MaskJob>();
+    job->constraint = std::move(constraint);
+    job->tenant = std::move(tenant);
+    job->is_patient = is_patient;
+    if (n_started_[is_patient] == 0) {
+        make(*job);
+        job->is_done = true;
+        return job;
+    }
+    Lane& lane = is_patient ? patient_ : quick_;
+    {
+        std::lock_guard lock(mutex_);
+        lane.waiting[job->tenant].push_back(job);
+    }
+    lane.changed.notify_one();
+    return job;
+}
+
+bool MaskPool::wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most) {
+    const auto all_done = [&] { return std::ranges::all_of(jobs, [](const auto& job) { return job->done(); }); };
+    if (all_done()) return true;
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, at_most, all_done);
+}
+
+// The next tenant's first job, where that tenant may have one more thread.
+MaskPool::Turn MaskPool::next(Lane& lane) {
+    auto at = lane.waiting.upper_bound(lane.last);
+    for (size_t i = 0, n = lane.waiting.size(); i < n; ++i) {
+        if (at == lane.waiting.end()) at = lane.waiting.begin();
+        auto& [tenant, jobs] = *at;
+        while (!jobs.empty() && jobs.front().use_count() == 1) jobs.pop_front();  // whose sequence has ended
+        if (jobs.empty()) {
+            at = lane.waiting.erase(at);
+            continue;
+        }
+        access::SharedPlaces::Place place = lane.threads_now.take({tenant, {}});
+        if (place.taken()) {
+            Turn turn{std::move(jobs.front()), std::move(place)};
+            jobs.pop_front();
+            lane.last = tenant;
+            if (jobs.empty()) lane.waiting.erase(at);
+            return turn;
+        }
+        ++at;
+    }
+    return {};
+}
+
+void MaskPool::run(Lane& lane, bool is_patient) {
+    pthread_setname_np(pthread_self(), is_patient ? "lorad-masks-low" : "lorad-masks");
+    if (is_patient) be_patient();
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        Turn turn;
+        lane.changed.wait(lock, [&] {
+            if (!stop_) turn = next(lane);
+            return stop_ || turn.job != nullptr;
+        });
+        if (stop_) return;
+        lock.unlock();
+        make(*turn.job);
+        lock.lock();
+        turn.job->is_done = true;
+        const bool is_waited_for = !turn.job->is_patient;
+        turn.place.give_back();
+        done_.notify_all();
+        lane.changed.notify_one();  // one whose tenant had its share may be next
+        lock.unlock();
+        turn.job.reset();  // perhaps with the grammar
+        if (!is_waited_for) on_patient_();
+        lock.lock();
+    }
+}
+
+}  // namespace lorad::server

@@ -1,0 +1,80 @@
+// Threads that make the masks of grammars beside the engine. How long a grammar takes is its client's choice, from microseconds to most of a second, so the
+// engine never makes one itself and never has to wait for one to the end: it looks whether a mask is there, and may leave its sequence out of a step.
+//
+// There are two kinds of threads. Quick ones make what is expected to be there in time for the step; a tenant may have all of them but one. Patient ones, of
+// lower priority, make what is known to take long; a tenant may have half of them. Within a kind tenants take turns.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/access/shared_places.h"
+#include "server/engine/token_constraint.h"
+
+namespace lorad::server {
+
+// One mask on its way. The constraint is used by nobody else until it is done.
+struct MaskJob {
+    std::shared_ptr<TokenConstraint> constraint;
+    std::string tenant;
+    std::atomic<bool> is_patient{false};  // no step waits for it; the engine may give up waiting later
+    // Once done() is true.
+    std::vector<uint32_t> words;
+    Status status = ok_status();
+    double seconds = 0;  // of a processor
+
+    bool done() const { return is_done.load(); }
+    std::atomic<bool> is_done{false};
+};
+
+// begin() and wait(): the engine's thread.
+class MaskPool {
+  public:
+    // `on_patient` is called on a thread of the pool after each mask that is patient by then.
+    MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> on_patient);
+    ~MaskPool();
+    MaskPool(const MaskPool&) = delete;
+    MaskPool& operator=(const MaskPool&) = delete;
+
+    // Where the system gives no threads the mask is there when this returns. A job that nobody holds any more is not begun.
+    std::shared_ptr<MaskJob> begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient);
+    // Until all of these are done or the time is over. Whether all are.
+    bool wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most);
+
+  private:
+    struct Lane {
+        explicit Lane(uint32_t n, uint64_t share) : n_threads(n), threads_now(n, share) {}
+        const uint32_t n_threads;
+        access::SharedPlaces threads_now;  // of tenants
+        std::condition_variable changed;
+        std::map<std::string, std::deque<std::shared_ptr<MaskJob>>> waiting;  // by tenant; none is empty
+        std::string last;  // whose turn it was
+    };
+    struct Turn {
+        std::shared_ptr<MaskJob> job;
+        access::SharedPlaces::Place place;
+    };
+    void run(Lane& lane, bool is_patient);
+    static Turn next(Lane& lane);
+    static void make(MaskJob& job);
+
+    const std::function<void()> on_patient_;
+    std::mutex mutex_;  // of all below
+    std::condition_variable done_;
+    Lane quick_, patient_;
+    bool stop_ = false;
+    std::vector<std::thread> threads_;
+    uint32_t n_started_[2] = {0, 0};  // quick, patient
+};
+
+}  // namespace lorad::server

@@ -13,6 +13,7 @@
 #include "server/access/audit.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
+#include "server/access/shared_places.h"
 #include "server/cli.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor_runner.h"
@@ -20,7 +21,9 @@
 #include "server/http/listener.h"
 #include "server/http/response_store.h"
 #include "server/http/routes.h"
+#include "server/http/tokenizing.h"
 #include "server/memory_reserve.h"
+#include "server/memory_return.h"
 #include "server/model_text.h"
 #include "server/ops/activation.h"
 #include "server/ops/lifecycle.h"
@@ -32,6 +35,9 @@
 
 namespace lorad::server {
 namespace {
+
+// Bodies of the largest size that may be in memory at once; smaller ones count by their size.
+constexpr uint64_t kBodiesMax = 32;
 
 LogLevel log_level_of(const std::string& text) {
     if (text == "debug") return LogLevel::kDebug;
@@ -83,9 +89,7 @@ GuardOptions guard_options(const Config& config) {
     GuardOptions guard;
     guard.n_workers = config.http_threads != 0 ? config.http_threads
                                                : std::min(config.max_num_seqs + config.max_queue + 16 +
-                                                              UploadLimits().n_uploads_max +
-                                                              UploadLimits().n_watchers_max +
-                                                              UploadLimits().n_drain_waits_max,
+                                                              kUploadsMax + kWatchersMax + kDrainWaitsMax,
                                                           kHttpThreadsMax);
     guard.n_connections_max = config.max_connections;
     guard.n_connections_per_address_max = config.max_connections_per_address;
@@ -199,6 +203,7 @@ ops::VitalLimits vital_limits(const Config& config, bool is_cpu) {
 Status run_serve(const Config& config, const std::function<Result<Config>()>& read_again) {
     apply_log_settings(config);
     ops::install_signals();
+    bound_allocator();
     install_memory_reserve();
     const ServiceEnvironment service = service_environment();
     ops::ServiceManager manager(service);
@@ -219,7 +224,8 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     Router router;
     add_routes(router, gate);
     access::Audit audit;
-    router.set_guard({.keys = keys.get(), .audit = &audit, .administers_elsewhere = !config.admin_listen.empty(),
+    access::SharedPlaces bodies(kBodiesMax * uint64_t(config.body_bytes_max));
+    router.set_guard({.keys = keys.get(), .audit = &audit, .bodies = &bodies, .administers_elsewhere = !config.admin_listen.empty(),
                       .metrics_without_key = config.metrics_without_key});
     std::atomic<Metrics*> metrics_of_responses{nullptr};
     ListenerOptions listener_options;
@@ -289,6 +295,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     context.tokenizer_info = std::move(tokenizer_info);
     context.adapter_root = config.adapter_root;
     context.http_metrics = [&listener] { return guard_metrics_text(listener->counts()); };
+    context.texts_now.set_max(tokenizing_bytes_max(context.n_positions_max));
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);
     metrics_of_responses = &metrics;
@@ -319,10 +326,15 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     bool failed = engine.failed();
     listener->stop_accepting();
     // Joins all workers: after it nobody uses the context.
-    listener->stop();
+    const bool all_ended = listener->stop();
+    loaded.device->save_pipeline_cache();
+    if (!all_ended) {
+        log_error("a request still computes although its client is told that the server ends; the process ends without it");
+        std::fflush(nullptr);
+        _exit(failed ? 1 : 0);
+    }
     gate = nullptr;
     metrics_of_responses = nullptr;
-    loaded.device->save_pipeline_cache();
     if (failed) return make_error(ErrorCode::kDeviceLost, "the device failed; see the log above");
     log_info("stopped");
     return ok_status();

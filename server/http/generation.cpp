@@ -122,7 +122,7 @@ Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
     auto generation =
         std::unique_ptr<Generation>(new Generation(context, std::move(request)));
     generation->request_id_ = http.request_id;
-    TRY_ASSIGN(generation->prompts_, prepare_prompts(context, generation->request));
+    TRY_ASSIGN(generation->prompts_, prepare_prompts(context, http, generation->request, TokensFor::kGenerating));
     TRY(generation->submit_all(context, http, lease));
     return generation;
 }
@@ -195,10 +195,11 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 // Compiled once, before anything is admitted; every answer has a state of its own.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
-    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, holder_of(http)));
-    if (!first) return ok_status();
+    TRY_ASSIGN(const CompiledStructure compiled, compile_structure(context, request, holder_of(http)));
+    if (!compiled.constraint) return ok_status();
     for (Request& one : requests) {
-        TRY_ASSIGN(one.constraint, first->duplicate());
+        one.mask_seconds = compiled.first_mask_seconds;
+        TRY_ASSIGN(one.constraint, compiled.constraint->duplicate());
     }
     return ok_status();
 }

@@ -17,6 +17,7 @@ namespace lorad::server::access {
 struct Principal;
 class KeyStore;
 class Audit;
+class SharedPlaces;
 }  // namespace lorad::server::access
 
 namespace lorad::server {
@@ -50,6 +51,7 @@ struct HttpRequest {
     std::string x_api_key;      // the key, as Anthropic's clients send it
     std::string peer;           // the client's address, or "unix"
     std::string request_id;     // by which logs name it; request_id.h
+    std::string address_key;    // what shares of pools go by; empty: this machine's, or addresses have none
     ListenerRole listener = ListenerRole::kMain;
     // Routes that take a stream read it themselves; for all others the router fills `body`.
     HttpBody* stream = nullptr;  // null: there is none
@@ -98,12 +100,15 @@ using ErrorReply = HttpReply (*)(const Error& error);
 enum class BodyUse : uint8_t {
     kBuffered,  // read before the handler runs, up to the server's limit
     kStreamed,  // the handler reads it, or part of it
+    kAtOnce,    // there is none, and the handler never blocks: it is called without a worker, with an empty request
 };
 
 // What the server asks of whoever calls it. The pointers outlive the router.
 struct RouterGuard {
     const access::KeyStore* keys = nullptr;  // null: no key is asked for
     access::Audit* audit = nullptr;          // null: nothing is told
+    // Bytes of bodies in memory; null: as many as there are workers for. Those that fit a packet or some are not counted.
+    access::SharedPlaces* bodies = nullptr;
     // Administrative routes are there on the other listener only.
     bool administers_elsewhere = false;
     bool metrics_without_key = false;  // as if they were an open route
@@ -127,6 +132,11 @@ class Router {
     // Answers 404 and 405 (with Allow) itself, and 400 for a target it cannot read. HEAD is answered
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
+
+    // Of a route that answers without a worker; nothing for all others.
+    std::optional<HttpReply> answer_at_once(std::string_view method, std::string_view target) const;
+    // Whose share a request has, by its key: empty without keys, a blank where it has no valid one.
+    std::string tenant_of(std::string_view authorization, std::string_view x_api_key) const;
 
     // Whether there is a route for this, whoever may call it.
     bool serves(const std::string& method, const std::string& target) const;

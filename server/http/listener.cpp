@@ -17,6 +17,7 @@
 #include "server/http/guard/plain_reply.h"
 #include "server/http/request_id.h"
 #include "server/memory_reserve.h"
+#include "server/memory_return.h"
 
 namespace lorad::server {
 namespace {
@@ -158,6 +159,7 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     ours.x_api_key = field("x-api-key");
     ours.request_id = request_id_of(head.value_of("x-request-id"));
     ours.peer = exchange.peer();
+    if (options.guard.n_connections_per_address_max > 0) ours.address_key = exchange.address_key();
     ours.listener = exchange.role();
     ours.stream = body;
     ours.body_bytes_max = options.body_bytes_max;
@@ -268,6 +270,7 @@ void Listener::Impl::serve(Exchange& exchange) {
         log_failure("a request's answer failed", exception);
         exchange.close_after();
     }
+    if (exchange.head().body_bytes >= kLargeBodyBytes) note_large_request();
 }
 
 void Listener::Impl::set_up_library() {
@@ -307,7 +310,7 @@ Status Listener::Impl::load_tls() {
 }
 
 Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Listener::~Listener() { stop(); }
+Listener::~Listener() { (void)stop(); }
 
 Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, const Router& router,
                                                    std::function<void(int)> on_response) {
@@ -324,15 +327,19 @@ Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, cons
     options.guard.refusal = [impl = impl.get()](const RequestHead& head, const Error& error) { return impl->refusal(head, error); };
     impl->options = std::move(options);
     impl->set_up_library();
-    impl->guard = std::make_unique<Guard>(
-        impl->options.guard, std::move(sockets), [impl = impl.get()](Exchange& exchange) { impl->serve(exchange); }, impl->on_response);
+    Guard::Handlers handlers;
+    handlers.serve = [impl = impl.get()](Exchange& exchange) { impl->serve(exchange); };
+    handlers.on_reply = impl->on_response;
+    handlers.at_once = [&router](const RequestHead& head) { return router.answer_at_once(head.method, head.target); };
+    handlers.tenant = [&router](const RequestHead& head) { return router.tenant_of(head.value_of("Authorization"), head.value_of("x-api-key")); };
+    impl->guard = std::make_unique<Guard>(impl->options.guard, std::move(sockets), std::move(handlers));
     if (wants_tls) TRY(impl->load_tls());
     return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
 
 Status Listener::start() { return impl_->guard->start(); }
 void Listener::stop_accepting() { impl_->guard->stop_accepting(); }
-void Listener::stop() { impl_->guard->stop(); }
+bool Listener::stop() { return impl_->guard->stop(); }
 Status Listener::reload_tls() { return impl_->options.tls_cert.empty() ? ok_status() : impl_->load_tls(); }
 uint32_t Listener::port() const { return impl_->port; }
 GuardCounts Listener::counts() const { return impl_->guard->counts(); }

@@ -37,7 +37,8 @@ class Listener {
     Status start();
     // Nothing is accepted any more; what is open is served on. Sockets of a manager keep their queue for whoever is next.
     void stop_accepting();
-    void stop();
+    // False: a worker does not end; see Guard::stop().
+    bool stop();
 
     // Reads certificate and key again, for connections from then on; with an error the old ones stay. Any thread.
     Status reload_tls();

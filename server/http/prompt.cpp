@@ -41,25 +41,6 @@ Result<uint32_t> check_input_length(const ServerContext& context, size_t n_promp
                       "prompt");
 }
 
-// A megabyte takes a tokenizer a quarter of a second: of a text far beyond the context the first part says as much.
-Result<std::vector<TokenId>> encode_within_context(const ServerContext& context, std::string_view text, bool add_special_tokens,
-                                                   const std::string& field) {
-    constexpr size_t kBytesPerToken = 8, kSlack = 64;  // twice a usual token's; what merges across the cut may save
-    const size_t n_enough = context.n_positions_max + kSlack;
-    size_t n_bytes = n_enough * kBytesPerToken;
-    if (text.size() > 2 * n_bytes) {
-        while (n_bytes > 0 && (uint8_t(text[n_bytes]) & 0xC0) == 0x80) --n_bytes;  // whole characters
-        TRY_ASSIGN(const std::vector<TokenId> first, context.text.encode(text.substr(0, n_bytes), false));
-        if (first.size() > n_enough) {
-            return make_error(ErrorCode::kContextLengthExceeded,
-                              format("this model's maximum context length is {} tokens, the input has more than {}",
-                                     context.n_positions_max, n_enough),
-                              field);
-        }
-    }
-    return context.text.encode(text, add_special_tokens);
-}
-
 // How many tokens of a prompt count; nothing: all.
 std::optional<size_t> prompt_tokens_max(const ServerContext& context, const GenerateRequest& request) {
     constexpr uint32_t kCompletionDefault = 16;  // as tokens_to_generate()
@@ -117,8 +98,9 @@ Result<PreparedPrompt> render_prompt(ServerContext& context, const GenerateReque
     return prompt;
 }
 
-Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
-                                                    const GenerateRequest& request) {
+Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, const HttpRequest& http,
+                                                    const GenerateRequest& request, TokensFor what) {
+    Tokenizing tokenizing(context, http, what);
     std::vector<PreparedPrompt> prepared;
     if (request.kind == ApiKind::kChat) {
         TRY_ASSIGN(PreparedPrompt prompt, render_prompt(context, request));
@@ -131,7 +113,9 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
         PreparedPrompt& one = prepared[i];
         const std::string field = prompt_field(request, i);
         if (request.kind == ApiKind::kChat || request.prompts[i].text) {
-            TRY_ASSIGN(one.tokens, encode_within_context(context, one.text, request.add_special_tokens, field));
+            // What is cut anyway need not fit.
+            TRY_ASSIGN(one.tokens, n_max ? tokenizing.of_text(one.text, request.add_special_tokens, field)
+                                         : tokenizing.of_prompt(one.text, request.add_special_tokens, field));
         }
         if (n_max) TRY(cut_prompt(context, request, *n_max, one, request.kind == ApiKind::kChat || request.prompts[i].text.has_value()));
         TRY(check_tokens(context, one.tokens, field));

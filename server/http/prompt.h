@@ -6,6 +6,7 @@
 
 #include "proto/generate_request.h"
 #include "server/http/routes.h"
+#include "server/http/tokenizing.h"
 
 namespace lorad::server {
 
@@ -21,8 +22,8 @@ Result<PreparedPrompt> render_prompt(ServerContext& context, const proto::Genera
 
 // One for each prompt of the request, one for a chat. Errors name "prompt", "prompt[i]" or
 // "messages".
-Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context,
-                                                    const proto::GenerateRequest& request);
+Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, const HttpRequest& http,
+                                                    const proto::GenerateRequest& request, TokensFor what);
 
 // How many tokens may follow a prompt: max_tokens, else what the context leaves to chats and 16 to
 // completions, as with OpenAI; 1 where a hidden state is wanted. kContextLengthExceeded where prompt and they do not fit.

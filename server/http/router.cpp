@@ -4,18 +4,29 @@
 #include "server/access/audit.h"
 #include "server/access/key_store.h"
 #include "server/http/http.h"
+#include "server/http/place.h"
 
 namespace lorad::server {
 namespace {
 
-HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors) {
+// Bodies up to here are as good as read when a worker comes to them.
+constexpr uint64_t kSmallBodyBytes = 64 << 10;
+
+HttpReply read_and_run(const HttpHandler& handler, HttpRequest& request, BodyUse body, ErrorReply errors, access::SharedPlaces* bodies) {
     if (body == BodyUse::kStreamed || request.stream == nullptr) return handler(request);
     if (request.content_type.starts_with("multipart/")) {
         return errors(
             make_error(ErrorCode::kUnsupportedMedia, "expected a JSON body, found a form"));
     }
+    const uint64_t n_bytes = std::min<uint64_t>(request.stream->length().value_or(0), request.body_bytes_max);
+    access::SharedPlaces::Place room;
+    if (bodies != nullptr && n_bytes > kSmallBodyBytes) {
+        room = bodies->take(holder_of(request), n_bytes);
+        if (!room.taken())
+            return errors(make_error(ErrorCode::kOverloaded, "large request bodies take as much memory as they may; try again in a moment"));
+    }
     // Growing by doubling would take twice the limit.
-    request.body.reserve(size_t(std::min<uint64_t>(request.stream->length().value_or(0), request.body_bytes_max)));
+    request.body.reserve(size_t(n_bytes));
     Status read = request.stream->read(request.body_bytes_max, [&](std::string_view piece) {
         request.body.append(piece);
         return ok_status();
@@ -62,6 +73,21 @@ HttpReply Router::error_for(std::string_view target, const Error& error) const {
         if (path.starts_with(family) && (path.size() == family.size() || path[family.size()] == '/')) return errors(error);
     }
     return error_reply(error);
+}
+
+std::optional<HttpReply> Router::answer_at_once(std::string_view method, std::string_view target) const {
+    const std::string_view path = target.substr(0, target.find('?'));
+    for (const Route& route : routes_) {
+        const bool fits = route.body == BodyUse::kAtOnce && route.access.is_open() && route.path == path;
+        if (fits && (route.method == method || (route.method == "GET" && method == "HEAD"))) return route.handler({});
+    }
+    return std::nullopt;
+}
+
+std::string Router::tenant_of(std::string_view authorization, std::string_view x_api_key) const {
+    if (guard_.keys == nullptr) return {};
+    const access::KeyStore::Found found = guard_.keys->find(authorization, x_api_key);
+    return found.verdict == access::KeyStore::Verdict::kValid ? found.principal->tenant : " ";
 }
 
 bool Router::serves(const std::string& method, const std::string& target) const {
@@ -178,7 +204,7 @@ std::optional<HttpReply> Router::identify(HttpRequest& request, const Match& mat
 }
 
 HttpReply Router::run(const Route& route, HttpRequest& request) const {
-    HttpReply reply = read_and_run(route.handler, request, route.body, route.errors);
+    HttpReply reply = read_and_run(route.handler, request, route.body, route.errors, guard_.bodies);
     if (guard_.audit == nullptr) return reply;
     access::AuditedCall call{request.method, route.path, {}, request.peer, request.principal.get(), request.request_id};
     if (!request.params.empty()) call.name = request.params[0];

@@ -130,9 +130,9 @@ constexpr ContextRoute kRoutes[] = {
 void add_routes(Router& router, const ContextGate& gate) {
     using access::Access;
     router.add("GET", "/version", Access::any_key(), [](const HttpRequest&) { return version(); });
-    router.add("GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); });
-    router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
-    router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); });
+    router.add("GET", "/health/live", Access::open(), [&gate](const HttpRequest&) { return live(gate.load()); }, BodyUse::kAtOnce);
+    router.add("GET", "/health/ready", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); }, BodyUse::kAtOnce);
+    router.add("GET", "/health", Access::open(), [&gate](const HttpRequest&) { return ready(gate.load()); }, BodyUse::kAtOnce);
     add_file_routes(router);
     router.set_errors_below("/v1/messages", messages_error_reply);
     for (std::span<const ContextRoute> routes :

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "proto/generate_request.h"
 #include "server/access/blob_owners.h"
+#include "server/access/shared_places.h"
 #include "server/engine/engine.h"
 #include "server/http/adapter_choice.h"
 #include "server/http/http.h"
@@ -23,13 +24,15 @@ namespace lorad::server {
 
 class ResponseStore;
 
+// Calls that hold an HTTP worker for long: so many at a time, of which everybody has a share.
+inline constexpr uint32_t kUploadsMax = 16;     // and validations; more are answered 429
+inline constexpr uint32_t kWatchersMax = 16;    // readers of events; more are answered 429
+inline constexpr uint32_t kDrainWaitsMax = 8;   // removals that wait for running requests; more answer at once
+
 // Bounds on what clients send to be kept.
 struct UploadLimits {
     uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
     uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
-    uint32_t n_uploads_max = 16;                           // at a time; more are answered 429
-    uint32_t n_watchers_max = 16;                          // readers of events at a time
-    uint32_t n_drain_waits_max = 8;  // removals that wait for running requests at a time; more answer at once
 };
 
 // All that the routes reach. The references outlive the listener.
@@ -59,9 +62,10 @@ struct ServerContext {
 
     LoraScales lora_scales = {};
     access::BlobOwners blob_owners = {};
-    std::atomic<uint32_t> n_uploads = 0;
-    std::atomic<uint32_t> n_watchers = 0;
-    std::atomic<uint32_t> n_drain_waits = 0;
+    access::SharedPlaces uploads_now{kUploadsMax};
+    access::SharedPlaces watchers_now{kWatchersMax};
+    access::SharedPlaces drain_waits_now{kDrainWaitsMax};
+    access::SharedPlaces texts_now{uint64_t(4) << 20};  // bytes that are being tokenized
 };
 
 // Set once the model is there; until then routes that need it answer 503.

@@ -149,7 +149,7 @@ HttpReply remove_adapter(ServerContext& context, const HttpRequest& request) {
     Status known = check_visible(context.registry, request, request.params.at(0));
     if (!known.ok()) return error_reply(with_param(known.error(), "name"));
     // A wait holds an HTTP worker. What is removed is removed either way.
-    Place place(context.n_drain_waits, context.uploads.n_drain_waits_max);
+    const access::SharedPlaces::Place place = context.drain_waits_now.take(holder_of(request));
     if (!place.taken()) options->timeout = std::chrono::milliseconds(0);
     options->cancelled = [&] {
         return !context.engine.accepting() || (request.client_gone && request.client_gone());

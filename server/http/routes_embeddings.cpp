@@ -68,7 +68,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                ignored_fields_header(context, request.generate.ignored_fields));
     TRY(limit_adapters(context, http, request.generate));
     // What is wrong with an input is told before anything is computed.
-    Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, request.generate);
+    Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, http, request.generate, TokensFor::kGenerating);
     if (!prepared.ok()) return request.names.renamed(prepared.error());
     for (const PreparedPrompt& input : *prepared) {
         Result<uint32_t> fits = tokens_to_generate(context, request.generate, input.tokens.size());

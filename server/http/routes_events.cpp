@@ -2,6 +2,7 @@
 #include "server/access/principal.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
+#include "server/http/place.h"
 #include "server/http/routes.h"
 
 #include <charconv>
@@ -72,13 +73,10 @@ void send_events(ServerContext& context, const std::shared_ptr<const access::Pri
 HttpReply watch_adapters(ServerContext& context, const HttpRequest& request) {
     Result<uint64_t> last = first_number(context, request);
     if (!last.ok()) return error_reply(last.error());
-    // Counted for as long as the reply lives.
-    std::shared_ptr<void> place(nullptr, [&context](void*) { context.n_watchers.fetch_sub(1); });
-    if (context.n_watchers.fetch_add(1) >= context.uploads.n_watchers_max) {
-        return error_reply(
-            make_error(ErrorCode::kOverloaded, format("{} readers of events, as many as there may be",
-                                                      context.uploads.n_watchers_max)));
-    }
+    // Held for as long as the reply lives.
+    auto place = std::make_shared<access::SharedPlaces::Place>(context.watchers_now.take(holder_of(request)));
+    if (!place->taken())
+        return error_reply(make_error(ErrorCode::kOverloaded, "as many readers of events as there may be, or as one key or address may have"));
     HttpReply reply;
     reply.content_type = "text/event-stream";
     reply.headers.emplace_back("Cache-Control", "no-cache");

@@ -100,7 +100,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
                not_enforced_header(context, parsed.generate.not_enforced));
     TRY(limit_adapters(context, http, parsed.generate));
     TRY(check_adapters(context, http, parsed.generate));
-    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
+    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
     if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
         return parsed.names.renamed(compiled.error());

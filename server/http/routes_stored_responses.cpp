@@ -71,7 +71,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.generate.ignored_fields));
     TRY(limit_adapters(context, http, parsed.generate));
     TRY(check_adapters(context, http, parsed.generate));
-    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, parsed.generate);
+    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
     HttpReply reply = json_reply(proto::input_tokens_response(prompts->front().tokens.size()));
     add_ignored_fields(reply, ignored);

@@ -27,7 +27,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, request.not_enforced));
     TRY(limit_adapters(context, http, request));
     TRY(check_adapters(context, http, request));
-    TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, request));
+    TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, http, request, TokensFor::kShowing));
     TRY(check_request(context, request, prompts, holder_of(http)));
     JsonWriter writer;
     if (kind == ApiKind::kCompletion) writer.begin_array();
@@ -69,7 +69,9 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     } else {
         text = *prompt.prompts[0].text;
     }
-    TRY_ASSIGN(std::vector<TokenId> tokens, context.text.encode(text, prompt.add_special_tokens));
+    Tokenizing tokenizing(context, http, TokensFor::kShowing);
+    TRY_ASSIGN(std::vector<TokenId> tokens,
+               tokenizing.of_text(text, prompt.add_special_tokens, prompt.kind == ApiKind::kChat ? "messages" : "prompt"));
     JsonWriter writer;
     writer.begin_object()
         .field("count", uint64_t(tokens.size()))

@@ -17,9 +17,8 @@ namespace {
 
 constexpr size_t kWriteBytes = 256 << 10;  // of an upload, to the store at a time
 
-Error too_many_uploads(const ServerContext& context) {
-    return make_error(ErrorCode::kAdapterBusy, format("{} uploads or validations are under way, as many as there may be",
-                                                      context.uploads.n_uploads_max));
+Error too_many_uploads() {
+    return make_error(ErrorCode::kAdapterBusy, "as many uploads or validations are under way as there may be, or as one key or address may have");
 }
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -41,8 +40,8 @@ Status store_blob(ServerContext& context, const std::string& sha256, std::string
 HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
     Result<std::string> sha256 = proto::parse_digest(request.params.at(0), "digest");
     if (!sha256.ok()) return error_reply(sha256.error());
-    Place place(context.n_uploads, context.uploads.n_uploads_max);
-    if (!place.taken()) return error_reply(too_many_uploads(context));
+    const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(request));
+    if (!place.taken()) return error_reply(too_many_uploads());
     uint64_t n_bytes = 0;
     Status stored = [&]() -> Status {
         std::optional<uint64_t> length = request.stream ? request.stream->length() : 0;
@@ -180,8 +179,8 @@ HttpReply report_reply(const Result<adapters::AdapterReport>& report) {
 HttpReply validate(ServerContext& context, const HttpRequest& request) {
     Result<proto::ValidateAdapterRequest> parsed = proto::parse_validate_request(request.body);
     if (!parsed.ok()) return error_reply(parsed.error());
-    Place place(context.n_uploads, context.uploads.n_uploads_max);
-    if (!place.taken()) return error_reply(too_many_uploads(context));
+    const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(request));
+    if (!place.taken()) return error_reply(too_many_uploads());
     if (parsed->files.empty()) {
         Status admin = check_admin(request, "path");
         if (!admin.ok()) return error_reply(admin.error());
@@ -201,8 +200,8 @@ HttpReply validate_name(ServerContext& context, const HttpRequest& request) {
     if (!empty.ok()) return error_reply(empty.error());
     Status known = check_visible(context.registry, request, request.params.at(0));
     if (!known.ok()) return report_reply(known.error());
-    Place place(context.n_uploads, context.uploads.n_uploads_max);
-    if (!place.taken()) return error_reply(too_many_uploads(context));
+    const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(request));
+    if (!place.taken()) return error_reply(too_many_uploads());
     return report_reply(context.registry.inspect(std::string_view(request.params.at(0))));
 }
 
@@ -238,8 +237,8 @@ Result<std::filesystem::path> allowed_path(const ServerContext& context, const s
 }
 
 HttpReply register_form(ServerContext& context, const HttpRequest& request) {
-    Place place(context.n_uploads, context.uploads.n_uploads_max);
-    if (!place.taken()) return error_reply(too_many_uploads(context));
+    const access::SharedPlaces::Place place = context.uploads_now.take(holder_of(request));
+    if (!place.taken()) return error_reply(too_many_uploads());
     Result<adapters::AdapterInfo> registered = [&]() -> Result<adapters::AdapterInfo> {
         TRY_ASSIGN(std::string boundary, proto::multipart_boundary(request.content_type));
         std::string body;

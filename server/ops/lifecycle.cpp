@@ -8,6 +8,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "server/memory_return.h"
 #include "server/ops/signals.h"
 
 namespace lorad::server::ops {
@@ -61,6 +62,7 @@ void Lifecycle::serve(const std::string& status) {
     const milliseconds look = std::min(kLook, manager_.watchdog_interval().value_or(kLook));
     while (!stop_asked() && !engine_.failed()) {
         tend();
+        return_memory();
         wait_for_signal(look);
         if (!stop_asked() && reload_asked()) reload();
     }

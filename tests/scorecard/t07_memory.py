@@ -3,6 +3,7 @@
 # sanitizers: no, judges memory
 
 import concurrent.futures
+import json
 import pathlib
 import resource
 import time
@@ -13,6 +14,8 @@ import raw_http
 
 KIB, MIB = 1024, 1 << 20
 LIMIT = 4 * MIB  # --body-bytes-max
+# What large texts may take and leave. A MiB of text at a time takes some 350 MiB, bodies and what is read of them the rest.
+PEAK_MAX, LEFT_MAX = 1024 * MIB, 64 * MIB
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: lorad.test\r\nContent-Type: application/json\r\n"
 
 
@@ -52,7 +55,51 @@ def form(n_parts):
     return b"POST /v1/adapters HTTP/1.1\r\nHost: lorad.test\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n" % len(body), body
 
 
+def text_body(**fields):
+    return json.dumps(dict({"model": "base"}, **fields)).encode()
+
+
+def large_texts(card):
+    """Sequences of large bodies and texts, of which a tokenizer makes hundreds of times their size: what stays when they are over."""
+    n_rounds, n_clients = (2, 6) if card.quick else (20, 16)
+    bodies = [("/tokenize", text_body(prompt="1" * 250_000), 200), ("/tokenize", text_body(prompt="word " * 50_000), 200),
+              ("/tokenize", text_body(prompt="1" * 3_900_000), 413), ("/tokenize", text_body(prompt=" " * 3_900_000), 413),
+              ("/v1/completions", text_body(prompt=" " * 3_900_000, max_tokens=1), 400), ("/v1/completions", text_body(prompt="é" * 120_000, max_tokens=1), 400),
+              ("/v1/chat/completions", text_body(messages=[{"role": "user", "content": "1" * 200_000}], max_tokens=1), 400),
+              ("/v1/completions", text_body(prompt="x", max_tokens=1, metadata={"k": "m" * 3_900_000}), 200)]
+    with card.server("--body-bytes-max", str(LIMIT)) as server, concurrent.futures.ThreadPoolExecutor(n_clients) as pool:
+        for path, body, _ in bodies:
+            server.request("POST", path, raw=body[:100] + b'"}')
+        server.post("/tokenize", model="base", prompt="some text")
+        time.sleep(1.5)
+        base, slowest_refusal = status_of(server, "VmRSS"), 0.0
+
+        def ask(job):
+            path, body, status = job
+            began = time.monotonic()
+            found, answer = server.request("POST", path, raw=body)
+            check(found == status, f"{path}, {len(body)} bytes: {found}, expected {status}: {str(answer)[:200]}")
+            return time.monotonic() - began if status == 413 else 0.0
+
+        reset_peak(server)
+        for _ in range(n_rounds):
+            slowest_refusal = max(slowest_refusal, *pool.map(ask, bodies * 2))
+        card.trials += 2 * n_rounds * len(bodies)
+        peak = status_of(server, "VmHWM") - base
+        # The memory goes back within a second of the last of them.
+        end = time.monotonic() + 20
+        while (left := status_of(server, "VmRSS") - base) > LEFT_MAX and time.monotonic() < end:
+            time.sleep(0.2)
+        card.figure("large texts: peak over base in MiB", peak / MIB)
+        card.figure("large texts: left in MiB", left / MIB)
+        card.limit("a text far too long: refused in s", slowest_refusal, 2)
+        check(peak <= PEAK_MAX, f"{peak / MIB:.0f} MiB over the base while they run")
+        check(left <= LEFT_MAX, f"{left / MIB:.0f} MiB are left of {n_rounds} rounds")
+
+
 def run(card):
+    with card.part("large texts and bodies leave nothing behind"):
+        large_texts(card)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     n_bytes = 8 * MIB if card.quick else 256 * MIB
     n_attackers = 24 if card.quick else 200

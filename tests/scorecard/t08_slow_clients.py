@@ -15,6 +15,7 @@ from frame import ROOT, certificate, check, check_equal, main  # first: it finds
 import raw_http
 import slow_clients
 from streams import wait_for
+from t10_authorisation import key_file, key_of
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"
 ROUNDS = 4  # the machine may have its own troubles: the best round counts
@@ -95,7 +96,51 @@ def attacked(card, name, address, ask, kinds, seconds, metrics):
     ask()
 
 
+def large_body(key, n_bytes, n_sent=None):
+    """A completion whose body has so many bytes, of which so many are sent; all, where nothing is said."""
+    begin, end = b'{"model":"base","prompt":"x","max_tokens":1,"metadata":{"k":"', b'"}}'
+    body = begin + b"m" * (n_bytes - len(begin) - len(end)) + end
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: lorad.test\r\nAuthorization: Bearer {key_of(key)}\r\nContent-Type: application/json\r\nContent-Length: {n_bytes}\r\n\r\n"
+    return head.encode() + body[:n_sent]
+
+
+def one_key_against_another(card):
+    """One key's large bodies come as slowly as they may; another's are answered all the while."""
+    n, seconds = (80, 6) if card.quick else (250, 60)
+    path = key_file(card.folder, noisy={}, calm={})
+    # 32 workers may wait for bodies: half of them for one key's. Bodies of 4 MiB would be 320 MiB together, of 128 that there is room for.
+    with card.server("--api-key-file", path, "--http-threads", "64", "--body-bytes-max", str(4 << 20), "--max-connections-per-address", "0", adapters=()) as server:
+        address = (server.host, server.port)
+        held = [raw_http.connect(address) for _ in range(n)]
+        for peer in held:
+            peer.sendall(large_body("noisy", 4_000_000, 70_000))
+            peer.setblocking(False)
+        statuses, times, end = [], [], time.monotonic() + seconds
+        while time.monotonic() < end or len(statuses) < 10:
+            for peer in held:
+                try:
+                    peer.send(b"m" * 16_000)
+                except OSError:
+                    pass
+            for n_bytes in (20_000, 100_000, 3_000_000):
+                began = time.monotonic()
+                answer, _ = raw_http.exchange(address, [large_body("calm", n_bytes).replace(b"Content-Type", b"Connection: close\r\nContent-Type", 1)], seconds=30)
+                statuses += raw_http.statuses(answer) or [None]
+                times.append(time.monotonic() - began)
+            live, _ = raw_http.exchange(address, [b"GET /health/live HTTP/1.1\r\nHost: lorad.test\r\nConnection: close\r\n\r\n"], seconds=10)
+            statuses += raw_http.statuses(live) or [None]
+        for peer in held:
+            peer.close()
+        card.figure("beside one key's slow bodies: answered", f"{statuses.count(200)} of {len(statuses)}")
+        card.trials += len(statuses)
+        check(set(statuses) == {200}, f"another key's answers: { {s: statuses.count(s) for s in set(statuses)} }")
+        card.limit("beside one key's slow bodies: slowest in s", max(times), 2)
+
+
 def run(card):
+    card.gtest("shares of workers and memory", "server_tests", "SharedPlaces.*:GuardShares.*")
+    with card.part("one key's slow bodies are nobody else's"):
+        one_key_against_another(card)
     n = 150 if card.quick else 2000
     seconds = 17 if card.quick else 300
     with card.part("slow heads, slow bodies, clients that do not read, all at once"), card.server("--max-connections", "8192") as server:

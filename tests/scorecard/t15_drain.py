@@ -12,7 +12,7 @@ import time
 
 from frame import ADAPTERS, MODEL, check, check_equal, main  # first: it finds the others
 
-from service import Crowd, Manager, ask, status_of
+from service import WALL, Crowd, Manager, ask, status_of, stopped_threads
 from streams import is_ready, wait_for
 
 DRAIN_S = 30  # longer than what the crowd asks for takes
@@ -20,6 +20,8 @@ DRAIN_S = 30  # longer than what the crowd asks for takes
 # any such time: there only what had its answer's head before the signal is known to have been taken.
 ON_ITS_WAY_S = 0.1
 READY_S, LAST_S, AT_ONCE_S = 0.1, 1.5, 1.0
+# A drain of 1 s, 5 s in which workers may still end and 2 s in which they are told that their clients are gone; and the work that is left.
+STUCK_END_S = 12
 EXIT_AT_ONCE = 130  # server/ops/signals.h
 
 
@@ -130,6 +132,37 @@ class Activated:
         return process
 
 
+def stuck_workers(card):
+    """Every worker stands still in a request: probes have their answers, and SIGTERM ends the process when the drain is over."""
+    with card.server("--drain-timeout-s", "1", "--http-threads", "2", adapters=()) as server:
+        body = {"model": "base", "prompt": [5], "max_tokens": 4, "return_token_ids": True}
+        check_equal(ask(server.host, server.port, body).kind, "done", "before")
+        with stopped_threads(server.process.pid, "lorad-http") as tids:
+            check_equal(len(tids), 2, "workers")
+            clients = [threading.Thread(target=ask, args=(server.host, server.port, body, 30)) for _ in range(6)]
+            for client in clients:
+                client.start()
+            time.sleep(0.3)
+            for path in ("/health/live", "/health/ready", "/health"):
+                began = time.monotonic()
+                check_equal(status_of(server.host, server.port, path, 10), 200, path)
+                card.limit("stuck workers: slowest probe in s", time.monotonic() - began, AT_ONCE_S)
+            signalled = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            check(wait_for(lambda: status_of(server.host, server.port, "/health/ready", 10) in (0, 503), 10) is not None, "ready while draining")
+            # A process of which threads are traced is gone for its parent when their tracer has seen their ends.
+            for tid in tids:
+                while os.waitpid(tid, WALL | os.WNOHANG)[0] == 0:
+                    check(time.monotonic() < signalled + STUCK_END_S * 3, "a worker that stands still keeps the process")
+                    time.sleep(0.05)
+            check_equal(server.process.wait(20), 0, "exit status")
+            card.limit("stuck workers: SIGTERM to the end in s", time.monotonic() - signalled, STUCK_END_S)
+        for client in clients:
+            client.join(40)
+            check(not client.is_alive(), "a client that never hears of the end")
+        card.trials += len(clients)
+
+
 def restarts(card, n):
     """With an inherited socket clients see no refusal while one process ends and the next begins."""
     activated = Activated(card)
@@ -164,6 +197,8 @@ def run(card):
     card.trials += sum(totals.values())
     with card.part("streams that take too long end with an error"):
         too_long(card, 1 if card.quick else 20)
+    with card.part("probes and the end need no worker"):
+        stuck_workers(card)
     with card.part("the second SIGTERM ends it at once"):
         second_signal(card, 1 if card.quick else 10)
     with card.part("an inherited socket refuses nobody over a restart"):

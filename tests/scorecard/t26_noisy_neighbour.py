@@ -143,7 +143,82 @@ def backlogged(card, server, seconds):
     return calm, noisy
 
 
+def slow_grammar(n_terms):
+    """Its masks take milliseconds: any of many terms may follow anywhere, and each may be what has come."""
+    terms = "\n".join(f"T{i}: /[a-z ]*{chr(97 + i % 26)}[a-z ]{{{i % 40}}}/" for i in range(n_terms))
+    return "start: (" + "|".join(f"T{i}" for i in range(n_terms)) + ")*\n" + terms
+
+
+class Gaps(threading.Thread):
+    """One key's stream after stream: how long each token was waited for."""
+
+    def __init__(self, server, key):
+        super().__init__(daemon=True)
+        self.client, self.gaps, self.over, self.failed = (server.host, server.port, key), [], threading.Event(), None
+        self.start()
+
+    def run(self):
+        host, port, key = self.client
+        body = {"model": "base", "prompt": "x", "max_tokens": 1500, "ignore_eos": True, "temperature": 0, "stream": True}
+        while not self.over.is_set():
+            connection = http.client.HTTPConnection(host, port, timeout=120)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(key)}"})
+            response = connection.getresponse()
+            if response.status != 200:
+                self.failed = response.status
+                return
+            last = None
+            for line in response:
+                if self.over.is_set():
+                    break
+                if line.startswith(b"data: {"):
+                    now = time.monotonic()
+                    if last is not None:
+                        self.gaps.append((now, now - last))
+                    last = now
+            connection.close()
+
+    def between(self, begin, end):
+        check(self.failed is None, f"the calm stream's answer: {self.failed}")
+        return [gap for at, gap in self.gaps if begin <= at <= end]
+
+
+def masks(card, server, seconds):
+    """A stream's gaps between tokens alone, and beside another key's flood of grammars whose masks are slow."""
+    calm, noisy = Gaps(server, "one"), Client(server, "noisy")
+    time.sleep(1)
+    begin = time.monotonic()
+    time.sleep(seconds)
+    alone = calm.between(begin, time.monotonic())
+    flood = {"model": "base", "prompt": "once upon a time there", "temperature": 1.5, "logit_bias": {"2": -100}, "structured_outputs": {"grammar": slow_grammar(120)}}
+
+    def shout():
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
+        connection.request("POST", "/v1/completions", json.dumps(dict(flood, max_tokens=20, n=2)),
+                           {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(noisy.key)}"})
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        with noisy.lock:
+            noisy.statuses[response.status] = noisy.statuses.get(response.status, 0) + 1
+        return response.status
+
+    begin = time.monotonic()
+    together(seconds, *[shout] * 8)
+    beside = calm.between(begin, time.monotonic())
+    calm.over.set()
+    check(set(noisy.statuses) <= {200, 429} and noisy.statuses.get(200), f"answers with a slow grammar: {noisy.statuses}")
+    check(len(alone) > 50 and len(beside) > 50, f"{len(alone)} and {len(beside)} tokens")
+    card.trials += len(beside)
+    card.figure("gap between tokens p99, alone and beside slow grammars, ms", f"{1000 * p99(alone):.1f} {1000 * p99(beside):.1f}")
+    card.limit("gap p99 beside slow grammars, of alone", p99(beside) / p99(alone), 1.2)
+    # On the same processor as the grammars it is what the system gives it; without budgets each gap is the sum of the masks' times, a second and more.
+    median = sorted(beside)[len(beside) // 2]
+    check(median < 0.25, f"half of the gaps are longer than {median:.2f} s beside slow grammars")
+
+
 def run(card):
+    card.gtest("pools have shares, and masks a budget", "server_tests", "SharedPlaces.*:SharesTest.*:MaskPool.*:MaskBudget.*:Draws/LateMasks.*")
     card.gtest("the service of two backlogged tenants", "server_tests", "FairShare.TheServiceOfTwoBackloggedTenantsStaysWithinTheBound:"
                                                                         "FairEngine.AFloodOfOneTenantDoesNotHoldUpAnother:Quotas.*:TenantsTest.TokensHaveAQuota")
     card.gtest("the prompts of tenants share the rows of steps", "server_tests", "FairPrompts.*:FairEngine.AShortPromptIsInTheNextStepThoughALongOneIsHalfComputed:"
@@ -170,6 +245,8 @@ def run(card):
             card.figure("p99 first token alone, s", base)
             card.trials += sum(len(client.first_s) for client in beside)
             card.grade("p99 first token, beside to alone", with_noise / base, 1.5)
+        with card.part("a stream beside grammars whose masks are slow"):
+            masks(card, server, seconds)
     # Few places, so that somebody always waits for one.
     with card.server(*flags, "--max-num-seqs", "4", adapters=("pirate",)) as server:
         with card.part("an equal share for whoever always asks"):

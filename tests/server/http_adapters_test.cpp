@@ -114,22 +114,21 @@ TEST_F(HttpAdapters, AnUploadThatBreaksOffLeavesNothing) {
     std::string request = "PUT /v1/adapters/blobs/sha256:" + sha256_of(body) +
                           " HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body.substr(0, 100000);
     ASSERT_EQ(send(fd.get(), request.data(), request.size(), 0), ssize_t(request.size()));
-    ASSERT_TRUE(lorad::testing::soon([&] { return context.n_uploads > 0; }));
+    ASSERT_TRUE(lorad::testing::soon([&] { return context.uploads_now.n_taken() > 0; }));
     fd.reset();
-    ASSERT_TRUE(lorad::testing::soon([&] { return context.n_uploads == 0; }));
+    ASSERT_TRUE(lorad::testing::soon([&] { return context.uploads_now.n_taken() == 0; }));
     EXPECT_EQ(state(), before);
     EXPECT_EQ(head("/v1/adapters/blobs/sha256:" + sha256_of(body)), 404);
 }
 
 TEST_F(HttpAdapters, TooManyUploadsAtOnceAreToldToComeBack) {
-    context.n_uploads = context.uploads.n_uploads_max;
+    context.uploads_now.set_max(0);
     auto result = client().Put("/v1/adapters/blobs/sha256:" + sha256_of("a"), "a", "a/b");
     ASSERT_TRUE(bool(result));
     EXPECT_EQ(result->status, 429);
     EXPECT_EQ(result->get_header_value("Retry-After"), "1");
     EXPECT_EQ(read(result).code, "lora_load_busy");
-    EXPECT_EQ(context.n_uploads, context.uploads.n_uploads_max);
-    context.n_uploads = 0;
+    context.uploads_now.set_max(kUploadsMax);
 }
 
 TEST_F(HttpAdapters, RefusedRegistrationsChangeNothing) {
@@ -215,7 +214,7 @@ TEST_F(HttpAdapters, BadFormsAreRefusedAndLeaveNothing) {
     EXPECT_EQ(read(client().Post("/v1/adapters", "--b\r\n", "multipart/form-data; boundary=b")).status, 400);
     EXPECT_EQ(read(client().Post("/v1/adapters", "x", "multipart/form-data")).status, 400);
     EXPECT_EQ(state(), before);
-    EXPECT_EQ(context.n_uploads, 0u);
+    EXPECT_EQ(context.uploads_now.n_taken(), 0u);
 }
 
 TEST_F(HttpAdapters, ARequestMayNameASumOfAdapters) {

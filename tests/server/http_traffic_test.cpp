@@ -129,19 +129,19 @@ TEST_F(HttpTraffic, ModeNowEndsRequestsWithTheirOwnReason) {
 }
 
 TEST_F(HttpTraffic, RemovalsThatWaitForRequestsAreFewAndEndWithTheirClient) {
-    context.uploads.n_drain_waits_max = 1;
+    context.drain_waits_now.set_max(1);
     runner.step_time_ = kSlowStep;
     register_demo("a", "pirate");
     register_demo("b", "shout");
     auto on_a = generate("a", 500), on_b = generate("b", 500);
     ASSERT_TRUE(on_a->wait_for("data: ") && on_b->wait_for("data: "));
     OwnedFd leaves = send_request(listener->port(), "DELETE /v1/adapters/a?timeout_ms=3600000");
-    EXPECT_TRUE(soon([&] { return context.n_drain_waits == 1; }));
+    EXPECT_TRUE(soon([&] { return context.drain_waits_now.n_taken() == 1; }));
     const Answer second = del("/v1/adapters/b?timeout_ms=3600000");
     EXPECT_THAT(second.body, HasSubstr(R"("deleted":true,"in_flight":1)")) << "gone, and nobody waits";
-    EXPECT_EQ(context.n_drain_waits, 1u) << "the first still waits";
+    EXPECT_EQ(context.drain_waits_now.n_taken(), 1u) << "the first still waits";
     leaves.reset();
-    EXPECT_TRUE(soon([&] { return context.n_drain_waits == 0; }));
+    EXPECT_TRUE(soon([&] { return context.drain_waits_now.n_taken() == 0; }));
     EXPECT_EQ(registry.list().size(), 2u) << "both still run";
 }
 
@@ -198,9 +198,9 @@ TEST_F(HttpTraffic, EventsAreToldAsTheyHappenAndAgainFromANumberOn) {
     EXPECT_TRUE(again->wait_for("id: 1\n")) << again->text();
     EXPECT_TRUE(again->wait_for("event: removed"));
     EXPECT_EQ(get("/v1/adapters/events?after=x").status, 400);
-    EXPECT_EQ(context.n_watchers, 2u);
+    EXPECT_EQ(context.watchers_now.n_taken(), 2u);
     engine.drain(std::chrono::milliseconds(0));
-    EXPECT_TRUE(soon([&] { return context.n_watchers == 0; })) << "a server that ends lets its readers go";
+    EXPECT_TRUE(soon([&] { return context.watchers_now.n_taken() == 0; })) << "a server that ends lets its readers go";
 }
 
 TEST_F(HttpTraffic, UploadsTellHowFarTheyAre) {
@@ -221,7 +221,7 @@ TEST_F(HttpTraffic, UploadsTellHowFarTheyAre) {
 TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
     {
         std::vector<std::unique_ptr<Stream>> readers;
-        for (uint32_t i = 0; i < context.uploads.n_watchers_max; ++i) {
+        for (uint32_t i = 0; i < kWatchersMax; ++i) {
             readers.push_back(stream("/v1/adapters/events"));
             ASSERT_TRUE(readers.back()->wait_for(": lorad"));
         }
@@ -232,7 +232,7 @@ TEST_F(HttpTraffic, ReadersOfEventsThatLeaveAreForgottenAndTooManyAreRefused) {
         for (auto& reader : readers) reader->end_soon();
         register_demo("b", "pirate");
     }
-    EXPECT_TRUE(soon([&] { return context.n_watchers == 0; }));
+    EXPECT_TRUE(soon([&] { return context.watchers_now.n_taken() == 0; }));
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 //! The tokenizers library with what incremental decoding and grammars need beside encode and
 //! decode.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
@@ -37,6 +39,12 @@ pub struct TextTokenizer {
 
 /// A damaged file may name an id far beyond any vocabulary; the table by id must stay affordable.
 const MAX_TOKEN_ID: u32 = 1 << 24;
+
+/// Oniguruma gives up a match after ten million steps back, as in megabytes of blanks; its wrapper
+/// panics with that, and nothing is harmed.
+fn is_of_long_run(panic: &Box<dyn Any + Send>) -> bool {
+    panic.downcast_ref::<String>().is_some_and(|text| text.ends_with("retry-limit-in-match over"))
+}
 
 /// What the decoder section says, flattened.
 #[derive(Default)]
@@ -167,10 +175,15 @@ impl TextTokenizer {
     }
 
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Failure> {
-        let encoding = self
-            .inner
-            .encode_fast(text, add_special_tokens)
-            .map_err(|e| Failure::new(Code::InvalidInput, e.to_string()))?;
+        let encode = || self.inner.encode_fast(text, add_special_tokens);
+        let encoding = match catch_unwind(AssertUnwindSafe(encode)) {
+            Ok(encoding) => encoding.map_err(|e| Failure::new(Code::InvalidInput, e.to_string()))?,
+            Err(panic) if is_of_long_run(&panic) => {
+                let why = "the text has a run of characters that is too long for the tokenizer";
+                return Err(Failure::new(Code::InvalidInput, why));
+            }
+            Err(panic) => resume_unwind(panic),
+        };
         Ok(encoding.get_ids().to_vec())
     }
 

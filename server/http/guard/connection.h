@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "server/access/shared_places.h"
 #include "server/http/guard/channel.h"
 #include "server/http/guard/request_head.h"
 
@@ -46,13 +47,14 @@ struct Connection {
     std::string head_bytes;
     RequestHead head;        // views of head_bytes
     uint64_t body_left = 0;  // of this request: not taken by the handler; its first bytes are at the begin of `in`
-    bool holds_body_slot = false;
+    access::Holder holder;   // of the request whose head this is, once it was asked for
+    access::SharedPlaces::Place body_slot;
     GuardClock::time_point body_begin{};
     uint32_t n_requests = 0;  // complete enough for a worker, the running one included
 
     std::string out;  // of the reply, not sent yet from out_at on
     size_t out_at = 0;
-    size_t n_left_over = 0;  // of it, counted in the guard's sum
+    access::SharedPlaces::Place left_over;  // for it, among those of all
     bool closes = false;   // after the reply
     bool broken = false;   // nothing can be sent any more
     bool stalled = false;  // ... since the client did not read

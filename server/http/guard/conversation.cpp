@@ -110,7 +110,7 @@ void Guard::send_out(Connection& c) {
     }
     c.out = {};
     c.out_at = 0;
-    n_left_over_ -= std::exchange(c.n_left_over, 0);
+    c.left_over.give_back();
     if (!c.closes) return next_request(c);
     c.channel.end_writing();
     c.state = Connection::State::kLinger;
@@ -139,6 +139,7 @@ void Guard::next_request(Connection& c) {
     c.reader = HeadReader(options_.head);
     c.head = {};
     c.head_bytes = {};
+    c.holder = {};
     if (c.in.empty()) c.in = {};
     set_deadline(c, GuardClock::now() + (c.in.empty() ? options_.idle_time : options_.head_time));
     while (receive(c)) {
@@ -155,7 +156,7 @@ void Guard::refuse(Connection& c, const Error& error, GuardEnd end) {
     if (end != GuardEnd::kBusy) c.body_left = 0;
     c.in = {};
     c.state = Connection::State::kWriting;
-    on_refused_(reply.status);
+    handlers_.on_reply(reply.status);
     log_debug("a connection is refused: {}", error.message);
     set_deadline(c, GuardClock::now() + kLingerTime);
     send_out(c);

@@ -15,8 +15,8 @@ int milliseconds_until(GuardClock::time_point when) {
 }  // namespace
 
 void Exchange::end_body() {
-    if (!connection_.holds_body_slot) return;
-    connection_.holds_body_slot = false;
+    if (!connection_.body_slot.taken()) return;
+    connection_.body_slot.give_back();
     on_body_end_();
 }
 
@@ -107,8 +107,8 @@ void Exchange::finish() {
         c.out_at += written.n;
     }
     if (!c.broken && c.n_out() > 0) {
-        c.n_left_over = c.n_out();
-        if (n_left_over_.fetch_add(c.n_left_over) + c.n_left_over <= kLeftOverTotalMax) return;
+        leave_over_();
+        if (c.left_over.taken()) return;
         c.broken = c.stalled = true;
     }
     c.out = {};

@@ -21,13 +21,15 @@ inline std::chrono::milliseconds time_for(uint64_t n_bytes) { return std::chrono
 // The worker's thread only.
 class Exchange {
   public:
+    // `leave_over` gives the connection room for what is left of its reply, if there is any.
     Exchange(Connection& connection, const ExchangeTimes& times, const std::atomic<bool>& is_stopping,
-             std::atomic<uint64_t>& n_left_over, std::function<void()> on_body_end)
-        : connection_(connection), times_(times), is_stopping_(is_stopping), n_left_over_(n_left_over), on_body_end_(std::move(on_body_end)),
-          body_begin_(GuardClock::now()) {}
+             std::function<void()> leave_over, std::function<void()> on_body_end)
+        : connection_(connection), times_(times), is_stopping_(is_stopping), leave_over_(std::move(leave_over)),
+          on_body_end_(std::move(on_body_end)), body_begin_(GuardClock::now()) {}
 
     const RequestHead& head() const { return connection_.head; }
     const std::string& peer() const { return connection_.peer; }
+    const std::string& address_key() const { return connection_.address_key; }
     ListenerRole role() const { return connection_.role; }
 
     enum class Piece : uint8_t { kData, kEnd, kTooSlow, kBrokeOff };
@@ -43,7 +45,7 @@ class Exchange {
     // From here on each write is sent at once, not with the ones after it.
     void send_at_once() { sends_at_once_ = true; }
     // What the client does not take at once of a reply is left to the guard, so that slow readers hold no worker: so much of one
-    // reply (a larger one waits here), so much in all (then the connection is cut).
+    // reply (a larger one waits here), so much in all, of which everybody has a share (then the connection is cut).
     static constexpr size_t kLeftOverMax = 1 << 20;
     static constexpr uint64_t kLeftOverTotalMax = uint64_t(128) << 20;
     void finish();
@@ -57,8 +59,7 @@ class Exchange {
     Connection& connection_;
     const ExchangeTimes& times_;
     const std::atomic<bool>& is_stopping_;
-    std::atomic<uint64_t>& n_left_over_;
-    const std::function<void()> on_body_end_;
+    const std::function<void()> leave_over_, on_body_end_;
     GuardClock::time_point body_begin_;
     uint64_t n_received_ = 0;  // from the connection, by read_body
     bool told_to_send_ = false;

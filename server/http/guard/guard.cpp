@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/log_failure.h"
+#include "server/http/guard/plain_reply.h"
 
 namespace lorad::server {
 namespace {
@@ -18,8 +19,6 @@ constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstConnectionId = 1000;  // listening sockets have those below
 constexpr int kEventsAtOnce = 256;
 constexpr size_t kWaitingForWorkerMax = 1024;
-// stop(): what workers still do has so long.
-constexpr std::chrono::milliseconds kLastHandlers{5000};
 
 }  // namespace
 
@@ -30,12 +29,15 @@ const char* guard_end_name(GuardEnd end) {
     return kNames[size_t(end)];
 }
 
-Guard::Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Serve serve, std::function<void(int)> on_refused)
-    : options_(options), serve_(std::move(serve)), on_refused_(std::move(on_refused)), next_id_(kFirstConnectionId) {
+Guard::Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers)
+    : options_(options), handlers_(std::move(handlers)), body_slots_(std::max<uint32_t>(1, options.n_workers / 2)), next_id_(kFirstConnectionId) {
     for (ListeningSocket& socket : sockets) listening_.push_back({std::move(socket), false});
 }
 
-Guard::~Guard() { stop(); }
+Guard::~Guard() {
+    (void)stop();
+    workers_.reset();  // before what they use
+}
 
 Status Guard::start() {
     CHECK(!thread_.joinable());
@@ -67,12 +69,16 @@ void Guard::stop_accepting() {
     if (thread_.joinable()) wake();
 }
 
-void Guard::stop() {
-    if (!thread_.joinable()) return stop_listening();  // never started, or for the second time
+bool Guard::stop() {
+    if (!thread_.joinable()) {  // never started, or for the second time
+        stop_listening();
+        return !has_stuck_workers_;
+    }
     is_stopping_ = ends_all_ = true;
     wake();
     thread_.join();
-    workers_->stop();
+    if (!has_stuck_workers_) workers_->stop();
+    return !has_stuck_workers_;
 }
 
 void Guard::set_tls(std::shared_ptr<const TlsContext> tls) {
@@ -100,7 +106,7 @@ int Guard::timeout_ms(TimePoint now) const {
 
 void Guard::run() {
     epoll_event events[kEventsAtOnce];
-    while (!ends_all_ || !connections_.empty()) {
+    while (!ends_all_ || (!connections_.empty() && !has_stuck_workers_)) {
         int n = epoll_wait(epoll_.get(), events, kEventsAtOnce, timeout_ms(GuardClock::now()));
         for (int i = 0; i < n; ++i) on_event(events[i].data.u64);
         while (Connection* c = next_returned()) take_back(*c);
@@ -162,20 +168,42 @@ void Guard::guarded(Connection& c, void (Guard::*step)(Connection&)) {
     }
 }
 
+// Without a worker: the reply goes out when the socket is asked next, so that requests on one another's heels do not pile up on the stack.
+bool Guard::answered_here(Connection& c) {
+    if (!handlers_.at_once || c.head.body_bytes > 0) return false;
+    const std::optional<HttpReply> reply = handlers_.at_once(c.head);
+    if (!reply) return false;
+    c.closes = ++c.n_requests >= options_.n_requests_max || !c.head.keeps_alive || is_stopping_;
+    c.out = whole_reply(*reply, c.head.method == "HEAD", c.closes);
+    c.out_at = 0;
+    c.state = Connection::State::kWriting;
+    handlers_.on_reply(reply->status);
+    set_deadline(c, GuardClock::now() + options_.times.write_stall);
+    set_interest(c, EPOLLOUT);
+    return true;
+}
+
+void Guard::find_holder(Connection& c) const {
+    if (c.holder.tenant.empty() && handlers_.tenant) c.holder.tenant = handlers_.tenant(c.head);
+    if (options_.n_connections_per_address_max > 0) c.holder.address = c.address_key;
+}
+
+// For a body that a worker has to wait for; false: it waits here until others give theirs back.
+bool Guard::take_body_slot(Connection& c) {
+    if (c.body_left <= c.in.size() || c.body_slot.taken()) return true;
+    find_holder(c);
+    c.body_slot = body_slots_.take(c.holder);
+    if (c.body_slot.taken()) return true;
+    parked_.push_back(c.id);
+    if (c.state == Connection::State::kParked) return false;
+    c.state = Connection::State::kParked;
+    set_interest(c, 0);
+    set_deadline(c, GuardClock::now() + options_.head_time);
+    return false;
+}
+
 void Guard::dispatch(Connection& c) {
-    if (c.body_left > c.in.size() && !c.holds_body_slot) {
-        if (!has_body_slot()) {
-            if (c.state != Connection::State::kParked) {
-                c.state = Connection::State::kParked;
-                parked_.push_back(c.id);
-                set_interest(c, 0);
-                set_deadline(c, GuardClock::now() + options_.head_time);
-            }
-            return;
-        }
-        ++n_body_slots_;
-        c.holds_body_slot = true;
-    }
+    if (answered_here(c) || !take_body_slot(c)) return;
     // Its reply has to say so: a client that is not told sends the next request into a closed connection.
     if (++c.n_requests >= options_.n_requests_max) c.closes = true;
     set_interest(c, 0);
@@ -184,31 +212,45 @@ void Guard::dispatch(Connection& c) {
     n_working_.fetch_add(1, std::memory_order_relaxed);
     if (workers_->enqueue(c)) return;
     n_working_.fetch_sub(1, std::memory_order_relaxed);
-    if (c.holds_body_slot) --n_body_slots_;
-    c.holds_body_slot = false;
+    c.body_slot.give_back();
+    slot_given_back_ = true;
     refuse(c, make_error(ErrorCode::kOverloaded, "as many requests wait as may"), GuardEnd::kBusy);
 }
 
+// In the order in which they came, but for shares.
 void Guard::unpark() {
-    while (!parked_.empty() && has_body_slot()) {
-        auto found = connections_.find(parked_.front());
-        parked_.pop_front();
+    if (parked_.empty() || !slot_given_back_.exchange(false)) return;
+    std::deque<uint64_t> parked;
+    parked.swap(parked_);
+    for (uint64_t id : parked) {
+        auto found = connections_.find(id);
         if (found != connections_.end() && found->second->state == Connection::State::kParked) guarded(*found->second, &Guard::dispatch);
     }
 }
 
 void Guard::serve_on_worker(Connection& c) {
-    Exchange exchange(c, options_.times, is_stopping_, n_left_over_, [this] {
-        --n_body_slots_;
+    const auto body_has_ended = [this] {
+        slot_given_back_ = true;
         wake();
-    });
-    serve_(exchange);
+    };
+    Exchange exchange(c, options_.times, is_stopping_, [this, &c] { leave_over(c); }, body_has_ended);
+    handlers_.serve(exchange);
     exchange.finish();
     {
         std::lock_guard lock(mutex_);
         returned_.push_back(c.id);
     }
     wake();
+}
+
+// A reader that is slow holds no worker, and has its share of the memory for what it has not read.
+void Guard::leave_over(Connection& c) {
+    try {
+        find_holder(c);
+        c.left_over = left_over_.take(c.holder, c.n_out());
+    } catch (const std::exception& exception) {
+        log_failure("the rest of a reply is not sent", exception);
+    }
 }
 
 void Guard::take_back(Connection& c) {
@@ -244,7 +286,6 @@ void Guard::expire(Connection& c) {
 void Guard::close(Connection& c) {
     set_interest(c, 0);
     deadlines_.erase({c.deadline, c.id});
-    n_left_over_ -= c.n_left_over;
     if (c.is_refused) {
         --n_refused_open_;
     } else {
@@ -289,7 +330,8 @@ void Guard::stop_step(TimePoint now) {
         const bool is_half = c->state == State::kHandshake || c->state == State::kHead || c->state == State::kBody || c->state == State::kParked;
         if (is_idle || (is_half && now - stop_since_ > options_.last_heads)) ended.push_back(c.get());
         // Its handler sees that nobody waits for it any more.
-        if (c->state == State::kWorking && now - stop_since_ > kLastHandlers) ::shutdown(c->channel.fd(), SHUT_RD);
+        if (c->state == State::kWorking && now - stop_since_ > options_.last_handlers) ::shutdown(c->channel.fd(), SHUT_RD);
+        has_stuck_workers_ = has_stuck_workers_ || (c->state == State::kWorking && now - stop_since_ > options_.last_handlers + options_.given_up);
     }
     for (Connection* c : ended) close(*c);
 }

@@ -34,6 +34,8 @@ struct GuardOptions {
     std::chrono::milliseconds idle_time{15000};  // between two requests
     uint32_t n_requests_max = 1000;              // of one connection; the last reply says that it is the last
     std::chrono::milliseconds last_heads{500};   // at the end, for requests that are half sent and first ones that have yet to come
+    // stop(): what workers still do has so long; then they see that their clients are gone, and have so long again.
+    std::chrono::milliseconds last_handlers{5000}, given_up{2000};
     HeadLimits head;
     ExchangeTimes times;
     // How the guard's own refusals look, on its thread; none: in the usual envelope. Of a head that was not understood nothing is there.
@@ -65,10 +67,17 @@ struct GuardCounts {
 
 class Guard {
   public:
-    // Runs on a worker with a whole head; writes a whole reply, or lets the exchange break.
-    using Serve = std::function<void(Exchange&)>;
-    // `on_refused` is told the status of each reply that is the guard's own, on its thread.
-    Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Serve serve, std::function<void(int)> on_refused);
+    struct Handlers {
+        // Runs on a worker with a whole head; writes a whole reply, or lets the exchange break.
+        std::function<void(Exchange&)> serve;
+        // Is told the status of each reply that is the guard's own, on its thread.
+        std::function<void(int)> on_reply;
+        // What is answered on the guard's thread, so that it has an answer whatever the workers do; nothing for all else. Never blocks.
+        std::function<std::optional<HttpReply>(const RequestHead&)> at_once = {};
+        // The tenant of the key that a head shows, for shares; empty: nobody's. The guard's thread and workers; never blocks for long.
+        std::function<std::string(const RequestHead&)> tenant = {};
+    };
+    Guard(const GuardOptions& options, std::vector<ListeningSocket> sockets, Handlers handlers);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -77,8 +86,9 @@ class Guard {
     // No connection is taken any more; those that are there are served on, and told to close after their reply.
     void stop_accepting();
     // Lets workers finish, ends everything, joins. Connections idle after a request hold up nobody, those that wait for a request's end or
-    // for the first one `last_heads`.
-    void stop();
+    // for the first one `last_heads`. False: a worker does not end its request although nobody waits for it any more; then it still uses
+    // all that it reaches, and only the process's end ends it.
+    [[nodiscard]] bool stop();
     // For connections accepted from now on.
     void set_tls(std::shared_ptr<const TlsContext> tls);
     GuardCounts counts() const;  // any thread
@@ -108,6 +118,10 @@ class Guard {
     bool begin_body(Connection& c);
     size_t gathered_max(const Connection& c) const;
     void dispatch(Connection& c);
+    bool answered_here(Connection& c);
+    bool take_body_slot(Connection& c);
+    void find_holder(Connection& c) const;
+    void leave_over(Connection& c);
     void send_out(Connection& c);
     void linger(Connection& c);
     void next_request(Connection& c);
@@ -121,15 +135,15 @@ class Guard {
     void set_deadline(Connection& c, TimePoint deadline);
     void wake();
     void serve_on_worker(Connection& c);
-    // Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find the others.
-    bool has_body_slot() const { return n_body_slots_.load() < std::max<uint32_t>(1, options_.n_workers / 2); }
     void unpark();
     void stop_step(TimePoint now);
     void count(GuardEnd end) { ends_[size_t(end)].fetch_add(1, std::memory_order_relaxed); }
 
     const GuardOptions options_;
-    const Serve serve_;
-    const std::function<void(int)> on_refused_;
+    const Handlers handlers_;
+    // Half of the workers may wait for bodies that are larger than what is gathered here; small requests always find the others.
+    access::SharedPlaces body_slots_;
+    access::SharedPlaces left_over_{Exchange::kLeftOverTotalMax};
     OwnedFd epoll_, wake_, spare_;
     std::vector<Listening> listening_;
     std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
@@ -145,8 +159,8 @@ class Guard {
     std::thread thread_;
 
     std::atomic<bool> is_stopping_{false}, ends_all_{false};
-    std::atomic<uint32_t> n_body_slots_{0};
-    std::atomic<uint64_t> n_left_over_{0};
+    std::atomic<bool> slot_given_back_{false};
+    bool has_stuck_workers_ = false;
     std::atomic<uint64_t> n_open_{0}, n_working_{0}, n_accepted_{0};
     std::array<std::atomic<uint64_t>, size_t(GuardEnd::kCount)> ends_{};
 

@@ -31,8 +31,8 @@ const char* phrase_of(int status) {
 
 }  // namespace
 
-std::string closing_reply(const HttpReply& reply, bool is_head) {
-    std::string out = format("HTTP/1.1 {} {}\r\nConnection: close\r\n", reply.status, phrase_of(reply.status));
+std::string whole_reply(const HttpReply& reply, bool is_head, bool closes) {
+    std::string out = format("HTTP/1.1 {} {}\r\nConnection: {}\r\n", reply.status, phrase_of(reply.status), closes ? "close" : "keep-alive");
     for (const auto& [name, value] : reply.headers) out += name + ": " + value + "\r\n";
     out += format("Content-Type: {}\r\nContent-Length: {}\r\n\r\n", reply.content_type, reply.body.size());
     if (!is_head) out += reply.body;

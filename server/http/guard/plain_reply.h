@@ -7,7 +7,8 @@
 
 namespace lorad::server {
 
-// Says that the connection ends. `is_head`: the request's method is HEAD, the body stays away.
-std::string closing_reply(const HttpReply& reply, bool is_head);
+// `is_head`: the request's method is HEAD, the body stays away. `closes`: it says that the connection ends.
+std::string whole_reply(const HttpReply& reply, bool is_head, bool closes);
+inline std::string closing_reply(const HttpReply& reply, bool is_head) { return whole_reply(reply, is_head, true); }
 
 }  // namespace lorad::server

@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include <pthread.h>
+
 #include "proto/base/log.h"
 
 namespace lorad::server {
@@ -36,6 +38,7 @@ void Workers::stop() {
 }
 
 void Workers::run() {
+    pthread_setname_np(pthread_self(), "lorad-http");
     for (;;) {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return ended_ || !waiting_.empty(); });

@@ -3,8 +3,10 @@
 #include "proto/json.h"
 #include "proto/responses_request.h"
 #include "server/http/adapter_choice.h"
+#include "server/http/place.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
+#include "server/http/request_check.h"
 #include "server/http/response_memory.h"
 #include "server/http/response_store.h"
 
@@ -69,12 +71,16 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::ResponsesRequest parsed,
                proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.generate.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, parsed.generate.not_enforced));
     TRY(limit_adapters(context, http, parsed.generate));
     TRY(check_adapters(context, http, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
+    if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
+        return parsed.names.renamed(compiled.error());
     HttpReply reply = json_reply(proto::input_tokens_response(prompts->front().tokens.size()));
     add_ignored_fields(reply, ignored);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 

@@ -14,7 +14,7 @@
 namespace lorad::proto {
 namespace {
 
-constexpr std::array kFields = {
+constexpr std::array kEmbeddingFields = {
     KnownField{"model"},
     KnownField{"input"},
     KnownField{"encoding_format"},
@@ -102,7 +102,7 @@ Result<std::vector<Prompt>> parse_input(const JsonValue& input, uint32_t vocab_s
 
 }  // namespace
 
-std::span<const KnownField> embeddings_fields() { return kFields; }
+std::span<const KnownField> embeddings_fields() { return kEmbeddingFields; }
 
 Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32_t vocab_size,
                                                    uint32_t hidden_size) {
@@ -112,7 +112,7 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
         return root.error(format("expected an object, found {}", root.describe()));
     EmbeddingsRequest out;
     std::vector<std::string> ignored;
-    TRY(check_fields(root, kFields, ignored));
+    TRY(check_fields(root, kEmbeddingFields, ignored));
     TRY_ASSIGN(JsonValue input, root.require("input"));
     TRY_ASSIGN(std::vector<Prompt> prompts, parse_input(input, vocab_size));
     if (std::optional<JsonValue> encoding = root.find("encoding_format")) {

@@ -6,6 +6,7 @@
 #include "adapters/foreign.h"
 #include "model/text.h"
 #include "proto/base/format.h"
+#include "proto/json.h"
 
 namespace lorad::adapters {
 
@@ -27,14 +28,21 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
     return tensors;
 }
 
-// No reason to refuse the adapter: completions need no template. But better told now than at the first chat.
-void check_template(CheckedAdapter& adapter, const BaseModel& base) {
+// A template that does not parse is no reason to refuse the adapter: completions need none. But better told now than at the first chat. One that
+// is no text is a damaged file.
+Status check_template(CheckedAdapter& adapter, const BaseModel& base) {
     const std::string_view source = adapter.source.chat_template();
-    if (source.empty()) return;
+    if (source.empty()) return ok_status();
+    const std::string readable = replace_invalid_utf8(source);
+    if (readable != source) {
+        const auto damaged = std::ranges::mismatch(source, readable).in1 - source.begin();
+        return make_error(ErrorCode::kAdapterInvalid, format("{}: byte {}: expected UTF-8", kTemplateFile, damaged));
+    }
     const Status status = base.check_template ? base.check_template(source) : model::ChatTemplate::check_source(source);
-    if (status.ok()) return;
+    if (status.ok()) return ok_status();
     adapter.warnings.push_back(
         format("{}: {}; chats with this adapter alone will be refused", kTemplateFile, status.error().message));
+    return ok_status();
 }
 
 // Tensors in PEFT's words, whatever the file; `misfits` gets those without a meaning.
@@ -88,7 +96,8 @@ Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
     inspection.adapter = std::make_unique<CheckedAdapter>();
     inspection.adapter->source = std::move(source);
     Status status = read_tensors(*inspection.adapter, base, inspection.misfits);
-    check_template(*inspection.adapter, base);
+    const Status template_status = check_template(*inspection.adapter, base);
+    if (status.ok()) status = template_status;
     if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
     if (!status.ok()) {
         inspection.error = one_line(std::move(status).error());

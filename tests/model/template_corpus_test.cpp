@@ -42,6 +42,7 @@ TEST(TemplateCorpus, NamesWhatItDoesNotHave) {
              {"{% macro m() %}{% endmacro %}{{ m.arguments }}", "arguments"},
              {"{{ self.body }}", "body"},
              {"{{ lipsum() }}", "lipsum"},
+             {"{{ 'a b' | wordwrap(1) }}", "wordwrap"},
              {"{{ 'a'.encode() }}", "bytes"},
              {"{{ [1] | map('upper') | attr('send') }}", "send"}}) {
         const auto text = ChatTemplate::from_source(source, "{}").value()->render(R"({"messages":[]})");

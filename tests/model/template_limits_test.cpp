@@ -111,6 +111,7 @@ std::vector<Bomb> bombs() {
         {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", steps},
         {"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", steps},
         {"{% set s = 'a' * 4000000 %}{% for i in range(100000) %}{% set x = s.count('b') %}{% endfor %}", steps},
+        {"{% set s = 'a' * 4000000 %}{% set t = 'bcdefg' * 100000 ~ 'a' %}{% for i in range(100000) %}{% set x = s.strip(t) %}{% endfor %}", steps},
         {"{{ ('ba' * 8000000) | sort }}", memory},
         {"{{ ('a ' * 8000000).split() }}", memory},
         {"{{ ('a\\n' * 8000000).splitlines() }}", memory},
@@ -149,7 +150,10 @@ TEST(TemplateLimits, WhatWouldTakeForEverOrAllMemoryEndsSoon) {
         EXPECT_LT(resident_peak_kib() - before_kib, size_t{256} << 10) << bomb.source;
         ASSERT_FALSE(text.ok()) << bomb.source << ": " << text->substr(0, 100);
         EXPECT_EQ(text.error().code, ErrorCode::kInputTooComplex) << bomb.source << ": " << text.error().message;
-        EXPECT_NE(text.error().message.find(bomb.message), std::string::npos) << bomb.source << ": " << text.error().message;
+        const std::string& message = text.error().message;
+        // On a busy machine the clock ends what the steps would have.
+        const bool is_late = bomb.message == "too many steps" && message.find("longer than 2 s") != std::string::npos;
+        EXPECT_TRUE(is_late || message.find(bomb.message) != std::string::npos) << bomb.source << ": " << message;
     }
 }
 
@@ -164,14 +168,18 @@ TEST(TemplateLimits, ChainsThatWouldUseUpTheStackAreRefused) {
           "{{ a" + many("()", 100000) + " }}", "{{ 1" + many("|string", 100000) + " }}", "{{ 1" + many(" is odd", 100000) + " }}",
           "{{ 1" + many(" if 0 else 1", 100000) + " }}", "{{ 1" + many(" if 1", 100000) + " }}", "{% set " + many("(", 100000) + "x" + many(")", 100000) + " = 1 %}",
           "{% set x" + many(".a", 100000) + " = 1 %}", "{% filter upper" + many("|upper", 100000) + " %}{% endfilter %}",
+          // Not deep, but a tree of more memory than it is worth to keep.
+          many("{{ 1 }}", 100000), "{{ [" + many("1, ", 100000) + "] }}",
           // What a simpler look at tags would take for the end of one.
           "{{ {1: {}}['{{}}'] ~ {2: {}}" + many("+1", 100000) + " }}", "{{ [1, 2" + many("+1", 100000) + ", 3] }}",
           "{# {{ ' }} #}{{ 1" + many("+1", 100000) + " }}", "{% raw %}{{ ' }}{% endraw %}{{ 1" + many("+1", 100000) + " }}"}) {
         const Result<std::string> text = render(source);
         ASSERT_FALSE(text.ok()) << source.substr(0, 60);
         EXPECT_EQ(text.error().code, ErrorCode::kInvalidRequest) << source.substr(0, 60);
-        EXPECT_TRUE(text.error().message.find("nested deeper") != std::string::npos || text.error().message.find("recursion limits") != std::string::npos)
-            << source.substr(0, 60) << ": " << text.error().message;
+        const std::string& message = text.error().message;
+        EXPECT_TRUE(message.find("nested deeper") != std::string::npos || message.find("recursion limits") != std::string::npos ||
+                    message.find("more than 60000 tokens") != std::string::npos)
+            << source.substr(0, 60) << ": " << message;
     }
 }
 

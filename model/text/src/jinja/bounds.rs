@@ -12,6 +12,10 @@ const MAX_BLOCKS: usize = 200;
 /// Operators, brackets and the like that may stand one inside the other in one tag.
 const MAX_OPERATORS: usize = 600;
 
+/// Of a template. Each becomes a hundred bytes of the tree or so, which is kept as long as the
+/// template is; those of models have a few thousand.
+const MAX_TOKENS: usize = 60_000;
+
 /// An open bracket, or the tag itself.
 #[derive(Default)]
 struct Level {
@@ -123,7 +127,10 @@ pub fn check_depth(source: &str, syntax: SyntaxConfig) -> Result<()> {
     let mut is_first = false;
     // In a tag `set` whose value has not come yet.
     let mut is_set = false;
-    for token in tokenize(source, false, syntax) {
+    for (count, token) in tokenize(source, false, syntax).enumerate() {
+        if count == MAX_TOKENS {
+            fail!("syntax error: more than {MAX_TOKENS} tokens");
+        }
         // The parser meets the same error here, and says it better.
         let Ok((token, _)) = token else { return Ok(()) };
         match token {

@@ -11,7 +11,7 @@ use crate::reserve::held_bytes;
 
 /// A unit is a nanosecond or two. A conversation of a million bytes in a large template takes a
 /// hundredth of this.
-const MAX_WORK: i64 = 400_000_000;
+const MAX_WORK: i64 = 300_000_000;
 /// Beyond what the thread had in use at the start: input, values and text together.
 const MAX_BYTES: isize = 128 << 20;
 /// By the wall clock, for a machine that is held up.

@@ -60,6 +60,10 @@ const NAMES: [&str; 48] = [
     "wordcount",
 ];
 
+/// Jinja's filters that no chat template needs: files, colours of a page, chance.
+const NOT_SUPPORTED: [&str; 6] =
+    ["filesizeformat", "pprint", "random", "urlize", "wordwrap", "xmlattr"];
+
 pub fn exists(name: &str) -> bool {
     NAMES.contains(&name)
 }
@@ -105,6 +109,9 @@ fn apply_plain<'t>(
     input: Value<'t>,
     args: Args<'t>,
 ) -> Result<Value<'t>> {
+    if NOT_SUPPORTED.contains(&name) {
+        fail!("filter '{name}' is not supported in chat templates");
+    }
     if !exists(name) {
         fail!("No filter named '{name}'.");
     }

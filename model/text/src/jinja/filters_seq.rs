@@ -102,6 +102,7 @@ fn lookup<'t>(item: &Value<'t>, path: &Value<'t>) -> Result<Value<'t>> {
     charge_text(path.len().saturating_mul(2))?;
     let mut value = item.clone();
     for part in path.split('.') {
+        charge(STEP)?;
         let key = match part.parse::<i128>() {
             Ok(index) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(index),
             _ => Value::str(part),

@@ -65,12 +65,19 @@ pub fn strip(text: &str, chars: Option<&Value<'_>>, left: bool, right: bool) -> 
         Some(Value::Str(s)) => Some(s.clone()),
         Some(other) => fail!("strip arg must be None or str, not {}", other.type_name()),
     };
-    // The set is looked through for each character that goes.
-    charge_text(text.len() / 8)?;
-    let kept = set.as_ref().map_or(0, |set| text.len().min(4096).saturating_mul(set.len()));
-    charge_text(kept / 8)?;
+    let mut chars: Vec<char> = Vec::new();
+    if let Some(set) = &set {
+        charge_text(set.len().saturating_mul(16))?;
+        room(set.len().saturating_mul(4))?;
+        chars.extend(set.chars());
+        chars.sort_unstable();
+    }
+    charge_text(text.len().saturating_mul(2))?;
     room(text.len())?;
-    let strips = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
+    let strips = |c: char| match &set {
+        None => is_space(c),
+        Some(_) => chars.binary_search(&c).is_ok(),
+    };
     let mut rest = text;
     if left {
         rest = rest.trim_start_matches(strips);

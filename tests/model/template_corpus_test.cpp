@@ -13,6 +13,7 @@ TEST(TemplateCorpus, GivesJinjasTextOrFailsWhereItRaises) {
     const std::string input = R"({"messages":[],"extra":)" + variables + "}";
     int n_texts = 0;
     int n_errors = 0;
+    int n_not_supported = 0;
     for (std::string line; std::getline(file, line);) {
         const auto row = nlohmann::ordered_json::parse(line);
         const std::string source = row["source"];
@@ -24,12 +25,19 @@ TEST(TemplateCorpus, GivesJinjasTextOrFailsWhereItRaises) {
             ++n_errors;
             continue;
         }
+        // A name that Python's type has, and this evaluator may lack.
+        if (row.contains("or_error") && !text.ok()) {
+            EXPECT_NE(text.error().message.find("is not supported in chat templates"), std::string::npos) << source << "\n" << text.error().message;
+            ++n_not_supported;
+            continue;
+        }
         ASSERT_TRUE(text.ok()) << source << "\n" << text.error().message;
         EXPECT_EQ(*text, row["text"].get<std::string>()) << source;
         ++n_texts;
     }
     EXPECT_GT(n_texts, 3000);
     EXPECT_GT(n_errors, 1000);
+    EXPECT_LT(n_not_supported, 60);
 }
 
 // What Python has and the evaluator lacks is refused by its name; an empty text would be another prompt.

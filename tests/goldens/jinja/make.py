@@ -111,6 +111,11 @@ METHODS = {
 OBJECTS = ["text", "i", "f", "t", "none", "list", "(1, 2)", "map", "range(1, 9, 3)", "map.keys()", "(people|groupby('age'))[0]", "namespace(a=1)", "cycler('a', 'b')", "joiner('; ')", "'x'|safe", "missing"]
 NAMES = ["grouper", "list", "real", "imag", "numerator", "denominator", "start", "stop", "step", "a", "name", "current", "pos", "sep", "used", "nosuch", "_fields", "_asdict", "__class__", "__init__", "length", "size", "0"]
 
+# Objects of every type; each public name that it has is asked for. `or_error`: an error that names it will do as well, an empty text will not.
+OF_EACH_TYPE = ["text", "i", "f", "t", "none", "list", "(1, 2)", "map", "range(9)", "map.keys()", "map.values()", "map.items()", "(people|groupby('age'))[0]", "namespace(a=1)", "cycler(1)", "joiner()",
+                "'x'|safe", "[1]|map('string')", "[1]|reverse", "text.upper", "range", "dict", "namespace", "cycler", "joiner", "raise_exception", "missing"]
+WITH_OBJECT = ["{%% macro m(a) %%}{%% endmacro %%}{{ m.%s is defined }}", "{%% for x in list %%}{{ loop.%s is defined }}{%% endfor %%}"]
+
 EXPRESSIONS = """
 1 + 2 * 3 - 4 / 2
 7 // 2, -7 // 2, 7 // -2, 7.5 // 2, -7.5 // 2
@@ -369,18 +374,36 @@ def sources():
             yield "{{ %s %s %s }}" % (left, operator, right)
 
 
+def public_names(env):
+    """Pairs of an object's expression and a name that it has."""
+    seen = []
+    env.globals["look"] = lambda value: seen.append(value) or ""
+    for expression in OF_EACH_TYPE:
+        env.from_string("{{ look(" + expression + ") }}").render(**copy.deepcopy(VARIABLES))
+        for name in dir(seen[-1]):
+            if not name.startswith("_"):
+                yield "{{ (" + expression + ")." + name + " is defined }}"
+    for source in WITH_OBJECT:
+        env.from_string(source.replace("%s is defined", "%s").replace("{{ m.%s }}", "{{ look(m) }}").replace("{{ loop.%s }}", "{{ look(loop) }}") % ()).render(
+            **copy.deepcopy(VARIABLES)
+        )
+        for name in dir(seen[-1]):
+            if not name.startswith("_"):
+                yield source % name
+
+
 def main():
     env = environment()
     seen = set()
     with open(HERE / "cases.jsonl", "w", encoding="utf-8") as out:
         out.write(json.dumps(VARIABLES, ensure_ascii=False) + "\n")
-        for source in sources():
+        for source, or_error in [(source, False) for source in sources()] + [(source, True) for source in public_names(env)]:
             if source in seen:
                 continue
             seen.add(source)
             if "(list|reverse)|wordcount" in source:  # counts the words of an address
                 continue
-            row = {"source": source}
+            row = {"source": source, "or_error": True} if or_error else {"source": source}
             try:
                 row["text"] = env.from_string(source).render(**copy.deepcopy(VARIABLES))
             except Exception as error:  # whatever Python raises there is the expected answer

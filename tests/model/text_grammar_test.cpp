@@ -177,5 +177,32 @@ TEST(Grammar, RefusesAMaskOfTheWrongSize) {
     EXPECT_FALSE(grammar->mask(words).ok());
 }
 
+// A vocabulary's tree is made once, for whichever ends come first; adapters bring ends of their own.
+TEST_P(GrammarOf, EachHasItsOwnEnds) {
+    const Setting first = setting_of(GetParam());
+    ASSERT_TRUE(make(first, GrammarKind::kRegex, "a?"));
+    std::vector<TokenId> others;
+    for (TokenId id = 0; others.size() < 2 && size_t(id) < first.vocab_size; ++id) {
+        if (first.tokenizer->is_special(id) && id != first.eos) others.push_back(id);
+    }
+    if (others.size() < 2) GTEST_SKIP() << "a tokenizer of one special token";
+    auto grammar = Grammar::create(*first.tokenizer, GrammarKind::kRegex, "ab?", others, first.vocab_size);
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    const auto has = [](const std::vector<TokenId>& ids, TokenId id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+    const auto begin = allowed(**grammar, first);
+    for (const TokenId end : {first.eos, others[0], others[1]}) EXPECT_FALSE(has(begin, end));
+    for (const TokenId id : begin) {
+        if (first.tokenizer->token_bytes(id) != "a") continue;
+        ASSERT_TRUE((*grammar)->commit(id).ok());
+        break;
+    }
+    const auto then = allowed(**grammar, first);
+    EXPECT_TRUE(has(then, others[0]) && has(then, others[1]));
+    EXPECT_FALSE(has(then, first.eos));
+    EXPECT_FALSE((*grammar)->commit(first.eos).ok());
+    EXPECT_TRUE((*grammar)->commit(others[1]).ok());
+    EXPECT_TRUE((*grammar)->finished());
+}
+
 }  // namespace
 }  // namespace lorad::model::text_grammar_test

@@ -20,22 +20,21 @@ pub enum GrammarKind {
 /// What one step may cost. The library's own numbers but for the states of its automaton: each takes
 /// up to 2 KiB, and every answer has its own.
 const LEXER_STATES_MAX: usize = 25_000;
-/// Ends that requests ask for differ with their adapters; each set has a tree of its own.
-const FACTORIES_MAX: usize = 8;
+/// Vocabularies are as wide as the logits, of which a process has one kind; tests have more.
+const FACTORIES_MAX: usize = 4;
 
-/// The vocabulary's tree of bytes takes long to build for a large vocabulary and is the same for
-/// all grammars.
+/// The vocabulary's tree of bytes, and what goes with it, takes long to build for a large vocabulary
+/// and is the same for all grammars. Also for those with other ends: the library knows the ends of
+/// the first one, and `Grammar` has its own in their place.
 #[derive(Default)]
 pub struct FactoryCache {
-    parts: Mutex<CachedParts>,
+    factories: Mutex<VecDeque<Arc<Factory>>>,
 }
 
-type FactoryKey = (u32, Vec<u32>);
-
-#[derive(Default)]
-struct CachedParts {
-    trie: Option<(u32, Arc<TokTrie>)>,
-    factories: VecDeque<(FactoryKey, Arc<ParserFactory>)>,
+struct Factory {
+    vocab_size: u32,
+    ends: Vec<u32>,
+    parsers: ParserFactory,
 }
 
 impl FactoryCache {
@@ -44,31 +43,23 @@ impl FactoryCache {
         vocabulary: &dyn Vocabulary,
         eos: &[u32],
         vocab_size: u32,
-    ) -> Result<Arc<ParserFactory>, Failure> {
-        // A panic while the lock is held leaves parts that are still whole.
-        let mut parts = self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_it = |key: &FactoryKey| key.0 == vocab_size && key.1 == eos;
-        if let Some((_, factory)) = parts.factories.iter().find(|(key, _)| is_it(key)) {
+    ) -> Result<Arc<Factory>, Failure> {
+        // A panic while the lock is held leaves a list that is still whole.
+        let mut factories = self.factories.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(factory) = factories.iter().find(|factory| factory.vocab_size == vocab_size) {
             return Ok(factory.clone());
         }
-        let trie = match &parts.trie {
-            Some((size, trie)) if *size == vocab_size => trie.clone(),
-            _ => {
-                let words: Vec<Vec<u8>> =
-                    (0..vocab_size).map(|id| Self::word(vocabulary, id)).collect();
-                Arc::new(TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words))
-            }
-        };
-        parts.trie = Some((vocab_size, trie.clone()));
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie.with_eos_tokens(eos)));
-        let mut factory = ParserFactory::new_simple(&env).map_err(reason)?;
-        factory.quiet();
-        factory.limits_mut().verbose_errors = false;
-        factory.limits_mut().max_lexer_states = LEXER_STATES_MAX;
-        let factory = Arc::new(factory);
-        parts.factories.push_back(((vocab_size, eos.to_vec()), factory.clone()));
-        if parts.factories.len() > FACTORIES_MAX {
-            parts.factories.pop_front();
+        let words: Vec<Vec<u8>> = (0..vocab_size).map(|id| Self::word(vocabulary, id)).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(vocab_size, eos[0]), &words).with_eos_tokens(eos);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut parsers = ParserFactory::new_simple(&env).map_err(reason)?;
+        parsers.quiet();
+        parsers.limits_mut().verbose_errors = false;
+        parsers.limits_mut().max_lexer_states = LEXER_STATES_MAX;
+        let factory = Arc::new(Factory { vocab_size, ends: eos.to_vec(), parsers });
+        factories.push_back(factory.clone());
+        if factories.len() > FACTORIES_MAX {
+            factories.pop_front();
         }
         Ok(factory)
     }
@@ -158,6 +149,8 @@ pub struct Grammar {
     matcher: Matcher,
     vocab_size: u32,
     eos: Vec<u32>,
+    /// Has the ends that the matcher knows.
+    factory: Arc<Factory>,
     ended: bool,
     /// Memory that it holds: what its calls took and did not give back.
     n_bytes: isize,
@@ -239,10 +232,10 @@ impl Grammar {
                 "the tokenizer has {found} tokens, more than the model's {vocab_size}"
             )));
         }
+        let factory = vocabulary.grammars().get(vocabulary, eos, vocab_size)?;
         let meter = Meter::start();
         let grammar = read_grammar(kind, source)?;
-        let factory = vocabulary.grammars().get(vocabulary, eos, vocab_size)?;
-        let parser = factory.create_parser(grammar).map_err(reason)?;
+        let parser = factory.parsers.create_parser(grammar).map_err(reason)?;
         let matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
             return Err(reason(error));
@@ -250,7 +243,8 @@ impl Grammar {
         let n_bytes_compiling = meter.most();
         let n_bytes = meter.held();
         let eos = eos.to_vec();
-        Ok(Grammar { matcher, vocab_size, eos, ended: false, n_bytes, n_bytes_compiling })
+        let ended = false;
+        Ok(Grammar { matcher, vocab_size, eos, factory, ended, n_bytes, n_bytes_compiling })
     }
 
     /// Memory that it holds now, and the most that compiling it held.
@@ -266,6 +260,7 @@ impl Grammar {
             matcher,
             vocab_size: self.vocab_size,
             eos: self.eos.clone(),
+            factory: self.factory.clone(),
             ended: self.ended,
             n_bytes: meter.held(),
             n_bytes_compiling: self.n_bytes_compiling,
@@ -284,6 +279,19 @@ impl Grammar {
         for (word, &bits) in words.iter_mut().zip(mask.as_slice()) {
             *word = bits;
         }
+        if self.eos != self.factory.ends {
+            let bit = |id: u32| (id as usize / 32, 1u32 << (id % 32));
+            let may_end = self.factory.ends.iter().fold(false, |may_end, &id| {
+                let (word, bit) = bit(id);
+                let is_allowed = words[word] & bit != 0;
+                words[word] &= !bit;
+                may_end || is_allowed
+            });
+            for &id in self.eos.iter().filter(|_| may_end) {
+                let (word, bit) = bit(id);
+                words[word] |= bit;
+            }
+        }
         // Whatever lies beyond the vocabulary in the last word is nobody's token.
         let tail = self.vocab_size % 32;
         if tail != 0 {
@@ -299,6 +307,10 @@ impl Grammar {
             return Err(rejected());
         }
         let is_end = self.eos.contains(&id);
+        if !is_end && self.factory.ends.contains(&id) {
+            return Err(rejected());
+        }
+        let id = if is_end { self.factory.ends[0] } else { id };
         // The matcher stops by itself where only the end can follow, and takes no token then, not
         // even that one.
         if self.matcher.is_stopped() {

@@ -2,12 +2,14 @@
 // twice the stack, and kept for the next request that asks the same. Any thread.
 #pragma once
 
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "model/text.h"
@@ -19,16 +21,41 @@
 namespace lorad::server::sandbox {
 
 // Memory of grammars: that of one, and, in MiB, of all that answers follow, of which everybody has a share.
-struct GrammarMemory {
+class GrammarMemory {
+  public:
     static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
     static constexpr uint64_t kAllMibMax = 1024;
+
+    using Places = std::vector<access::SharedPlaces::Place>;
+
+    GrammarMemory() = default;
+    ~GrammarMemory();
+    GrammarMemory(const GrammarMemory&) = delete;
+    GrammarMemory& operator=(const GrammarMemory&) = delete;
+    // Frees a grammar and what it was counted with. A large one takes tens of milliseconds, on a thread of its own: the one that lets it go makes
+    // everybody's tokens.
+    void let_go(std::unique_ptr<model::Grammar> grammar, Places counted);
+
     access::SharedPlaces all_mib{kAllMibMax};
+
+  private:
+    struct Left {
+        std::unique_ptr<model::Grammar> grammar;
+        Places counted;
+    };
+    void run();
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<Left> left_;  // under mutex_
+    bool stop_ = false;       // under mutex_
+    std::thread thread_;      // under mutex_ but for the end; with the first large one
 };
 
 class GrammarCompiler {
   public:
     struct Options {
-        uint64_t kept_bytes_max = uint64_t(256) << 20;
+        uint64_t kept_bytes_max = uint64_t(128) << 20;
         uint32_t n_kept_max = 256;  // grammars and refusals
     };
     // helpers null: there are none, and every grammar is refused (kSandboxUnavailable).
@@ -82,6 +109,7 @@ class GrammarConstraint final : public TokenConstraint {
     GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size, std::shared_ptr<const std::vector<uint32_t>> first_mask = {},
                       std::shared_ptr<GrammarMemory> memory = {}, access::Holder holder = {})
         : grammar_(std::move(grammar)), vocab_size_(vocab_size), first_mask_(std::move(first_mask)), memory_(std::move(memory)), holder_(std::move(holder)) {}
+    ~GrammarConstraint() override;
     Status next_mask(std::vector<uint32_t>& words) override;
     Status accept(TokenId token) override;
     Result<std::unique_ptr<TokenConstraint>> duplicate() const override;
@@ -89,12 +117,12 @@ class GrammarConstraint final : public TokenConstraint {
     Status count();
 
   private:
-    const std::unique_ptr<model::Grammar> grammar_;
+    std::unique_ptr<model::Grammar> grammar_;
     const uint32_t vocab_size_;
     std::shared_ptr<const std::vector<uint32_t>> first_mask_;
     const std::shared_ptr<GrammarMemory> memory_;  // null: nobody counts
     const access::Holder holder_;
-    std::vector<access::SharedPlaces::Place> counted_;
+    GrammarMemory::Places counted_;
     uint64_t counted_mib_ = 0;
 };
 

@@ -1,9 +1,55 @@
+#include <utility>
+
+#include <sys/resource.h>
+
 #include "model/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
+#include "proto/base/thread.h"
 #include "server/sandbox/grammar_compiler.h"
 
 namespace lorad::server::sandbox {
+namespace {
+
+constexpr int kFreeingNiceness = 10;
+
+}  // namespace
+
+GrammarMemory::~GrammarMemory() {
+    {
+        std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+void GrammarMemory::let_go(std::unique_ptr<model::Grammar> grammar, Places counted) {
+    constexpr size_t kLargeBytes = size_t(4) << 20;
+    if (grammar == nullptr || grammar->n_bytes() < kLargeBytes) return;
+    std::lock_guard lock(mutex_);
+    // Without the thread it is freed here after all.
+    if (!thread_.joinable() && !start_thread(thread_, [this] { run(); })) return;
+    left_.push_back({std::move(grammar), std::move(counted)});
+    changed_.notify_all();
+}
+
+void GrammarMemory::run() {
+    (void)setpriority(PRIO_PROCESS, 0, kFreeingNiceness);  // this thread's
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return stop_ || !left_.empty(); });
+        std::vector<Left> left = std::exchange(left_, {});
+        if (left.empty()) return;
+        lock.unlock();
+        left.clear();
+        lock.lock();
+    }
+}
+
+GrammarConstraint::~GrammarConstraint() {
+    if (memory_) memory_->let_go(std::move(grammar_), std::move(counted_));
+}
 
 // Begun MiB by begun MiB, so that most steps have nothing to count.
 Status GrammarConstraint::count() {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The scorecard: thirty tests of reliability and security (docs/RELIABILITY.md), each with its figures in one line of JSON.
+# The scorecard: thirty-one tests of reliability and security (docs/RELIABILITY.md), each with its figures in one line of JSON.
 #
 #   tests/scorecard.sh [--tier commit|nightly|release] [--only T6,T10] [--write] [--build DIR] [--lorad PATH] [--seed N]
 #   tests/scorecard.sh --controls [--only T6]     plants a bug for each test in a copy of the tree; every one must be found

@@ -32,7 +32,7 @@ MaskPool::MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> o
         Lane& lane = is_patient ? patient_ : quick_;
         for (uint32_t i = 0; i < lane.n_threads; ++i) {
             std::thread thread;
-            if (!start_thread(thread, [this, &lane, is_patient] { run(lane, is_patient); })) break;  // fewer will do
+            if (!start_thread(thread, [this, &lane, is_patient] { run(lane, is_patient); }, kBigStackBytes)) break;  // fewer will do
             threads_.push_back(std::move(thread));
             ++n_started_[is_patient];
         }

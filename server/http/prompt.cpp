@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "server/http/place.h"
 
 namespace lorad::server {
 namespace {
@@ -81,8 +82,9 @@ Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
 
 }  // namespace
 
-Result<PreparedPrompt> render_prompt(ServerContext& context, const GenerateRequest& request) {
+Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& http, const GenerateRequest& request) {
     ChatInput chat;
+    chat.holder = holder_of(http);
     if (std::optional<std::string> adapter = only_adapter(context, request))
         chat.template_digest = context.registry.template_of(*adapter).value_or("");
     chat.template_text = [&] { return context.registry.template_text(chat.template_digest); };
@@ -103,7 +105,7 @@ Result<std::vector<PreparedPrompt>> prepare_prompts(ServerContext& context, cons
     Tokenizing tokenizing(context, http, what);
     std::vector<PreparedPrompt> prepared;
     if (request.kind == ApiKind::kChat) {
-        TRY_ASSIGN(PreparedPrompt prompt, render_prompt(context, request));
+        TRY_ASSIGN(PreparedPrompt prompt, render_prompt(context, http, request));
         prepared.push_back(std::move(prompt));
     }
     for (const proto::Prompt& prompt : request.prompts)

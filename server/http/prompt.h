@@ -18,7 +18,7 @@ struct PreparedPrompt {
 
 // The prompt of a chat, without tokens, by the template of the adapter that it runs with, if that
 // is one adapter and has one, else by the model's.
-Result<PreparedPrompt> render_prompt(ServerContext& context, const proto::GenerateRequest& request);
+Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
 
 // One for each prompt of the request, one for a chat. Errors name "prompt", "prompt[i]" or
 // "messages".

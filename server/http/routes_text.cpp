@@ -63,7 +63,7 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     TRY(check_adapters(context, http, prompt));
     std::string text;
     if (prompt.kind == ApiKind::kChat) {
-        TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, prompt));
+        TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, http, prompt));
         TRY(compile_structure(context, prompt, holder_of(http)));
         text = std::move(chat.text);
     } else {

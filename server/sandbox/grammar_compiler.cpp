@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include <sys/resource.h>
+
 #include "model/logits.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
@@ -10,6 +12,8 @@
 
 namespace lorad::server::sandbox {
 namespace {
+
+constexpr int kCompilingNiceness = 10;
 
 // What is compared: all that the result depends on.
 std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids, uint32_t vocab_size) {
@@ -93,6 +97,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
     const bool runs = start_thread(
         thread,
         [&] {
+            (void)setpriority(PRIO_PROCESS, 0, kCompilingNiceness);  // this thread's; tokens of others come first
             Result<std::unique_ptr<model::Grammar>> grammar =
                 model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size);
             if (!grammar.ok()) {

@@ -1,4 +1,4 @@
-"""What the thirty tests of the scorecard share. docs/RELIABILITY.md says what each must show.
+"""What the thirty-one tests of the scorecard share. docs/RELIABILITY.md says what each must show.
 
 A test is one file, t<two digits>_<name>.py:
 
@@ -20,7 +20,7 @@ A test is one file, t<two digits>_<name>.py:
 It is run as  tests/scorecard/t23_x.py --tier commit|nightly|release --build build/dev [--lorad PATH] [--seed N], prints one line of JSON
 (the last line of stdout; what else it says goes to stderr) and exits 0 if no part failed, else 1.
 
-How much it does depends on card.tier: `commit` is a quick form (seconds; all thirty together at most four minutes), part of ctest. A run that did
+How much it does depends on card.tier: `commit` is a quick form (seconds; all of them together at most four minutes), part of ctest. A run that did
 not do all that reliability asks for says so with card.short_of("what is missing; the command that does it"): it may pass, but scores as "partly".
 
     card.part(name)           with-block; a failure ends the block, is recorded, and the test goes on

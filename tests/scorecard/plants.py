@@ -134,4 +134,12 @@ PLANTS = [
           ("lorad", "server_tests"), part="fake device, deterministic, with faults", why="a slot is given away while steps read it"),
     Plant("T28", "model/forward.cpp", "        recorder_.barrier();\n    }\n\n    void embed_extras() {", "    }\n\n    void embed_extras() {",
           ("lorad", "lorad_fault_layer", "server_tests"), part="other way round", why="a layer reads what the embedding has not written yet"),
+    Plant("T31", "model/text/src/depth.rs", "const LEVELS_MAX: u64 = 1000;", "const LEVELS_MAX: u64 = 1_000_000;", ("lorad", "model_tests", "server_tests"),
+          part="as deep as they may be", why="depth by reference is not bounded"),
+    Plant("T31", "server/sandbox/confine.cpp", "    answer(SECCOMP_RET_ERRNO | EPERM);\n    const sock_fprog", "    answer(SECCOMP_RET_ALLOW);\n    const sock_fprog",
+          ("lorad", "server_tests"), part="helpers", why="a helper may call the system as it likes"),
+    Plant("T31", "server/sandbox/confine.cpp", "    return setrlimit(RLIMIT_AS, &limit) == 0;", "    return true;", ("lorad", "server_tests"), part="helpers",
+          why="a helper's memory has no limit"),
+    Plant("T31", "server/model_text.cpp", "    if (!turns_) {\n        TRY_ASSIGN(const std::shared_ptr", "    if (turns_) {\n        TRY_ASSIGN(const std::shared_ptr",
+          ("lorad", "server_tests"), part="helpers", why="adapters' templates run in the daemon"),
 ]

@@ -12,6 +12,9 @@ namespace {
 // A call's text before its arguments is held in memory.
 constexpr size_t kHeldBytesMax = 1 << 20;
 
+constexpr std::array<std::string_view, 6> kKeys = {
+    "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
+
 bool is_blank(char byte) { return kJsonBlanks.find(byte) != std::string_view::npos; }
 
 std::optional<std::string> string_of(std::string_view json) {
@@ -113,12 +116,17 @@ void CallScanner::take_value_byte(char byte) {
 
 // Objects with other members are no calls.
 void CallScanner::end_key() {
-    constexpr std::array<std::string_view, 6> kKeys = {
-        "\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\"", "\"function\""};
     bool is_known = std::find(kKeys.begin(), kKeys.end(), key_) != kKeys.end();
-    has_key_ = has_key_ || is_known;
     state_ = is_known || is_call() ? State::kColon : State::kFailed;
     if (is_arguments()) arguments.clear();
+}
+
+bool CallScanner::may_be_call() const {
+    if (names_ == nullptr) return true;
+    if (state_ == State::kKey)
+        return std::ranges::any_of(kKeys, [&](std::string_view key) { return key.starts_with(key_); });
+    if (state_ != State::kValue || key_ != "\"name\"") return true;
+    return std::ranges::any_of(*names_, [&](const std::string& known) { return json_quote(known).starts_with(value_); });
 }
 
 void CallScanner::end_value() {

@@ -32,7 +32,7 @@ class CallScanner {
 
     // It is a call, whatever follows.
     bool is_call() const { return name.has_value() && (names_ == nullptr || arguments.starts_with('{')); }
-    bool has_key() const { return has_key_; }  // one that calls have
+    bool may_be_call() const;  // as far as it goes, if it was cut there
 
     std::optional<std::string> name;  // once it is known
     std::string arguments;            // so far
@@ -47,7 +47,6 @@ class CallScanner {
     bool is_arguments() const { return key_ == "\"arguments\"" || key_ == "\"parameters\""; }
 
     const std::vector<std::string>* const names_;
-    bool has_key_ = false;
     State state_ = State::kBegin;
     std::string text_, key_, value_;
     uint32_t depth_ = 0;  // of the value

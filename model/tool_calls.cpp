@@ -11,8 +11,8 @@ namespace {
 
 // Of Mistral's names, with the marks that may stand between one and its arguments.
 constexpr size_t kNameBytesMax = 512;
-// So much of a mark is no text that an answer happens to be cut in.
-constexpr size_t kSureMarkBytes = 6;
+// So much of a mark is no text that an answer happens to be cut in: "<to" is no HTML, "functo" no word.
+constexpr size_t kSureMarkBytes = 3, kSureWordBytes = 6;
 
 // What opens calls; without a mark an answer that begins with '{' may be one.
 std::vector<std::string_view> marks_of(ToolFormat family) {
@@ -99,9 +99,7 @@ ToolCallParser::Output ToolCallParser::finish(bool cut) {
 // A call that is not written to its end, as far as it can be told from an answer.
 void ToolCallParser::drop_what_was_cut() {
     if (state_ == State::kContent) return;
-    const bool may_be_answer = state_ == State::kCall && !marked_ && format_ != ToolFormat::kLlama3 &&
-                               format_ != ToolFormat::kList && n_calls_ == 0 && scanner_ && !scanner_->has_key();
-    if (may_be_answer) return;
+    if (state_ == State::kCall && scanner_ && !scanner_->may_be_call()) return;
     end_call();
     opened_.clear();
     pending_.clear();
@@ -152,14 +150,19 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
             return true;
         }
     }
-    size_t at = std::string::npos, n_mark = 0, n_begun = 0;
+    size_t at = std::string::npos, n_mark = 0, n_begun = 0, n_sure = 0;
     for (std::string_view mark : marks_of(format_)) {
         const size_t found = pending_.find(mark);
         if (found < at) {
             at = found;
             n_mark = mark.size();
         }
-        n_begun = std::max(n_begun, begun_mark(pending_, mark));
+        const size_t n = begun_mark(pending_, mark);
+        // Where a call is most likely, at the beginning and behind others, the first letter of a mark says it.
+        const bool is_word = mark.front() == 'f';
+        const size_t n_enough = is_word ? kSureWordBytes : at_border_ && n == pending_.size() ? 1 : kSureMarkBytes;
+        n_begun = std::max(n_begun, n);
+        if (n >= n_enough) n_sure = std::max(n_sure, n);
     }
     if (at != std::string::npos) {
         say(out, std::string_view(pending_).substr(0, at));
@@ -170,7 +173,7 @@ bool ToolCallParser::read_content(bool at_end, Output& out) {
         return true;
     }
     if (at_end) {
-        if (cut_ && n_begun >= kSureMarkBytes) pending_.resize(pending_.size() - n_begun);
+        if (cut_) pending_.resize(pending_.size() - n_sure);
         n_begun = 0;
     }
     const size_t n_text = pending_.size() - n_begun;

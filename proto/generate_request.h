@@ -14,6 +14,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 #include "proto/sampling_params.h"
+#include "proto/schema.h"
 #include "proto/structure.h"
 
 namespace lorad::proto {
@@ -34,7 +35,7 @@ enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 // A function that an answer may call.
 struct CallableTool {
     std::string name;
-    std::string arguments_schema;  // for the grammar compiler; empty where no grammar needs it
+    GrammarSchema arguments;  // its root is empty where no grammar needs it
 };
 
 struct Prompt {
@@ -92,6 +93,7 @@ struct GenerateRequest {
     std::optional<Structure> structure;
     // The structure is a response's, in the place of which tools may be called.
     bool is_response_format = false;
+    GrammarSchema response_schema;  // of the structure, where it is one
     std::vector<CallableTool> tools;  // where the model decides whether it calls them
     ToolChoice tool_choice = ToolChoice::kNone;
     std::string forced_function;  // of kNamed

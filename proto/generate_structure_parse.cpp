@@ -20,16 +20,18 @@ Result<Structure> schema_structure(const JsonValue& schema, std::string param, G
         if (!document.ok()) return schema.error(format("expected the text of a JSON schema: {}", document.error().message));
         Result<GrammarSchema> inner = schema_for_grammar(document->root(), {.path_prefix = param + "."}, request.not_enforced);
         if (!inner.ok()) return schema.error(inner.error().message);
-        return Structure{StructureKind::kJsonSchema, inner->whole(kAnswerSwitches), std::move(param)};
+        request.response_schema = std::move(*inner);
+        return Structure{StructureKind::kJsonSchema, request.response_schema.whole(kAnswerSwitches), std::move(param)};
     }
     if (!schema.is_object() && !schema.is_bool())
         return schema.error(format("expected a JSON schema, found {}", schema.describe()));
-    TRY_ASSIGN(GrammarSchema inner, schema_for_grammar(schema, {}, request.not_enforced));
-    return Structure{StructureKind::kJsonSchema, inner.whole(kAnswerSwitches), std::move(param)};
+    TRY_ASSIGN(request.response_schema, schema_for_grammar(schema, {}, request.not_enforced));
+    return Structure{StructureKind::kJsonSchema, request.response_schema.whole(kAnswerSwitches), std::move(param)};
 }
 
-Structure any_object(std::string param) {
-    return {StructureKind::kJsonSchema, GrammarSchema{R"({"type":"object"})"}.whole(kAnswerSwitches), std::move(param)};
+Structure any_object(std::string param, GenerateRequest& request) {
+    request.response_schema = {R"({"type":"object"})"};
+    return {StructureKind::kJsonSchema, request.response_schema.whole(kAnswerSwitches), std::move(param)};
 }
 
 // A regular expression for one of these texts.
@@ -72,7 +74,7 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
     TRY(check_fields(*wanted, name == "text" ? std::span<const KnownField>(kPlainFields) : kFields, request.ignored_fields));
     if (name == "text") return std::optional<Structure>();
     if (name == "json_object" && !plain) {
-        return std::optional(any_object("response_format"));
+        return std::optional(any_object("response_format", request));
     }
     if (plain && (name == "json_object" || (name == "json_schema" && !wanted->find("json_schema")))) {
         TRY_ASSIGN(Structure structure, schema_structure(*plain, plain->path(), request));
@@ -131,7 +133,7 @@ Status parse_structure(const JsonValue& root, GenerateRequest& request) {
                 TRY_ASSIGN(bool wanted, member.value.as_bool());
                 if (!wanted) continue;
                 if (request.structure) return member.value.error("one of them is enough");
-                request.structure = any_object(member.value.path());
+                request.structure = any_object(member.value.path(), request);
             } else if (member.key == "json" || member.key == "regex" || member.key == "choice" ||
                        member.key == "grammar") {
                 TRY(take(member.value, member.key));

@@ -130,12 +130,11 @@ Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, Gene
     for (size_t i = 0; i < tools.size(); ++i) {
         CallableTool callable{tools[i].name, {}};
         if (request.is_response_format || tools[i].strict.value_or(false)) {
-            TRY_ASSIGN(GrammarSchema arguments, arguments_of(tools[i], i, request));
-            callable.arguments_schema = arguments.whole(kOneLineSwitches);
+            TRY_ASSIGN(callable.arguments, arguments_of(tools[i], i, request));
         } else if (has_grammar) {
-            callable.arguments_schema = GrammarSchema{R"({"type":"object"})"}.whole(kOneLineSwitches);
+            callable.arguments.root = R"({"type":"object"})";
         }
-        n_bytes += callable.arguments_schema.size();
+        n_bytes += callable.arguments.whole().size();
         request.tools.push_back(std::move(callable));
     }
     if (n_bytes > kStructureBytesMax) return too_large(list, n_bytes);

@@ -64,11 +64,12 @@ std::string call_id(model::ToolFormat tool_format) {
     return tool_format == model::ToolFormat::kMistral ? digits.substr(0, 9) : "call_" + digits;
 }
 
-// An object where the answer would begin calls one of them, unless that is how the answer has to look.
+// An object where the answer would begin calls one of them, unless the answer itself has to be such.
 std::vector<std::string> functions_without_marks(const Generation& generation) {
     const bool is_native = generation.tool_format() == model::ToolFormat::kLlama3;
     std::vector<std::string> names;
-    if (generation.request.structure && !is_native) return names;
+    const std::optional<proto::Structure>& structure = generation.request.structure;
+    if (structure && structure->kind == proto::StructureKind::kJsonSchema && !is_native) return names;
     for (const proto::CallableTool& tool : generation.request.tools) names.push_back(tool.name);
     return names;
 }

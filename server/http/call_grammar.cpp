@@ -61,22 +61,26 @@ Form form_of(ToolFormat format, const TextCodec& text) {
     return form;
 }
 
-// call: one of the functions, by its name, with its arguments.
+// call: one of the functions, by its name, with its arguments; next: the same behind another one, in one piece with what
+// separates them, which the compiler would take for the beginning of a text otherwise.
 std::string call_rules(const proto::GenerateRequest& request, const Form& form) {
-    std::string names, rules;
+    std::string calls, nexts, rules;
+    const std::string_view separator = form.arguments_key == "parameters" ? "; " : "\n";
     for (size_t i = 0; i < request.tools.size(); ++i) {
         const proto::CallableTool& tool = request.tools[i];
-        names += format("{}c{}", i == 0 ? "" : " | ", i);
         const std::string head = format("{{\"name\": {}, \"{}\": ", json_quote(tool.name), form.arguments_key);
-        rules += format("c{}: {} a{} \"}}\"\na{}: %json {}\n", i, json_quote(head), i, i, tool.arguments_schema);
+        const std::string_view or_else = i == 0 ? "" : " | ";
+        calls += format("{}{} a{} \"}}\"", or_else, json_quote(head), i);
+        nexts += format("{}{} a{} \"}}\"", or_else, json_quote(std::string(separator) + head), i);
+        rules += format("a{}: %json {}\n", i, tool.arguments.whole(proto::kOneLineSwitches));
     }
-    return format("call: {}\n{}", names, rules);
+    return format("call: {}\nnext: {}\n{}", calls, nexts, rules);
 }
 
 // What stands behind a mark.
 std::string block_of(const Form& form, bool parallel) {
     if (form.is_list) return format("\"[\" call{} \"]\" {}", parallel ? " (\", \" call)*" : "", form.end);
-    if (form.end.empty()) return format("call{}", parallel ? " (\"; \" call)*" : "");
+    if (form.end.empty()) return parallel ? "call next*" : "call";
     return format("\"\\n\" call \"\\n\" {}", form.end);
 }
 
@@ -91,15 +95,27 @@ std::string bare_call_pattern(const proto::GenerateRequest& request) {
                   kBlank, names);
 }
 
-// The answer or calls, in the format's own form.
-std::string answer_or_calls(const proto::GenerateRequest& request, const Form& form) {
-    const bool parallel = request.parallel_tool_calls;
-    // Without an end to see the calls by, the mark may be left out: the object is the call.
-    const bool needs_mark = form.is_list || !form.end.empty();
-    std::string calls = (needs_mark ? form.mark + " " : "") + block_of(form, parallel);
-    const bool repeats = parallel && !form.is_list && needs_mark;
-    if (repeats) calls = format("block (\"\\n\" block)*\nblock: {}", calls);
-    return format("start: answer | calls\nanswer: %json {}\ncalls: {}\n{}", request.structure->source, calls, call_rules(request, form));
+// The answer, or calls in the format's own form.
+proto::Structure answer_or_calls(const proto::GenerateRequest& request, const Form& form) {
+    const std::string& param = request.structure->param;
+    if (form.is_list || !form.end.empty()) {
+        const std::string calls = form.is_list || !request.parallel_tool_calls ? "block" : "block (\"\\n\" block)*";
+        return {proto::StructureKind::kLark,
+                format("start: answer | {}\nanswer: %json {}\nblock: {} {}\n{}", calls, request.structure->source, form.mark,
+                       block_of(form, request.parallel_tool_calls), call_rules(request, form)),
+                param};
+    }
+    // A call without marks is an object as the answer may be one: both begin alike, so they are one schema, of one call.
+    proto::GrammarSchema schema{R"({"anyOf":[)" + request.response_schema.root, request.response_schema.definitions};
+    for (const proto::CallableTool& tool : request.tools) {
+        schema.root += format(
+            R"(,{{"type":"object","properties":{{"name":{{"const":{}}},"{}":{}}},"required":["name","{}"],"additionalProperties":false}})",
+            json_quote(tool.name), form.arguments_key, tool.arguments.root, form.arguments_key);
+        const auto& definitions = tool.arguments.definitions;
+        schema.definitions.insert(schema.definitions.end(), definitions.begin(), definitions.end());
+    }
+    schema.root += "]}";
+    return {proto::StructureKind::kJsonSchema, schema.whole(proto::kAnswerSwitches), param};
 }
 
 // Any text, in which calls are those of the functions.
@@ -115,7 +131,7 @@ std::string text_with_calls(const proto::GenerateRequest& request, const Form& f
     const bool parallel = request.parallel_tool_calls;
     rules += format("marked: lead {}\n", block_of(form, parallel));
     // Models leave the marks out.
-    rules += parallel ? "bare: call ((\"\\n\" | \"; \") call)*\n" : "bare: call\n";
+    rules += parallel ? "bare: call next*\n" : "bare: call\n";
     return format("start: (marked | bare){} TEXT?\n{}{}", parallel ? "*" : "?", rules, call_rules(request, form));
 }
 
@@ -123,12 +139,11 @@ std::string text_with_calls(const proto::GenerateRequest& request, const Form& f
 
 std::optional<proto::Structure> answer_structure(const proto::GenerateRequest& request, ToolFormat format,
                                                  const TextCodec& text) {
-    if (request.tools.empty() || request.tools.front().arguments_schema.empty()) return request.structure;
+    if (request.tools.empty() || request.tools.front().arguments.root.empty()) return request.structure;
     if (request.structure && !request.is_response_format) return request.structure;
     const Form form = form_of(format, text);
-    proto::Structure structure{proto::StructureKind::kLark, {}, request.structure ? request.structure->param : "tools"};
-    structure.source = request.structure ? answer_or_calls(request, form) : text_with_calls(request, form);
-    return structure;
+    if (request.structure) return answer_or_calls(request, form);
+    return proto::Structure{proto::StructureKind::kLark, text_with_calls(request, form), "tools"};
 }
 
 }  // namespace lorad::server

@@ -29,6 +29,7 @@ import generate_checks
 import merge_checks
 import sampling_checks
 import swap_race
+import tool_checks
 from harness import ADAPTERS, DEFAULT_PORT, MODEL, SAMPLES, Server, check, check_equal, check_error, free_port, take_default_port, wait_until
 
 # A near-tie may be broken otherwise by other arithmetic; what follows it then says nothing.
@@ -473,7 +474,7 @@ def check_command_line(lorad):
 SHARED = [check_models, check_samples_token_for_token, check_streams_add_up, check_completions_as_text_and_ids,
           check_limits_and_stops, check_refusals, check_broken_adapter_is_refused,
           check_disconnect_cancels, *adapter_checks.SHARED, *merge_checks.SHARED,
-          *generate_checks.SHARED, *client_checks.SHARED, *sampling_checks.SHARED, *gateway_checks.SHARED, check_metrics, check_openai_client]
+          *generate_checks.SHARED, *tool_checks.SHARED, *client_checks.SHARED, *sampling_checks.SHARED, *gateway_checks.SHARED, check_metrics, check_openai_client]
 # What an answer is compared with ran in other company: only these kernels promise that it is the same.
 INVARIANT = [check_seeds, check_adapters_come_and_go, *adapter_checks.INVARIANT, *generate_checks.INVARIANT]
 OWN = [check_sigterm_drains, check_sighup_reloads, check_closed_standard_streams, check_second_signal_ends_at_once,

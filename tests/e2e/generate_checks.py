@@ -138,7 +138,7 @@ def check_calls_that_the_model_writes(server):
     two = call + "\n" + call
 
     def ask(text, **more):
-        body = dict(tools=TOOLS, structured_outputs={"choice": [text]}, max_tokens=300, **more)
+        body = {"tools": TOOLS, "structured_outputs": {"choice": [text]}, "max_tokens": 300, **more}
         whole = chat(server, **body)["choices"][0]
         found = {"content": whole["message"]["content"] or "", "reason": whole["finish_reason"],
                  "calls": [(c["function"]["name"], c["function"]["arguments"]) for c in whole["message"].get("tool_calls", [])]}
@@ -156,10 +156,27 @@ def check_calls_that_the_model_writes(server):
         return found
 
     arguments = '{"x": 7, "y": 1}'
-    check_equal(ask("Sure.\n" + call), {"content": "Sure.", "reason": "tool_calls", "calls": [("add", arguments)]}, "a text and a call")
+    check_equal(ask("Sure.\n" + call), {"content": "Sure.\n", "reason": "tool_calls", "calls": [("add", arguments)]}, "a text and a call")
     check_equal(ask(two)["calls"], [("add", arguments)] * 2, "two calls")
     check_equal(ask(two, parallel_tool_calls=False)["calls"], [("add", arguments)], "one call of two")
     check_equal(ask(call, stop=["1}"]), {"content": "", "reason": "stop", "calls": [("add", '{"x": 7, "y": ')]}, "a call that a stop string cuts")
+    check_equal(ask(call + "\n\nDone."), {"content": "\n\nDone.", "reason": "tool_calls", "calls": [("add", arguments)]}, "a call and a text")
+    bare = '{"name": "add", "arguments": {"x": 7, "y": 1}}'
+    check_equal(ask(bare), {"content": "", "reason": "tool_calls", "calls": [("add", arguments)]}, "a call without marks")
+    for text in ('{"name": "Bob", "age": 3}', '{"age": 3, "name": "Bob"}', '{"name": "add"}', '{"name": "add", "age": 3}'):
+        check_equal(ask(text), {"content": text, "reason": "stop", "calls": []}, "an answer in JSON")
+    broken = '<tool_call>\n{"name": "add", "arguments": {"x": 7,}}\n</tool_call>'
+    check_equal(ask(broken)["calls"], [("add", '{"x": 7,}')], "arguments that are no JSON")
+    message = server.post("/v1/messages", model="base", max_tokens=300, messages=MESSAGES, structured_outputs={"choice": [broken]},
+                          tools=[{"name": "add", "input_schema": {"type": "object"}}])[1]
+    check_equal((message["stop_reason"], message["content"][0]["input"]), ("tool_use", {"INVALID_JSON": '{"x": 7,}'}), "the same as a message")
+    back = MESSAGES + [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": message["content"][0]["id"], "content": "no JSON", "is_error": True}]}]
+    check_equal(server.post("/v1/messages", model="base", max_tokens=4, messages=back)[0], 200, "and back")
+    n_whole = len(server.post("/tokenize", prompt=two)[1]["tokens"])
+    for n in range(1, n_whole, 3):
+        found = ask(two, max_tokens=n)
+        check_equal((found["content"], found["reason"]), ("", "length"), f"cut after {n} tokens")
     check_equal(ask("The mark <tool_call> opens one."), {"content": "The mark <tool_call> opens one.", "reason": "stop", "calls": []}, "a mark in a text")
 
 

@@ -37,13 +37,13 @@ def free_port():
 class Server:
     """One daemon on a free port; ends with the with-block."""
 
-    def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None, key=None):
+    def __init__(self, lorad, *flags, adapters=ADAPTERS, env=None, key=None, model=MODEL / "base"):
         """With a key the server wants it, and all requests here show it."""
         self.headers = {"Content-Type": "application/json"}
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
             env = {**(env or {}), "LORAD_API_KEY": key}
-        command = [lorad, "serve", "--model", str(MODEL / "base"), "--port", "0", *flags]
+        command = [lorad, "serve", "--model", str(model), "--port", "0", *flags]
         if "--state-dir" not in flags:
             command += ["--state-dir", "none"]
         for name in adapters:

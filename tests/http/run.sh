@@ -4,17 +4,19 @@
 #
 #   tests/http/run.sh schemathesis --lorad build/dev/lorad [--cases N] [--seed N]     Schemathesis over /openapi.json
 #   tests/http/run.sh schemas --lorad build/dev/lorad [--n N] [--seed N]              random JSON schemas
+#   tests/http/run.sh calls --lorad build/dev/lorad [--seed N]                        calls in answers with chosen borders of tokens
 #   tests/http/run.sh langchain --lorad build/dev/lorad                               LangChain
 #   tests/http/run.sh openai_js --lorad build/dev/lorad                               openai for JavaScript (needs node and npm)
 #   tests/http/run.sh recipe_CLIENT --lorad build/dev/lorad                           a recipe of docs/CLIENTS.md
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-test=${1:?which test: schemathesis, schemas, langchain, openai_js or recipe_CLIENT}
+test=${1:?which test: schemathesis, schemas, calls, langchain, openai_js or recipe_CLIENT}
 shift
 place=$here/../../build/http-$test
 case $test in
     schemathesis) packages=('schemathesis>=4.32,<5') ;;
     schemas) packages=('jsonschema[format]>=4.20,<5') ;;
+    calls) packages=('numpy>=1.24' 'safetensors>=0.4') ;;
     langchain) packages=('langchain-openai>=0.3' 'openai>=1,<3') ;;
     openai_js) packages=('openai@^6') ;;
     recipe_openai) packages=('openai>=3,<4') ;;

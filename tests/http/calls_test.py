@@ -85,7 +85,9 @@ def check_answer(server, name, n_pieces, text, n_calls):
     for n_max in range(1, n_pieces + 1):
         cut = ask_chat(server, name, n_max, False)
         check_equal(ask_chat(server, name, n_max, True), cut, f"{name}: streamed and whole, cut after {n_max} tokens")
-        check(text.startswith(cut[0]) or n_calls == 0, f"{name}: {cut} is no part of {text!r}")
+        # Of a mark behind a text one or two letters are still text.
+        is_part = any(text.startswith(cut[0][:len(cut[0]) - n]) for n in range(3))
+        check(is_part or n_calls == 0, f"{name}: {cut} is no part of {text!r}")
         check_equal(ask_response(server, name, n_max)[:2], cut[:2], f"{name}: as a response, after {n_max}")
         said, inputs, reason = ask_message(server, name, n_max)
         check_equal(said, cut[0], f"{name}: as a message, after {n_max}")

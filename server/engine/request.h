@@ -57,7 +57,6 @@ struct Request {
     // Beside each token of the prompt but the first; may_skip_prefix is false then.
     std::optional<uint32_t> n_prompt_logprobs;
     std::shared_ptr<TokenConstraint> constraint;  // null: the answer may be anything
-    double mask_seconds = 0;  // that its first mask took
     // What is wanted is the hidden state of the prompt's last token; no token is chosen.
     // n_tokens_max is 1, sampling greedy.
     bool wants_embedding = false;

@@ -27,7 +27,7 @@ proto::TokenLogprobs read_logprobs(const gpu::ChoiceLogprobs& from, TokenId toke
 }  // namespace
 
 ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
-    : constraint_(request.constraint), mask_seconds_(request.mask_seconds), draws_on_device_(draws_on_device) {
+    : constraint_(request.constraint), mask_seconds_(request.constraint ? request.constraint->mask_seconds() : 0), draws_on_device_(draws_on_device) {
     std::span<const TokenId> ends;
     if (request.n_tokens_min > 0) ends = request.stop_tokens;
     const proto::SamplingParams& sampling = request.sampling;

@@ -20,6 +20,8 @@ class TokenConstraint {
     virtual Status next_mask(std::vector<uint32_t>& words) = 0;
     // The token that was chosen.
     virtual Status accept(TokenId token) = 0;
+    // What a mask of it took, of a processor; 0: not known.
+    virtual double mask_seconds() const { return 0; }
     // Another one in the same state, for another sequence.
     virtual Result<std::unique_ptr<TokenConstraint>> duplicate() const = 0;
 };

@@ -195,11 +195,10 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 // Compiled once, before anything is admitted; every answer has a state of its own.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
-    TRY_ASSIGN(const CompiledStructure compiled, compile_structure(context, request, holder_of(http)));
-    if (!compiled.constraint) return ok_status();
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, holder_of(http)));
+    if (!first) return ok_status();
     for (Request& one : requests) {
-        one.mask_seconds = compiled.first_mask_seconds;
-        TRY_ASSIGN(one.constraint, compiled.constraint->duplicate());
+        TRY_ASSIGN(one.constraint, first->duplicate());
     }
     return ok_status();
 }

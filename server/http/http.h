@@ -100,7 +100,7 @@ using ErrorReply = HttpReply (*)(const Error& error);
 enum class BodyUse : uint8_t {
     kBuffered,  // read before the handler runs, up to the server's limit
     kStreamed,  // the handler reads it, or part of it
-    kAtOnce,    // there is none, and the handler never blocks: it is called without a worker, with an empty request
+    kAtOnce,    // there is none, and the handler never blocks: it is called without a worker
 };
 
 // What the server asks of whoever calls it. The pointers outlive the router.
@@ -133,8 +133,8 @@ class Router {
     // as GET where it has no route; the listener leaves out the body.
     HttpReply handle(HttpRequest request) const;
 
-    // Of a route that answers without a worker; nothing for all others.
-    std::optional<HttpReply> answer_at_once(std::string_view method, std::string_view target) const;
+    // Whether handle() answers it without a body and without blocking.
+    bool answers_at_once(std::string_view method, std::string_view target) const;
     // Whose share a request has, by its key: empty without keys, a blank where it has no valid one.
     std::string tenant_of(std::string_view authorization, std::string_view x_api_key) const;
 

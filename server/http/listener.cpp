@@ -136,6 +136,7 @@ struct Listener::Impl {
     void serve(Exchange& exchange);
     void serve_checked(Exchange& exchange);
     HttpReply run_handler(Exchange& exchange, HttpBody* body) const;
+    std::optional<HttpReply> at_once(const RequestHead& head) const;
     HttpReply handled(HttpRequest ours) const;
     void add_common_headers(const RequestHead& head, const std::string& request_id, HttpReply& reply) const;
     HttpReply refusal(const RequestHead& head, const Error& error) const;
@@ -167,6 +168,19 @@ HttpReply Listener::Impl::run_handler(Exchange& exchange, HttpBody* body) const 
     const std::string request_id = ours.request_id;
     std::optional<HttpReply> preflight = options.cors.preflight(head);
     HttpReply reply = preflight ? std::move(*preflight) : handled(std::move(ours));
+    add_common_headers(head, request_id, reply);
+    return reply;
+}
+
+// On the guard's thread.
+std::optional<HttpReply> Listener::Impl::at_once(const RequestHead& head) const {
+    if (!router->answers_at_once(head.method, head.target)) return std::nullopt;
+    HttpRequest ours;
+    ours.method = head.method;
+    ours.target = head.target;
+    ours.request_id = request_id_of(head.value_of("x-request-id"));
+    const std::string request_id = ours.request_id;
+    HttpReply reply = handled(std::move(ours));
     add_common_headers(head, request_id, reply);
     return reply;
 }
@@ -330,7 +344,7 @@ Result<std::unique_ptr<Listener>> Listener::create(ListenerOptions options, cons
     Guard::Handlers handlers;
     handlers.serve = [impl = impl.get()](Exchange& exchange) { impl->serve(exchange); };
     handlers.on_reply = impl->on_response;
-    handlers.at_once = [&router](const RequestHead& head) { return router.answer_at_once(head.method, head.target); };
+    handlers.at_once = [impl = impl.get()](const RequestHead& head) { return impl->at_once(head); };
     handlers.tenant = [&router](const RequestHead& head) { return router.tenant_of(head.value_of("Authorization"), head.value_of("x-api-key")); };
     impl->guard = std::make_unique<Guard>(impl->options.guard, std::move(sockets), std::move(handlers));
     if (wants_tls) TRY(impl->load_tls());

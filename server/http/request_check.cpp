@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "server/http/call_grammar.h"
 
@@ -32,21 +31,19 @@ Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
                       "min_tokens");
 }
 
-Result<CompiledStructure> compile_structure(const ServerContext& context, const GenerateRequest& request, const access::Holder& holder) {
+Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
+                                                           const access::Holder& holder) {
     const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
     const std::optional<proto::Structure> structure =
         tools ? answer_structure(request, *tools, context.text) : request.structure;
-    CompiledStructure compiled;
-    if (!structure) return compiled;
-    TRY_ASSIGN(compiled.constraint,
+    if (!structure) return std::unique_ptr<TokenConstraint>();
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> constraint,
                context.text.make_constraint(*structure, context.defaults.eos_token_ids, context.vocab_size, holder));
     // A grammar that lets nothing begin is refused while the answer can still say so.
     std::vector<uint32_t> mask;
-    const double begin_s = thread_seconds();
-    bool begins = compiled.constraint->next_mask(mask).ok() &&
+    bool begins = constraint->next_mask(mask).ok() &&
                   std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
-    compiled.first_mask_seconds = thread_seconds() - begin_s;
-    if (begins) return compiled;
+    if (begins) return constraint;
     return make_error(ErrorCode::kInvalidRequest,
                       format("{}: no answer can begin as it asks, or it is too large to follow",
                              structure->param),

@@ -17,14 +17,10 @@ std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, co
 
 Status check_min_tokens(const proto::GenerateRequest& request, uint32_t n_tokens_max);
 
-struct CompiledStructure {
-    std::unique_ptr<TokenConstraint> constraint;  // what answers may go on with; null: with anything
-    double first_mask_seconds = 0.0;              // of processor time
-};
-
-// kInvalidRequest for what cannot be compiled, and for a structure that lets
+// What answers may go on with; null: with anything. kInvalidRequest for what cannot be compiled, and for a structure that lets
 // nothing begin. `holder` is who uses the compiler's places.
-Result<CompiledStructure> compile_structure(const ServerContext& context, const proto::GenerateRequest& request, const access::Holder& holder);
+Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const proto::GenerateRequest& request,
+                                                           const access::Holder& holder);
 
 // All of it, for a request that is not going to be generated.
 Status check_request(const ServerContext& context, const proto::GenerateRequest& request,

@@ -75,13 +75,12 @@ HttpReply Router::error_for(std::string_view target, const Error& error) const {
     return error_reply(error);
 }
 
-std::optional<HttpReply> Router::answer_at_once(std::string_view method, std::string_view target) const {
+bool Router::answers_at_once(std::string_view method, std::string_view target) const {
     const std::string_view path = target.substr(0, target.find('?'));
-    for (const Route& route : routes_) {
-        const bool fits = route.body == BodyUse::kAtOnce && route.access.is_open() && route.path == path;
-        if (fits && (route.method == method || (route.method == "GET" && method == "HEAD"))) return route.handler({});
-    }
-    return std::nullopt;
+    return std::ranges::any_of(routes_, [&](const Route& route) {
+        const bool fits = route.method == method || (route.method == "GET" && method == "HEAD");
+        return fits && route.body == BodyUse::kAtOnce && route.access.is_open() && route.path == path;
+    });
 }
 
 std::string Router::tenant_of(std::string_view authorization, std::string_view x_api_key) const {

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "model/logits.h"
+#include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/base/thread.h"
@@ -105,8 +106,9 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
                 return;
             }
             std::vector<uint32_t> mask(model::mask_words(source.vocab_size), 0);
+            const double begin_s = thread_seconds();
             done = (*grammar)->mask(mask);
-            made->first_mask = std::make_shared<const std::vector<uint32_t>>(std::move(mask));
+            made->first_mask = std::make_shared<const FirstMask>(FirstMask{std::move(mask), thread_seconds() - begin_s});
             made->grammar = std::move(*grammar);
         },
         kBigStackBytes);

@@ -52,6 +52,12 @@ class GrammarMemory {
     std::thread thread_;      // under mutex_ but for the end; with the first large one
 };
 
+// What may begin an answer, and how long of a processor that took to find.
+struct FirstMask {
+    std::vector<uint32_t> words;
+    double seconds = 0;
+};
+
 class GrammarCompiler {
   public:
     struct Options {
@@ -75,7 +81,7 @@ class GrammarCompiler {
         std::string key;
         std::mutex mutex;  // of the grammar
         std::unique_ptr<model::Grammar> grammar;
-        std::shared_ptr<const std::vector<uint32_t>> first_mask;
+        std::shared_ptr<const FirstMask> first_mask;
         Error refusal;
         uint64_t n_bytes = 0;
     };
@@ -106,12 +112,13 @@ model::GrammarKind grammar_kind(proto::StructureKind kind);
 // A grammar as an answer follows it. The first mask is the same for all that begin: null, it is computed.
 class GrammarConstraint final : public TokenConstraint {
   public:
-    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size, std::shared_ptr<const std::vector<uint32_t>> first_mask = {},
+    GrammarConstraint(std::unique_ptr<model::Grammar> grammar, uint32_t vocab_size, std::shared_ptr<const FirstMask> first_mask = {},
                       std::shared_ptr<GrammarMemory> memory = {}, access::Holder holder = {})
         : grammar_(std::move(grammar)), vocab_size_(vocab_size), first_mask_(std::move(first_mask)), memory_(std::move(memory)), holder_(std::move(holder)) {}
     ~GrammarConstraint() override;
     Status next_mask(std::vector<uint32_t>& words) override;
     Status accept(TokenId token) override;
+    double mask_seconds() const override { return first_mask_ != nullptr ? first_mask_->seconds : 0; }
     Result<std::unique_ptr<TokenConstraint>> duplicate() const override;
     // What it holds now counts.
     Status count();
@@ -119,7 +126,7 @@ class GrammarConstraint final : public TokenConstraint {
   private:
     std::unique_ptr<model::Grammar> grammar_;
     const uint32_t vocab_size_;
-    std::shared_ptr<const std::vector<uint32_t>> first_mask_;
+    std::shared_ptr<const FirstMask> first_mask_;
     const std::shared_ptr<GrammarMemory> memory_;  // null: nobody counts
     const access::Holder holder_;
     GrammarMemory::Places counted_;

@@ -70,7 +70,7 @@ Status GrammarConstraint::count() {
 
 Status GrammarConstraint::next_mask(std::vector<uint32_t>& words) {
     if (first_mask_) {
-        words = *first_mask_;
+        words = first_mask_->words;
         return ok_status();
     }
     words.assign(model::mask_words(vocab_size_), 0);

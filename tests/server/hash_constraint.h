@@ -38,7 +38,10 @@ class HashConstraint final : public TokenConstraint {
         return std::unique_ptr<TokenConstraint>(std::make_unique<HashConstraint>(*this));
     }
 
+    double mask_seconds() const override { return first_seconds; }
+
     std::chrono::microseconds delay{0};  // for each mask
+    double first_seconds = 0;            // what it says that one takes
     uint32_t fails_at_mask = 0, refuses_token = 0;  // counted from 1
     uint32_t n_masks = 0, n_accepted = 0;
 

@@ -109,7 +109,7 @@ TEST_P(LateMasks, WhoseFirstMaskTookLongIsNeverWaitedFor) {
     request.n_tokens_max = 3;
     request.tenant = "slow";
     request.constraint = constraint;
-    request.mask_seconds = 0.06;
+    constraint->first_seconds = 0.06;
     request.stream = std::make_shared<TokenStream>(3);
     auto slow = request.stream;
     ASSERT_TRUE(fixture_.engine.submit(std::move(request)).ok());

@@ -43,7 +43,7 @@ void describe(Config& c, Visit&& visit) {
     visit("max-connections", c.max_connections, "N", "open connections; more are answered 503 and closed",
           Range{16, 65536});
     visit("max-connections-per-address", c.max_connections_per_address, "N",
-          "open connections from one IPv4 address or IPv6 /64 network, this machine's own excepted; 0: no limit", Range{0, 65536});
+          "open connections from one IPv4 address or IPv6 /64 network, this machine's own excepted; 0: no limit, and pools have no shares for addresses", Range{0, 65536});
     visit("drain-timeout-s", c.drain_timeout_s, "SECONDS",
           "how long running requests may finish after SIGTERM", Range{0, 86400});
     visit("api-key-file", c.api_key_file, "FILE",

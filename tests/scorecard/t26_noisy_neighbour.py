@@ -6,6 +6,7 @@ always have requests waiting, the fourth has no quota; how much of an equal shar
 a generated one 2)?
 """
 
+import contextlib
 import http.client
 import json
 import pathlib
@@ -192,15 +193,21 @@ def masks(card, server, seconds):
     alone = calm.between(begin, time.monotonic())
     flood = {"model": "base", "prompt": "once upon a time there", "temperature": 1.5, "logit_bias": {"2": -100}, "structured_outputs": {"grammar": slow_grammar(120)}}
 
+    until = time.monotonic() + seconds
+
+    # Their answers may take long; whoever sends them leaves when the time is over.
     def shout():
         connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
-        connection.request("POST", "/v1/completions", json.dumps(dict(flood, max_tokens=20, n=2)),
+        connection.request("POST", "/v1/completions", json.dumps(dict(flood, max_tokens=20, n=2, stream=True)),
                            {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(noisy.key)}"})
         response = connection.getresponse()
-        response.read()
-        connection.close()
         with noisy.lock:
             noisy.statuses[response.status] = noisy.statuses.get(response.status, 0) + 1
+        connection.sock.settimeout(max(0.1, until - time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            while response.readline():
+                pass
+        connection.close()
         return response.status
 
     begin = time.monotonic()

@@ -156,6 +156,7 @@ bool Engine::step() {
     take_arrivals();
     run_tasks();  // after the queue's wake-up was taken back
     drop_cancelled();
+    has_others_to_keep_waiting_ = has_others_to_keep_waiting();
     bool planned = may_plan() && plan_and_apply();
     const bool worked = planned || !in_flight_.empty();
     if (planned) {
@@ -341,14 +342,25 @@ Status Engine::submit_step() {
     return ok_status();
 }
 
-// Whether a mask takes long is known from those before, or the first, which was made when the request was admitted. Who is alone keeps nobody waiting.
+// Whether somebody is there who could be kept waiting by another's masks: whoever has no grammar, or another tenant.
+bool Engine::has_others_to_keep_waiting() const {
+    const std::string* tenant = nullptr;
+    const auto is_other = [&](const std::unique_ptr<Sequence>& sequence) {
+        const Request& request = sequence->request;
+        if (!request.constraint || (tenant != nullptr && *tenant != request.tenant)) return true;
+        tenant = &request.tenant;
+        return false;
+    };
+    return std::ranges::any_of(running_, is_other) || std::ranges::any_of(waiting_, is_other);
+}
+
+// Whether a mask takes long is known from those before, or from the first, which was made when the grammar was compiled.
 void Engine::begin_mask(Sequence& sequence) {
     if (!sequence.request.constraint) return;
     constexpr double kPatientSeconds = 0.004;
     const std::string& tenant = sequence.request.tenant;
-    const bool is_alone = running_.size() + waiting_.size() <= 1;
     const bool is_slow = sequence.choice.mask_seconds() > kPatientSeconds || mask_budget_.is_over(tenant, time_now());
-    sequence.choice.begin_mask(masks_, tenant, is_slow && !is_alone);
+    sequence.choice.begin_mask(masks_, tenant, is_slow && has_others_to_keep_waiting_);
 }
 
 bool Engine::has_rows_that_wait_for_no_mask(const Flight& flight) const {
@@ -362,11 +374,11 @@ bool Engine::has_rows_that_wait_for_no_mask(const Flight& flight) const {
 // draw, where that waits for them.
 Status Engine::prepare_draw() {
     if (in_flight_.size() != 1 || in_flight_.front().is_prepared) return ok_status();
-    constexpr std::chrono::milliseconds kWaitAmongThemselves{50};  // where all rows wait for masks
+    constexpr std::chrono::milliseconds kWaitAmongThemselves{50};  // where nobody else waits
     Flight& flight = in_flight_.front();
     flight.is_prepared = true;
     list_choices(flight);
-    const bool has_others = has_rows_that_wait_for_no_mask(flight);
+    const bool has_others = has_others_to_keep_waiting_ && has_rows_that_wait_for_no_mask(flight);
     const Clock::time_point begin = Clock::now();
     chooser_.prepare(choices_, flight.n_masks, flight.n_masks > 0 ? runner_.masks() : std::span<uint32_t>(), masks_,
                      has_others ? options_.mask_wait : std::max(options_.mask_wait, kWaitAmongThemselves), !has_others);

@@ -204,6 +204,7 @@ class Engine {
     double n_prompt_rows(const Flight& flight) const;
     void note_recordings();
     Status prepare_draw();
+    bool has_others_to_keep_waiting() const;
     void begin_mask(Sequence& sequence);
     bool has_rows_that_wait_for_no_mask(const Flight& flight) const;
     void leave_out_late(Flight& flight, double waited_s);
@@ -265,6 +266,7 @@ class Engine {
     MaskPool masks_;
     MaskBudget mask_budget_;
     uint32_t n_held_ = 0;  // running ones that wait for a mask alone
+    bool has_others_to_keep_waiting_ = false;  // as it was when the turn began
     std::vector<TokenChoice> choices_;  // of one step in flight
     std::vector<Sequence*> choosers_;   // whose they are
     std::string active_running_, active_waiting_;

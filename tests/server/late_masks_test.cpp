@@ -122,6 +122,19 @@ TEST_P(LateMasks, WhoseFirstMaskTookLongIsNeverWaitedFor) {
     EXPECT_EQ(slow->pop(milliseconds(0)).tokens.size(), 3u);
 }
 
+// Its own answers wait for one another as ever: the next step's forward pass runs meanwhile.
+TEST_P(LateMasks, WhoKeepsNobodyElseWaitingIsWaitedFor) {
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    for (uint32_t i = 0; i < 3; ++i) {
+        auto constraint = grammar(5, milliseconds(6));
+        constraint->first_seconds = 0.006;
+        streams.push_back(submit(fixture_, {{TokenId(i), 9, 4}, 12, "one", constraint}));
+    }
+    fixture_.run_until_idle();
+    for (auto& stream : streams) EXPECT_EQ(stream->pop(milliseconds(0)).tokens.size(), 12u);
+    EXPECT_LE(fixture_.runner.n_steps(), 18u) << "none is in steps of its own";
+}
+
 TEST_P(LateMasks, ACancelOrAStopDoesNotWaitForAMask) {
     auto free = submit(fixture_, {{77, 9, 4}, 60, "free", nullptr});
     auto slow = submit(fixture_, {{1, 9, 4}, 60, "slow", grammar(5, milliseconds(300))});

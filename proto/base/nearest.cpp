@@ -16,33 +16,35 @@ std::string lower_case(std::string_view name) {
     return out;
 }
 
-// Bytes to change, put in or leave out; n_max + 1 where it is more than n_max.
+// Bytes to change, put in, leave out or swap with their neighbour; n_max + 1 where it is more than n_max.
 size_t edit_distance(std::string_view a, std::string_view b, size_t n_max) {
     if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > n_max) return n_max + 1;
-    std::vector<size_t> row(b.size() + 1);
+    std::vector<size_t> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
     std::iota(row.begin(), row.end(), size_t(0));
     for (size_t i = 0; i < a.size(); ++i) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
+        next[0] = i + 1;
         for (size_t j = 0; j < b.size(); ++j) {
-            const size_t above = row[j + 1];
-            row[j + 1] = std::min({row[j] + 1, above + 1, diagonal + size_t(a[i] != b[j])});
-            diagonal = above;
+            next[j + 1] = std::min({next[j] + 1, row[j + 1] + 1, row[j] + size_t(a[i] != b[j])});
+            if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j]) next[j + 1] = std::min(next[j + 1], before[j - 1] + 1);
         }
-        if (*std::ranges::min_element(row) > n_max) return n_max + 1;
+        if (*std::ranges::min_element(next) > n_max && *std::ranges::min_element(row) > n_max) return n_max + 1;
+        before.swap(row);
+        row.swap(next);
     }
     return std::min(row.back(), n_max + 1);
 }
 
 // Less is nearer; nothing where it is another name.
 std::optional<size_t> remoteness(std::string_view name, std::string_view other) {
-    constexpr size_t kPartBytesMin = 3;
+    constexpr size_t kPartBytesMin = 3, kBeginBytesMin = 6;
     const size_t n_max = std::max<size_t>(1, std::min(name.size(), other.size()) / 3);
     const size_t distance = edit_distance(name, other, n_max);
     if (distance <= n_max) return distance;
     const std::string_view shorter = name.size() < other.size() ? name : other, longer = name.size() < other.size() ? other : name;
-    if (shorter.size() < kPartBytesMin || longer.find(shorter) == std::string_view::npos) return std::nullopt;
-    return kNameBytesMax + longer.size() - shorter.size();
+    const size_t n_same = size_t(std::ranges::mismatch(shorter, longer).in1 - shorter.begin());
+    const bool begins_alike = n_same >= kBeginBytesMin && 4 * n_same >= 3 * shorter.size();
+    if (!begins_alike && (shorter.size() < kPartBytesMin || longer.find(shorter) == std::string_view::npos)) return std::nullopt;
+    return kNameBytesMax + longer.size() - std::min(shorter.size(), begins_alike ? n_same : shorter.size());
 }
 
 }  // namespace

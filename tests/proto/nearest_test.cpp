@@ -27,6 +27,13 @@ TEST(NearestNames, AreAlsoThoseThatHoldTheNameOrAreHeld) {
     EXPECT_EQ(nearest("ql", {"sqlite"}), Names{}) << "two letters say nothing";
 }
 
+TEST(NearestNames, CountSwappedLettersOnceAndLongBeginnings) {
+    EXPECT_EQ(nearest("prot", {"port", "host", "lora"}), Names{"port"});
+    EXPECT_EQ(nearest("max-num-sequences", {"max-num-seqs", "max-queue", "max-loras"}), Names{"max-num-seqs"});
+    EXPECT_EQ(nearest("customers-eu", {"customers", "other"}), Names{"customers"}) << "which it holds";
+    EXPECT_EQ(nearest("abcdef-ghijkl", {"abcdef-mnopqr"}), Names{}) << "half is not enough";
+}
+
 TEST(NearestNames, AreBoundedInWorkAndNumber) {
     Names many(100000, std::string(5000, 'a'));
     many.front() = "needle";

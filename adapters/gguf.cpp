@@ -248,6 +248,16 @@ Result<Counts> read_start(Cursor& cursor) {
     return Counts{n_tensors, n_fields};
 }
 
+// A base model, of which the first thing to say is not that its tensors have types of which adapters are none. Older ones do not tell what they are.
+Status check_is_no_model(const GgufFile& gguf) {
+    const auto field = gguf.fields.find("general.type");
+    const auto type = field == gguf.fields.end() ? std::nullopt : field->second.as_text();
+    if (type ? *type != "model" : !gguf.fields.contains("general.architecture")) return ok_status();
+    return make_error(ErrorCode::kAdapterUnsupported,
+                      format("general.type: expected \"adapter\", found {}: a whole model in GGUF, which lorad does not read yet, and no LoRA adapter",
+                             type ? "\"model\"" : "nothing"));
+}
+
 }  // namespace
 
 Status check_gguf_start(std::span<const std::byte> file) {
@@ -265,6 +275,7 @@ Result<GgufFile> parse_gguf(std::span<const std::byte> file) {
         TRY_ASSIGN(const GgufValue value, read_value(cursor, key));
         if (!gguf.fields.emplace(key, value).second) return broken(format("field {} occurs twice", json_quote(key)));
     }
+    TRY(check_is_no_model(gguf));
     std::vector<Placed> placed;
     for (uint64_t i = 0; i < counts.n_tensors; ++i) {
         TRY_ASSIGN(Placed one, read_tensor(cursor));

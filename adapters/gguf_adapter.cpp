@@ -92,8 +92,7 @@ class GgufAdapterReader {
 
     Status read_fields() {
         if (const std::string type = text("general.type"); type != "adapter") {
-            return make_error(ErrorCode::kAdapterInvalid, format("{}: general.type: expected \"adapter\", found {}{}", kGgufFile, json_quote(type),
-                                                                 type == "model" ? ": a whole model, not a LoRA adapter" : ""));
+            return make_error(ErrorCode::kAdapterInvalid, format("{}: general.type: expected \"adapter\", found {}", kGgufFile, json_quote(type)));
         }
         if (const std::string type = text("adapter.type"); type != "lora") {
             return make_error(ErrorCode::kAdapterUnsupported, format("{}: adapter.type = {} is not supported; lora is", kGgufFile, json_quote(type)));

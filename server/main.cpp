@@ -183,11 +183,11 @@ Status print_topic(const CLI::App& app, const std::string& topic, const std::vec
 
 std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands([](const CLI::App*) { return true; }); }
 
-Error no_such_command(const CLI::App& app, const std::string& found) {
+// `path` is the program's name with the commands before the one that was found.
+std::string no_such_command(const CLI::App& app, const std::string& path, const std::string& found) {
     std::vector<std::string> names;
     for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
-    return make_error(ErrorCode::kInvalidConfig,
-                      format("there is no command \"{}\"{}; `lorad --help` lists those there are", found, did_you_mean(found, names)));
+    return format("there is no command \"{}\"{}; `{} --help` lists those there are", found, did_you_mean(found, names), path);
 }
 
 // What the command line's parser says of flags that there are not, with the name of the nearest.
@@ -200,6 +200,7 @@ std::string unexpected(const CLI::App& app, const CLI::ParseError& error) {
     }
     const std::vector<std::string> extras = app.remaining(true);
     const auto flag = std::ranges::find_if(extras, [](const std::string& text) { return text.starts_with("--"); });
+    if (flag == extras.end() && !extras.empty() && !commands_of(*command).empty()) return no_such_command(*command, path, extras.front());
     if (flag == extras.end()) return format("{} (see {} --help)", error.what(), path);
     const std::string name = flag->substr(0, flag->find('='));
     std::vector<std::string> names;
@@ -332,7 +333,7 @@ int run(int argc, char** argv) {
     const auto commands = commands_of(app);
     if (argc > 1 && argv[1][0] != '-' &&
         std::ranges::none_of(commands, [&](const CLI::App* command) { return command->get_name() == argv[1]; }))
-        return report(no_such_command(app, argv[1]));
+        return report(make_error(ErrorCode::kInvalidConfig, no_such_command(app, app.get_name(), argv[1])));
     // The parser takes the last one first.
     std::vector<std::string> given(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + std::min(argc, 1)));
     straighten(given);

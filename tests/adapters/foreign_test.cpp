@@ -262,6 +262,11 @@ TEST(GgufAdapters, WhatDoesNotFitIsNamedAsInTheFile) {
                                HasSubstr("blk.1.attn_k.weight.lora_b: expected rows of 2 heads"), HasSubstr("rope: expected a name ending in")));
     EXPECT_THAT(refusal(check_gguf(gguf_header("qwen2", 1).file(), base)), HasSubstr("general.architecture: expected \"llama\""));
     EXPECT_THAT(refusal(check_gguf(GgufWriter().text("general.type", "model").file(), base)), HasSubstr("expected \"adapter\", found \"model\""));
+    // Also where its tensors have types that no adapter has, and where it is too old to say what it is.
+    GgufWriter whole, old;
+    whole.text("general.architecture", "llama").text("general.type", "model").tensor("blk.0.attn_q.weight", 12, {256}, std::string(144, 0));
+    old.text("general.architecture", "llama").tensor("blk.0.attn_q.weight", 12, {256}, std::string(144, 0));
+    for (const GgufWriter& model : {whole, old}) EXPECT_THAT(refusal(check_gguf(model.file(), base)), HasSubstr("a whole model in GGUF"));
     GgufWriter control;
     control.text("general.type", "adapter").text("adapter.type", "controlvector");
     EXPECT_THAT(refusal(check_gguf(control.file(), base)), HasSubstr("\"controlvector\" is not supported"));

@@ -180,7 +180,7 @@ def check_did_you_mean(lorad):
                                 (["serve", "--prefix-cahce"], ["did you mean --prefix-cache?"]), (["check", "--adaptr", "x"], ["did you mean --adapter?", "lorad check --help"]),
                                 (["key", "new", "--id", "a", "--scop", "generate"], ["did you mean --scope?", "lorad key new --help"]),
                                 (["serve", "--frobnicate"], ["--frobnicate", "has no such flag (see"]), (["sevre"], ["there is no command", "did you mean serve?"]),
-                                (["print", "confg"], ["did you mean config?"])):
+                                (["key", "nwe"], ["there is no command", "did you mean new?", "lorad key --help"]), (["print", "confg"], ["did you mean config?"])):
         done = run(lorad, *arguments)
         check_equal(done.returncode, 1, f"{arguments}: {done.stdout}")
         for text in expected:

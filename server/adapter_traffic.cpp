@@ -31,25 +31,17 @@ std::string AdapterTraffic::text(const std::string& base_name) const {
         sorted.insert(by_name_.begin(), by_name_.end());
     }
     std::string out;
-    const auto write = [&](const char* name, const char* type, const char* help, auto&& lines) {
-        write_metric_head(out, name, type, help);
+    const auto write = [&](const char* name, const char* help, auto&& value_of) {
+        write_metric_head(out, name, "counter", help);
         for (const auto& [adapter, sums] : sorted)
-            lines(format("{{adapter_name=\"{}\"}}", escaped_label(adapter.empty() ? base_name : adapter)), sums);
+            out += format("{}{{adapter_name=\"{}\"}} {}\n", name, escaped_label(adapter.empty() ? base_name : adapter), value_of(sums));
     };
-    write("lorad_adapter_requests_total", "counter", "Requests that ended, by adapter; the base has its own name.",
-          [&](const std::string& labels, const Sums& sums) { out += format("lorad_adapter_requests_total{} {}\n", labels, sums.n_requests); });
-    write("lorad_adapter_prompt_tokens_total", "counter", "Prompt tokens of these requests.",
-          [&](const std::string& labels, const Sums& sums) { out += format("lorad_adapter_prompt_tokens_total{} {}\n", labels, sums.n_prompt); });
-    write("lorad_adapter_generation_tokens_total", "counter", "Tokens that these requests generated.",
-          [&](const std::string& labels, const Sums& sums) { out += format("lorad_adapter_generation_tokens_total{} {}\n", labels, sums.n_generated); });
-    write("lorad_adapter_time_to_first_token_seconds", "summary", "Arrival to first token, of those that came to one.",
-          [&](const std::string& labels, const Sums& sums) {
-              out += format("lorad_adapter_time_to_first_token_seconds_sum{0} {1}\nlorad_adapter_time_to_first_token_seconds_count{0} {2}\n", labels,
-                            sums.first_token_s, sums.n_first_tokens);
-          });
-    write("lorad_adapter_request_seconds", "summary", "Arrival to the end.", [&](const std::string& labels, const Sums& sums) {
-        out += format("lorad_adapter_request_seconds_sum{0} {1}\nlorad_adapter_request_seconds_count{0} {2}\n", labels, sums.total_s, sums.n_requests);
-    });
+    write("lorad_adapter_requests_total", "Requests that ended, by adapter; the base has its own name.", [](const Sums& sums) { return sums.n_requests; });
+    write("lorad_adapter_request_seconds_total", "Of these, arrival to the end.", [](const Sums& sums) { return sums.total_s; });
+    write("lorad_adapter_prompt_tokens_total", "Prompt tokens of these requests.", [](const Sums& sums) { return sums.n_prompt; });
+    write("lorad_adapter_generation_tokens_total", "Tokens that these requests generated.", [](const Sums& sums) { return sums.n_generated; });
+    write("lorad_adapter_first_tokens_total", "Requests that came to a first token.", [](const Sums& sums) { return sums.n_first_tokens; });
+    write("lorad_adapter_first_token_seconds_total", "Of these, arrival to the first token.", [](const Sums& sums) { return sums.first_token_s; });
     return out;
 }
 

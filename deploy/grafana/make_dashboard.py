@@ -14,8 +14,8 @@ def by_adapter(metric):
     return [("{{adapter_name}}", f"topk(10, sum by (adapter_name) (rate({metric}{{{JOB}}}[$__rate_interval])))")]
 
 
-def mean_by_adapter(metric):
-    parts = [f"sum by (adapter_name) (rate({metric}_{part}{{{JOB}}}[$__rate_interval]))" for part in ("sum", "count")]
+def mean_by_adapter(*sum_and_count):
+    parts = [f"sum by (adapter_name) (rate({metric}{{{JOB}}}[$__rate_interval]))" for metric in sum_and_count]
     return [("{{adapter_name}}", f"topk(10, {parts[0]} / {parts[1]})")]
 
 
@@ -51,8 +51,8 @@ ROWS = [
     ("By adapter", [
         ("Requests a second", "reqps", by_adapter("lorad_adapter_requests_total")),
         ("Generated tokens a second", "none", by_adapter("lorad_adapter_generation_tokens_total")),
-        ("Mean time to the first token", "s", mean_by_adapter("lorad_adapter_time_to_first_token_seconds")),
-        ("Mean time of a request", "s", mean_by_adapter("lorad_adapter_request_seconds")),
+        ("Mean time to the first token", "s", mean_by_adapter("lorad_adapter_first_token_seconds_total", "lorad_adapter_first_tokens_total")),
+        ("Mean time of a request", "s", mean_by_adapter("lorad_adapter_request_seconds_total", "lorad_adapter_requests_total")),
     ]),
 ]
 

@@ -15,13 +15,14 @@ function rowsBetween(before, now) {
     const old = byAdapter(before, name);
     return new Map([...byAdapter(now, name)].map(([adapter, value]) => [adapter, Math.max(value - (old.get(adapter) ?? 0), 0)]));
   };
-  const mean = (name) => {
-    const sums = grown(`${name}_sum`), counts = grown(`${name}_count`);
+  const mean = (sum, count) => {
+    const sums = grown(sum), counts = grown(count);
     return (adapter) => sums.get(adapter) / counts.get(adapter);
   };
   const seconds = Math.max((now.atMs - before.atMs) / 1000, 1);
   const requests = grown("lorad_adapter_requests_total"), tokens = grown("lorad_adapter_generation_tokens_total");
-  const first = mean("lorad_adapter_time_to_first_token_seconds"), whole = mean("lorad_adapter_request_seconds");
+  const first = mean("lorad_adapter_first_token_seconds_total", "lorad_adapter_first_tokens_total");
+  const whole = mean("lorad_adapter_request_seconds_total", "lorad_adapter_requests_total");
   const running = byAdapter(now, "lorad_adapter_requests_running");
   return [...byAdapter(now, "lorad_adapter_requests_total")].map(([adapter, total]) => ({
     adapter, total, recent: requests.get(adapter), running: running.get(adapter) ?? 0, tokensPerSecond: tokens.get(adapter) / seconds,

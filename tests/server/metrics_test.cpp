@@ -84,9 +84,9 @@ TEST(AdapterTraffic, CountsRequestsTokensAndTimesByName) {
     const std::string text = traffic.text("base");
     for (const char* line : {"lorad_adapter_requests_total{adapter_name=\"base\"} 1", "lorad_adapter_requests_total{adapter_name=\"sql\"} 2",
                              "lorad_adapter_prompt_tokens_total{adapter_name=\"sql\"} 7", "lorad_adapter_generation_tokens_total{adapter_name=\"sql\"} 7",
-                             "lorad_adapter_request_seconds_sum{adapter_name=\"sql\"} 0.75", "lorad_adapter_request_seconds_count{adapter_name=\"sql\"} 2",
-                             "lorad_adapter_time_to_first_token_seconds_sum{adapter_name=\"sql\"} 0.125",
-                             "lorad_adapter_time_to_first_token_seconds_count{adapter_name=\"sql\"} 1"})
+                             "lorad_adapter_request_seconds_total{adapter_name=\"sql\"} 0.75",
+                             "lorad_adapter_first_token_seconds_total{adapter_name=\"sql\"} 0.125",
+                             "lorad_adapter_first_tokens_total{adapter_name=\"sql\"} 1"})
         EXPECT_TRUE(has_line(text, line)) << line << "\n" << text;
     // A third name takes the place of the one that was used longest ago.
     traffic.add({.adapter = "late", .total_s = 1});

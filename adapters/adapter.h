@@ -95,6 +95,7 @@ struct AdapterInfo {
     int64_t loaded_at_s = 0;  // Unix time since when the name stands for this
     std::vector<PastTarget> history;  // the newest first
     std::string problem;  // of a damaged one
+    std::vector<std::string> warnings;  // of the call that registered it: what somebody may have meant otherwise
 };
 
 // 1 to 128 bytes of printable UTF-8 (proto/base/printable.h), no white space at either end, no '/' at the beginning, no

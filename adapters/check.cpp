@@ -113,8 +113,8 @@ Result<std::unique_ptr<CheckedAdapter>> check_adapter(AdapterSource source, cons
     return std::move(inspection.adapter);
 }
 
-Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base) {
-    Result<AdapterSource> source = read_adapter_source(path);
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(const AdapterLocation& location, const BaseModel& base) {
+    Result<AdapterSource> source = read_adapter_source(location);
     if (!source.ok()) return one_line(std::move(source).error());
     return check_adapter(std::move(source).value(), base);
 }

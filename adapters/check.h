@@ -43,6 +43,6 @@ struct Inspection {
 Inspection compare_adapter(AdapterSource source, const BaseModel& base);
 
 // read_adapter_source() and check_adapter().
-Result<std::unique_ptr<CheckedAdapter>> check_adapter(const std::filesystem::path& path, const BaseModel& base);
+Result<std::unique_ptr<CheckedAdapter>> check_adapter(const AdapterLocation& location, const BaseModel& base);
 
 }  // namespace lorad::adapters

@@ -62,7 +62,7 @@ class SystemFile final : public NewFile {
 
 class SystemFileSystem final : public FileSystem {
   public:
-    explicit SystemFileSystem(OwnedFd root) { folders_.emplace("", std::move(root)); }
+    SystemFileSystem(OwnedFd root, std::filesystem::path path) : root_(std::move(path)) { folders_.emplace("", std::move(root)); }
 
     Status make_folder(const std::string& path) override {
         const int root = folders_.at("").get();
@@ -163,6 +163,16 @@ class SystemFileSystem final : public FileSystem {
         return ok_status();
     }
 
+    Status is_in_place() const override {
+        for (const auto& [name, folder] : folders_) {
+            struct stat ours {}, named {};
+            const bool is_there = ::fstat(folder.get(), &ours) == 0 && ::stat((root_ / name).c_str(), &named) == 0;
+            if (is_there && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) continue;
+            return make_error(ErrorCode::kStoreReadOnly, "the folder of the adapter store was moved or removed; nothing is taken until it is back, or a restart");
+        }
+        return ok_status();
+    }
+
   private:
     struct Place {
         int folder;
@@ -177,6 +187,7 @@ class SystemFileSystem final : public FileSystem {
         return {folder->second.get(), path.c_str() + slash + 1};
     }
 
+    const std::filesystem::path root_;
     std::map<std::string, OwnedFd, std::less<>> folders_;  // all made before other threads come
     OwnedFd lock_;
 };
@@ -189,7 +200,7 @@ Result<std::unique_ptr<FileSystem>> open_file_system(const std::filesystem::path
     if (::mkdir(root.c_str(), 0700) != 0 && errno != EEXIST) return system_error("make the folder", root.string(), errno);
     OwnedFd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!folder.ok()) return system_error("open the folder", root.string(), errno);
-    return std::unique_ptr<FileSystem>(std::make_unique<SystemFileSystem>(std::move(folder)));
+    return std::unique_ptr<FileSystem>(std::make_unique<SystemFileSystem>(std::move(folder), std::filesystem::absolute(root, error)));
 }
 
 }  // namespace lorad::adapters

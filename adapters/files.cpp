@@ -7,7 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,8 +53,7 @@ FileBytes FileBytes::copy_of(std::span<const std::byte> contents) {
     return copy;
 }
 
-Result<FileReader> FileReader::open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
-    OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+Result<FileReader> FileReader::open(OwnedFd file, std::string_view name, uint64_t bytes_max) {
     if (!file.ok()) {
         // What stands in the folder is the client's, so it is no failure of the server; that of its limits is.
         const bool is_ours = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
@@ -97,11 +95,6 @@ Status FileReader::read_until(uint64_t n_bytes) {
 Result<FileBytes> FileReader::read_all() && {
     TRY(read_until(size()));
     return std::move(contents_);
-}
-
-Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max) {
-    TRY_ASSIGN(FileReader reader, FileReader::open(path, name, bytes_max));
-    return std::move(reader).read_all();
 }
 
 }  // namespace lorad::adapters

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,9 +34,9 @@ void prefer_huge_pages(void* begin, size_t size);
 // A file that is read from its beginning, as far as it is wanted: so that nonsense is refused after its first bytes. One thread.
 class FileReader {
   public:
-    // A regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid: missing, not a regular file or too
-    // large. kIo, kOutOfMemory.
-    static Result<FileReader> open(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
+    // What was opened just now, or was not (errno): a regular file of at most bytes_max bytes. Messages call it `name`. kAdapterInvalid:
+    // missing, not a regular file or too large. kIo, kOutOfMemory.
+    static Result<FileReader> open(OwnedFd file, std::string_view name, uint64_t bytes_max);
 
     uint64_t size() const { return contents_.size; }
     // All of the file's size; only what was read is filled.
@@ -54,8 +53,5 @@ class FileReader {
     FileBytes contents_;
     uint64_t n_read_ = 0;
 };
-
-// open() and read_all().
-Result<FileBytes> read_file_bytes(const std::filesystem::path& path, std::string_view name, uint64_t bytes_max);
 
 }  // namespace lorad::adapters

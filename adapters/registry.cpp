@@ -14,6 +14,8 @@ namespace {
 
 // How often a waiting call looks whether its client is still there.
 constexpr std::chrono::milliseconds kDrainPoll{50};
+// Whether the store is still in its place, and whether uploads have had their time.
+constexpr std::chrono::seconds kLookPeriod{2}, kExpirePeriod{60};
 
 PoolOptions pool_options(const RegistryOptions& options, const WeightStore& weights) {
     PoolOptions pool;
@@ -137,10 +139,11 @@ void Registry::discard_files(const std::vector<std::string>& blobs) {
 }
 
 // Under commit_mutex_. What a call holds, or a generation that has no name any more needs, stays unwanted and is looked at again when that ends. What a
-// named one needs is wanted: it goes to the trash with its last name.
+// named one needs is wanted: it goes to the trash with its last name. So is what was promised to its uploader: expire_uploads() tells when that ends.
 void Registry::delete_unwanted() {
     std::set<std::string> blobs;
     std::ranges::set_difference(unwanted_blobs_, held_blobs_, std::inserter(blobs, blobs.end()));
+    std::erase_if(blobs, [&](const std::string& blob) { return files_->is_held(blob) && unwanted_blobs_.erase(blob) > 0; });
     if (blobs.empty()) return;
     {
         const std::lock_guard lock(pool_->mutex);
@@ -157,14 +160,23 @@ void Registry::delete_unwanted() {
     }
 }
 
+void Registry::expire_uploads(int64_t now_s) {
+    if (const std::vector<std::string> ended = files_->expire(now_s); !ended.empty()) discard_files(ended);
+}
+
 void Registry::housekeeping() {
+    auto expires_at = std::chrono::steady_clock::now() + kExpirePeriod;
     for (;;) {
         {
             std::unique_lock lock(pool_->mutex);
-            pool_->dead_added.wait(lock, [&] { return stopping_ || pool_->has_dead(); });
+            pool_->dead_added.wait_for(lock, kLookPeriod, [&] { return stopping_ || pool_->has_dead(); });
             if (stopping_) return;
         }
         collect_files();
+        store_in_place_ = files_->is_in_place().ok();
+        if (std::chrono::steady_clock::now() < expires_at) continue;
+        expires_at = std::chrono::steady_clock::now() + kExpirePeriod;
+        expire_uploads(unix_time_s());
     }
 }
 

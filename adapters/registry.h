@@ -8,6 +8,7 @@
 // adapter.h has the states, catalogue.h what is stored, pool.h who is on the device, store.h the files.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -126,19 +127,23 @@ class Registry {
     Result<MixLease> acquire(std::span<const AdapterTerm> terms, const AcquireOptions& options = {});
     Result<MixLease> acquire(std::string_view name, const AcquireOptions& options = {});
 
-    // An upload, durable after finish(); see BlobUpload. Blobs that no adapter was made of go away after a day.
-    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes);
+    // An upload, durable after finish(); see BlobUpload. With a holder it stays for that one, whatever others do, until it registers an adapter of
+    // it or a day has gone (blob_holds.h). Blobs that no adapter was made of go away after a day.
+    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder = nullptr);
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
+    bool holds_blob(std::string_view sha256, std::string_view holder) const;
+    // Deletes uploads whose time is over; the registry does so every minute.
+    void expire_uploads(int64_t now_s);
     // While the result lives, nobody's discard_blobs() or removal of an adapter deletes these, stored already or not.
     std::shared_ptr<const void> hold_blobs(std::vector<std::string> blobs);
-    // Deletes uploads of which nothing became, unless an adapter or a call under way needs them.
+    // Deletes uploads of which nothing became, unless somebody holds them, or an adapter or a call under way needs them.
     void discard_blobs(const std::vector<std::string>& blobs) { discard_files(blobs); }
 
     // Dry runs: what the files are, and all that does not fit. Nothing changes and no device memory is taken.
     // kAdapterFileNotFound; kAdapterNotFound, and kInvalidRequest for the name of a mix.
     Result<AdapterReport> inspect(std::span<const UploadedFile> files);
     Result<AdapterReport> inspect(std::string_view name);
-    AdapterReport inspect(const std::filesystem::path& path) const { return inspect_adapter(path, base_); }
+    AdapterReport inspect(const AdapterLocation& location) const { return inspect_adapter(location, base_); }
 
     // The chat template that the name's adapter brings, as the digest of its text; nothing where it brings none, for mixes and for
     // names that are not there. A generation's id does as well.
@@ -148,15 +153,15 @@ class Registry {
 
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
-    // kAdapterUnsupported (with all that does not fit; the blobs are gone then), kAdapterLimit, kStorageFailed.
+    // kAdapterUnsupported (with all that does not fit; the blobs are gone then, but for those that somebody holds), kAdapterLimit, kStorageFailed.
     Result<AdapterInfo> register_adapter(std::string_view name, std::span<const UploadedFile> files,
-                                         const ChangeOptions& options = {});
+                                         const ChangeOptions& options = {}, std::string_view holder = {});
     // The name stands for this sum of what the terms' names stand for now; names that change later do not change it.
     Result<AdapterInfo> register_mix(std::string_view name, std::span<const AdapterTerm> terms,
                                      const ChangeOptions& options = {});
     // Copies a folder's files into the store, checks them, brings them to the device, and makes the name stand for them.
     // On any error nothing has changed. As register_adapter; kAdapterNotFound: no such folder; kOutOfMemory.
-    Result<AdapterInfo> load(std::string_view name, const std::filesystem::path& folder, const LoadOptions& options = {});
+    Result<AdapterInfo> load(std::string_view name, const AdapterLocation& location, const LoadOptions& options = {});
 
     // The name is gone when this returns, whatever the timeout; n_leases of the answer still run. kAdapterNotFound,
     // kGenerationMismatch.
@@ -184,6 +189,8 @@ class Registry {
     uint64_t device_bytes() const;
     uint32_t n_slots() const { return pool_->options.n_slots; }
     const std::string& base_fingerprint() const { return base_.fingerprint; }
+    // Whether what is registered is still kept where a restart looks for it, as of the last few seconds. Costs nothing.
+    bool is_store_in_place() const { return store_in_place_; }
 
   private:
     struct Counts;
@@ -224,6 +231,7 @@ class Registry {
     std::set<std::string> unwanted_blobs_;   // to be deleted once nobody holds or needs them; under commit_mutex_
     std::shared_ptr<const Catalogue> catalogue_;  // written under both mutexes, read under either
     bool stopping_ = false;                       // under Pool::mutex
+    std::atomic<bool> store_in_place_{true};
     std::thread housekeeper_;
 };
 

@@ -40,6 +40,12 @@ bool refuses_content(const Error& error) {
     return error.code == ErrorCode::kAdapterInvalid || error.code == ErrorCode::kAdapterUnsupported;
 }
 
+// They go to the log and to whoever registers the adapter.
+std::vector<std::string> told_warnings(std::string_view name, std::vector<std::string> warnings) {
+    for (const std::string& warning : warnings) log_warn("adapter {}: {}", json_quote(name), warning);
+    return warnings;
+}
+
 }  // namespace
 
 // Keeps blobs that a call works with from being deleted while it does.
@@ -67,8 +73,9 @@ class Registry::BlobHold {
 // An upload of a blob that is about to be deleted, with the adapter that it belonged to, saves it.
 class Registry::HeldUpload final : public BlobUpload {
   public:
-    HeldUpload(Registry& registry, std::string sha256, std::optional<uint64_t> bytes_total, std::unique_ptr<BlobUpload> upload)
+    HeldUpload(Registry& registry, std::string sha256, std::optional<uint64_t> bytes_total, bool is_promised, std::unique_ptr<BlobUpload> upload)
         : registry_(registry),
+          is_promised_(is_promised),
           sha256_(std::move(sha256)),
           hold_(registry, {sha256_}),
           bytes_total_(bytes_total),
@@ -86,7 +93,8 @@ class Registry::HeldUpload final : public BlobUpload {
             registry_.unwanted_blobs_.erase(sha256_);
             return registry_.catalogue_->trash.contains(sha256_);
         };
-        if (is_trash()) {
+        // One that was promised stays whatever the trash says, and leaves it with the adapter that is made of it.
+        if (is_trash() && !is_promised_) {
             const Result<AdapterInfo> saved = registry_.commit({}, [&](Catalogue& next) {
                 next.trash.erase(sha256_);
                 registry_.unwanted_blobs_.erase(sha256_);
@@ -112,6 +120,7 @@ class Registry::HeldUpload final : public BlobUpload {
 
     static constexpr uint64_t kToldBytes = uint64_t{8} << 20;
     Registry& registry_;
+    const bool is_promised_;
     const std::string sha256_;
     BlobHold hold_;
     const std::optional<uint64_t> bytes_total_;
@@ -119,12 +128,14 @@ class Registry::HeldUpload final : public BlobUpload {
     std::unique_ptr<BlobUpload> upload_;
 };
 
-Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes) {
-    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes));
-    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, std::move(upload)));
+Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) {
+    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes, holder));
+    return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, holder != nullptr, std::move(upload)));
 }
 
 std::optional<uint64_t> Registry::blob_bytes(std::string_view sha256) const { return files_->blob_bytes(sha256); }
+
+bool Registry::holds_blob(std::string_view sha256, std::string_view holder) const { return files_->is_held_by(sha256, holder); }
 
 std::shared_ptr<const void> Registry::hold_blobs(std::vector<std::string> blobs) { return std::make_shared<BlobHold>(*this, std::move(blobs)); }
 
@@ -170,7 +181,7 @@ Result<AdapterReport> Registry::inspect_records(const std::vector<FileRecord>& r
 }
 
 Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<const UploadedFile> files,
-                                               const ChangeOptions& options) {
+                                               const ChangeOptions& options, std::string_view holder) {
     const std::string key(name);
     TRY(check_adapter_name(name, options_.base_name));
     TRY(catalogue()->may_set(name, options));
@@ -184,7 +195,9 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     }();
     if (!checked.ok()) {
         hold.release();
-        if (refuses_content(checked.error())) discard_files(blobs);
+        if (!refuses_content(checked.error())) return checked.error();
+        for (const std::string& blob : blobs) files_->mark_tried(blob, holder);
+        discard_files(blobs);
         return checked.error();
     }
     const GenerationRecord record = record_of(**checked, std::move(records));
@@ -193,6 +206,8 @@ Result<AdapterInfo> Registry::register_adapter(std::string_view name, std::span<
     target.parts = {{key, record.id, 1.0f}};
     target.since_s = unix_time_s();
     TRY_ASSIGN(AdapterInfo info, set_name(key, std::move(target), &record, options));
+    info.warnings = told_warnings(key, (*checked)->warnings);
+    for (const std::string& blob : blobs) files_->keep_promise(blob, holder);
     give_image(record.id, std::move(checked).value(), Pool::ImageRoom::kFree);
     keep_active(key);
     return info;
@@ -215,12 +230,12 @@ void Registry::store_again(const std::string& generation) {
     known->second->load_error.reset();
 }
 
-Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem::path& folder, const LoadOptions& options) {
+Result<AdapterInfo> Registry::load(std::string_view name, const AdapterLocation& location, const LoadOptions& options) {
     const std::string key(name);
     const ChangeOptions change{options.load_inplace, options.expected_generation};
     TRY(check_adapter_name(name, options_.base_name));
     TRY(catalogue()->may_set(name, change));
-    TRY_ASSIGN(std::unique_ptr<CheckedAdapter> checked, check_adapter(folder, base_));
+    TRY_ASSIGN(std::unique_ptr<CheckedAdapter> checked, check_adapter(location, base_));
     std::vector<FileRecord> records;
     std::vector<std::string> blobs;
     for (const SourceFile& file : checked->source.files) {
@@ -246,6 +261,7 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
     const GenerationRecord record = record_of(*checked, records);
     store_again(record.id);
 
+    const std::vector<std::string> warnings = checked->warnings;
     // On the device before the name stands for it; where there is no place in time, it is there when it is used.
     lease = lease_of(record, key);
     give_image(record.id, std::move(checked), Pool::ImageRoom::kMade);
@@ -253,10 +269,11 @@ Result<AdapterInfo> Registry::load(std::string_view name, const std::filesystem:
     if (!granted.ok() && granted.error().code != ErrorCode::kAdapterBusy) return refuse(granted.error());
     Target target;
     target.parts = {{key, record.id, 1.0f}};
-    target.path = folder.string();
+    target.path = location.path.string();
     target.since_s = unix_time_s();
     auto info = set_name(key, std::move(target), &record, change);
     if (!info.ok()) return refuse(info.error());
+    info->warnings = told_warnings(key, warnings);
     lease.reset();
     keep_active(key);
     return info;

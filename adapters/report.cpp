@@ -179,8 +179,8 @@ AdapterReport inspect_adapter(AdapterSource source, const BaseModel& base) {
     return report;
 }
 
-AdapterReport inspect_adapter(const std::filesystem::path& path, const BaseModel& base) {
-    Result<AdapterSource> source = read_adapter_source(path);
+AdapterReport inspect_adapter(const AdapterLocation& location, const BaseModel& base) {
+    Result<AdapterSource> source = read_adapter_source(location);
     if (source.ok()) return inspect_adapter(std::move(source).value(), base);
     AdapterReport report;
     report.error = one_line(std::move(source).error());

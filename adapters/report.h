@@ -53,7 +53,7 @@ struct AdapterReport {
 
 // Reads all of A and B. Any thread.
 AdapterReport inspect_adapter(AdapterSource source, const BaseModel& base);
-AdapterReport inspect_adapter(const std::filesystem::path& path, const BaseModel& base);
+AdapterReport inspect_adapter(const AdapterLocation& location, const BaseModel& base);
 
 std::string report_json(const AdapterReport& report);
 // Some lines for a terminal.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "adapters/gguf.h"
@@ -14,8 +13,6 @@
 namespace lorad::adapters {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // Files under which adapters come that are not read, and why.
 struct ForeignFile {
@@ -41,11 +38,6 @@ constexpr std::array<KindFiles, 3> kKinds = {{
     {AdapterKind::kMlx, kMlxFile, true},
     {AdapterKind::kGguf, kGgufFile, false},
 }};
-
-bool is_there(const fs::path& path) {
-    std::error_code ignored;
-    return fs::exists(path, ignored);
-}
 
 // What torch.save wrote: a zip archive, or a bare pickle. A safetensors file begins with the length of its header, whose upper
 // half is zero.
@@ -87,8 +79,8 @@ Status check_beginning(FileReader& reader, AdapterKind kind, std::string_view na
     return make_error(checked.error().code, format("{}: {}", name, checked.error().message));
 }
 
-Result<FileBytes> read_weights(const fs::path& path, AdapterKind kind, std::string_view name) {
-    TRY_ASSIGN(FileReader reader, FileReader::open(path, name, kWeightsBytesMax));
+Result<FileBytes> read_weights(const SourceFolder& folder, std::string_view file, AdapterKind kind, std::string_view name) {
+    TRY_ASSIGN(FileReader reader, folder.reader(file, name, kWeightsBytesMax));
     if (reader.size() > kSmallFileBytes) TRY(check_beginning(reader, kind, name));
     return std::move(reader).read_all();
 }
@@ -107,74 +99,60 @@ Result<AdapterSource> finished(AdapterSource source) {
     return source;
 }
 
-Result<AdapterSource> read_gguf(const fs::path& file) {
+Result<AdapterSource> read_gguf(const SourceFolder& folder, std::string_view file) {
     AdapterSource source;
     source.kind = AdapterKind::kGguf;
-    TRY_ASSIGN(FileBytes bytes, read_weights(file, AdapterKind::kGguf, kGgufFile));
+    TRY_ASSIGN(FileBytes bytes, read_weights(folder, file, AdapterKind::kGguf, kGgufFile));
     source.files.push_back({std::string(kGgufFile), std::move(bytes)});
     return finished(std::move(source));
 }
 
-Result<std::vector<fs::path>> gguf_files_in(const fs::path& folder) {
-    std::error_code error;
-    std::vector<fs::path> files;
-    fs::directory_iterator entry(folder, error);
-    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-        if (entry->path().extension() == ".gguf") files.push_back(entry->path());
-    }
-    if (error) return make_error(ErrorCode::kIo, format("the adapter folder: cannot read: {}", error.message()));
-    return files;
-}
-
 // The template in tokenizer_config.json, where older tools keep it; of several that for chats. A file that says nothing of
-// templates, or nothing at all, is none of an adapter's.
-std::string configured_template(const fs::path& folder) {
+// templates, or nothing at all, is none of an adapter's. An error only for a link that is not followed.
+Result<std::string> configured_template(const SourceFolder& folder) {
     constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
-    if (!is_there(folder / kTokenizerConfig)) return {};
-    const auto bytes = read_file_bytes(folder / kTokenizerConfig, kTokenizerConfig, kConfigBytesMax);
-    if (!bytes.ok()) return {};
+    if (!folder.has(kTokenizerConfig)) return std::string();
+    const auto bytes = folder.read(kTokenizerConfig, kConfigBytesMax);
+    if (!bytes.ok() && bytes.error().code == ErrorCode::kAdapterPathForbidden) return bytes.error();
+    if (!bytes.ok()) return std::string();
     const auto config = parse_json(bytes->text(), {.allow_duplicate_keys = true});
-    if (!config.ok()) return {};
+    if (!config.ok()) return std::string();
     const std::optional<JsonValue> found = config->root().find("chat_template");
-    if (!found) return {};
+    if (!found) return std::string();
     if (found->is_string()) return std::string(*found->as_string());
     const auto several = found->as_array();
-    if (!several.ok()) return {};
+    if (!several.ok()) return std::string();
     for (const JsonValue& one : *several) {
         const auto name = one.string_or("name", ""), text = one.string_or("template", "");
         if (name.ok() && text.ok() && *name == "default") return std::string(*text);
     }
-    return {};
+    return std::string();
 }
 
-Status add_template(const fs::path& folder, AdapterSource& source) {
+Status add_template(const SourceFolder& folder, AdapterSource& source) {
     FileBytes bytes;
-    if (is_there(folder / kTemplateFile)) {
-        TRY_ASSIGN(bytes, read_file_bytes(folder / kTemplateFile, kTemplateFile, kTemplateBytesMax));
-    } else if (const std::string text = configured_template(folder); text.size() <= kTemplateBytesMax) {
-        bytes = FileBytes::copy_of(std::as_bytes(std::span(text)));
+    if (folder.has(kTemplateFile)) {
+        TRY_ASSIGN(bytes, folder.read(kTemplateFile, kTemplateBytesMax));
+    } else {
+        TRY_ASSIGN(const std::string text, configured_template(folder));
+        if (text.size() <= kTemplateBytesMax) bytes = FileBytes::copy_of(std::as_bytes(std::span(text)));
     }
     if (bytes.size > 0) source.files.push_back({std::string(kTemplateFile), std::move(bytes)});
     return ok_status();
 }
 
-Result<AdapterSource> read_folder(const fs::path& folder, const KindFiles& kind) {
+Result<AdapterSource> read_folder(const SourceFolder& folder, const KindFiles& kind) {
     AdapterSource source;
     source.kind = kind.kind;
-    TRY_ASSIGN(FileBytes config, read_file_bytes(folder / kConfigFile, kConfigFile, kConfigBytesMax));
-    TRY_ASSIGN(FileBytes weights, read_weights(folder / kind.weights, kind.kind, kind.weights));
+    TRY_ASSIGN(FileBytes config, folder.read(kConfigFile, kConfigBytesMax));
+    TRY_ASSIGN(FileBytes weights, read_weights(folder, kind.weights, kind.kind, kind.weights));
     source.files.push_back({std::string(kConfigFile), std::move(config)});
     source.files.push_back({std::string(kind.weights), std::move(weights)});
     TRY(add_template(folder, source));
     return finished(std::move(source));
 }
 
-bool is_model_folder(const fs::path& folder) {
-    return is_there(folder / "config.json") && !is_there(folder / kConfigFile);
-}
-
-// Messages go to clients and into the log: they hold no path. Who asked knows it, and the command line tells it beside the message.
-Error no_such_folder() { return make_error(ErrorCode::kAdapterNotFound, "there is no such adapter folder", "lora_path"); }
+bool is_model_folder(const SourceFolder& folder) { return folder.has("config.json") && !folder.has(kConfigFile); }
 
 const ForeignFile* foreign_file(std::string_view name) {
     const auto* found = std::ranges::find(kForeignFiles, name, &ForeignFile::name);
@@ -216,39 +194,36 @@ std::string generation_of(std::vector<std::pair<std::string, std::string>> diges
     return sha256_hex(std::as_bytes(std::span(list)));
 }
 
-Result<AdapterSource> read_adapter_source(const fs::path& path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    // The system would read on the part before a NUL.
-    if (path.native().find('\0') != std::string::npos || !fs::exists(status)) return no_such_folder();
-    if (!fs::is_directory(status)) {
-        if (path.extension() == ".gguf") return read_gguf(path);
+Result<AdapterSource> read_adapter_source(const AdapterLocation& location) {
+    TRY_ASSIGN(const SourceFolder folder, SourceFolder::open(location));
+    if (folder.is_file()) {
+        if (folder.file_name().ends_with(".gguf")) return read_gguf(folder, folder.file_name());
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("expected a folder with {} and {}, or a .gguf file, found {}", kConfigFile, kPeftFile,
-                                 path.extension() == ".safetensors" ? "one safetensors file: give the folder that it lies in" : "another file"),
+                                 folder.file_name().ends_with(".safetensors") ? "one safetensors file: give the folder that it lies in" : "another file"),
                           "lora_path");
     }
-    if (is_there(path / kPeftFile)) return read_folder(path, kKinds[0]);
-    if (is_there(path / kMlxFile)) return read_folder(path, kKinds[1]);
-    TRY_ASSIGN(const std::vector<fs::path> ggufs, gguf_files_in(path));
-    if (ggufs.size() == 1) return read_gguf(ggufs.front());
+    if (folder.has(kPeftFile)) return read_folder(folder, kKinds[0]);
+    if (folder.has(kMlxFile)) return read_folder(folder, kKinds[1]);
+    TRY_ASSIGN(const std::vector<std::string> ggufs, folder.names_ending(".gguf"));
+    if (ggufs.size() == 1) return read_gguf(folder, ggufs.front());
     if (ggufs.size() > 1) {
         return make_error(ErrorCode::kAdapterInvalid,
                           format("the adapter folder has {} .gguf files: expected one; name the file itself", ggufs.size()));
     }
     for (const ForeignFile& foreign : kForeignFiles) {
-        if (!is_there(path / foreign.name)) continue;
+        if (!folder.has(foreign.name)) continue;
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("{} is missing, and {} is {}", kPeftFile, foreign.name, foreign.reason));
     }
-    if (is_model_folder(path)) {
+    if (is_model_folder(folder)) {
         return make_error(ErrorCode::kAdapterUnsupported,
                           format("a whole model (config.json, no {}), not an adapter; expected a LoRA adapter: a folder with {} and {}, or a .gguf file. "
                                  "A model is served with --model DIR",
                                  kConfigFile, kConfigFile, kPeftFile),
                           "lora_path");
     }
-    return read_folder(path, kKinds[0]);
+    return read_folder(folder, kKinds[0]);
 }
 
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "adapters/files.h"
+#include "adapters/source_folder.h"
 #include "proto/base/result.h"
 
 namespace lorad::adapters {
@@ -57,7 +58,7 @@ struct AdapterSource {
 // kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
 // kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the beginning is
 // checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs no reading.
-Result<AdapterSource> read_adapter_source(const std::filesystem::path& path);
+Result<AdapterSource> read_adapter_source(const AdapterLocation& location);
 
 // The same from files that a client sent: exactly those of one kind, and a chat template or none. The kind and name of each are checked, nothing else;
 // a digest that is given is believed.

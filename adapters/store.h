@@ -10,7 +10,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "adapters/blob_holds.h"
 #include "adapters/catalogue.h"
 #include "adapters/file_system.h"
 #include "adapters/source.h"
@@ -48,9 +50,10 @@ class Store {
     // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and only a restart tells.
     virtual Status is_settled() const = 0;
 
-    // `bytes` where the size is known. kInvalidRequest for what is no digest, kStorageFull,
-    // kAdapterBusy with too many uploads at once.
-    virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) = 0;
+    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. kInvalidRequest for what is no digest,
+    // kStorageFull, also for what the holder may have, kAdapterBusy with too many uploads at once.
+    virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
+                                                      const Holder* holder = nullptr) = 0;
     // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as begin().
     virtual Status put(std::string_view sha256, const FileBytes& bytes) = 0;
     virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;
@@ -59,12 +62,27 @@ class Store {
     virtual Result<FileBytes> read(std::string_view sha256) = 0;
     virtual void remove(std::string_view sha256) = 0;
     virtual uint64_t bytes() const = 0;  // of all blobs
+
+    // blob_holds.h.
+    virtual bool is_held(std::string_view sha256) const = 0;
+    virtual bool is_held_by(std::string_view sha256, std::string_view holder) const = 0;
+    // An adapter was made of it: one upload by this holder has got what it was promised.
+    virtual void keep_promise(std::string_view sha256, std::string_view holder) = 0;
+    // A registration of it was refused: it may go when this holder needs the room.
+    virtual void mark_tried(std::string_view sha256, std::string_view holder) = 0;
+    // Ends holds whose time is over. The blobs that nobody holds any more, and those that came long ago and became nothing: to be removed
+    // unless something needs them.
+    virtual std::vector<std::string> expire(int64_t now_s) = 0;
+
+    // Whether what is kept is still where a restart looks for it. kStoreReadOnly where not.
+    virtual Status is_in_place() const = 0;
 };
 
 // Keeps everything below a folder, which belongs to this store alone while it lives:
 //
 //   registry.json, registry.copy.json   the catalogue, twice; each with its digest
 //   blobs/<sha256>                      files; those that no adapter was made of go away a day after they came
+//   holds/<sha256>.<holder>.<number>    empty; who was promised that file, and since when
 //   incoming/                           uploads under way; emptied at the start
 //   damaged/<sha256>                    blobs that were not what their name says any more
 //   lock

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <set>
 
+#include "adapters/hold_files.h"
 #include "adapters/store.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
@@ -17,7 +18,7 @@ namespace {
 const std::string kManifest = "registry.json", kCopy = "registry.copy.json";
 const std::string kManifestNew = "registry.json.new", kCopyNew = "registry.copy.json.new";
 constexpr uint64_t kManifestBytesMax = uint64_t{1} << 30;
-constexpr int64_t kLooseBlobSeconds = 24 * 60 * 60;
+constexpr int64_t kLooseBlobSeconds = kHoldSeconds;
 constexpr int64_t kLooseBlobSecondsWhenFull = 10 * 60;
 
 std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha256); }
@@ -27,38 +28,54 @@ class DiskStore final : public Store {
     DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits) {}
 
     Status open() {
-        for (const char* folder : {"blobs", "incoming", "damaged"}) TRY(files_->make_folder(folder));
+        for (const char* folder : {"blobs", "incoming", "damaged", kHoldsFolder}) TRY(files_->make_folder(folder));
         TRY(files_->lock("lock"));
         TRY(files_->sync_folder(""));
         for (const std::string& name : {kManifestNew, kCopyNew}) (void)files_->remove(name).ok();
         TRY_ASSIGN(const std::vector<FileSystem::Entry> stray, files_->list("incoming"));
         for (const FileSystem::Entry& entry : stray) (void)files_->remove("incoming/" + entry.name).ok();
         TRY(read_catalogue());
-        return read_blobs();
+        TRY_ASSIGN(const std::vector<HoldFile> holds, read_hold_files(*files_, unix_time_s()));
+        return read_blobs(holds);
     }
 
     const Catalogue& found() const override { return found_; }
 
     Status save(const Catalogue& catalogue) override {
         TRY(check_writable());
+        TRY(is_in_place());
         const std::string text = manifest_text(catalogue);
-        for (const auto& [fresh, name] : {std::pair(kManifestNew, kManifest), std::pair(kCopyNew, kCopy)}) {
-            const Status written = write_file(fresh, text);
-            if (written.ok()) continue;
+        Status written = write_both(text);
+        // What makes the catalogue no larger, such as a removal, has to work on a full disk: the copy makes room for it.
+        const bool is_full = !written.ok() && written.error().code == ErrorCode::kStorageFull;
+        const bool leaves_copy = is_full && main_is_current_ && text.size() <= saved_bytes_;
+        if (leaves_copy) {
             remove_new_manifests();
+            (void)files_->remove(kCopy).ok();
+            written = write_file(kManifestNew, text);
+        }
+        if (!written.ok()) {
+            remove_new_manifests();
+            if (leaves_copy) mend_copy();
             return written;
         }
         const Status renamed = files_->rename(kManifestNew, kManifest);
         if (!renamed.ok() && renamed.error().code == ErrorCode::kStorageFull) {
             remove_new_manifests();
+            if (leaves_copy) mend_copy();
             return renamed;
         }
         // From here on nobody knows what is on the disk where a call fails; only a restart finds out.
         is_half_saved_ = true;
         if (!renamed.ok()) return read_only(renamed.error());
-        if (const Status copied = files_->rename(kCopyNew, kCopy); !copied.ok()) return read_only(copied.error());
+        if (!leaves_copy) {
+            if (const Status copied = files_->rename(kCopyNew, kCopy); !copied.ok()) return read_only(copied.error());
+        }
         if (const Status synced = files_->sync_folder(""); !synced.ok()) return read_only(synced.error());
         is_half_saved_ = false;
+        saved_bytes_ = text.size();
+        main_is_current_ = true;
+        lacks_copy_ = leaves_copy;
         const std::lock_guard lock(mutex_);
         set_used(catalogue);
         return ok_status();
@@ -66,12 +83,12 @@ class DiskStore final : public Store {
 
     Status is_settled() const override { return is_half_saved_ ? check_writable() : ok_status(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
-        return begin_upload(sha256, bytes, Digest::kCompare);
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) override {
+        return begin_upload(sha256, bytes, Digest::kCompare, holder);
     }
 
     Status put(std::string_view sha256, const FileBytes& bytes) override {
-        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown));
+        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown, nullptr));
         TRY(upload->write(bytes.span()));
         return upload->finish();
     }
@@ -105,11 +122,51 @@ class DiskStore final : public Store {
         const Status removed = files_->remove(blob_path(sha256));
         if (!removed.ok()) log_warn("{}", removed.error().message);
         forget(sha256);
+        // There is room again.
+        if (lacks_copy_) mend_copy();
     }
 
     uint64_t bytes() const override {
         const std::lock_guard lock(mutex_);
         return bytes_;
+    }
+
+    bool is_held(std::string_view sha256) const override {
+        const std::lock_guard lock(mutex_);
+        return holds_.is_held(sha256);
+    }
+    bool is_held_by(std::string_view sha256, std::string_view holder) const override {
+        const std::lock_guard lock(mutex_);
+        return holds_.is_held_by(sha256, holder);
+    }
+    void keep_promise(std::string_view sha256, std::string_view holder) override {
+        const std::lock_guard lock(mutex_);
+        if (const auto kept = holds_.take(sha256, holder)) end_hold(*kept);
+    }
+    void mark_tried(std::string_view sha256, std::string_view holder) override {
+        const std::lock_guard lock(mutex_);
+        holds_.mark_tried(sha256, holder);
+    }
+    std::vector<std::string> expire(int64_t now_s) override {
+        const std::lock_guard lock(mutex_);
+        for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
+        std::vector<std::string> loose = std::exchange(no_longer_held_, {});
+        for (const auto& [sha256, blob] : blobs_) {
+            if (!used_.contains(sha256) && !holds_.is_held(sha256) && now_s - blob.since_s > kLooseBlobSeconds) loose.push_back(sha256);
+        }
+        return loose;
+    }
+
+    Status is_in_place() const override {
+        const Status status = files_->is_in_place();
+        if (is_displaced_.exchange(!status.ok()) == status.ok()) {
+            if (status.ok()) {
+                log_info("the adapter store: its folder is back");
+            } else {
+                log_error("{}", status.error().message);
+            }
+        }
+        return status;
     }
 
   private:
@@ -120,15 +177,17 @@ class DiskStore final : public Store {
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
-    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest) {
+    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest,
+                                                     const Holder* holder) {
         TRY(check_writable());
+        TRY(is_in_place());
         if (!is_sha256_hex(sha256)) {
             return make_error(ErrorCode::kInvalidRequest,
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
         // What may fail for want of memory comes before what is counted.
-        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest);
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest, holder);
         {
             const std::lock_guard lock(mutex_);
             if (n_uploads_ >= limits_.n_uploads_max) {
@@ -137,6 +196,7 @@ class DiskStore final : public Store {
             // An early answer; what is written counts.
             TRY(make_room(bytes.value_or(0)));
             upload->admit(format("incoming/{}", next_upload_++));
+            if (holder != nullptr) TRY(make_room_of(*holder, bytes.value_or(0)));
         }
         TRY(upload->open());
         return std::unique_ptr<BlobUpload>(std::move(upload));
@@ -144,8 +204,9 @@ class DiskStore final : public Store {
 
     class Upload final : public BlobUpload {
       public:
-        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest)
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder)
             : store_(store),
+              holder_(holder == nullptr ? std::nullopt : std::optional(*holder)),
               sha256_(std::move(sha256)),
               compares_(digest == Digest::kCompare),
               bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
@@ -156,10 +217,12 @@ class DiskStore final : public Store {
             const std::lock_guard lock(store_.mutex_);
             --store_.n_uploads_;
             store_.incoming_bytes_ -= n_bytes_;
+            if (holder_) store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
         // Under the store's mutex.
         void admit(std::string path) {
+            if (holder_) store_.holds_.begin_upload(holder_->key);
             path_ = std::move(path);
             ++store_.n_uploads_;
         }
@@ -174,7 +237,9 @@ class DiskStore final : public Store {
             {
                 const std::lock_guard lock(store_.mutex_);
                 TRY(store_.make_room(bytes.size()));
+                if (holder_) TRY(store_.make_room_of(*holder_, bytes.size()));
                 store_.incoming_bytes_ += bytes.size();
+                if (holder_) store_.holds_.add_incoming(holder_->key, bytes.size());
                 n_bytes_ += bytes.size();
             }
             if (compares_) digest_.add(bytes);
@@ -199,15 +264,18 @@ class DiskStore final : public Store {
             kept_ = true;
             const Status synced = store_.files_->sync_folder("blobs");
             if (!synced.ok()) return store_.read_only(synced.error());
-            const std::lock_guard lock(store_.mutex_);
-            Blob& blob = store_.blobs_[sha256_];
-            store_.bytes_ += n_bytes_ - blob.bytes;
-            blob = {n_bytes_, unix_time_s(), ++store_.last_edition_};
-            return ok_status();
+            {
+                const std::lock_guard lock(store_.mutex_);
+                Blob& blob = store_.blobs_[sha256_];
+                store_.bytes_ += n_bytes_ - blob.bytes;
+                blob = {n_bytes_, unix_time_s(), ++store_.last_edition_};
+            }
+            return holder_ ? store_.make_promise(sha256_, holder_->key, n_bytes_) : ok_status();
         }
 
       private:
         DiskStore& store_;
+        const std::optional<Holder> holder_;
         const std::string sha256_;
         std::string path_;  // empty before it is admitted
         const bool compares_;
@@ -231,6 +299,60 @@ class DiskStore final : public Store {
         TRY_ASSIGN(const std::unique_ptr<NewFile> file, files_->create(path));
         TRY(file->write(std::as_bytes(std::span(text))));
         return synced(*file);
+    }
+
+    Status write_both(std::string_view text) {
+        TRY(write_file(kManifestNew, text));
+        return write_file(kCopyNew, text);
+    }
+
+    // The second copy of what was saved, where a full disk left none. Without it one sound copy is there still, and the next save writes both.
+    void mend_copy() {
+        const auto mended = [&]() -> Status {
+            TRY_ASSIGN(const FileBytes saved, files_->read(kManifest, kManifestBytesMax));
+            TRY(write_file(kCopyNew, saved.text()));
+            TRY(files_->rename(kCopyNew, kCopy));
+            return files_->sync_folder("");
+        }();
+        lacks_copy_ = !mended.ok();
+        if (!mended.ok()) remove_new_manifests();
+    }
+
+    // Durable when it returns: what was acknowledged is held over a restart too.
+    Status make_promise(const std::string& sha256, const std::string& holder, uint64_t bytes) {
+        BlobHolds::Promise promise;
+        std::string fresh;
+        {
+            const std::lock_guard lock(mutex_);
+            promise = holds_.next(sha256, holder);
+            // Counted at once, so that nobody else takes the number.
+            holds_.add(promise, bytes, unix_time_s());
+            fresh = format("incoming/{}", next_upload_++);
+        }
+        Status made = write_hold_file(*files_, fresh, promise);
+        if (made.ok()) {
+            const Status synced = files_->sync_folder(kHoldsFolder);
+            if (synced.ok()) return ok_status();
+            made = read_only(synced.error());
+        }
+        (void)files_->remove(fresh).ok();
+        const std::lock_guard lock(mutex_);
+        if (holds_.remove(promise)) end_hold(promise);
+        return made;
+    }
+
+    // Under mutex_. A file that stays behind ends with its time.
+    void end_hold(const BlobHolds::Promise& promise) {
+        if (!read_only_) remove_hold_file(*files_, promise);
+        if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
+    }
+
+    // Under mutex_.
+    Status make_room_of(const Holder& holder, uint64_t bytes) {
+        std::vector<BlobHolds::Promise> dropped;
+        Status room = holds_.make_room(holder, bytes, unix_time_s(), dropped);
+        for (const BlobHolds::Promise& promise : dropped) end_hold(promise);
+        return room;
     }
 
     void remove_new_manifests() {
@@ -265,7 +387,10 @@ class DiskStore final : public Store {
                 continue;
             }
             sequences.push_back(catalogue->sequence);
-            if (sequences.size() == 1 || catalogue->sequence > found_.sequence) found_ = std::move(catalogue).value();
+            if (sequences.size() > 1 && catalogue->sequence <= found_.sequence) continue;
+            main_is_current_ = name == kManifest;
+            saved_bytes_ = text->size;
+            found_ = std::move(catalogue).value();
         }
         if (problem && sequences.empty()) {
             return make_error(ErrorCode::kIo, format("{}; no copy of it is sound. Put both files aside to begin with no adapters",
@@ -280,21 +405,31 @@ class DiskStore final : public Store {
         return ok_status();
     }
 
-    Status read_blobs() {
+    Status read_blobs(const std::vector<HoldFile>& holds) {
         TRY_ASSIGN(const std::vector<FileSystem::Entry> entries, files_->list("blobs"));
         const int64_t now_s = unix_time_s();
+        std::set<std::string, std::less<>> held;
+        for (const HoldFile& hold : holds) held.insert(hold.promise.sha256);
         for (const FileSystem::Entry& entry : entries) {
             if (!entry.is_file || !is_sha256_hex(entry.name)) {
                 log_warn("the adapter store: blobs/{} is no blob and is not used", json_quote(entry.name));
                 continue;
             }
-            const bool loose = !used_.contains(entry.name);
+            const bool loose = !used_.contains(entry.name) && !held.contains(entry.name);
             if (loose && (found_.trash.contains(entry.name) || now_s - entry.modified_s > kLooseBlobSeconds)) {
                 (void)files_->remove("blobs/" + entry.name).ok();
                 continue;
             }
             blobs_[entry.name] = {entry.bytes, entry.modified_s};
             bytes_ += entry.bytes;
+        }
+        for (const HoldFile& hold : holds) {
+            const auto blob = blobs_.find(hold.promise.sha256);
+            if (blob != blobs_.end()) {
+                holds_.add(hold.promise, blob->second.bytes, hold.since_s);
+            } else {
+                remove_hold_file(*files_, hold.promise);
+            }
         }
         for (const std::string& sha256 : used_) {
             if (!blobs_.contains(sha256)) log_error("the adapter store: blob {} is missing; its adapters cannot be used", sha256);
@@ -311,7 +446,8 @@ class DiskStore final : public Store {
         while (full()) {
             auto oldest = blobs_.end();
             for (auto it = blobs_.begin(); it != blobs_.end(); ++it) {
-                const bool loose = !used_.contains(it->first) && unix_time_s() - it->second.since_s > kLooseBlobSecondsWhenFull;
+                const bool loose = !used_.contains(it->first) && !holds_.is_held(it->first) &&
+                                   unix_time_s() - it->second.since_s > kLooseBlobSecondsWhenFull;
                 if (loose && (oldest == blobs_.end() || it->second.since_s < oldest->second.since_s)) oldest = it;
             }
             if (oldest == blobs_.end()) {
@@ -366,10 +502,16 @@ class DiskStore final : public Store {
     const StoreLimits limits_;
     Catalogue found_;
     std::atomic<bool> read_only_{false};
-    bool is_half_saved_ = false;  // as save()
+    mutable std::atomic<bool> is_displaced_{false};  // as is_in_place() said last
+    bool is_half_saved_ = false;                     // as save()
+    bool lacks_copy_ = false;                        // as save(): a full disk has left one copy of the catalogue
+    bool main_is_current_ = false;                   // registry.json is what was saved last
+    uint64_t saved_bytes_ = 0;                       // of its text
     mutable std::mutex mutex_;
     std::map<std::string, Blob, std::less<>> blobs_;
     std::set<std::string, std::less<>> used_;  // blobs of the catalogue
+    BlobHolds holds_;
+    std::vector<std::string> no_longer_held_;  // since the last expire()
     uint64_t bytes_ = 0, incoming_bytes_ = 0;
     uint32_t n_uploads_ = 0;
     uint64_t next_upload_ = 1, last_edition_ = 0;

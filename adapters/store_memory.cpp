@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "adapters/store.h"
+#include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -20,13 +21,15 @@ class MemoryStore final : public Store {
     Status save(const Catalogue&) override { return ok_status(); }
     Status is_settled() const override { return ok_status(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes) override {
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) override {
         if (!is_sha256_hex(sha256)) {
             return make_error(ErrorCode::kInvalidRequest,
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
-        return std::unique_ptr<BlobUpload>(std::make_unique<Upload>(*this, std::string(sha256), bytes));
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, holder);
+        if (holder != nullptr) TRY(upload->admit(bytes.value_or(0)));
+        return std::unique_ptr<BlobUpload>(std::move(upload));
     }
 
     Status put(std::string_view sha256, const FileBytes& bytes) override {
@@ -62,6 +65,29 @@ class MemoryStore final : public Store {
         return bytes_;
     }
 
+    bool is_held(std::string_view sha256) const override {
+        const std::lock_guard lock(mutex_);
+        return holds_.is_held(sha256);
+    }
+    bool is_held_by(std::string_view sha256, std::string_view holder) const override {
+        const std::lock_guard lock(mutex_);
+        return holds_.is_held_by(sha256, holder);
+    }
+    void keep_promise(std::string_view sha256, std::string_view holder) override {
+        const std::lock_guard lock(mutex_);
+        if (const auto kept = holds_.take(sha256, holder)) end_hold(*kept);
+    }
+    void mark_tried(std::string_view sha256, std::string_view holder) override {
+        const std::lock_guard lock(mutex_);
+        holds_.mark_tried(sha256, holder);
+    }
+    std::vector<std::string> expire(int64_t now_s) override {
+        const std::lock_guard lock(mutex_);
+        for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
+        return std::exchange(no_longer_held_, {});
+    }
+    Status is_in_place() const override { return ok_status(); }
+
   private:
     static Error too_large(uint64_t max) {
         return make_error(ErrorCode::kAdapterFileTooLarge, format("more than {} bytes", max));
@@ -69,15 +95,37 @@ class MemoryStore final : public Store {
 
     class Upload final : public BlobUpload {
       public:
-        Upload(MemoryStore& store, std::string sha256, std::optional<uint64_t> bytes)
-            : store_(store), sha256_(std::move(sha256)), bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {
+        Upload(MemoryStore& store, std::string sha256, std::optional<uint64_t> bytes, const Holder* holder)
+            : store_(store),
+              holder_(holder == nullptr ? std::nullopt : std::optional(*holder)),
+              sha256_(std::move(sha256)),
+              bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {
             // Growing by doubling touches three times the pages, and fresh pages are what loading costs.
             if (bytes) text_.reserve(std::min(*bytes, kReserveMax));
             prefer_huge_pages(text_.data(), text_.capacity());
         }
+        ~Upload() override {
+            if (!is_counted_) return;
+            const std::lock_guard lock(store_.mutex_);
+            store_.holds_.end_upload(holder_->key, n_bytes_);
+        }
+
+        // With a holder.
+        Status admit(uint64_t bytes) {
+            const std::lock_guard lock(store_.mutex_);
+            store_.holds_.begin_upload(holder_->key);
+            is_counted_ = true;
+            return store_.make_room_of(*holder_, bytes);
+        }
 
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);
+            if (holder_) {
+                const std::lock_guard lock(store_.mutex_);
+                TRY(store_.make_room_of(*holder_, bytes.size()));
+                store_.holds_.add_incoming(holder_->key, bytes.size());
+            }
+            n_bytes_ += bytes.size();
             digest_.add(bytes);
             text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
             return ok_status();
@@ -91,19 +139,30 @@ class MemoryStore final : public Store {
             auto text = std::make_shared<std::string>(std::move(text_));
             auto* const bytes = reinterpret_cast<std::byte*>(text->data());
             const size_t size = text->size();
-            return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size});
+            return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size}, holder_ ? &*holder_ : nullptr);
         }
 
       private:
         MemoryStore& store_;
+        const std::optional<Holder> holder_;
         const std::string sha256_;
         const uint64_t bytes_max_;
         Sha256 digest_;
         std::string text_;
+        uint64_t n_bytes_ = 0;
+        bool is_counted_ = false;
     };
 
-    Status keep(const std::string& sha256, FileBytes bytes) {
+    Status keep(const std::string& sha256, FileBytes bytes, const Holder* holder = nullptr) {
         const std::lock_guard lock(mutex_);
+        const uint64_t size = bytes.size;
+        TRY(keep_bytes(sha256, std::move(bytes)));
+        if (holder != nullptr) holds_.add(holds_.next(sha256, holder->key), size, unix_time_s());
+        return ok_status();
+    }
+
+    // The rest under mutex_.
+    Status keep_bytes(const std::string& sha256, FileBytes bytes) {
         if (blobs_.contains(sha256)) return ok_status();
         if ((limits_.bytes_max != 0 && bytes_ + bytes.size > limits_.bytes_max) || blobs_.size() >= limits_.n_blobs_max) {
             return make_error(ErrorCode::kStorageFull,
@@ -114,10 +173,23 @@ class MemoryStore final : public Store {
         return ok_status();
     }
 
+    Status make_room_of(const Holder& holder, uint64_t bytes) {
+        std::vector<BlobHolds::Promise> dropped;
+        Status room = holds_.make_room(holder, bytes, unix_time_s(), dropped);
+        for (const BlobHolds::Promise& promise : dropped) end_hold(promise);
+        return room;
+    }
+
+    void end_hold(const BlobHolds::Promise& promise) {
+        if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
+    }
+
     const StoreLimits limits_;
     const Catalogue empty_;
     mutable std::mutex mutex_;
     std::map<std::string, FileBytes, std::less<>> blobs_;
+    BlobHolds holds_;
+    std::vector<std::string> no_longer_held_;  // since the last expire()
     uint64_t bytes_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <sys/resource.h>
+
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
 
@@ -28,6 +30,7 @@ Status MemoryPool::init(const PhysicalDevice& physical, VkDevice device, DeviceH
     device_ = device;
     health_ = &health;
     physical_ = physical.vk;
+    memory_is_a_file_ = physical.capabilities.is_cpu;
     has_budget_ = physical.has_memory_budget;
     max_buffer_ = physical.capabilities.max_allocation_bytes;
     families_ = {physical.compute_family};
@@ -109,6 +112,7 @@ Result<std::unique_ptr<BufferImpl>> MemoryPool::allocate(uint64_t size_bytes, Me
         const bool host_visible = kind_name != MemoryKind::kDeviceLocal;
         const uint64_t free_bytes = free_in_heap(kind);
         if (own > free_bytes) return out_of_memory(size_bytes, name, kind);
+        TRY(check_file_size(own));
         auto slab = make_slab(kind, std::min(wanted, free_bytes / 256 * 256), host_visible);
         if (!slab.ok() && slab.error().code == ErrorCode::kOutOfMemory && wanted > own) {
             slab = make_slab(kind, own, host_visible);
@@ -163,6 +167,10 @@ Result<std::unique_ptr<Slab>> MemoryPool::make_slab(const Kind& kind, uint64_t s
 
     VkMemoryRequirements needs;
     vkGetBufferMemoryRequirements(device_, slab->buffer, &needs);
+    if (Status room = check_file_size(needs.size); !room.ok()) {
+        free_slab(*slab);
+        return room.error();
+    }
     VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
     flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
     VkMemoryAllocateInfo allocation{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags};
@@ -187,6 +195,20 @@ Result<std::unique_ptr<Slab>> MemoryPool::make_slab(const Kind& kind, uint64_t s
     }
     slab->ranges = std::make_unique<RangeAllocator>(size - slab->first);
     return slab;
+}
+
+// A software device keeps its memory in one file without a name, and does not look whether that may grow: beyond the limit the first access ends the
+// process. Under mutex_.
+Status MemoryPool::check_file_size(uint64_t size) const {
+    rlimit limit{};
+    if (!memory_is_a_file_ || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return ok_status();
+    uint64_t bytes = 0;
+    for (const Kind& kind : kinds_) {
+        for (const auto& slab : kind.slabs) bytes += slab->size;
+    }
+    if (bytes + size <= limit.rlim_cur) return ok_status();
+    return make_error(ErrorCode::kOutOfMemory, format("{} bytes of a software device's memory, which counts as a file, beside {} taken: beyond the process's limit of "
+                                                      "file sizes, {} bytes (ulimit -f)", size, bytes, uint64_t{limit.rlim_cur}));
 }
 
 void MemoryPool::free_slab(Slab& slab) {

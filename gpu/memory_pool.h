@@ -64,6 +64,7 @@ class MemoryPool {
     };
 
     Result<std::unique_ptr<Slab>> make_slab(const Kind& kind, uint64_t size, bool host_visible);
+    Status check_file_size(uint64_t size) const;
     void free_slab(Slab& slab);
     Error out_of_memory(uint64_t size_bytes, const char* name, const Kind& kind) const;
     uint64_t free_in_heap(const Kind& kind) const;
@@ -73,6 +74,7 @@ class MemoryPool {
     DeviceHealth* health_ = nullptr;
     std::function<void(uint64_t)> settle_;
     bool has_budget_ = false;
+    bool memory_is_a_file_ = false;
     uint64_t max_buffer_ = 0;
     uint64_t address_slack_ = 0;  // bytes to add to a slab whose address may not be a multiple of 256
     std::vector<uint32_t> families_;

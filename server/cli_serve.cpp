@@ -297,6 +297,11 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     context.http_metrics = [&listener] { return guard_metrics_text(listener->counts()); };
     context.texts_now.set_max(tokenizing_bytes_max(context.n_positions_max));
     context.uploads.file_bytes_max = uint64_t(config.adapter_file_mib) << 20;
+    if (config.upload_quota_mib != 0) {
+        context.uploads.held_bytes_max = uint64_t(config.upload_quota_mib) << 20;
+    } else if (config.adapter_store_mib != 0) {
+        context.uploads.held_bytes_max = uint64_t(config.adapter_store_mib) << 19;
+    }
     for (const LoraArgument& argument : lora) context.lora_scales.add(argument.name);
     metrics_of_responses = &metrics;
     ops::Vitals vitals({[&engine] { return engine.heartbeat(); }, [&loaded] { loaded.registry->find(""); }},

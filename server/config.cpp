@@ -149,6 +149,10 @@ void describe(Config& c, Visit&& visit) {
           Range{0, 1u << 24});
     visit("adapter-store-mib", c.adapter_store_mib, "MIB",
           "largest size of all stored adapter files; 0: no limit", Range{0, 1u << 24});
+    visit("upload-quota-mib", c.upload_quota_mib, "MIB",
+          "largest size of the files that a key's tenant has uploaded and made no adapter of; 0: half "
+          "of adapter-store-mib, or 16384 without one",
+          Range{0, 1u << 24});
     visit("adapter-wait-s", c.adapter_wait_s, "SECONDS",
           "how long a request waits for its adapter's place on the device; then it is answered 429",
           Range{1, 86400});

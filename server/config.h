@@ -79,6 +79,7 @@ struct Config {
     std::string state_dir;           // empty: default_state_dir(); "none": nothing is kept
     uint32_t adapter_ram_mib = 0;    // 0: a quarter of the host's memory
     uint32_t adapter_store_mib = 0;  // 0: no limit
+    uint32_t upload_quota_mib = 0;   // of a tenant's files without an adapter; 0: half of the store, or 16 GiB
     uint32_t adapter_wait_s = 60;
 
     std::string log_level = "info";

@@ -65,13 +65,19 @@ adapters::Registry::Page visible_page(const adapters::Registry& registry, const 
     return out;
 }
 
+adapters::Holder holder_of(const ServerContext& context, const HttpRequest& http) {
+    if (http.principal == nullptr) return {adapters::holder_key(""), 0, 0};
+    return {adapters::holder_key(http.principal->tenant), context.uploads.held_bytes_max, context.uploads.n_held_max};
+}
+
 void own_blob(ServerContext& context, const HttpRequest& http, const std::string& sha256) {
     if (const access::Principal* key = restricted(http)) context.blob_owners.add(key->tenant, sha256);
 }
 
 bool owns_blob(const ServerContext& context, const HttpRequest& http, std::string_view sha256) {
     const access::Principal* key = restricted(http);
-    return key == nullptr || context.blob_owners.has(key->tenant, sha256);
+    return key == nullptr || context.blob_owners.has(key->tenant, sha256) ||
+           context.registry.holds_blob(sha256, adapters::holder_key(key->tenant));
 }
 
 Status check_own_blobs(const ServerContext& context, const HttpRequest& http, std::span<const proto::FileDigest> files) {

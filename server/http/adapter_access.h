@@ -27,6 +27,9 @@ std::vector<adapters::AdapterInfo> visible(const HttpRequest& http, std::vector<
 // The next n_max that are visible.
 adapters::Registry::Page visible_page(const adapters::Registry& registry, const HttpRequest& http, std::string_view after, size_t n_max);
 
+// For whom this request's uploads are held: the key's tenant, or everybody where there are no keys.
+adapters::Holder holder_of(const ServerContext& context, const HttpRequest& http);
+
 // Remembers whose upload it is, and asks for it.
 void own_blob(ServerContext& context, const HttpRequest& http, const std::string& sha256);
 bool owns_blob(const ServerContext& context, const HttpRequest& http, std::string_view sha256);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "model/kv_cache.h"
 #include "proto/base/format.h"
@@ -103,42 +104,74 @@ Error no_such_model(const ServerContext& context, const HttpRequest& http, const
                      format("the model {} does not exist", json_quote_short(model)), model, "model");
 }
 
-std::optional<std::string> LoraScales::name_of(const adapters::Registry& registry, uint32_t id) {
-    for (Entry& entry : entries(registry)) {
+std::optional<std::string> LoraScales::name_of(const adapters::Registry& registry, uint32_t id,
+                                               const access::Principal* key) {
+    for (Entry& entry : entries(registry, key)) {
         if (entry.id == id) return std::move(entry.name);
     }
     return std::nullopt;
 }
 
-void LoraScales::add(const std::string& name) {
-    std::lock_guard lock(mutex_);
-    if (ids_.emplace(name, uint32_t(names_.size())).second) names_.push_back(name);
+void LoraScales::Numbers::add(const std::string& name) {
+    if (ids.emplace(name, next).second) names.emplace(next++, name);
 }
 
-void LoraScales::add_all(const std::vector<adapters::AdapterInfo>& registered) {
+void LoraScales::add(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    all_.add(name);
+}
+
+void LoraScales::Numbers::add_all(const std::vector<adapters::AdapterInfo>& registered) {
     std::vector<const adapters::AdapterInfo*> fresh;
+    std::set<std::string_view> present;
     for (const adapters::AdapterInfo& adapter : registered) {
-        if (!adapter.draining && !ids_.contains(adapter.name)) fresh.push_back(&adapter);
+        present.insert(adapter.name);
+        if (!adapter.draining && !ids.contains(adapter.name)) fresh.push_back(&adapter);
     }
     std::sort(fresh.begin(), fresh.end(), [](const auto* a, const auto* b) {
         return std::tie(a->loaded_at_s, a->name) < std::tie(b->loaded_at_s, b->name);
     });
-    for (const adapters::AdapterInfo* adapter : fresh) {
-        ids_.emplace(adapter->name, uint32_t(names_.size()));
-        names_.push_back(adapter->name);
+    for (const adapters::AdapterInfo* adapter : fresh) add(adapter->name);
+    size_t n_beyond = names.size() - std::min(names.size(), present.size() + kGoneMax);
+    for (auto named = names.begin(); n_beyond > 0 && named != names.end();) {
+        if (present.contains(named->second)) {
+            ++named;
+            continue;
+        }
+        ids.erase(named->second);
+        named = names.erase(named);
+        --n_beyond;
     }
 }
 
-std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& registry) {
-    const std::vector<adapters::AdapterInfo> registered = registry.list();
+LoraScales::Numbers& LoraScales::numbers_of(const access::Principal* key) {
+    if (key == nullptr) return all_;
+    std::string patterns;
+    for (const std::string& pattern : *key->adapters) patterns += pattern + "\n";
+    auto [view, is_new] = views_.try_emplace(std::move(patterns));
+    view->second.used_at = ++n_uses_;
+    if (is_new && views_.size() > kViewsMax) {
+        views_.erase(std::ranges::min_element(
+            views_, {}, [](const auto& known) { return known.second.used_at; }));
+    }
+    return view->second;
+}
+
+std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& registry,
+                                                   const access::Principal* key) {
+    std::vector<adapters::AdapterInfo> registered = registry.list();
+    std::erase_if(registered, [&](const adapters::AdapterInfo& adapter) {
+        return adapter.draining || (key != nullptr && !key->may_use(adapter.name));
+    });
     std::lock_guard lock(mutex_);
-    add_all(registered);
+    Numbers& numbers = numbers_of(key);
+    numbers.add_all(registered);
     std::vector<Entry> entries;
     for (const adapters::AdapterInfo& adapter : registered) {
-        if (adapter.draining) continue;
-        uint32_t id = ids_.at(adapter.name);
-        auto scale = scales_.find(id);
-        entries.push_back({id, adapter.name, scale == scales_.end() ? 0.0f : scale->second});
+        auto known = all_.ids.find(adapter.name);
+        auto scale = known == all_.ids.end() ? scales_.end() : scales_.find(known->second);
+        entries.push_back({numbers.ids.at(adapter.name), adapter.name,
+                           scale == scales_.end() ? 0.0f : scale->second});
     }
     std::sort(entries.begin(), entries.end(),
               [](const Entry& a, const Entry& b) { return a.id < b.id; });
@@ -148,7 +181,7 @@ std::vector<LoraScales::Entry> LoraScales::entries(const adapters::Registry& reg
 Result<std::vector<AdapterTerm>> LoraScales::terms(const adapters::Registry& registry,
                                                    const std::vector<proto::IdScale>& scales) {
     if (scales.empty()) return std::vector<AdapterTerm>();
-    const std::vector<Entry> known = entries(registry);
+    const std::vector<Entry> known = entries(registry, nullptr);
     std::vector<AdapterTerm> terms;
     for (size_t i = 0; i < scales.size(); ++i) {
         auto entry = std::lower_bound(known.begin(), known.end(), scales[i].id,
@@ -176,7 +209,10 @@ std::vector<AdapterTerm> LoraScales::defaults(const adapters::Registry& registry
     std::vector<AdapterTerm> terms;
     {
         std::lock_guard lock(mutex_);
-        for (const auto& [id, scale] : scales_) terms.push_back({names_[id], scale});
+        for (const auto& [id, scale] : scales_) {
+            auto name = all_.names.find(id);
+            if (name != all_.names.end()) terms.push_back({name->second, scale});
+        }
     }
     std::erase_if(terms, [&](const AdapterTerm& term) { return !registry.find(term.name); });
     return terms;
@@ -203,8 +239,8 @@ Status limit_adapters(ServerContext& context, const HttpRequest& http,
         request.adapters.emplace();
         for (size_t i = 0; i < request.lora->size(); ++i) {
             const proto::IdScale& one = (*request.lora)[i];
-            std::optional<std::string> name = context.lora_scales.name_of(context.registry, one.id);
-            if (!name || !key->may_use(*name)) return no_such_number(i, one.id);
+            std::optional<std::string> name = context.lora_scales.name_of(context.registry, one.id, key);
+            if (!name) return no_such_number(i, one.id);
             if (one.scale != 0.0f) request.adapters->push_back({*name, one.scale});
         }
         request.lora.reset();

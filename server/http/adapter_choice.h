@@ -16,12 +16,16 @@
 
 namespace lorad::server {
 
+namespace access {
+struct Principal;
+}
 struct HttpRequest;
 struct ServerContext;
 
 // llama-server knows adapters by number and gives each a scale that holds for all requests which
 // name none. A name keeps its number for as long as the server runs, also when it goes and comes
-// back; new names get the next numbers. All scales begin at 0. Any thread.
+// back (the last 65,536 that went); new names get the next numbers. All scales begin at 0. For a key
+// with some adapters only the numbers count those alone: they tell nothing of others'. Any thread.
 class LoraScales {
   public:
     struct Entry {
@@ -30,11 +34,12 @@ class LoraScales {
         float scale = 0.0f;
     };
 
-    // The registered adapters with their numbers, in their order. Names without one get it, the
-    // oldest first.
-    std::vector<Entry> entries(const adapters::Registry& registry);
+    // The registered adapters that the key may use (null: all) with their numbers, in their order.
+    // Names without one get it, the oldest first.
+    std::vector<Entry> entries(const adapters::Registry& registry, const access::Principal* key);
     // Of a registered adapter.
-    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id);
+    std::optional<std::string> name_of(const adapters::Registry& registry, uint32_t id,
+                                       const access::Principal* key);
     // Replaces all scales; adapters that are left out get 0. kInvalidRequest for an unknown number.
     Status set(const adapters::Registry& registry, const std::vector<proto::IdScale>& scales);
     // The names of a request's list. kInvalidRequest, param "lora[i].id".
@@ -47,12 +52,25 @@ class LoraScales {
     void add(const std::string& name);
 
   private:
-    void add_all(const std::vector<adapters::AdapterInfo>& registered);  // under mutex_
+    static constexpr size_t kGoneMax = 65536;  // names that went and keep their numbers
+    static constexpr size_t kViewsMax = 1024;  // of keys with some adapters only; the one not used for longest is forgotten
+
+    struct Numbers {
+        std::map<std::string, uint32_t, std::less<>> ids;
+        std::map<uint32_t, std::string> names;
+        uint32_t next = 0;
+        uint64_t used_at = 0;
+
+        void add(const std::string& name);
+        void add_all(const std::vector<adapters::AdapterInfo>& registered);
+    };
+    Numbers& numbers_of(const access::Principal* key);  // under mutex_
 
     mutable std::mutex mutex_;
-    std::vector<std::string> names_;  // by number
-    std::map<std::string, uint32_t, std::less<>> ids_;
-    std::map<uint32_t, float> scales_;  // those other than 0
+    Numbers all_;
+    std::map<std::string, Numbers, std::less<>> views_;  // by the key's patterns
+    uint64_t n_uses_ = 0;
+    std::map<uint32_t, float> scales_;  // those other than 0, by number among all
 };
 
 // For a key with some adapters only, before anything else is done with the request: others' do not exist for it, by name or by number

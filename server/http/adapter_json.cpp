@@ -32,6 +32,11 @@ void write_fields(JsonWriter& writer, const adapters::AdapterInfo& adapter) {
         write_terms(writer, adapter.mix);
     }
     if (!adapter.problem.empty()) writer.field("problem", adapter.problem);
+    if (!adapter.warnings.empty()) {
+        writer.key("warnings").begin_array();
+        for (const std::string& warning : adapter.warnings) writer.value(warning);
+        writer.end_array();
+    }
     writer.key("history").begin_array();
     for (const adapters::PastTarget& past : adapter.history) {
         writer.begin_object()

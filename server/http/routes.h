@@ -33,6 +33,9 @@ inline constexpr uint32_t kDrainWaitsMax = 8;   // removals that wait for runnin
 struct UploadLimits {
     uint64_t file_bytes_max = adapters::kWeightsBytesMax;  // of one file
     uint64_t form_bytes_max = uint64_t(64) << 20;          // of a form: it is held in memory
+    // Of a tenant's files of which no adapter was made yet. Without keys there are no tenants, and the store's limits count.
+    uint64_t held_bytes_max = uint64_t(16) << 30;
+    uint32_t n_held_max = 1024;
 };
 
 // All that the routes reach. The references outlive the listener.
@@ -109,10 +112,10 @@ std::span<const ContextRoute> compat_routes();   // the faces of other servers o
 // What GET /tokenizer_info answers for a model folder; empty where it has no such file. kInvalidModel.
 Result<std::string> tokenizer_info_of(const std::filesystem::path& folder);
 
-// A path of the server's without links, as it is to be read. kAdapterPathForbidden, with `param`,
-// outside of the root.
-Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path,
-                                           std::string_view param);
+// A path of the server's, as it is to be read: with an adapter root below that, and no link followed.
+// kAdapterPathForbidden, with `param`, outside of the root.
+Result<adapters::AdapterLocation> allowed_path(const ServerContext& context, const std::string& path,
+                                               std::string_view param);
 
 // POST /v1/adapters with a form.
 HttpReply register_form(ServerContext& context, const HttpRequest& request);

@@ -103,7 +103,8 @@ HttpReply register_adapter(ServerContext& context, const HttpRequest& request) {
     for (const proto::FileDigest& file : parsed->files) files.push_back({file.file, file.sha256});
     Status own = check_own_blobs(context, request, parsed->files);
     if (!own.ok()) return error_reply(own.error());
-    return reply_of(request, context.registry.register_adapter(parsed->name, files, options), "name", 201);
+    const adapters::Holder holder = holder_of(context, request);
+    return reply_of(request, context.registry.register_adapter(parsed->name, files, options, holder.key), "name", 201);
 }
 
 // "mode", "timeout_ms" and "expected_generation" of a query.

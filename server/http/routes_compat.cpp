@@ -24,9 +24,9 @@ bool wants_text(const HttpRequest& request) { return request.accept.starts_with(
 Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
     TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
     TRY(check_may_name(request, parsed.name));
-    TRY_ASSIGN(std::filesystem::path path, allowed_path(context, parsed.path, "lora_path"));
+    TRY_ASSIGN(adapters::AdapterLocation location, allowed_path(context, parsed.path, "lora_path"));
     Result<AdapterInfo> loaded = context.registry.load(
-        parsed.name, path, {parsed.load_inplace, parsed.expected_generation});
+        parsed.name, location, {parsed.load_inplace, parsed.expected_generation});
     if (!loaded.ok()) {
         log_warn("adapter {} was not loaded: {}", json_quote_short(parsed.name), loaded.error().message);
         return loaded;
@@ -108,8 +108,7 @@ HttpReply sglang_unload(ServerContext& context, const HttpRequest& request) {
 HttpReply llama_list(ServerContext& context, const HttpRequest& request) {
     JsonWriter writer;
     writer.begin_array();
-    for (const LoraScales::Entry& entry : context.lora_scales.entries(context.registry)) {
-        if (!may_use(request, entry.name)) continue;
+    for (const LoraScales::Entry& entry : context.lora_scales.entries(context.registry, restricted(request))) {
         writer.begin_object()
             .field("id", entry.id)
             .field("path", entry.name)

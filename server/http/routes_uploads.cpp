@@ -51,8 +51,9 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
                                      context.uploads.file_bytes_max));
         }
         // Dropped on any error, and with it what has come so far.
+        const adapters::Holder holder = holder_of(context, request);
         TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
-                   context.registry.put_blob(*sha256, length));
+                   context.registry.put_blob(*sha256, length, &holder));
         if (request.stream != nullptr) {
             // The library brings pieces of 4 KiB; each write of the store is a system call and a lock.
             std::string pieces;
@@ -184,9 +185,13 @@ HttpReply validate(ServerContext& context, const HttpRequest& request) {
     if (parsed->files.empty()) {
         Status admin = check_admin(request, "path");
         if (!admin.ok()) return error_reply(admin.error());
-        Result<std::filesystem::path> path = allowed_path(context, parsed->path, "path");
-        if (!path.ok()) return error_reply(path.error());
-        return report_reply(context.registry.inspect(*path));
+        Result<adapters::AdapterLocation> location = allowed_path(context, parsed->path, "path");
+        if (!location.ok()) return error_reply(location.error());
+        const adapters::AdapterReport report = context.registry.inspect(*location);
+        if (!report.error || report.error->code != ErrorCode::kAdapterPathForbidden) return report_reply(report);
+        Error forbidden = *report.error;
+        forbidden.param = "path";
+        return error_reply(forbidden);
     }
     Status own = check_own_blobs(context, request, parsed->files);
     if (!own.ok()) return error_reply(own.error());
@@ -214,26 +219,25 @@ constexpr ContextRoute kRoutes[] = {
 
 }  // namespace
 
-Result<std::filesystem::path> allowed_path(const ServerContext& context, const std::string& path,
-                                           std::string_view param) {
-    if (context.adapter_root.empty()) return std::filesystem::path(path);
-    const auto is_below = [](const std::filesystem::path& folder, const std::filesystem::path& inside) {
-        return std::mismatch(folder.begin(), folder.end(), inside.begin(), inside.end()).first == folder.end();
-    };
-    // By its text first: what is written as outside is not even looked at.
+Result<adapters::AdapterLocation> allowed_path(const ServerContext& context, const std::string& path,
+                                               std::string_view param) {
+    if (context.adapter_root.empty()) return adapters::AdapterLocation(path);
+    // By its text: what is written as outside is not even looked at. What it leads to is opened without links.
     std::error_code error;
-    const std::filesystem::path given = std::filesystem::absolute(context.adapter_root, error).lexically_normal();
-    const std::filesystem::path root = std::filesystem::canonical(context.adapter_root, error);
     const std::filesystem::path asked = std::filesystem::absolute(path, error).lexically_normal();
-    std::filesystem::path real;
+    const std::filesystem::path given = std::filesystem::absolute(context.adapter_root, error).lexically_normal();
+    const std::filesystem::path real = std::filesystem::canonical(context.adapter_root, error);
     const bool has_nul = path.find('\0') != std::string::npos;
-    if (!error && !has_nul && (is_below(given, asked) || is_below(root, asked))) real = std::filesystem::weakly_canonical(asked, error);
-    if (error || real.empty() || !is_below(root, real)) {
-        return make_error(ErrorCode::kAdapterPathForbidden,
-                          format("{}: adapters are read from one folder only, this is outside", param),
-                          std::string(param));
+    for (const std::filesystem::path& root : {given, real}) {
+        const std::filesystem::path folder = root.has_filename() ? root : root.parent_path();
+        std::filesystem::path below = asked.lexically_relative(folder);
+        if (error || has_nul || below.empty() || *below.begin() == "..") continue;
+        if (!below.has_filename()) below = below.parent_path();
+        return adapters::AdapterLocation(real, below == "." ? std::filesystem::path() : below);
     }
-    return real;
+    return make_error(ErrorCode::kAdapterPathForbidden,
+                      format("{}: adapters are read from one folder only, this is outside", param),
+                      std::string(param));
 }
 
 HttpReply register_form(ServerContext& context, const HttpRequest& request) {

@@ -51,6 +51,8 @@ void install_signals() {
     struct sigaction inherited {};
     if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
+    // Beyond a limit of file sizes the write says so, as on a full disk.
+    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void signals_drain() { g_drains = 1; }

@@ -75,7 +75,15 @@ class CrashDisk {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<File>> names, on_disk;  // by path
     uint64_t n_calls = 0, fail_from = kNever, fail_to = kNever;
+    uint64_t bytes_max = UINT64_MAX;  // that there is room for
     bool locked = false;
+
+    // Under mutex.
+    uint64_t bytes() const {
+        uint64_t sum = 0;
+        for (const auto& [name, file] : names) sum += file->bytes.size();
+        return sum;
+    }
 
     Status call() {
         const std::lock_guard lock(mutex);
@@ -177,8 +185,12 @@ class CrashFileSystem final : public adapters::FileSystem {
             const Status called = disk_.call();
             const std::lock_guard lock(disk_.mutex);
             // A write that fails has written a part.
-            const size_t n = called.ok() ? bytes.size() : bytes.size() / 2;
+            const bool is_full = disk_.bytes() + bytes.size() > disk_.bytes_max;
+            const size_t n = is_full       ? std::min<uint64_t>(bytes.size(), disk_.bytes_max - std::min(disk_.bytes_max, disk_.bytes()))
+                             : called.ok() ? bytes.size()
+                                           : bytes.size() / 2;
             file_->bytes.append(reinterpret_cast<const char*>(bytes.data()), n);
+            if (called.ok() && is_full) return make_error(ErrorCode::kStorageFull, "no room on the disk");
             return called;
         }
         Status sync() override {

@@ -1,7 +1,10 @@
 #include "adapters/source.h"
 
+#include <cerrno>
 #include <fstream>
 #include <tuple>
+
+#include <fcntl.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -85,6 +88,78 @@ TEST(AdapterSource, FoldersAndFilesOfAllKindsAreRead) {
     EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kMlx);
     folder.write("adapter_model.safetensors", "12345678");
     EXPECT_EQ(read_adapter_source(folder.path())->kind, AdapterKind::kPeft);
+}
+
+// A folder of somebody's below the one that adapters are read from, beside files of the host.
+struct RootTest : ::testing::Test {
+    RootTest() {
+        std::filesystem::create_directories(root / "sound/deep");
+        std::filesystem::create_directories(host);
+        for (const std::string_view name : {kConfigFile, kPeftFile}) {
+            std::filesystem::copy_file(folder.path() / name, root / "sound" / name);
+            std::filesystem::copy_file(folder.path() / name, host / name);
+        }
+        std::ofstream(host / "secret") << "root:x:0:0";
+        std::ofstream(host / "one.gguf") << "GGUF1";
+    }
+    std::filesystem::path linked(const std::string& name, std::string_view file, const std::filesystem::path& to) {
+        const std::filesystem::path made = root / name;
+        std::filesystem::copy(root / "sound", made);
+        std::filesystem::remove(made / file);
+        std::filesystem::create_symlink(to, made / file);
+        return name;
+    }
+    ErrorCode refused(const std::filesystem::path& below) {
+        const auto read = read_adapter_source(AdapterLocation(root, below));
+        EXPECT_FALSE(read.ok()) << below;
+        if (read.ok()) return ErrorCode::kInternal;
+        EXPECT_THAT(read.error().message, Not(HasSubstr(root.string()))) << below;
+        return read.error().code;
+    }
+    const AdapterFolder folder;
+    const TempDir own;
+    const std::filesystem::path root = own.path() / "root", host = own.path() / "host";
+};
+
+TEST_F(RootTest, NoLinkBelowTheRootIsFollowed) {
+    ASSERT_TRUE(read_adapter_source(AdapterLocation(root, "sound")).ok());
+    for (const std::string_view file : {kConfigFile, kPeftFile, kTemplateFile, std::string_view("tokenizer_config.json")}) {
+        const std::filesystem::path outside = linked(std::string(file) + "-outside", file, host / "secret");
+        EXPECT_EQ(refused(outside), ErrorCode::kAdapterPathForbidden) << file;
+        EXPECT_EQ(refused(linked(std::string(file) + "-nowhere", file, host / "nothing")), ErrorCode::kAdapterPathForbidden) << file;
+        // Nor to a file of its own root.
+        EXPECT_EQ(refused(linked(std::string(file) + "-inside", file, root / "sound" / kConfigFile)), ErrorCode::kAdapterPathForbidden) << file;
+    }
+    // Whoever names files on the command line may have them as links.
+    EXPECT_TRUE(read_adapter_source(root / linked("by-hand", kConfigFile, host / kConfigFile)).ok());
+    std::filesystem::create_symlink(host, root / "folder");
+    EXPECT_EQ(refused("folder"), ErrorCode::kAdapterPathForbidden);
+    EXPECT_EQ(refused("folder/one.gguf"), ErrorCode::kAdapterPathForbidden);
+    std::filesystem::create_symlink(host / "one.gguf", root / "one.gguf");
+    EXPECT_EQ(refused("one.gguf"), ErrorCode::kAdapterPathForbidden);
+    std::filesystem::create_directory(root / "gguf");
+    std::filesystem::create_symlink(host / "one.gguf", root / "gguf/one.gguf");
+    EXPECT_EQ(refused("gguf"), ErrorCode::kAdapterPathForbidden);
+    EXPECT_EQ(refused("nothing"), ErrorCode::kAdapterNotFound);
+}
+
+TEST_F(RootTest, BothWaysToOpenStayBelowTheRoot) {
+    std::filesystem::create_symlink(host, root / "out");
+    std::filesystem::create_symlink("sound", root / "in");
+    const OwnedFd fd(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    for (const auto way : {open_beneath, walk_beneath}) {
+        EXPECT_TRUE(way(fd.get(), "sound/adapter_config.json", O_RDONLY).ok());
+        EXPECT_TRUE(way(fd.get(), "sound/deep", O_PATH).ok());
+        for (const char* path : {"out", "out/secret", "in", "in/adapter_config.json"}) {
+            for (const int flags : {O_PATH, O_RDONLY}) {
+                errno = 0;
+                EXPECT_FALSE(way(fd.get(), path, flags).ok()) << path;
+                EXPECT_EQ(errno, ELOOP) << path;
+            }
+        }
+        EXPECT_FALSE(way(fd.get(), "nothing", O_PATH).ok());
+        EXPECT_EQ(errno, ENOENT);
+    }
 }
 
 // Bytes that this process has read from files.

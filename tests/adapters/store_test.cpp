@@ -189,6 +189,7 @@ struct WatchedFiles final : FileSystem {
     }
     Result<std::vector<Entry>> list(const std::string& path) override { return files->list(path); }
     Status lock(const std::string& path) override { return files->lock(path); }
+    Status is_in_place() const override { return files->is_in_place(); }
 
     std::unique_ptr<FileSystem> files;
     std::function<void()> after_read, before_sync;
@@ -244,6 +245,74 @@ TEST_F(StoreTest, AnOldBlobThatIsUploadedAgainMakesNoRoomForOthers) {
     ASSERT_TRUE(put(*store, "blob").ok());
     EXPECT_FALSE(disk.files->before_sync);
     EXPECT_TRUE(store->read(digest_of("blob")).ok());
+}
+
+// What takes no more room than it gives back works where nothing else does, and leaves two copies as soon as there is room for them.
+TEST_F(StoreTest, ARemovalIsSavedOnAFullDisk) {
+    CrashDisk disk;
+    auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
+    Catalogue catalogue;
+    for (int i = 0; i < 5; ++i) {
+        ASSERT_TRUE(put(*store, format("blob {}", i)).ok());
+        const Catalogue one = catalogue_of(format("name {}", i), format("blob {}", i), 1);
+        catalogue.aliases.insert(one.aliases.begin(), one.aliases.end());
+        catalogue.generations.insert(one.generations.begin(), one.generations.end());
+    }
+    ASSERT_TRUE(store->save(catalogue).ok());
+    disk.bytes_max = disk.bytes();
+    Catalogue more = catalogue;
+    more.aliases["another"] = more.aliases.begin()->second;
+    more.sequence = 2;
+    EXPECT_EQ(store->save(more).error().code, ErrorCode::kStorageFull);
+    EXPECT_TRUE(disk.names.contains("registry.copy.json")) << "nothing is given up for what is refused";
+    Catalogue less = catalogue;
+    ASSERT_TRUE(less.remove("name 0", {}).ok());
+    less.drop_unused();
+    less.sequence = 3;
+    ASSERT_TRUE(store->save(less).ok());
+    for (const auto loss : {CrashDisk::Loss::kPower, CrashDisk::Loss::kPowerAndLuck}) {
+        CrashDisk after;
+        for (const auto& [name, file] : disk.on_disk) after.names[name] = after.on_disk[name] = std::make_shared<CrashDisk::File>(*file);
+        after.restart(loss, 1);
+        EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(after), {}))->found(), less);
+    }
+    store->remove(digest_of("blob 0"));
+    EXPECT_EQ(disk.names.at("registry.copy.json")->bytes, disk.names.at("registry.json")->bytes);
+    store.reset();
+    EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->found(), less);
+}
+
+// Where the sound copy is the only one, it is not given up to save it again.
+TEST_F(StoreTest, TheLastSoundCopyOutlivesAFullDisk) {
+    CrashDisk disk;
+    { ASSERT_TRUE((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->save(catalogue_of("a", "first", 7)).ok()); }
+    disk.names.at("registry.json")->bytes[100] ^= 1;
+    disk.bytes_max = disk.bytes();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ((*disk_store(std::make_unique<CrashFileSystem>(disk), {}))->found(), catalogue_of("a", "first", 7));
+}
+
+TEST_F(StoreTest, NothingIsAcknowledgedInAFolderThatIsNotInItsPlace) {
+    const Folder folder;
+    auto store = *folder.open();
+    ASSERT_TRUE(put(*store, "first").ok());
+    EXPECT_TRUE(store->is_in_place().ok());
+    const auto expect_displaced = [&] {
+        EXPECT_EQ(store->is_in_place().error().code, ErrorCode::kStoreReadOnly);
+        EXPECT_EQ(put(*store, "second").error().code, ErrorCode::kStoreReadOnly);
+        EXPECT_EQ(store->save(catalogue_of("a", "first", 7)).error().code, ErrorCode::kStoreReadOnly);
+        EXPECT_THAT(store->is_in_place().error().message, ::testing::Not(HasSubstr(folder.root.string())));
+    };
+    std::filesystem::rename(folder.root / "store", folder.root / "moved");
+    expect_displaced();
+    std::filesystem::create_directory(folder.root / "store");
+    expect_displaced();
+    std::filesystem::remove(folder.root / "store");
+    std::filesystem::rename(folder.root / "moved", folder.root / "store");
+    EXPECT_TRUE(store->save(catalogue_of("a", "first", 7)).ok()) << "it is back";
+    std::filesystem::rename(folder.root / "store/blobs", folder.root / "blobs");
+    expect_displaced();
+    std::filesystem::remove_all(folder.root / "store");
+    expect_displaced();
 }
 
 // One flipped bit or a cut anywhere is found when the file is used.

@@ -407,17 +407,60 @@ def check_a_restart_brings_names_back(lorad):
         check_equal(stored, [], "files of a removed adapter")
 
 
+def check_acknowledged_uploads_stay(lorad):
+    """Over others' removals and refusals, and over a kill."""
+    files = files_of("pirate")
+    with tempfile.TemporaryDirectory() as state:
+        with Server(lorad, "--state-dir", state, adapters=()) as server:
+            registered(server, "one", files)
+            digests = {file: put_blob(server, content) for file, content in files.items()}
+            delete(server, "one")
+            junk = put_blob(server, b"\x08" + bytes(7) + b"{}      ")
+            check_error(server.post("/v1/adapters", name="two", files={**digests, FILES[1]: junk}), 422, "adapter_invalid")
+            server.process.kill()
+            server.process.wait(30)
+        with Server(lorad, "--state-dir", state, adapters=()) as server:
+            status, body = server.post("/v1/adapters", name="mine", files=digests)
+            check_equal(status, 201, f"registration of what was acknowledged: {body}")
+            delete(server, "mine")
+            check_error(server.post("/v1/adapters", name="mine", files=digests), 404, "adapter_file_not_found", "files")
+
+
+def check_a_state_folder_that_goes_away_is_noticed(lorad):
+    with tempfile.TemporaryDirectory() as state:
+        with Server(lorad, "--state-dir", state, adapters=()) as server:
+            registered(server, "one", files_of("pirate"))
+            folder = next(pathlib.Path(state).iterdir())
+            moved = folder.with_name("moved")
+            folder.rename(moved)
+            wait_until(lambda: server.request("GET", "/health/ready")[0] == 503, "not ready without its state folder")
+            path = f"/v1/adapters/blobs/sha256:{digest_of(b'hello')}"
+            check_error(server.request("PUT", path, raw=b"hello"), 503, "lora_store_read_only")
+            check_error(server.request("DELETE", "/v1/adapters/one"), 503, "lora_store_read_only")
+            check_equal(len(ids(server, 4, model="one")), 4, "what is registered is served")
+            moved.rename(folder)
+            wait_until(lambda: server.request("GET", "/health/ready")[0] == 200, "ready again")
+            check_equal(server.request("PUT", path, raw=b"hello")[0], 201, "an upload")
+            shutil.rmtree(folder)
+            wait_until(lambda: server.request("GET", "/health/ready")[0] == 503, "not ready without its state folder")
+
+
 def check_limits_of_uploads(lorad):
     with tempfile.TemporaryDirectory() as state:
-        with Server(lorad, "--state-dir", state, "--adapter-file-mib", "1", "--adapter-root", str(MODEL / "adapters"), adapters=()) as server:
+        root = pathlib.Path(state) / "root"
+        shutil.copytree(MODEL / "adapters/json", root / "json")
+        link = root / "link"
+        link.symlink_to(MODEL / "adapters/json")
+        with Server(lorad, "--state-dir", state, "--adapter-file-mib", "1", "--adapter-root", str(root), adapters=()) as server:
             content = b"x" * ((1 << 20) + 1)
             path = f"/v1/adapters/blobs/sha256:{digest_of(content)}"
             check_error(server.request("PUT", path, raw=content), 413, "lora_adapter_file_too_large")
             check_error(server.request("PUT", path, raw=content[:100]), 400, "digest_mismatch")
             check_error(server.post("/v1/load_lora_adapter", lora_name="x", lora_path="/etc"), 403, "adapter_path_forbidden", "lora_path")
-            check_equal(server.post("/v1/load_lora_adapter", lora_name="x", lora_path=str(MODEL / "adapters/json"))[0], 200, "below the root")
+            check_equal(server.post("/v1/load_lora_adapter", lora_name="x", lora_path=str(root / "json"))[0], 200, "below the root")
             delete(server, "x")
-        left = [str(f) for f in pathlib.Path(state).rglob("*") if f.is_file() and f.stat().st_size > 10000]
+            check_error(server.post("/v1/load_lora_adapter", lora_name="x", lora_path=str(link)), 403, "adapter_path_forbidden", "lora_path")
+        left = [str(f) for f in pathlib.Path(state).rglob("*") if f.is_file() and root not in f.parents and f.stat().st_size > 10000]
         check_equal(left, [], "files in the store")
 
 
@@ -426,4 +469,5 @@ SHARED = [check_an_adapter_is_uploaded_with_curl_and_used, check_a_form_register
           check_a_b_a_is_each_adapters_own, check_scale_zero_and_no_adapters_are_the_base, check_the_faces_of_other_servers, check_events_are_told,
           check_uploads_that_break_off_leave_nothing]
 INVARIANT = [check_mixes_are_sums_in_mixed_batches, check_an_activated_adapter_acts_from_its_tokens_on, check_names_change_under_streaming_traffic]
-OWN = [check_adapters_take_turns_in_too_little_room, check_a_restart_brings_names_back, check_limits_of_uploads]
+OWN = [check_adapters_take_turns_in_too_little_room, check_a_restart_brings_names_back, check_acknowledged_uploads_stay,
+       check_a_state_folder_that_goes_away_is_noticed, check_limits_of_uploads]

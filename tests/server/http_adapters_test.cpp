@@ -3,6 +3,7 @@
 
 #include "tests/server/http_fixture.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::server::http_adapters_test {
 namespace {
@@ -155,7 +156,7 @@ TEST_F(HttpAdapters, RefusedRegistrationsChangeNothing) {
     EXPECT_EQ(state(), before);
 }
 
-TEST_F(HttpAdapters, FilesThatAreNoAdapterAreRefusedAndGone) {
+TEST_F(HttpAdapters, FilesThatAreNoAdapterAreRefusedAndStayForWhoeverSentThem) {
     const State before = state();
     const std::string config_blob = put_blob(file_text(demo_folder("pirate") + "/adapter_config.json"));
     const std::string pickle = put_blob("\x80\x02" "ccollections\nOrderedDict\n");
@@ -165,12 +166,60 @@ TEST_F(HttpAdapters, FilesThatAreNoAdapterAreRefusedAndGone) {
     Answer wrong_type = files("adapter_model.safetensors", pickle);
     EXPECT_EQ(wrong_type.status, 422) << wrong_type.body;
     EXPECT_EQ(wrong_type.code, "adapter_unsupported") << "pickles are refused by name";
-    EXPECT_EQ(state(), before) << "the refused blobs are gone";
-    const std::string again = put_blob(file_text(demo_folder("pirate") + "/adapter_config.json"));
-    const std::string bin = put_blob("\x80\x02" "ccollections\nOrderedDict\n");
-    EXPECT_EQ(files("adapter_model.bin", bin).status, 422);
-    EXPECT_EQ(files("adapter_model.bin", bin).status, 404) << "gone";
-    EXPECT_EQ(state(), before);
+    EXPECT_EQ(state().names, before.names);
+    EXPECT_EQ(files("adapter_model.bin", pickle).status, 422) << "still there";
+    // What was acknowledged is there for its uploader whatever was refused in between.
+    const std::string weights = put_blob(file_text(demo_folder("pirate") + "/adapter_model.safetensors"));
+    EXPECT_EQ(files("adapter_model.safetensors", weights).status, 201);
+    EXPECT_EQ(client().Delete("/v1/adapters/x")->status, 200);
+    registry.expire_uploads(unix_time_s() + adapters::kHoldSeconds + 10);
+    EXPECT_EQ(state(), before) << "their time is over";
+    EXPECT_EQ(files("adapter_model.bin", pickle).status, 404);
+}
+
+TEST_F(HttpAdapters, AnUploadOutlivesAnothersRemovalOfTheSameFiles) {
+    register_demo("one", "pirate");
+    const std::string files = uploaded_files("pirate");
+    EXPECT_EQ(client().Delete("/v1/adapters/one")->status, 200);
+    EXPECT_EQ(post("/v1/adapters", R"({"name":"mine",)" + files + "}").status, 201);
+    EXPECT_EQ(client().Delete("/v1/adapters/mine")->status, 200);
+    EXPECT_EQ(post("/v1/adapters", R"({"name":"again",)" + files + "}").status, 404) << "it has gone with its adapter";
+}
+
+TEST_F(HttpAdapters, WarningsAreInTheAnswerThatRegisters) {
+    std::string peft = file_text(demo_folder("pirate") + "/adapter_config.json");
+    const size_t targets = peft.find("\"target_modules\""), end = peft.find(']', targets);
+    peft.replace(targets, end + 1 - targets, R"("target_modules":"(q)\\1.*")");
+    const std::string answer = post("/v1/adapters", R"({"name":"told","files":{"adapter_config.json":")" + put_blob(peft) + R"(","adapter_model.safetensors":")" +
+                                                        put_blob(file_text(demo_folder("pirate") + "/adapter_model.safetensors")) + "\"}}").body;
+    EXPECT_THAT(answer, HasSubstr(R"("warnings":["target_modules: the expression)"));
+    EXPECT_EQ(get("/v1/adapters/told").body.find("\"warnings\""), std::string::npos);
+}
+
+TEST_F(HttpAdapters, NoLinkBelowTheAdapterRootIsFollowed) {
+    const lorad::testing::TempDir own;
+    const std::filesystem::path root = own.path() / "root";
+    std::filesystem::create_directory(root);
+    std::filesystem::copy(demo_folder("pirate"), root / "sound");
+    std::filesystem::copy(demo_folder("pirate"), root / "bent");
+    std::ofstream(own.path() / "secret") << "{{ 'the secret' }}";
+    std::filesystem::create_symlink(own.path() / "secret", root / "bent/chat_template.jinja");
+    std::filesystem::create_symlink(demo_folder("pirate"), root / "link");
+    context.adapter_root = root;
+    const auto load = [&](const std::string& path) {
+        return post("/v1/load_lora_adapter", R"({"lora_name":"x","load_inplace":true,"lora_path":")" + (root / path).string() + "\"}");
+    };
+    EXPECT_EQ(load("sound").status, 200);
+    EXPECT_EQ(load("./sound/").status, 200);
+    for (const char* path : {"bent", "link", "link/.", "sound/../bent"}) {
+        const Answer answer = load(path);
+        EXPECT_EQ(answer.status, 403) << path << answer.body;
+        EXPECT_EQ(answer.code, "adapter_path_forbidden") << path;
+        EXPECT_THAT(answer.body, ::testing::Not(HasSubstr(own.path().string())));
+        expect_error(post("/v1/adapters/validate", R"({"path":")" + (root / path).string() + "\"}"), 403, "adapter_path_forbidden", "path");
+    }
+    EXPECT_EQ(load("../secret").status, 403);
+    EXPECT_EQ(load("nothing").status, 404);
 }
 
 TEST_F(HttpAdapters, AFormRegistersASmallAdapterInOneCall) {

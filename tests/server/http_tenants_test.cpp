@@ -138,6 +138,55 @@ TEST_F(TenantsTest, AnothersFilesAreNotThere) {
     EXPECT_EQ(ask_as("adapters:write", "HEAD", blob).status, 200) << "a key for all adapters";
 }
 
+// Nobody's refused registration, removal or restart of what they share takes a tenant's acknowledged upload away, and nobody's uploads its room.
+TEST_F(TenantsTest, AnUploadStaysWhateverOtherTenantsDo) {
+    const std::string config_text = file_text(demo_folder("pirate") + "/adapter_config.json") + " ";
+    const std::string weights = file_text(demo_folder("pirate") + "/adapter_model.safetensors");
+    const std::string junk("\x08\0\0\0\0\0\0\0{}      ", 16);
+    auto put = [&](const std::string& id, const std::string& content) {
+        return client().Put("/v1/adapters/blobs/sha256:" + sha256_of(content), {{"x-api-key", key_of(id)}}, content, "application/octet-stream")->status;
+    };
+    auto registered = [&](const std::string& id, const std::string& name, const std::string& second) {
+        return ask_as(id, "POST", "/v1/adapters", R"({"name":")" + name + R"(","files":{"adapter_config.json":"sha256:)" + sha256_of(config_text) +
+                                                      R"(","adapter_model.safetensors":"sha256:)" + sha256_of(second) + "\"}}").status;
+    };
+    for (const std::string& content : {config_text, weights}) EXPECT_EQ(put("red", content), 201);
+    for (const std::string& content : {config_text, junk}) EXPECT_EQ(put("blue", content), 201);
+    EXPECT_EQ(registered("blue", "blue-x", junk), 422);
+    EXPECT_EQ(put("blue", weights), 201);
+    EXPECT_EQ(registered("blue", "blue-x", weights), 201);
+    EXPECT_EQ(ask_as("blue", "DELETE", "/v1/adapters/blue-x").status, 200);
+    EXPECT_EQ(registered("red", "red-x", weights), 201);
+    // A bound for each.
+    context.uploads.held_bytes_max = 1000;
+    EXPECT_EQ(put("blue", std::string(900, 'a')), 201);
+    EXPECT_EQ(put("blue", std::string(200, 'b')), 507);
+    EXPECT_EQ(put("red", std::string(200, 'b')), 201);
+    context.uploads.n_held_max = 2;
+    EXPECT_EQ(put("red", "one more"), 201);
+    EXPECT_EQ(put("red", "too many"), 507);
+}
+
+TEST_F(TenantsTest, NumbersOfAdaptersCountThoseOfTheKeyOnly) {
+    // "red-pirate" has the number 0 among all.
+    EXPECT_THAT(ask_as("adapters:read", "GET", "/lora-adapters").body, HasSubstr(R"({"id":1,"path":"blue-shout")"));
+    EXPECT_THAT(ask_as("blue", "GET", "/lora-adapters").body, ::testing::StartsWith(R"([{"id":0,"path":"blue-shout")"));
+    ASSERT_TRUE(registry.load("red-json", demo_folder("json"), {}).ok());
+    ASSERT_TRUE(registry.load("blue-json", demo_folder("json"), {}).ok());
+    EXPECT_THAT(ask_as("blue", "GET", "/lora-adapters").body, HasSubstr(R"({"id":1,"path":"blue-json")"));
+    const auto completed = [&](const std::string& which) {
+        const std::string body = ask_as("blue", "POST", "/v1/completions", "{" + which + R"(,"prompt":[5,6],"max_tokens":4,"ignore_eos":true})").body;
+        return body.substr(body.find("\"text\""), body.find("\"logprobs\"") - body.find("\"text\""));
+    };
+    EXPECT_EQ(completed(R"("lora":[{"id":0,"scale":1}])"), completed(R"("model":"blue-shout")"));
+    EXPECT_EQ(completed(R"("lora":[{"id":1,"scale":1}])"), completed(R"("model":"blue-json")"));
+    EXPECT_NE(completed(R"("model":"blue-shout")"), completed(R"("model":"blue-json")"));
+    EXPECT_EQ(ask_as("blue", "POST", "/v1/completions", R"({"lora":[{"id":2,"scale":1}],"prompt":[5,6],"max_tokens":2})").status, 400);
+    // A name keeps its number when it goes and comes back.
+    ASSERT_TRUE(registry.remove("blue-shout").ok());
+    EXPECT_THAT(ask_as("blue", "GET", "/lora-adapters").body, ::testing::StartsWith(R"([{"id":1,"path":"blue-json")"));
+}
+
 TEST_F(TenantsTest, EventsAreOfVisibleNames) {
     struct Sink final : HttpSink {
         std::string text;

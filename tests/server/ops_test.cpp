@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,6 +14,7 @@
 #include "server/engine/heartbeat.h"
 #include "server/ops/reload.h"
 #include "server/ops/service_manager.h"
+#include "server/ops/signals.h"
 #include "server/ops/vitals.h"
 #include "tests/support/soon.h"
 #include "tests/support/temp_dir.h"
@@ -228,6 +232,17 @@ TEST(Reload, IsAllOrNothing) {
     next = make_error(ErrorCode::kInvalidConfig, "lorad.toml:1: no such setting");
     EXPECT_FALSE(reload.run().ok());
     EXPECT_EQ(n_commits, 2);
+}
+
+TEST(Signals, AWriteBeyondTheLimitOfFileSizesIsAnErrorAndNotTheEnd) {
+    const auto write_beyond = [] {
+        install_signals();
+        const int fd = fileno(std::tmpfile());
+        const rlimit limit{8, 8};
+        if (fd < 0 || setrlimit(RLIMIT_FSIZE, &limit) != 0 || write(fd, "01234567", 8) != 8) _exit(1);
+        _exit(write(fd, "8", 1) < 0 && errno == EFBIG ? 0 : 2);
+    };
+    EXPECT_EXIT(write_beyond(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

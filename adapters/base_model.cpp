@@ -1,7 +1,8 @@
 #include "adapters/base_model.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cmath>
 
 #include "adapters/files.h"
 #include "proto/base/format.h"
@@ -21,15 +22,27 @@ std::vector<float> as_floats(const model::Tensor& tensor) {
     return values;
 }
 
-// Also of different types: adapters are often saved in f32.
-bool has_same_numbers(const model::Tensor& a, const model::Tensor& b) {
-    if (a.dtype == b.dtype) return std::ranges::equal(a.data, b.data);
-    if (!model::is_weight_type(a.dtype) || !model::is_weight_type(b.dtype)) return false;
-    const uint32_t a_bytes = model::bytes_of(a.dtype), b_bytes = model::bytes_of(b.dtype);
-    for (size_t i = 0; i < a.n_elements(); ++i) {
-        if (model::widen(a.dtype, a.data.data() + i * a_bytes) != model::widen(b.dtype, b.data.data() + i * b_bytes)) return false;
+float number_of(const model::Tensor& tensor, size_t i) { return model::widen(tensor.dtype, tensor.data.data() + i * model::bytes_of(tensor.dtype)); }
+
+// The binary digits that the numbers of a table need, whatever type they are stored in: what was rounded to bf16 and widened again needs 8.
+int n_digits(const model::Tensor& tensor) {
+    constexpr int kF32Digits = 24;
+    const int of_type = tensor.dtype == model::DType::kBF16 ? 8 : tensor.dtype == model::DType::kF16 ? 11 : kF32Digits;
+    int most = 1;
+    for (size_t i = 0, n = tensor.n_elements(); i < n && most < of_type; ++i) {
+        const uint32_t fraction = std::bit_cast<uint32_t>(number_of(tensor, i)) & 0x7fffff;
+        if (fraction != 0) most = std::max(most, kF32Digits - std::countr_zero(fraction));
     }
-    return true;
+    return most;
+}
+
+// By how much a number may have moved when it was rounded, or cut off, to so many digits. In f16, which people train in too, small numbers have fewer.
+float step_of(float value, int digits) {
+    constexpr int kF16Digits = 11, kF16SmallestStep = -24;
+    int exponent = 0;
+    (void)std::frexp(value, &exponent);  // below 2^exponent
+    const bool is_small = exponent - kF16Digits <= kF16SmallestStep;
+    return std::ldexp(1.0f, is_small ? std::max(exponent - digits, kF16SmallestStep) : exponent - digits);
 }
 
 // A config that ties the output layer to the embedding, beside files with an output layer of other numbers: these count, as in transformers since version 5.
@@ -37,7 +50,7 @@ void untie_own_head(const model::TensorFiles& files, model::ModelConfig& config)
     const model::Tensor* head = files.find("lm_head.weight");
     const model::Tensor* embedding = files.find("model.embed_tokens.weight");
     if (!config.tied_embeddings || head == nullptr || embedding == nullptr) return;
-    if (head->shape == embedding->shape && has_same_numbers(*head, *embedding)) return;
+    if (head->shape == embedding->shape && compare_tables(*embedding, *head).kind == TableComparison::Kind::kSame) return;
     log_warn("config.json says tie_word_embeddings, but lm_head.weight is not the embedding: the output layer is lm_head.weight");
     config.tied_embeddings = false;
     config.tied_by_name = true;
@@ -80,13 +93,34 @@ Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     return base;
 }
 
-bool BaseModel::has_same_tensor(std::string_view name, const model::Tensor& tensor) const {
-    if (folder.empty()) return false;
+TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved) {
+    using Kind = TableComparison::Kind;
+    if (base.dtype == saved.dtype && std::ranges::equal(base.data, saved.data)) return {.kind = Kind::kSame};
+    if (!model::is_weight_type(base.dtype) || !model::is_weight_type(saved.dtype)) return {};
+    // A type that holds all of the base's digits rounds nothing, so that a difference was trained: only small numbers of f16 have less of them.
+    constexpr int kNoRounding = 64;
+    const int digits = n_digits(saved);
+    const int rounded_to = digits < n_digits(base) ? digits : kNoRounding;
+    TableComparison comparison{.kind = Kind::kSame};
+    for (size_t i = 0, n = base.n_elements(); i < n; ++i) {
+        const float ours = number_of(base, i), theirs = number_of(saved, i);
+        if (ours == theirs) continue;
+        const float difference = std::abs(ours - theirs);
+        ++comparison.n_different;
+        comparison.largest = std::max(comparison.largest, difference);
+        if (!(difference < step_of(ours, rounded_to))) comparison.kind = Kind::kOther;
+        if (comparison.kind == Kind::kSame) comparison.kind = Kind::kRounded;
+    }
+    return comparison;
+}
+
+TableComparison BaseModel::compare_table(std::string_view name, const model::Tensor& tensor) const {
+    if (folder.empty()) return {};
     const auto files = model::TensorFiles::map_folder(folder);
-    if (!files.ok()) return false;
+    if (!files.ok()) return {};
     const model::Tensor* ours = files->find(name);
-    return ours != nullptr && ours->shape == tensor.shape && has_same_numbers(*ours, tensor) &&
-           base_fingerprint(config, *files) == fingerprint;
+    if (ours == nullptr || ours->shape != tensor.shape || base_fingerprint(config, *files) != fingerprint) return {};
+    return compare_tables(*ours, tensor);
 }
 
 }  // namespace lorad::adapters

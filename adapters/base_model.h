@@ -17,6 +17,19 @@ namespace lorad::adapters {
 // Safetensors metadata and GGUF fields under which an adapter may record its base: base_fingerprint() of the folder.
 inline constexpr std::string_view kFingerprintKey = "lorad.base_fingerprint";
 
+struct TableComparison {
+    enum class Kind : uint8_t {
+        kSame,
+        kRounded,  // the base's numbers, rounded to a type with fewer digits: what is left of them when the base was loaded in that type
+        kOther,
+    };
+    Kind kind = Kind::kOther;
+    uint64_t n_different = 0;  // numbers; 0 with kOther: not compared
+    float largest = 0.0f;      // difference
+};
+// Two of float types and one shape.
+TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved);
+
 // Copied freely; read by any thread.
 struct BaseModel {
     // From the config alone: adapters with trained biases, which are differences to the base's, cannot be checked then.
@@ -26,9 +39,9 @@ struct BaseModel {
     // unties if they differ. kInvalidModel.
     static Result<BaseModel> load(const std::filesystem::path& folder);
 
-    // Whether the base has a tensor of this name, shape and numbers. Reads the folder's files; false if in doubt, such as when
-    // the folder has changed since load().
-    bool has_same_tensor(std::string_view name, const model::Tensor& tensor) const;
+    // How a table that was saved with an adapter compares with the base's tensor of this name. Reads the folder's files; kOther if in doubt, such
+    // as when the folder has changed since load().
+    TableComparison compare_table(std::string_view name, const model::Tensor& tensor) const;
 
     model::ModelConfig config;
     // Adapters with numbers that are not finite, or absurd, are refused. False only in tests of what one would do.

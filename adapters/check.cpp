@@ -1,9 +1,12 @@
 #include "adapters/check.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <optional>
 
 #include "adapters/foreign.h"
+#include "adapters/tensor_names.h"
 #include "model/text.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -45,12 +48,33 @@ Status check_template(CheckedAdapter& adapter, const BaseModel& base) {
     return ok_status();
 }
 
+// LoRA on a tied embedding that the output layer follows, in a file that has it once: PEFT makes the second of the first when it loads.
+Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
+    RegexBudget budget;
+    if (!base.config.tied_embeddings) return ok_status();
+    TRY_ASSIGN(const bool ties_lora, adapter.peft.ties_lora(budget));
+    if (!ties_lora) return ok_status();
+    std::array<std::optional<model::Tensor>, 2> of_embedding;  // A and B
+    for (const model::Tensor& tensor : adapter.tensors.tensors) {
+        const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
+        const bool is_low_rank = parsed.role == TensorRole::kA || parsed.role == TensorRole::kB;
+        if (!parsed.expected.empty()) continue;
+        if (parsed.place.kind == PlaceKind::kHead && is_low_rank) return ok_status();
+        const bool fits = parsed.place.kind == PlaceKind::kEmbedding && tensor.shape.size() == 2 && model::is_weight_type(tensor.dtype);
+        if (fits && parsed.role == TensorRole::kEmbeddingA) of_embedding[0] = tensor;
+        if (fits && parsed.role == TensorRole::kEmbeddingB) of_embedding[1] = tensor;
+    }
+    if (!of_embedding[0] || !of_embedding[1]) return ok_status();
+    TRY(add_transposed(adapter.tensors, tensor_name({PlaceKind::kHead}, TensorRole::kA), *of_embedding[1]));
+    return add_transposed(adapter.tensors, tensor_name({PlaceKind::kHead}, TensorRole::kB), *of_embedding[0]);
+}
+
 // Tensors in PEFT's words, whatever the file; `misfits` gets those without a meaning.
 Status read_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector<Misfit>& misfits) {
     if (adapter.source.kind == AdapterKind::kPeft) {
         TRY_ASSIGN(adapter.peft, parse_peft_config(adapter.source.file(kConfigFile).text()));
         TRY_ASSIGN(adapter.tensors, read_peft_tensors(adapter.source));
-        return ok_status();
+        return add_tied_lora(adapter, base);
     }
     auto read = adapter.source.kind == AdapterKind::kGguf ? read_gguf_adapter(adapter.source, base)
                                                           : read_mlx_adapter(adapter.source, base);

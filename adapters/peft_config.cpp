@@ -86,9 +86,26 @@ bool is_empty(const JsonValue& value) {
     return false;
 }
 
-// Initialisations after which the base weights are still the published ones.
-bool keeps_base_weights(std::string_view init) {
-    return init == "gaussian" || init == "eva" || init == "orthogonal" || init == "true" || init == "false";
+// Initialisations by what is left of the base weights. Those that change them are plain LoRA once PEFT has converted the adapter, and the field says
+// true then.
+constexpr std::array<std::string_view, 6> kKeepBaseWeights = {"gaussian", "eva", "orthogonal", "mica", "true", "false"};
+constexpr std::array<std::string_view, 4> kChangeBaseWeights = {"olora", "loftq", "lora_ga", "lora-ga"};
+constexpr std::array<std::string_view, 2> kChangeBaseWeightsPrefixes = {"pissa", "corda"};  // "pissa_niter_16"
+
+std::string lower_case(std::string_view text) {
+    std::string lower(text);
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
+    return lower;
+}
+
+// Why an initialisation is refused; empty: it is not.
+std::string_view refused_init(std::string_view init) {
+    const std::string lower = lower_case(init);
+    if (contains(kKeepBaseWeights, lower)) return {};
+    const bool changes = contains(kChangeBaseWeights, lower) ||
+                         std::ranges::any_of(kChangeBaseWeightsPrefixes, [&](std::string_view prefix) { return lower.starts_with(prefix); });
+    return changes ? "it changes the base weights; convert the adapter to plain LoRA when saving, by path_initial_model_for_weight_conversion"
+                   : "an initialisation that lorad does not know; where it leaves the base weights as they are, true says the same";
 }
 
 Status check_supported(const JsonValue& root) {
@@ -106,9 +123,8 @@ Status check_supported(const JsonValue& root) {
     }
     if (const auto init = root.find("init_lora_weights"); init && init->is_string()) {
         const std::string_view kind = *init->as_string();
-        if (!keeps_base_weights(kind)) {
-            refused.push_back(format("init_lora_weights = {} (it changes the base weights; convert the adapter to plain LoRA when saving)",
-                                     json_quote_short(kind)));
+        if (const std::string_view why = refused_init(kind); !why.empty()) {
+            refused.push_back(format("init_lora_weights = {} ({})", json_quote_short(kind), why));
         }
     } else if (init && !init->is_bool()) {
         return init->error(format("expected true, false or a name, found {}", init->describe()));
@@ -142,6 +158,8 @@ Status check_length(const JsonValue& list, size_t max) {
     return list.error(format("expected at most {} entries, found {}", max, list.size()));
 }
 
+bool is_in_names(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.'; }
+
 // Everything beyond A and B on linear layers.
 Status parse_variants(const JsonValue& root, PeftConfig& config) {
     TRY_ASSIGN(config.use_dora, root.bool_or("use_dora", false));
@@ -162,6 +180,10 @@ Status parse_variants(const JsonValue& root, PeftConfig& config) {
             TRY_ASSIGN(const std::string_view name, item.as_string());
             if (name.empty()) return item.error("expected the name of a module, found an empty string");
             config.modules_to_save.emplace_back(name);
+            if (std::ranges::all_of(name, is_in_names)) continue;
+            // PEFT puts it into an expression as it is. One that is none names no module, which is told later.
+            Result<Regex> regex = Regex::compile(format("(^|.*\\.){}($|\\..*)", name));
+            if (regex.ok()) config.saved_patterns.push_back(std::move(regex).value());
         }
     }
     if (const auto tokens = root.find("trainable_token_indices")) {
@@ -199,12 +221,11 @@ Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view ke
     const std::string_view pattern = *value->as_string();
     if (key == "exclude_modules" && pattern.empty()) return selector;
     // PEFT compares without regard to case.
-    std::string lower(pattern);
-    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
-    if (lower == "all-linear") {
+    if (lower_case(pattern) == "all-linear") {
         selector.kind = ModuleSelector::Kind::kAllLinear;
         return selector;
     }
+    selector.pattern = pattern;
     Result<Regex> regex = Regex::compile(pattern);
     if (regex.ok()) {
         selector.kind = ModuleSelector::Kind::kRegex;
@@ -212,6 +233,7 @@ Result<ModuleSelector> parse_selector(const JsonValue& root, std::string_view ke
     } else if (regex.error().code == ErrorCode::kAdapterUnsupported) {
         // It only serves to check the tensors; they decide.
         selector.kind = ModuleSelector::Kind::kUnreadableRegex;
+        selector.unreadable = regex.error().message;
     } else {
         return at_field(*value, regex.error());
     }
@@ -279,7 +301,7 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
         for (const JsonValue& item : items) {
             TRY_ASSIGN(const std::string_view pattern, item.as_string());
             if (pattern.empty()) continue;
-            Result<Regex> regex = Regex::compile(format(".*\\.{}\\.(\\d+)\\..*", pattern));
+            Result<Regex> regex = Regex::compile(format("(.*\\.)?{}\\.(\\d+)\\..*", pattern));
             if (!regex.ok()) return at_field(item, regex.error());
             config.layers_patterns.push_back(std::move(regex).value());
         }

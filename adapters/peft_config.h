@@ -22,6 +22,8 @@ struct ModuleSelector {
     Kind kind = Kind::kUnset;
     std::vector<std::string> names;  // whole names, or ends of names at a dot
     std::optional<Regex> regex;      // matched against the whole name
+    std::string pattern;             // the expression
+    std::string unreadable;          // why it is not read
 };
 
 // Values for the modules whose names match "(.*\.)?(KEY)$"; the first key counts.
@@ -55,12 +57,13 @@ struct PeftConfig {
     ModuleSelector target_modules;
     ModuleSelector exclude_modules;
     std::optional<std::vector<int64_t>> layers_to_transform;
-    std::vector<Regex> layers_patterns;  // each ".*\.PATTERN\.\d+\..*"
+    std::vector<Regex> layers_patterns;  // each "(.*\.)?PATTERN\.\d+\..*"
     std::string base_model_name;
     bool use_dora = false;
     bool lora_bias = false;           // a bias on lora_B
     BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained
     std::vector<std::string> modules_to_save;
+    std::vector<Regex> saved_patterns;  // of those that are more than a name
     bool ensure_weight_tying = false;
     std::vector<TokenIndices> token_indices;
     std::vector<int64_t> invocation_tokens;  // aLoRA
@@ -73,8 +76,11 @@ struct PeftConfig {
     // An error only where an expression costs more steps than `budget` has left.
     Result<uint32_t> rank_of(std::string_view module, RegexBudget& budget) const;
     Result<double> scale_of(std::string_view module, uint32_t rank, RegexBudget& budget) const;
-    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/regex.h).
+    // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/regex.h). What modules_to_save
+    // names is no target.
     Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
+    // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of them is targeted.
+    Result<bool> ties_lora(RegexBudget& budget) const;
 };
 
 // kAdapterInvalid: not what PEFT writes, with the field. kAdapterUnsupported: names every variant in it that is not

@@ -1,5 +1,6 @@
 // What an adapter's configuration means for a module: as PEFT's own code decides it.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "adapters/peft_config.h"
@@ -8,20 +9,39 @@ namespace lorad::adapters {
 
 namespace {
 
-// The index behind ".layers.", PEFT's `.*\.[^.]*\.(\d+)\.`.
-std::optional<int64_t> layer_of(std::string_view module) {
-    std::optional<int64_t> layer;
+// The first index behind so many parts: with layers_pattern a list may stand at the root ("layers.3."), without it PEFT wants something before
+// ("model.layers.3.", `.*?\.[^.]*\.(\d+)\.`).
+std::optional<int64_t> layer_of(std::string_view module, int n_parts_before) {
     size_t begin = 0;
     for (int part = 0; begin <= module.size(); ++part) {
         const size_t dot = module.find('.', begin);
         if (dot == std::string_view::npos) break;
         const std::string_view text = module.substr(begin, dot - begin);
-        if (part >= 2 && !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos) {
-            layer = std::stol(std::string(text));
+        if (part >= n_parts_before && !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos) {
+            return std::stol(std::string(text));
         }
         begin = dot + 1;
     }
-    return layer;
+    return std::nullopt;
+}
+
+// Whether the parts of `name` stand in the module's, one after the other: `(^|.*\.)NAME($|\..*)`.
+bool has_parts(std::string_view module, std::string_view name) {
+    for (size_t at = module.find(name); at != std::string_view::npos; at = module.find(name, at + 1)) {
+        const size_t end = at + name.size();
+        if ((at == 0 || module[at - 1] == '.') && (end == module.size() || module[end] == '.')) return true;
+    }
+    return false;
+}
+
+// The names by which PEFT knows the embedding and the output layer, which a base may tie.
+constexpr std::array<std::string_view, 2> kTiedNames = {"embed_tokens", "lm_head"};
+
+bool names_tied_module(const std::vector<std::string>& names) {
+    return std::ranges::any_of(names, [](const std::string& name) {
+        const std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+        return std::ranges::find(kTiedNames, last) != kTiedNames.end();
+    });
 }
 
 bool names_module(const std::vector<std::string>& names, std::string_view module, bool& exactly) {
@@ -67,6 +87,11 @@ Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBu
     if (exclude_modules.kind == Kind::kRegex) {
         TRY_ASSIGN(excluded, exclude_modules.regex->full_match(module, budget));
     }
+    for (const std::string& saved : modules_to_save) excluded = excluded || has_parts(module, saved);
+    for (const Regex& saved : saved_patterns) {
+        if (excluded) break;
+        TRY_ASSIGN(excluded, saved.full_match(module, budget));
+    }
     if (excluded) return std::optional(false);
     switch (target_modules.kind) {
         case Kind::kUnset:
@@ -87,10 +112,21 @@ Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBu
         TRY_ASSIGN(const bool matches, pattern.full_match(module, budget));
         in_pattern |= matches;
     }
-    const std::optional<int64_t> layer = layer_of(module);
+    const std::optional<int64_t> layer = layer_of(module, layers_patterns.empty() ? 2 : 1);
     const bool in_layers = layer && std::find(layers_to_transform->begin(), layers_to_transform->end(), *layer) !=
                                         layers_to_transform->end();
     return std::optional(in_pattern && in_layers);
+}
+
+Result<bool> PeftConfig::ties_lora(RegexBudget& budget) const {
+    if (!ensure_weight_tying || names_tied_module(modules_to_save)) return false;
+    if (target_modules.kind == ModuleSelector::Kind::kNames) return names_tied_module(target_modules.names);
+    if (target_modules.kind != ModuleSelector::Kind::kRegex) return false;
+    for (const std::string_view name : kTiedNames) {
+        TRY_ASSIGN(const bool matches, target_modules.regex->full_match(name, budget));
+        if (matches) return true;
+    }
+    return false;
 }
 
 }  // namespace lorad::adapters

@@ -7,6 +7,7 @@
 #include "adapters/plan_checks.h"
 #include "model/lora_table.h"
 #include "proto/base/format.h"
+#include "proto/json.h"
 
 namespace lorad::adapters {
 
@@ -68,12 +69,30 @@ class LinearPlanner {
             for (const uint32_t linear : modules) TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
         }
         TRY(compare_with_target({PlaceKind::kEmbedding}, TensorRole::kEmbeddingA));
-        return compare_with_target({PlaceKind::kHead}, TensorRole::kA);
+        TRY(compare_with_target({PlaceKind::kHead}, TensorRole::kA));
+        tell_left_out();
+        return ok_status();
+    }
+
+    // Where the file has all numbers of a module they count, whatever the config says: it may mean what this does not know, and nobody saves what
+    // was not trained. A config that names nothing of the base at all is one for another base.
+    void tell_left_out() {
+        if (left_out_.empty()) return;
+        if (is_any_targeted_) {
+            checks_.warnings.push_back(format("target_modules, exclude_modules or layers_to_transform leave out {} of the file's modules, such as {}; they are applied, "
+                                              "since the file has their tensors", left_out_.size(), one_line(left_out_.front()->name)));
+            return;
+        }
+        for (const Tensor* tensor : left_out_) {
+            checks_.misfit(tensor->name, "a module that target_modules and layers_to_transform name", "one that they leave out");
+        }
     }
 
     Status compare_with_target(const Place& place, TensorRole first_role) {
-        TRY_ASSIGN(const std::optional<bool> targeted, checks_.peft.targets(checks_.peft_name(place), checks_.budget));
+        TRY_ASSIGN(std::optional<bool> targeted, checks_.peft.targets(checks_.peft_name(place), checks_.budget));
+        if (place.kind != PlaceKind::kLinear && checks_.ties_lora) targeted = true;
         const bool is_there = checks_.has_low_rank(place);
+        is_any_targeted_ = is_any_targeted_ || targeted.value_or(true);
         if (!targeted || *targeted == is_there) return ok_status();
         if (*targeted) {
             checks_.misfit(tensor_name(place, first_role), "a tensor, as target_modules names the module", "none");
@@ -81,7 +100,7 @@ class LinearPlanner {
         }
         for (const Tensor* tensor : checks_.found.at(place)) {
             if (tensor == nullptr) continue;
-            checks_.misfit(tensor->name, "a module that target_modules and layers_to_transform name", "one that they leave out");
+            left_out_.push_back(tensor);
             break;
         }
         return ok_status();
@@ -193,7 +212,20 @@ class LinearPlanner {
 
     PlanChecks& checks_;
     const model::ModelConfig& config_;
+    std::vector<const Tensor*> left_out_;  // one of each module that the config does not name
+    bool is_any_targeted_ = false;         // or may be
 };
+
+// What the config says and nobody here can read.
+void warn_of_unreadable(PlanChecks& checks) {
+    const auto warn = [&](std::string_view field, const ModuleSelector& selector) {
+        if (selector.kind != ModuleSelector::Kind::kUnreadableRegex) return;
+        checks.warnings.push_back(format("{}: the expression {} is not read ({}); what the file has is applied, and whether all that it should have is there "
+                                         "is not checked", field, json_quote_short(selector.pattern), selector.unreadable));
+    };
+    warn("target_modules", checks.peft.target_modules);
+    warn("exclude_modules", checks.peft.exclude_modules);
+}
 
 // aLoRA: rows before the invocation run without the adapter, which only parts that are summed can do.
 void plan_invocation(PlanChecks& checks, AdapterPlan& plan) {
@@ -226,6 +258,10 @@ bool changes_something(const AdapterPlan& plan) {
 Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Tensor> tensors, const BaseModel& base) {
     PlanChecks checks(peft, base);
     for (const Tensor& tensor : tensors) checks.sort_in(tensor);
+    if (base.config.tied_embeddings) {
+        TRY_ASSIGN(checks.ties_lora, peft.ties_lora(checks.budget));
+    }
+    warn_of_unreadable(checks);
     PlanOutcome outcome;
     TRY(LinearPlanner(checks).plan(outcome.plan.layers));
     TRY(plan_extras(checks, outcome.plan.extras));
@@ -234,7 +270,7 @@ Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Te
         checks.misfit("the file", "tensors lora_A and lora_B of linear layers", "none");
     }
     outcome.misfits = std::move(checks.misfits);
-    outcome.warnings = std::move(checks.warnings);
+    for (std::string& warning : checks.warnings) outcome.warnings.push_back(one_line(std::move(warning)));
     return outcome;
 }
 

@@ -49,6 +49,18 @@ bool is_same(const Tensor& a, const Tensor& b) {
     return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.data, b.data);
 }
 
+bool is_transposed(const Tensor& a, const Tensor& b) {
+    if (a.shape.size() != 2 || b.shape.size() != 2 || a.shape[0] != b.shape[1] || a.shape[1] != b.shape[0]) return false;
+    const uint32_t a_bytes = model::bytes_of(a.dtype), b_bytes = model::bytes_of(b.dtype);
+    for (uint64_t row = 0; row < a.shape[0]; ++row) {
+        for (uint64_t column = 0; column < a.shape[1]; ++column) {
+            const float left = model::widen(a.dtype, a.data.data() + (row * a.shape[1] + column) * a_bytes);
+            if (left != model::widen(b.dtype, b.data.data() + (column * a.shape[0] + row) * b_bytes)) return false;
+        }
+    }
+    return true;
+}
+
 void PlanChecks::misfit(std::string tensor, std::string expected, std::string what, bool unsupported) {
     // A small file can name very many; who has read a thousand knows.
     if (misfits.size() >= kMisfitsMax) {

@@ -36,11 +36,15 @@ class PlanChecks {
     std::map<Place, Found> found;
     std::vector<Misfit> misfits;
     std::vector<std::string> warnings;
-    bool is_bare = false;  // an adapter of the bare decoder
+    bool is_bare = false;    // an adapter of the bare decoder
+    bool ties_lora = false;  // the output layer's A and B are the embedding's the other way round
 };
 
 // Of one type and shape, with the same bits.
 bool is_same(const model::Tensor& a, const model::Tensor& b);
+
+// Of float types, b with the numbers of a transposed.
+bool is_transposed(const model::Tensor& a, const model::Tensor& b);
 
 // [n] of a tensor that fits, as f32.
 std::vector<float> vector_values(const model::Tensor& tensor);

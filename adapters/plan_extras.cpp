@@ -19,6 +19,7 @@ class ExtrasPlanner {
     Status plan() {
         TRY(plan_embedding_lora());
         TRY(plan_head_lora());
+        check_tied_lora();
         plan_tables();
         check_originals();
         if (checks_.peft.ensure_weight_tying && config_.tied_by_name) {
@@ -40,10 +41,15 @@ class ExtrasPlanner {
         if (a == nullptr || b == nullptr) return ok_status();
         plan_.embed = {a, b, rank, static_cast<float>(scale)};
         refuse_dora(kEmbedding);
-        if (checks_.peft.ensure_weight_tying && config_.tied_embeddings) {
-            checks_.misfit(a->name, "LoRA on the embedding alone", "ensure_weight_tying, which is not supported with it", true);
-        }
         return ok_status();
+    }
+
+    // PEFT trains one A and B for both and saves them twice; read_tensors() in check.cpp adds the second where a file has one.
+    void check_tied_lora() {
+        if (!checks_.ties_lora || plan_.embed.a == nullptr || plan_.head.a == nullptr) return;
+        if (is_transposed(*plan_.embed.a, *plan_.head.b) && is_transposed(*plan_.embed.b, *plan_.head.a)) return;
+        checks_.misfit(plan_.head.a->name, format("{} and {} the other way round, as ensure_weight_tying ties them", plan_.embed.a->name, plan_.embed.b->name),
+                       "other numbers");
     }
 
     Status plan_head_lora() {
@@ -98,14 +104,34 @@ class ExtrasPlanner {
         replaces_base = base_weight != nullptr || !is_saved(place);
         const Tensor* tensor = checks_.fitting(place, weight != nullptr ? TensorRole::kWeight : TensorRole::kBaseWeight,
                                                {config_.vocab_size, config_.hidden_size});
-        if (tensor == nullptr) return nullptr;
+        if (tensor == nullptr || is_bases(place, *tensor)) return nullptr;
         if (weight != nullptr && checks_.has_low_rank(place)) {
             // Beside LoRA on it PEFT saves the base's table as base_layer.weight.
             checks_.misfit(weight->name, "either LoRA or a fully trained module", "both");
             return nullptr;
         }
+        return tensor;
+    }
+
+    // Whether the base's own table was saved along, which costs nothing; what another one costs is told.
+    bool is_bases(const Place& place, const Tensor& saved) {
+        using Kind = TableComparison::Kind;
         const bool tied_head = place.kind == PlaceKind::kHead && config_.tied_embeddings;
-        return checks_.base.has_same_tensor(name_of(tied_head ? kEmbedding : place) + ".weight", *tensor) ? nullptr : tensor;
+        const std::string name = name_of(tied_head ? kEmbedding : place);
+        const TableComparison comparison = checks_.base.compare_table(name + ".weight", saved);
+        // A copy that modules_to_save keeps is PEFT's to use, however near.
+        if (comparison.kind == Kind::kRounded && is_saved(place)) return false;
+        if (comparison.kind == Kind::kRounded) {
+            checks_.warnings.push_back(format("{} is the base's {} but for rounding (differences up to {:.3g}); the base's own is used", one_line(saved.name), name,
+                                              comparison.largest));
+        }
+        if (comparison.kind != Kind::kOther) return true;
+        if (comparison.n_different > 0 && !is_saved(place)) {
+            checks_.warnings.push_back(format("{} is not the base's {}: {} of {} numbers differ, by up to {:.3g}. It takes {} bytes more on the device, and the adapter "
+                                              "can neither be mixed nor scaled. If it was not trained, leave it out (save_embedding_layers=False)",
+                                              one_line(saved.name), name, comparison.n_different, saved.n_elements(), comparison.largest, saved.data.size()));
+        }
+        return false;
     }
 
     void plan_tables() {
@@ -138,7 +164,7 @@ class ExtrasPlanner {
                 const bool is_of_head = place.kind == PlaceKind::kQNorm || place.kind == PlaceKind::kKNorm;
                 checks_.fitting(place, TensorRole::kOriginal, {is_of_head ? config_.head_dim : config_.hidden_size});
             } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) != nullptr && config_.tied_embeddings &&
-                       !checks_.base.has_same_tensor(name_of(kEmbedding) + ".weight", *original)) {
+                       checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original).kind == TableComparison::Kind::kOther) {
                 checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
             }
         }

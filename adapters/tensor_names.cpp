@@ -31,6 +31,13 @@ constexpr std::array<NamePart, 10> kUnsupportedParts = {{
     {"prompt_embeddings", "prompt tuning"},
 }};
 
+// Parts that wrappers put into names; PEFT would look for such modules in the base, find none, and leave the tensors out without a word.
+constexpr std::array<NamePart, 3> kWrappers = {{
+    {"_orig_mod.", "saved from a compiled model (torch.compile); save the model that it was made of, its _orig_mod"},
+    {"_fsdp_wrapped_module.", "saved from a model in FSDP; save its full state"},
+    {"_checkpoint_wrapped_module.", "saved from a model with checkpoint wrappers; save the model inside"},
+}};
+
 // Ends of names, longest first where one ends another. Between the parts may be the adapter's name, ".default".
 struct Suffix {
     std::string_view before, after;
@@ -226,6 +233,12 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
         parsed.expected = "LoRA";
         parsed.found = format("{}, which is not supported", known.meaning);
         parsed.unsupported = true;
+        return parsed;
+    }
+    for (const NamePart& wrapper : kWrappers) {
+        if (name.find(wrapper.part) == std::string_view::npos) continue;
+        parsed.expected = "names of the model itself";
+        parsed.found = format("{} in it: {}", wrapper.part, wrapper.meaning);
         return parsed;
     }
     if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());

@@ -127,19 +127,48 @@ TEST(CheckAdapter, LongListsAreCut) {
     EXPECT_LT(error.message.size(), 4000u);
 }
 
-TEST(CheckAdapter, TargetsWithoutTensorsAndTensorsWithoutTargetsAreRefused) {
+TEST(CheckAdapter, TargetsWithoutTensorsAreRefusedAndTensorsWithoutTargetsAreToldOf) {
     EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","o_proj"]})").message,
                 AllOf(HasSubstr("2 problems"), HasSubstr("layers.1.self_attn.o_proj.lora_A.weight: expected a tensor"),
                       HasSubstr("found none")));
-    EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj"]})").message,
-                HasSubstr("layers.0.self_attn.v_proj.lora_A.weight: expected a module that target_modules"));
-    EXPECT_THAT(refused(plain_tensors(),
-                        R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj"],"layers_to_transform":[0]})").message,
+    const std::pair<const char*, const char*> left_out[] = {
+        {R"("target_modules":["q_proj"])", "leave out 2 of the file's modules, such as base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight"},
+        {R"("target_modules":["q_proj","v_proj"],"layers_to_transform":[0])", "leave out 2 of the file's modules, such as base_model.model.model.layers.1.self_attn.q_proj"},
+        {R"("target_modules":["q_proj","v_proj"],"exclude_modules":["v_proj"])", "leave out 2 of"},
+    };
+    for (const auto& [fields, told] : left_out) {
+        const auto adapter = checked(format(R"({{"peft_type":"LORA","r":4,{}}})", fields), plain_tensors());
+        ASSERT_NE(adapter, nullptr) << fields;
+        EXPECT_EQ(adapter->n_modules, 4u) << fields;
+        EXPECT_THAT(adapter->warnings, ::testing::ElementsAre(HasSubstr(told)));
+    }
+    // A config that names nothing of the base is one for another.
+    EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["c_attn"]})").message,
+                HasSubstr("layers.0.self_attn.q_proj.lora_A.weight: expected a module that target_modules"));
+    EXPECT_THAT(refused(plain_tensors(), R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj"],"layers_to_transform":[7]})").message,
                 HasSubstr("layers.1.self_attn.q_proj.lora_A.weight: expected a module that"));
     EXPECT_NE(checked(R"({"peft_type":"LORA","r":4,"target_modules":["q_proj","v_proj","qkv_proj","c_attn","W_pack"]})",
                       plain_tensors()),
               nullptr);
     EXPECT_NE(checked(R"({"peft_type":"LORA","r":4})", plain_tensors()), nullptr);
+}
+
+TEST(CheckAdapter, AnExpressionThatIsNotReadIsToldOf) {
+    for (const std::string field : {"target_modules", "exclude_modules"}) {
+        const auto adapter = checked(format(R"x({{"peft_type":"LORA","r":4,"{}":"(q)\\1.*"}})x", field), plain_tensors());
+        ASSERT_NE(adapter, nullptr) << field;
+        EXPECT_THAT(adapter->warnings, ::testing::ElementsAre(AllOf(HasSubstr(field + ": the expression"), HasSubstr("is not read"))));
+    }
+}
+
+TEST(CheckAdapter, NamesThatAWrapperHasBentAreRefusedWithTheReason) {
+    for (const auto& [part, told] : {std::pair("_orig_mod.", "saved from a compiled model"), std::pair("_fsdp_wrapped_module.", "saved from a model in FSDP")}) {
+        for (const std::string& prefix : {std::string(part) + "base_model.model.", "base_model.model." + std::string(part)}) {
+            TestTensors tensors;
+            for (const auto& [name, tensor] : plain_tensors()) tensors[prefix + name.substr(std::string("base_model.model.").size())] = tensor;
+            EXPECT_THAT(refused(tensors).message, HasSubstr(told)) << prefix;
+        }
+    }
 }
 
 TEST(CheckAdapter, WeightsMustBeFiniteAndOfAFloatType) {

@@ -65,7 +65,7 @@ TEST(GoldenAdapters, EveryOneIsUnderstood) {
         const bool replaces = c.name.ends_with("-saved") || c.name == "trainable-tokens";
         EXPECT_EQ((*adapter)->has_replaced_parts(), replaces) << where;
     }
-    EXPECT_EQ(n_adapters, 45u);
+    EXPECT_EQ(n_adapters, 49u);
 }
 
 TEST(GoldenAdapters, ScalesAndRanksFollowThePatterns) {

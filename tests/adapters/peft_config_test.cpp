@@ -93,6 +93,45 @@ TEST(PeftConfig, TargetsFollowNamesLayersAndExclusions) {
     EXPECT_EQ(targets(parsed(R"("target_modules":"all-linear")"), "model.layers.0.mlp.up_proj"), true);
 }
 
+// The list of layers may stand at the root, as in an adapter of the bare decoder, where a pattern names it (PEFT since 2026-08).
+TEST(PeftConfig, LayersAreFoundByTheirPatternAtTheRootToo) {
+    const PeftConfig named = parsed(R"("target_modules":["q_proj"],"layers_to_transform":[0,2],"layers_pattern":["h","layers"])");
+    for (const std::string before : {"", "model.", "a.b."}) {
+        EXPECT_EQ(targets(named, before + "layers.2.self_attn.q_proj"), true) << before;
+        EXPECT_EQ(targets(named, before + "layers.1.self_attn.q_proj"), false) << before;
+        EXPECT_EQ(targets(named, before + "xlayers.2.self_attn.q_proj"), false) << before;
+    }
+    const PeftConfig any = parsed(R"("target_modules":["q_proj"],"layers_to_transform":[0,2])");
+    EXPECT_EQ(targets(any, "model.layers.2.self_attn.q_proj"), true);
+    EXPECT_EQ(targets(any, "layers.2.self_attn.q_proj"), false) << "PEFT wants something before it";
+    EXPECT_EQ(targets(any, "model.layers.2.experts.1.q_proj"), true) << "the first index counts";
+}
+
+TEST(PeftConfig, WhatIsSavedIsNoTarget) {
+    const PeftConfig config = parsed(R"("target_modules":["q_proj","lm_head","down_proj"],"modules_to_save":["lm_head","layers.0.mlp",".*1.self_attn"])");
+    EXPECT_EQ(targets(config, "lm_head"), false);
+    EXPECT_EQ(targets(config, "model.xlm_head"), false);
+    EXPECT_EQ(targets(config, "model.layers.0.mlp.down_proj"), false) << "it is inside";
+    EXPECT_EQ(targets(config, "model.layers.10.mlp.down_proj"), true);
+    EXPECT_EQ(targets(config, "model.layers.1.self_attn.q_proj"), false) << "by an expression";
+    EXPECT_EQ(targets(config, "model.layers.2.self_attn.q_proj"), true);
+    EXPECT_EQ(targets(parsed(R"("target_modules":".*","modules_to_save":["lm_head"])"), "lm_head"), false);
+}
+
+TEST(PeftConfig, AnInitialisationIsKnownByWhatItLeavesOfTheBase) {
+    for (const std::string init : {"gaussian", "Gaussian", "eva", "orthogonal", "mica", "MiCA"}) {
+        EXPECT_EQ(parsed("\"r\":3,\"init_lora_weights\":\"" + init + "\"").rank, 3u) << init;
+    }
+    for (const std::string init : {"pissa", "pissa_niter_4", "olora", "OLoRA", "corda", "loftq", "lora_ga"}) {
+        EXPECT_THAT(refused(config_text("\"init_lora_weights\":\"" + init + "\"")).message, HasSubstr("it changes the base weights")) << init;
+    }
+    for (const std::string init : {"sunrise", "", "pisa"}) {
+        const std::string message = refused(config_text("\"init_lora_weights\":\"" + init + "\"")).message;
+        EXPECT_THAT(message, HasSubstr("an initialisation that lorad does not know")) << init;
+        EXPECT_THAT(message, ::testing::Not(HasSubstr("changes the base"))) << init;
+    }
+}
+
 TEST(PeftConfig, AnExpressionBeyondOursLeavesTheTensorsToDecide) {
     EXPECT_EQ(targets(parsed(R"x("target_modules":"(a)\\1")x"), "model.layers.0.mlp.up_proj"), std::nullopt);
     const Error error = refused(config_text(R"x("rank_pattern":{"(a)\\1":3})x"));

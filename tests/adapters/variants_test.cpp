@@ -1,4 +1,6 @@
 // PEFT's variants of LoRA: what is planned for each, and what is refused because parts contradict each other.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -6,6 +8,7 @@
 
 #include "adapters/check.h"
 #include "tests/adapters/adapter_folder.h"
+#include "tests/reference/numbers.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::adapters::variants_test {
@@ -242,8 +245,105 @@ TEST(PeftVariants, EmbeddingAndOutputLayerTakeLora) {
     EXPECT_THAT(refused(R"(,"ensure_weight_tying":true)"), HasSubstr("ensure_weight_tying"));
     tensors[kPrefix + "embed_tokens.weight"] = matrix(100, 40, 2);
     EXPECT_THAT(refused(""), HasSubstr("either LoRA or a fully trained module"));
-    EXPECT_THAT(refusal("", tensors), HasSubstr("lora_embedding_A: expected a module that target_modules"));
     EXPECT_THAT(refusal(R"("target_modules":["q_proj","v_proj","lm_head"])", plain_tensors()), HasSubstr("occurs twice"));
+}
+
+// PEFT trains one A and B for both, saves them twice, and makes the second of the first where a file has one.
+TEST(PeftVariants, EnsuredTyingGivesTheOutputLayerTheEmbeddingsLora) {
+    const auto turned = [](const TestTensor& from) {
+        TestTensor to{from.dtype, {from.shape[1], from.shape[0]}, from.data};
+        const size_t n = from.data.size() / (from.shape[0] * from.shape[1]);
+        for (uint64_t row = 0; row < from.shape[0]; ++row) {
+            for (uint64_t column = 0; column < from.shape[1]; ++column) {
+                std::copy_n(from.data.begin() + (row * from.shape[1] + column) * n, n, to.data.begin() + (column * from.shape[0] + row) * n);
+            }
+        }
+        return to;
+    };
+    TestTensors once = plain_tensors();
+    once[kPrefix + "embed_tokens.lora_embedding_A"] = matrix(4, 100, 2);
+    once[kPrefix + "embed_tokens.lora_embedding_B"] = matrix(40, 4, 3);
+    TestTensors twice = once;
+    twice["base_model.model.lm_head.lora_A.weight"] = turned(once[kPrefix + "embed_tokens.lora_embedding_B"]);
+    twice["base_model.model.lm_head.lora_B.weight"] = turned(once[kPrefix + "embed_tokens.lora_embedding_A"]);
+    const auto with = [](const std::string& targets, const TestTensors& tensors, bool tied = true, const std::string& more = {}) {
+        return check_adapter(AdapterFolder(R"({"peft_type":"LORA","r":4,"lora_alpha":8,"ensure_weight_tying":true,"target_modules":)" + targets + more + "}", tensors).path(),
+                             base_with(tied));
+    };
+    for (const std::string targets : {R"(["q_proj","v_proj","model.embed_tokens"])", R"(["q_proj","v_proj","lm_head"])", R"(".*(q|v)_proj|embed_tokens")"}) {
+        for (const TestTensors& tensors : {once, twice}) {
+            const auto adapter = with(targets, tensors);
+            ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+            const ExtrasPlan& extras = (*adapter)->plan.extras;
+            ASSERT_NE(extras.head.a, nullptr) << targets;
+            EXPECT_EQ(extras.head.rank, 4u);
+            EXPECT_TRUE(std::ranges::equal(extras.head.b->data, twice["base_model.model.lm_head.lora_B.weight"].data));
+            EXPECT_THAT((*adapter)->warnings, ::testing::IsEmpty());
+        }
+    }
+    EXPECT_EQ((*with(R"(["q_proj","v_proj","embed_tokens"])", once, false))->plan.extras.head.a, nullptr) << "nothing is tied";
+    // PEFT asks whether the expression is about the bare name.
+    EXPECT_EQ((*with(R"(".*(q|v)_proj|model.embed_tokens")", once))->plan.extras.head.a, nullptr);
+    EXPECT_EQ((*with(R"(["q_proj","v_proj","embed_tokens"])", twice, true, R"(,"alpha_pattern":{"lm_head":16})"))->plan.extras.head.scale, 4.0f);
+    twice["base_model.model.lm_head.lora_B.weight"] = matrix(100, 4, 9);
+    EXPECT_THAT(with(R"(["q_proj","v_proj","embed_tokens"])", twice).error().message, HasSubstr("as ensure_weight_tying ties them, found other numbers"));
+}
+
+TEST(PeftVariants, AModuleThatIsTargetedAndSavedIsTheSavedOne) {
+    for (const std::string module : {"lm_head", "embed_tokens"}) {
+        TestTensors tensors = plain_tensors();
+        tensors["base_model.model." + std::string(module == "lm_head" ? "" : "model.") + module + ".weight"] = matrix(100, 40, 1);
+        for (const std::string& targets : {"[\"q_proj\",\"v_proj\",\"" + module + "\"]", "\".*(q_proj|v_proj|" + module + ")\""}) {
+            const auto adapter = check_adapter(AdapterFolder(R"({"peft_type":"LORA","r":4,"target_modules":)" + targets + R"(,"modules_to_save":[")" + module + "\"]}", tensors).path(),
+                                               base_with());
+            ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+            const ExtrasPlan& extras = (*adapter)->plan.extras;
+            EXPECT_NE(module == "lm_head" ? extras.head_table : extras.embed_table, nullptr);
+            EXPECT_EQ(extras.head.a, nullptr);
+        }
+    }
+}
+
+// What a table is after the base was loaded in another type: its numbers, rounded or cut off.
+TEST(PeftVariants, ATableOfTheBasesButForRoundingIsTheBases) {
+    using Kind = TableComparison::Kind;
+    const auto table = [](const std::vector<float>& values, const std::string& dtype) {
+        std::vector<uint16_t> narrow;
+        for (const float value : values) narrow.push_back(dtype == "BF16" ? to_bf16(value) : lorad::reference::to_f16(value));
+        return TestTensor{dtype, {1, values.size()}, dtype == "F32" ? as_data(values) : as_data(narrow)};
+    };
+    const auto compare = [](const TestTensor& base, const TestTensor& saved) {
+        const auto view = [](const TestTensor& of) {
+            return model::Tensor{"t", of.dtype == "F32" ? model::DType::kF32 : of.dtype == "F16" ? model::DType::kF16 : model::DType::kBF16, of.shape, std::span(of.data)};
+        };
+        return compare_tables(view(base), view(saved));
+    };
+    std::vector<float> values;
+    for (int i = 0; i < 500; ++i) values.push_back(test_value(5, 0, i) * 0.02f + 1e-7f * static_cast<float>(i % 3));
+    const auto rounded = [&](uint32_t keep) {
+        std::vector<float> out = values;
+        for (float& value : out) value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) & keep);
+        return out;
+    };
+    const auto bf16 = rounded(0xffff0000);
+    EXPECT_EQ(compare(table(values, "F32"), table(values, "F32")).kind, Kind::kSame);
+    EXPECT_EQ(compare(table(values, "F32"), table(bf16, "BF16")).kind, Kind::kRounded);
+    EXPECT_EQ(compare(table(values, "F32"), table(bf16, "F32")).kind, Kind::kRounded) << "widened again";
+    EXPECT_EQ(compare(table(values, "F32"), table(values, "F16")).kind, Kind::kRounded);
+    EXPECT_EQ(compare(table(values, "F16"), table(bf16, "BF16")).kind, Kind::kRounded);
+    EXPECT_EQ(compare(table(bf16, "BF16"), table(bf16, "F32")).kind, Kind::kSame);
+    // In a type that holds all of the base's digits a difference was trained, however small.
+    std::vector<float> trained = bf16;
+    for (float& value : trained) value *= 1.001f;
+    EXPECT_EQ(compare(table(bf16, "BF16"), table(trained, "F32")).kind, Kind::kOther);
+    EXPECT_EQ(compare(table(values, "F32"), table(trained, "F32")).kind, Kind::kOther);
+    // One number of a rounded table that has moved by two steps.
+    std::vector<float> moved = bf16;
+    moved[250] = std::bit_cast<float>(std::bit_cast<uint32_t>(moved[250]) + 0x20000);
+    const TableComparison one = compare(table(values, "F32"), table(moved, "BF16"));
+    EXPECT_EQ(one.kind, Kind::kOther);
+    EXPECT_GT(one.n_different, 0u);
+    EXPECT_GT(one.largest, 0.0f);
 }
 
 TEST(PeftVariants, TheBasesTableSavedAlongIsNotOneThatReplacesIt) {

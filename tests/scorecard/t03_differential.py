@@ -176,9 +176,10 @@ def semantic_cases(source):
             for which in "AB":
                 del tensors[cases.tensor_name(layer, module, which)]
             add(config, tensors, "adapter_invalid", (cases.tensor_name(layer, module, "A"), "a tensor, as target_modules names the module", "none"))
-        elif kind == 4:  # a pair that it does not name
-            config["target_modules"].remove(module.split(".")[1])
-            add(config, tensors, "adapter_invalid", (cases.tensor_name(0, module, "A"), *LEFT_OUT))
+        elif kind == 4:  # a config for another base: it names nothing of this one
+            config["target_modules"] = source.choice([["c_attn"], ["query_key_value", "dense"], ".*no_such", ["proj"]])
+            first = min(modules, key=list(cases.MODULES).index)
+            add(config, tensors, "adapter_invalid", (cases.tensor_name(0, first, "A"), *LEFT_OUT))
         elif kind == 5:  # a layer that the base does not have
             far = source.choice([2, 3, 99, 2**31, 2**32, 2**32 + 1, 2**64])
             tensors[cases.tensor_name(far, module, part)] = tensors[name]

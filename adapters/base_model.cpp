@@ -93,14 +93,15 @@ Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     return base;
 }
 
-TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved) {
+TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved, TableOrigin origin) {
     using Kind = TableComparison::Kind;
     if (base.dtype == saved.dtype && std::ranges::equal(base.data, saved.data)) return {.kind = Kind::kSame};
     if (!model::is_weight_type(base.dtype) || !model::is_weight_type(saved.dtype)) return {};
     // A type that holds all of the base's digits rounds nothing, so that a difference was trained: only small numbers of f16 have less of them.
     constexpr int kNoRounding = 64;
-    const int digits = n_digits(saved);
-    const int rounded_to = digits < n_digits(base) ? digits : kNoRounding;
+    const int of_base = n_digits(base), of_saved = n_digits(saved);
+    const bool is_rounded = of_saved < of_base || origin == TableOrigin::kFrozen;
+    const int rounded_to = is_rounded ? std::min(of_base, of_saved) : kNoRounding;
     TableComparison comparison{.kind = Kind::kSame};
     for (size_t i = 0, n = base.n_elements(); i < n; ++i) {
         const float ours = number_of(base, i), theirs = number_of(saved, i);
@@ -114,13 +115,13 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
     return comparison;
 }
 
-TableComparison BaseModel::compare_table(std::string_view name, const model::Tensor& tensor) const {
+TableComparison BaseModel::compare_table(std::string_view name, const model::Tensor& tensor, TableOrigin origin) const {
     if (folder.empty()) return {};
     const auto files = model::TensorFiles::map_folder(folder);
     if (!files.ok()) return {};
     const model::Tensor* ours = files->find(name);
     if (ours == nullptr || ours->shape != tensor.shape || base_fingerprint(config, *files) != fingerprint) return {};
-    return compare_tables(*ours, tensor);
+    return compare_tables(*ours, tensor, origin);
 }
 
 }  // namespace lorad::adapters

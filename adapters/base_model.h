@@ -20,15 +20,18 @@ inline constexpr std::string_view kFingerprintKey = "lorad.base_fingerprint";
 struct TableComparison {
     enum class Kind : uint8_t {
         kSame,
-        kRounded,  // the base's numbers, rounded to a type with fewer digits: what is left of them when the base was loaded in that type
+        kRounded,  // the base's numbers but for rounding: what is left of them when the base was loaded in another type
         kOther,
     };
     Kind kind = Kind::kOther;
     uint64_t n_different = 0;  // numbers; 0 with kOther: not compared
     float largest = 0.0f;      // difference
 };
+// A table that may have been trained is the base's where the base was rounded to it. One that cannot have been, such as what LoRA lies on, is so too where
+// both were rounded from one, each to its type.
+enum class TableOrigin : uint8_t { kMayBeTrained, kFrozen };
 // Two of float types and one shape.
-TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved);
+TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved, TableOrigin origin = TableOrigin::kMayBeTrained);
 
 // Copied freely; read by any thread.
 struct BaseModel {
@@ -41,7 +44,7 @@ struct BaseModel {
 
     // How a table that was saved with an adapter compares with the base's tensor of this name. Reads the folder's files; kOther if in doubt, such
     // as when the folder has changed since load().
-    TableComparison compare_table(std::string_view name, const model::Tensor& tensor) const;
+    TableComparison compare_table(std::string_view name, const model::Tensor& tensor, TableOrigin origin) const;
 
     model::ModelConfig config;
     // Adapters with numbers that are not finite, or absurd, are refused. False only in tests of what one would do.

@@ -104,7 +104,8 @@ class ExtrasPlanner {
         replaces_base = base_weight != nullptr || !is_saved(place);
         const Tensor* tensor = checks_.fitting(place, weight != nullptr ? TensorRole::kWeight : TensorRole::kBaseWeight,
                                                {config_.vocab_size, config_.hidden_size});
-        if (tensor == nullptr || is_bases(place, *tensor)) return nullptr;
+        const TableOrigin origin = base_weight != nullptr ? TableOrigin::kFrozen : TableOrigin::kMayBeTrained;
+        if (tensor == nullptr || is_bases(place, *tensor, origin)) return nullptr;
         if (weight != nullptr && checks_.has_low_rank(place)) {
             // Beside LoRA on it PEFT saves the base's table as base_layer.weight.
             checks_.misfit(weight->name, "either LoRA or a fully trained module", "both");
@@ -114,11 +115,11 @@ class ExtrasPlanner {
     }
 
     // Whether the base's own table was saved along, which costs nothing; what another one costs is told.
-    bool is_bases(const Place& place, const Tensor& saved) {
+    bool is_bases(const Place& place, const Tensor& saved, TableOrigin origin) {
         using Kind = TableComparison::Kind;
         const bool tied_head = place.kind == PlaceKind::kHead && config_.tied_embeddings;
         const std::string name = name_of(tied_head ? kEmbedding : place);
-        const TableComparison comparison = checks_.base.compare_table(name + ".weight", saved);
+        const TableComparison comparison = checks_.base.compare_table(name + ".weight", saved, origin);
         // A copy that modules_to_save keeps is PEFT's to use, however near.
         if (comparison.kind == Kind::kRounded && is_saved(place)) return false;
         if (comparison.kind == Kind::kRounded) {
@@ -164,7 +165,7 @@ class ExtrasPlanner {
                 const bool is_of_head = place.kind == PlaceKind::kQNorm || place.kind == PlaceKind::kKNorm;
                 checks_.fitting(place, TensorRole::kOriginal, {is_of_head ? config_.head_dim : config_.hidden_size});
             } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) != nullptr && config_.tied_embeddings &&
-                       checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original).kind == TableComparison::Kind::kOther) {
+                       checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original, TableOrigin::kFrozen).kind == TableComparison::Kind::kOther) {
                 checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
             }
         }

@@ -312,11 +312,11 @@ TEST(PeftVariants, ATableOfTheBasesButForRoundingIsTheBases) {
         for (const float value : values) narrow.push_back(dtype == "BF16" ? to_bf16(value) : lorad::reference::to_f16(value));
         return TestTensor{dtype, {1, values.size()}, dtype == "F32" ? as_data(values) : as_data(narrow)};
     };
-    const auto compare = [](const TestTensor& base, const TestTensor& saved) {
+    const auto compare = [](const TestTensor& base, const TestTensor& saved, TableOrigin origin = TableOrigin::kMayBeTrained) {
         const auto view = [](const TestTensor& of) {
             return model::Tensor{"t", of.dtype == "F32" ? model::DType::kF32 : of.dtype == "F16" ? model::DType::kF16 : model::DType::kBF16, of.shape, std::span(of.data)};
         };
-        return compare_tables(view(base), view(saved));
+        return compare_tables(view(base), view(saved), origin);
     };
     std::vector<float> values;
     for (int i = 0; i < 500; ++i) values.push_back(test_value(5, 0, i) * 0.02f + 1e-7f * static_cast<float>(i % 3));
@@ -332,6 +332,9 @@ TEST(PeftVariants, ATableOfTheBasesButForRoundingIsTheBases) {
     EXPECT_EQ(compare(table(values, "F32"), table(values, "F16")).kind, Kind::kRounded);
     EXPECT_EQ(compare(table(values, "F16"), table(bf16, "BF16")).kind, Kind::kRounded);
     EXPECT_EQ(compare(table(bf16, "BF16"), table(bf16, "F32")).kind, Kind::kSame);
+    // Both of one that had more digits: what LoRA lies on is not trained.
+    EXPECT_EQ(compare(table(bf16, "BF16"), table(values, "F16"), TableOrigin::kFrozen).kind, Kind::kRounded);
+    EXPECT_EQ(compare(table(bf16, "BF16"), table(values, "F16")).kind, Kind::kOther);
     // In a type that holds all of the base's digits a difference was trained, however small.
     std::vector<float> trained = bf16;
     for (float& value : trained) value *= 1.001f;

@@ -109,7 +109,9 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
         const float difference = std::abs(ours - theirs);
         ++comparison.n_different;
         comparison.largest = std::max(comparison.largest, difference);
-        if (!(difference < step_of(ours, rounded_to))) comparison.kind = Kind::kOther;
+        const float step = step_of(ours, rounded_to);
+        const bool is_near = difference < step || (difference == step && origin == TableOrigin::kFrozen);
+        if (!is_near) comparison.kind = Kind::kOther;
         if (comparison.kind == Kind::kSame) comparison.kind = Kind::kRounded;
     }
     return comparison;

@@ -113,8 +113,9 @@ Status BlobHolds::make_room(const Holder& holder, uint64_t bytes, int64_t now_s,
         if (oldest == nullptr) {
             return make_error(ErrorCode::kStorageFull,
                               format("no room for {} bytes more: this key's tenant has uploaded {} of {} bytes and {} of {} files of which no adapter "
-                                     "was made; register them, or wait until they go, {} hours after they came",
-                                     bytes, now.bytes + now.incoming_bytes, holder.bytes_max, now.n + now.n_incoming, holder.n_max, kHoldSeconds / 3600));
+                                     "was made yet; register them, or wait until they go, {} hours after they came",
+                                     bytes, now.bytes + now.incoming_bytes, holder.bytes_max, now.n + std::max<uint64_t>(now.n_incoming, 1) - 1, holder.n_max,
+                                     kHoldSeconds / 3600));
         }
         const std::string sha256 = *oldest;
         for (const auto& [number, since_s] : find(sha256, holder.key)->promises) dropped.push_back({sha256, holder.key, number});

@@ -55,7 +55,7 @@ class AttentionBench {
         for (const uint32_t n : options.decodes) n_decodes_max = std::max(n_decodes_max, n);
         n_rows_max_ = n_decodes_max;
         for (const uint32_t n : options.rows) n_rows_max_ = std::max(n_rows_max_, n);
-        block_bytes_ = uint64_t{2} * options.n_kv_heads * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
+        block_bytes_ = uint64_t{options.n_kv_heads} * gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options.head_dim);
         const uint64_t largest_bytes = uint64_t{n_decodes_max} * model::blocks_for_tokens(n_context_max_) * block_bytes_;  // of a layer
         cache_bytes_ = std::min(largest_bytes * options.layers, std::max(kCacheBytesMax / block_bytes_ * block_bytes_, 2 * largest_bytes));
         const uint64_t q_bytes = uint64_t{n_rows_max_ + gpu::kSlackRows} * stride() * 4;
@@ -126,7 +126,7 @@ class AttentionBench {
         std::mt19937 random(3);
         std::vector<uint16_t> some(std::min(cache_bytes_, kFillBlocks * block_bytes_) / 2);
         const bool bytes = kv_type_ == KvType::kInt8;
-        const uint32_t plane = gpu::kBlockTokens * gpu::kv_token_bytes(kv_type_, options_.head_dim) / 2, values = gpu::kBlockTokens * options_.head_dim / 2;
+        const uint32_t plane = gpu::kBlockTokens * gpu::kv_value_bytes(kv_type_, options_.head_dim) / 2, values = gpu::kBlockTokens * options_.head_dim / 2;
         for (size_t i = 0; i < some.size(); i++) {
             const auto bits = static_cast<uint32_t>(random());
             const auto half = static_cast<uint16_t>((bits & 0x8000u) | (12 + (bits >> 16) % 4) << 10 | (bits & 0x3ffu));

@@ -270,7 +270,7 @@ class EngineBench {
         return (layer_elements() + uint64_t{head.n} * head.k) * gpu::bytes_of(head.type);
     }
     uint64_t kv_bytes(const Case& c) const {
-        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config(), executor_.options().kv_type) /
+        return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config(), executor_.memory_plan().kv) /
                model::kBlockTokens;
     }
 

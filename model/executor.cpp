@@ -9,6 +9,7 @@
 #include "gpu/kernels/meeting.h"
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
+#include "model/kv_precision.h"
 #include "model/logits.h"
 #include "model/rope.h"
 #include "model/sampler.h"
@@ -60,7 +61,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .merged_bytes = options.merged_bytes,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
-                                    .kv_type = options.kv_type});
+                                    .kv = kv_format});
         if (planned.ok()) {
             plan = planned.value();
             break;
@@ -96,7 +97,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
-    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, options.kv_type));
+    TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         decodes_adapters = kernels->can_decode_layers(decode_layers_shape(config, weights, 1, true));
@@ -226,9 +227,10 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     TRY(fill_in(config, options));
     TRY_ASSIGN(const TensorFiles files, TensorFiles::map_folder(folder));
     TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, weights));
+    kv_format = fitting_kv_format(options.kv_type, files, config);
     TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                         .batch_invariant = options.batch_invariant,
-                                                        .kv_type = options.kv_type,
+                                                        .kv_type = kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values,
                                                         .decode = options.decode,
                                                         .decode_workgroups = options.decode_workgroups,
                                                         .left_out = options.left_out_kernels,

@@ -82,6 +82,7 @@ struct Executor::Impl {
     MemoryPlan plan;
     std::unique_ptr<gpu::KernelSet> kernels;
     ModelWeights weights;
+    KvFormat kv_format;
     KvCache kv_cache;
     Scratch scratch;
     gpu::Buffer rope_table;

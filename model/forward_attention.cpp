@@ -12,6 +12,8 @@ AttentionPass::AttentionPass(gpu::Recorder& recorder, const ForwardContext& cont
 
 void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const {
     const LayerWeights& w = context_.weights.layers[layer];
+    gpu::QkvShape qkv = qkv_shape(config_, product);
+    qkv.keys_f16 = has_f16_keys(layer);
     kernels_.qkv_post(recorder_,
                       {.step = step_,
                        .y = scratch_.y.address(),
@@ -31,8 +33,10 @@ void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint
                        .q_stride = gpu::padded(config_.q_size()),
                        .eps = config_.rms_norm_eps,
                        .n_slots = context_.lora_table.n_slots()},
-                      qkv_shape(config_, product));
+                      qkv);
 }
+
+bool AttentionPass::has_f16_keys(uint32_t layer) const { return context_.kv_cache.format.of(layer) == gpu::KvType::kInt8Values; }
 
 void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
     CHECK(!y_order || writes_blocks());
@@ -93,6 +97,7 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
                                       .n_splits = shape_.attention_splits,
                                       .y_blocks = y_order ? blocks_of(scratch_.attention) : 0};
     gpu::AttentionShape rows = attention_shape(config_, shape_);
+    rows.keys_f16 = has_f16_keys(layer);
     if (shape_.tiles) {
         kernels_.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
                                  offsetof(gpu::StepHeader, tile_grid));

@@ -30,6 +30,7 @@ class AttentionPass {
 
   private:
     void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const;
+    bool has_f16_keys(uint32_t layer) const;
     void attend_from_queries(uint32_t layer, std::optional<uint32_t> y_order) const;
 
     gpu::Recorder& recorder_;

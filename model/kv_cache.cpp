@@ -1,5 +1,7 @@
 #include "model/kv_cache.h"
 
+#include <utility>
+
 #include "proto/base/check.h"
 #include "proto/base/format.h"
 
@@ -36,17 +38,21 @@ void BlockPool::release(std::span<const BlockId> blocks) {
 }
 
 uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type) {
-    constexpr uint64_t kKeyAndValue = 2;
-    return kKeyAndValue * config.n_kv_heads * kBlockTokens * gpu::kv_token_bytes(type, config.head_dim);
+    return uint64_t{config.n_kv_heads} * kBlockTokens * gpu::kv_token_bytes(type, config.head_dim);
 }
 
-uint64_t kv_block_bytes(const ModelConfig& config, gpu::KvType type) { return kv_layer_block_bytes(config, type) * config.n_layers; }
+uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv) {
+    uint64_t sum = 0;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) sum += kv_layer_block_bytes(config, kv.of(layer));
+    return sum;
+}
 
-Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, gpu::KvType type) {
+Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks, KvFormat format) {
     KvCache cache;
     cache.n_blocks = n_blocks;
+    cache.format = std::move(format);
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config, type),
+        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config, cache.format.of(layer)),
                                                             gpu::MemoryKind::kDeviceLocal, "kv cache"));
         cache.layers.push_back(std::move(buffer));
     }

@@ -40,17 +40,27 @@ class BlockPool {
     std::vector<bool> used_;
 };
 
+// How each layer's cache holds keys and values.
+struct KvFormat {
+    KvFormat(gpu::KvType of_all = gpu::KvType::kF16) : type(of_all) {}
+    gpu::KvType of(uint32_t layer) const { return !keys_f16.empty() && keys_f16[layer] ? gpu::KvType::kInt8Values : type; }
+
+    gpu::KvType type;             // of the layers but those that follow
+    std::vector<bool> keys_f16;  // by layer, empty where none: kInt8Values (model/kv_precision.h)
+};
+
 // Device bytes of one block, K and V: of one layer, and of all.
 uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
-uint64_t kv_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
+uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv = {});
 
 // One buffer per layer, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/kv8.glsl says.
 struct KvCache {
     std::vector<gpu::Buffer> layers;
+    KvFormat format;
     uint32_t n_blocks = 0;
 
     static Result<KvCache> create(gpu::Device& device, const ModelConfig& config, uint32_t n_blocks,
-                                  gpu::KvType type = gpu::KvType::kF16);
+                                  KvFormat format = {});
 };
 
 }  // namespace lorad::model

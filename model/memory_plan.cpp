@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/kv_cache.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -33,13 +32,19 @@ Status check_wanted_blocks(const MemoryPlanOptions& options, uint64_t blocks_per
     return ok_status();
 }
 
+std::string kv_name(const KvFormat& kv) {
+    if (kv.type == gpu::KvType::kF16) return "f16";
+    const auto n_layers = std::ranges::count(kv.keys_f16, true);
+    return n_layers == 0 ? "int8" : format("int8, keys of {} layers f16", n_layers);
+}
+
 }  // namespace
 
 std::string MemoryPlan::table() const {
     const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + kv_bytes;
     std::string text = line("weights", weight_bytes);
     text += line("KV cache", kv_bytes, format("{} blocks of {} tokens, {}", n_kv_blocks, uint32_t{kBlockTokens},
-                                                    kv_type == gpu::KvType::kInt8 ? "int8" : "f16"));
+                                                    kv_name(kv)));
     text += line("scratch", scratch_bytes);
     text += line("adapters", adapter_bytes, "kept free");
     if (merged_bytes != 0) text += line("merged", merged_bytes, "kept free");
@@ -53,8 +58,8 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
                                const MemoryPlanOptions& options) {
     MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
                     .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes,
-                    .kv_type = options.kv_type};
-    const uint64_t block_bytes = kv_block_bytes(config, options.kv_type);
+                    .kv = options.kv};
+    const uint64_t block_bytes = kv_block_bytes(config, options.kv);
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
     const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes;
     const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
@@ -70,7 +75,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         n_blocks = std::min(kv_bytes / block_bytes, blocks_per_sequence * options.n_sequences_max);
     }
     const uint64_t layer_bytes_max = std::min(kLayerElementsMax * 2, capabilities.max_allocation_bytes);
-    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config, options.kv_type);
+    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config, options.kv.keys_f16.empty() ? options.kv.type : gpu::KvType::kInt8Values);
     if (options.n_kv_blocks != 0) {
         TRY(check_wanted_blocks(options, blocks_per_sequence, n_blocks_max));
         if (fixed_bytes + n_blocks * block_bytes > free_bytes) {

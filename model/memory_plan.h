@@ -5,8 +5,8 @@
 #include <string>
 
 #include "gpu/device.h"
-#include "gpu/kernels/kv_format.h"
 #include "model/config.h"
+#include "model/kv_cache.h"
 #include "proto/base/result.h"
 
 namespace lorad::model {
@@ -20,7 +20,7 @@ struct MemoryPlanOptions {
     uint64_t merged_bytes = 0;           // left free for merged weights
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
-    gpu::KvType kv_type = gpu::KvType::kF16;
+    KvFormat kv;
 };
 
 struct MemoryPlan {
@@ -31,7 +31,7 @@ struct MemoryPlan {
     uint64_t merged_bytes = 0;
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
-    gpu::KvType kv_type = gpu::KvType::kF16;
+    KvFormat kv;
 
     std::string table() const;  // several lines, for the log
 };

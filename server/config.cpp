@@ -88,7 +88,7 @@ void describe(Config& c, Visit&& visit) {
           std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2", "warpgroup"});
     visit("kv-cache-dtype", c.kv_cache_dtype, "TYPE",
           "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
-          "nearly doubles the tokens that fit",
+          "nearly doubles the tokens that fit; layers whose biases ask for it keep keys of 16 bits",
           std::vector<std::string>{"auto", "float16", "int8"});
     visit("persistent-decode", c.persistent_decode, "WHEN",
           "all layers of a one-row step in one dispatch, or, behind a long context and for a few rows, what lies between two attentions; its workgroups wait for each other: auto (where a "

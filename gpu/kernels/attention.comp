@@ -27,6 +27,7 @@ layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_row
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 #ifdef KV8
+layout(constant_id = 12) const uint kKeysF16 = 0;
 #include "gpu/kernels/kv8.glsl"
 #endif
 
@@ -52,7 +53,7 @@ const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
 // Of a token's plane, which is where its values and scales are found.
 uint64_t token_plane(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
-    return kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+    return kv_plane(p.kv, block, plane, kv_head);
 }
 
 // Values and scale of this thread's four elements: .x the values, .y the scale as bits. Otherwise as below.
@@ -136,7 +137,7 @@ void main() {
             uint token = tile + min(i * kQuads + quad, n_tokens - 1);
 #ifdef KV8
             uint64_t plane = token_plane(table, token, 0, kv_head);
-            keys[i] = kv_values(plane, token % kBlockTokens);
+            keys[i] = kKeysF16 != 0 ? plane + token % kBlockTokens * (kHeadDim * 2) : kv_values(plane, token % kBlockTokens);
             tops[i] = kv_tops(plane, token % kBlockTokens);
 #else
             keys[i] = token_address(table, token, 0, kv_head);
@@ -149,6 +150,10 @@ void main() {
             Eight key[kPerQuad];
             [[unroll]] for (uint i = 0; i < kPerQuad; i++) {
 #ifdef KV8
+                if (kKeysF16 != 0) {
+                    key[i] = load8(keys[i], chunk, 1);
+                    continue;
+                }
                 // Four chunks are a group.
                 uvec2 words = Uvec2Ref(keys[i] + chunk * 8).v;
                 float scale = kv_scale(tops[i], chunk / (kKvGroupSize / 8));

@@ -91,10 +91,10 @@ void KernelSet::attention(Recorder& recorder, const AttentionParams& params, con
     CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
     CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
-    const bool split = shape.n_splits > 1, listed = params.single_rows != 0, kv8 = options_.kv_type == KvType::kInt8;
+    const bool split = shape.n_splits > 1, listed = params.single_rows != 0;
     if (groups_heads(shape)) {
-        const Kernel* k = kernel(kv8 ? "attention_group_kv8" : "attention_group",
-                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0}, kMatrixSubgroup);
+        const Kernel* k = kernel(has_int8(options_.kv_type) ? "attention_group_kv8" : "attention_group",
+                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16}, kMatrixSubgroup);
         if (k == nullptr) return;
         recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
     } else {
@@ -120,9 +120,9 @@ void KernelSet::attention_by_heads(Recorder& recorder, const AttentionParams& pa
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
-    const Kernel* k = kernel(options_.kv_type == KvType::kInt8 ? "attention_kv8" : "attention",
+    const Kernel* k = kernel(has_int8(options_.kv_type) ? "attention_kv8" : "attention",
                              {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
-                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0});
+                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }
@@ -200,7 +200,7 @@ TileAttention KernelSet::tile_attention(uint32_t head_dim) const {
 const char* tile_attention_module(TileAttention kind, KvType kv_type) {
     if (kind == TileAttention::kRegisters) return "attention_registers";
     if (kind == TileAttention::kWorkgroup) return "attention_coopmat2";
-    return kv_type == KvType::kInt8 ? "attention_tile_kv8" : "attention_tile";
+    return has_int8(kv_type) ? "attention_tile_kv8" : "attention_tile";
 }
 
 uint32_t KernelSet::attention_tile_rows(uint32_t head_dim, uint32_t rows) const {
@@ -216,6 +216,7 @@ void KernelSet::attention_tiles(Recorder& recorder, const AttentionParams& param
     const char* module = tile_attention_module(kind, options_.kv_type);
     std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
                                        shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
+    if (kind == TileAttention::kStaged) constants.push_back(shape.keys_f16);
     if (kind == TileAttention::kRegisters) {
         const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows), device_.capabilities().shared_memory_bytes);
         constants[0] = tile.kSubgroups * kMatrixSubgroup;

@@ -29,6 +29,7 @@ struct AttentionTest {
     static constexpr uint32_t kSplits = 2, kManyRows = 2048;
 
     uint32_t head_dim = 0, n_heads = 0, stride = 0;  // heads: of one KV head
+    KvType kv_type = KvType::kF16;
     std::vector<float> scales;  // of scores
     std::vector<std::vector<float>> want;  // for each of them
     Buffer step, tables, tiles, q, kv, partials, y;
@@ -36,6 +37,7 @@ struct AttentionTest {
     static Result<AttentionTest> create(Device& device, KvType kv_type, uint32_t head_dim, uint32_t n_heads) {
         AttentionTest test;
         test.head_dim = head_dim;
+        test.kv_type = kv_type;
         test.n_heads = n_heads;
         test.stride = n_heads * head_dim;
         test.scales = {kFlat};
@@ -46,7 +48,7 @@ struct AttentionTest {
         TRY(make(device, test.tiles, (kRows / kAttentionTileRows + 1) * sizeof(AttentionTile), MemoryKind::kHostUpload));
         TRY(make(device, test.q, uint64_t{kRows + kSlackRows} * test.stride * 4, MemoryKind::kHostUpload));
         TRY(make(device, test.partials, KernelSet::attention_partial_bytes({kRows, n_heads, 1, head_dim, kSplits}), MemoryKind::kDeviceLocal));
-        TRY(make(device, test.kv, uint64_t{2} * kTokens * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
+        TRY(make(device, test.kv, uint64_t{kTokens} * kv_token_bytes(kv_type, head_dim), MemoryKind::kHostUpload));
         TRY(make(device, test.y, uint64_t{kRows} * test.stride * 4, MemoryKind::kHostReadback));
         constexpr uint32_t kTable[kBlocks] = {1, 3, 0, 2};
         for (uint32_t i = 0; i < kRows; i++) {
@@ -60,7 +62,7 @@ struct AttentionTest {
         fill_random(test.q.mapped(), ScalarType::kF32, random);
         test.cut_queries();
         fill_random(test.kv.mapped(), ScalarType::kF16, random);
-        if (kv_type == KvType::kInt8) test.set_scales(random);
+        if (has_int8(kv_type)) test.set_scales(random);
         return test;
     }
 
@@ -77,12 +79,16 @@ struct AttentionTest {
 
     // Any bytes are values of an 8-bit cache; the scales behind them have to be numbers, here of 1 to 2.
     void set_scales(std::mt19937& random) {
-        const uint32_t plane_bytes = kBlockTokens * kv_token_bytes(KvType::kInt8, head_dim);
-        for (uint32_t begin = 0; begin < kv.size(); begin += plane_bytes) {
-            for (uint32_t at = begin + kBlockTokens * head_dim; at < begin + plane_bytes; at += 2) {
-                const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
-                std::memcpy(kv.mapped().data() + at, &half, sizeof(half));
-            }
+        const uint32_t key_bytes = kBlockTokens * kv_key_bytes(kv_type, head_dim), value_bytes = kBlockTokens * kv_value_bytes(kv_type, head_dim);
+        for (uint32_t block = 0; block < kv.size(); block += key_bytes + value_bytes) {
+            if (kv_type == KvType::kInt8) set_scales_of_plane(block, key_bytes, random);
+            set_scales_of_plane(block + key_bytes, value_bytes, random);
+        }
+    }
+    void set_scales_of_plane(uint32_t begin, uint32_t n_bytes, std::mt19937& random) {
+        for (uint32_t at = begin + kBlockTokens * head_dim; at < begin + n_bytes; at += 2) {
+            const auto half = static_cast<uint16_t>(0x3c00u | (random() & 0x3ffu));
+            std::memcpy(kv.mapped().data() + at, &half, sizeof(half));
         }
     }
 
@@ -109,7 +115,7 @@ struct AttentionTest {
         params.q_stride = params.y_stride = stride;
         params.scale = scale;
         params.partials = partials.address();
-        const AttentionShape shape{kRows, n_heads, 1, head_dim, n_splits};
+        const AttentionShape shape{.rows = kRows, .n_q_heads = n_heads, .n_kv_heads = 1, .head_dim = head_dim, .n_splits = n_splits, .keys_f16 = kv_type == KvType::kInt8Values};
         TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
         if (by_tile) {
             AttentionShape as_of = shape;
@@ -157,9 +163,12 @@ Status KernelSet::test_attention() {
     std::vector<AttentionTest> tests;
     for (const uint32_t head_dim : options_.head_dims) {
         if (head_dim % 8 != 0 || !(offered || attends_by_tile(head_dim))) continue;
-        TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, options_.kv_type, head_dim, options_.tested_group()));
-        TRY(test.refer_to_rows(device_, *this));
-        tests.push_back(std::move(test));
+        for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
+            if (has_int8(kv_type) != has_int8(options_.kv_type) || kv_type > options_.kv_type) continue;
+            TRY_ASSIGN(AttentionTest test, AttentionTest::create(device_, kv_type, head_dim, options_.tested_group()));
+            TRY(test.refer_to_rows(device_, *this));
+            tests.push_back(std::move(test));
+        }
     }
 
     ladder_.attention_group = offered;

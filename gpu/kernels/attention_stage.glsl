@@ -21,11 +21,12 @@ shared uvec4 queries[kHeads * kKvStride];
 #define MATRIX_B coopmat<float16_t, gl_ScopeSubgroup, 16, 8, gl_MatrixUseB>
 
 #ifdef KV8
+layout(constant_id = 12) const uint kKeysF16 = 0;
 #include "gpu/kernels/kv8.glsl"
 // Sixteen values to a load.
 const uint kWords8 = kOwnTokens * kKvWords / 2;
 const uint kLoads8 = (kWords8 + kSubgroup - 1) / kSubgroup;
-uvec4 held[2][kLoads8];
+uvec4 held[2][kKeysF16 != 0 ? kLoads : kLoads8];
 float held_scale[2][kLoads8];
 #else
 uvec4 held[2][kLoads];  // of keys and of values
@@ -33,10 +34,19 @@ uvec4 held[2][kLoads];  // of keys and of values
 
 uint block_at(uint64_t table, uint block_idx) { return UintRef(table + uint64_t(block_idx) * 4).v; }
 
+void fetch_f16(uint64_t plane_address, uint plane) {
+    Words from = Words(plane_address);
+    [[unroll]] for (uint i = 0; i < kLoads; i++) held[plane][i] = from.data[gl_SubgroupID * (kOwnTokens * kKvWords) + i * kSubgroup + gl_SubgroupInvocationID];
+}
+
 // A plane of one block: 64 tokens of one KV head, one after the other, of which a subgroup takes its own.
 void fetch(uint block, uint plane, uint kv_head) {
 #ifdef KV8
-    uint64_t from = kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+    uint64_t from = kv_plane(p.kv, block, plane, kv_head);
+    if (has_f16(plane)) {
+        fetch_f16(from, plane);
+        return;
+    }
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kSubgroup + gl_SubgroupInvocationID;
         if (kWords8 % kSubgroup != 0 && at >= kWords8) continue;
@@ -45,8 +55,7 @@ void fetch(uint block, uint plane, uint kv_head) {
         held_scale[plane][i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
     }
 #else
-    Words from = Words(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
-    [[unroll]] for (uint i = 0; i < kLoads; i++) held[plane][i] = from.data[gl_SubgroupID * (kOwnTokens * kKvWords) + i * kSubgroup + gl_SubgroupInvocationID];
+    fetch_f16(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2), plane);
 #endif
 }
 
@@ -54,10 +63,26 @@ void fetch(uint block, uint plane, uint kv_head) {
 uvec4 own_word(uint plane, uint word);  // of the last token, which the cache need not hold yet
 #endif
 
+void put_f16(uint plane, uint to, int n_tokens) {
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint at = i * kSubgroup + gl_SubgroupInvocationID;
+        uint token = at / kKvWords;
+        uvec4 words = int(token) < n_tokens ? held[plane][i] : uvec4(0);
+#ifdef FROM_QKV
+        if (int(token) + 1 == n_tokens) words = own_word(plane, at % kKvWords);
+#endif
+        stage[to + token * kKvStride + at % kKvWords] = words;
+    }
+}
+
 // Of this subgroup's tokens those from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
 void put(uint plane, int n_tokens) {
     const uint to = gl_SubgroupID * kOwnWords + plane * kValuesAt;
 #ifdef KV8
+    if (has_f16(plane)) {
+        put_f16(plane, to, n_tokens);
+        return;
+    }
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kSubgroup + gl_SubgroupInvocationID;
         if (kWords8 % kSubgroup != 0 && at >= kWords8) continue;
@@ -70,15 +95,7 @@ void put(uint plane, int n_tokens) {
         }
     }
 #else
-    [[unroll]] for (uint i = 0; i < kLoads; i++) {
-        uint at = i * kSubgroup + gl_SubgroupInvocationID;
-        uint token = at / kKvWords;
-        uvec4 words = int(token) < n_tokens ? held[plane][i] : uvec4(0);
-#ifdef FROM_QKV
-        if (int(token) + 1 == n_tokens) words = own_word(plane, at % kKvWords);
-#endif
-        stage[to + token * kKvStride + at % kKvWords] = words;
-    }
+    put_f16(plane, to, n_tokens);
 #endif
 }
 

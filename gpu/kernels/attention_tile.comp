@@ -47,10 +47,11 @@ shared uvec4 stage[kBlockTokens * kKvStride];  // K of a block, then its V
 shared uvec4 own[kSubgroups * kOwnWords];      // by subgroup: queries, scores, weights, results
 
 #ifdef KV8
+layout(constant_id = 6) const uint kKeysF16 = 0;
 #include "gpu/kernels/kv8.glsl"
 // Sixteen values to a load.
 const uint kLoads8 = (kBlockTokens * kKvWords / 2 + kThreads - 1) / kThreads;
-uvec4 held[kLoads8];
+uvec4 held[kKeysF16 != 0 ? kLoads : kLoads8];
 float held_scale[kLoads8];
 #else
 uvec4 held[kLoads];
@@ -59,10 +60,22 @@ coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> query[kMats];
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMats];
 
 // A plane of one block: 64 tokens of one KV head, one after the other.
+void fetch_f16(uint64_t plane_address) {
+    Words from = Words(plane_address);
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[i] = from.data[at];
+    }
+}
+
 void fetch(uint64_t table, uint block_idx, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(block_idx) * 4).v;
 #ifdef KV8
-    uint64_t from = kv_plane(p.kv, (block * 2 + plane) * kKvHeads + kv_head);
+    uint64_t from = kv_plane(p.kv, block, plane, kv_head);
+    if (has_f16(plane)) {
+        fetch_f16(from);
+        return;
+    }
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
@@ -70,17 +83,26 @@ void fetch(uint64_t table, uint block_idx, uint plane, uint kv_head) {
         held_scale[i] = kv_scale(kv_tops(from, at / (kKvWords / 2)), at % (kKvWords / 2) / (kKvGroupSize / 16));
     }
 #else
-    Words from = Words(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
-    [[unroll]] for (uint i = 0; i < kLoads; i++) {
-        uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (kBlockTokens * kKvWords % kThreads == 0 || at < kBlockTokens * kKvWords) held[i] = from.data[at];
-    }
+    fetch_f16(p.kv + (uint64_t(block * 2 + plane) * kKvHeads + kv_head) * (kBlockTokens * kHeadDim * 2));
 #endif
 }
 
 // Tokens from n_tokens on are zero: the cache may hold anything there, and 0 * NaN is no 0.
-void put(uint n_tokens) {
+void put_f16(uint n_tokens) {
+    [[unroll]] for (uint i = 0; i < kLoads; i++) {
+        uint at = i * kThreads + gl_LocalInvocationIndex;
+        if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
+        uint token = at / kKvWords;
+        stage[token * kKvStride + at % kKvWords] = token < n_tokens ? held[i] : uvec4(0);
+    }
+}
+
+void put(uint plane, uint n_tokens) {
 #ifdef KV8
+    if (has_f16(plane)) {
+        put_f16(n_tokens);
+        return;
+    }
     [[unroll]] for (uint i = 0; i < kLoads8; i++) {
         uint at = i * kThreads + gl_LocalInvocationIndex;
         if (kBlockTokens * kKvWords / 2 % kThreads != 0 && at >= kBlockTokens * kKvWords / 2) continue;
@@ -93,12 +115,7 @@ void put(uint n_tokens) {
         }
     }
 #else
-    [[unroll]] for (uint i = 0; i < kLoads; i++) {
-        uint at = i * kThreads + gl_LocalInvocationIndex;
-        if (kBlockTokens * kKvWords % kThreads != 0 && at >= kBlockTokens * kKvWords) continue;
-        uint token = at / kKvWords;
-        stage[token * kKvStride + at % kKvWords] = token < n_tokens ? held[i] : uvec4(0);
-    }
+    put_f16(n_tokens);
 #endif
 }
 
@@ -148,7 +165,7 @@ void main() {
     for (uint block_idx = span.begin; block_idx < span.end; block_idx++) {
         const uint token0 = block_idx * kBlockTokens;
         barrier();
-        put(kBlockTokens);
+        put(0, kBlockTokens);
         fetch(table, block_idx, 1, kv_head);
         barrier();
         [[unroll]] for (uint n = 0; n < kBlockTokens / 16; n++) {
@@ -162,7 +179,7 @@ void main() {
             coopMatStore(score, own, mine + n * 4, kScoreStride, gl_CooperativeMatrixLayoutRowMajor);
         }
         barrier();
-        put(min(end - token0, kBlockTokens));
+        put(1, min(end - token0, kBlockTokens));
         if (block_idx + 1 < span.end) fetch(table, block_idx + 1, 0, kv_head);
 
         // Scores to weights; this lane has the 16-byte words 2 c + part of its row.

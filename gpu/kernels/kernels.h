@@ -92,7 +92,7 @@ enum class GatedProducts : uint32_t { kAuto, kNever, kAlways };
 struct KernelSetOptions {
     KernelPath path = KernelPath::kAuto;
     bool batch_invariant = false;  // one matmul variant, one attention and one shrink variant for all row counts
-    KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads
+    KvType kv_type = KvType::kF16;  // of the caches that qkv_post writes and attention reads; kInt8Values: some layers' are that, the others' kInt8
     PersistentDecode decode = PersistentDecode::kAuto;
     uint32_t decode_workgroups = 0;  // of that dispatch, all at work at once; 0: one for each multiprocessor
     std::vector<std::string> left_out = {};  // modules whose kernels are not used, where there are others: the driver does not make them
@@ -140,6 +140,7 @@ struct ConsumerShape {
 struct QkvShape {
     ConsumerShape base;
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim
+    bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
 };
 
 struct AttentionShape {
@@ -147,6 +148,7 @@ struct AttentionShape {
     uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
     uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
     bool joined = true;     // by a second dispatch; otherwise the pieces stay in params.partials
+    bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
 };
 
 // Of a model whose layers are all alike.

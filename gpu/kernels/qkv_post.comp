@@ -27,6 +27,7 @@ const uint kRankSteps = 2;
 const uint kExchange = kHeadDim % 16 == 0 ? 1 : 0;
 #include "gpu/kernels/lora_expand.glsl"
 #ifdef KV8
+layout(constant_id = 11) const uint kKeysF16 = 0;
 #include "gpu/kernels/kv8.glsl"
 #endif
 
@@ -135,10 +136,14 @@ void main() {
         store4(p.q + uint64_t(t) * p.q_stride * 4, column / 4, value, 0);
     } else {
         uint kv_head = head - kQHeads - (is_v ? kKvHeads : 0);
-        uint plane = (row.kv_slot / kBlockTokens * 2 + (is_v ? 1 : 0)) * kKvHeads + kv_head;
+        uint plane = is_v ? 1 : 0, block = row.kv_slot / kBlockTokens;
         uint token = row.kv_slot % kBlockTokens;
 #ifdef KV8
-        uint64_t to = kv_plane(p.kv, plane);
+        uint64_t to = kv_plane(p.kv, block, plane, kv_head);
+        if (has_f16(plane)) {
+            store4(to + token * (kHeadDim * 2), d0 / 4, value, 1);
+            return;
+        }
         uint group = d0 / kKvGroupSize;
         vec2 pair = vec2(group_top(local_head, group & ~1u), group_top(local_head, group | 1u));
         // What the readers will see.
@@ -148,7 +153,7 @@ void main() {
         UintRef(kv_values(to, token) + d0).v = pack_i8(top > 0.0 ? value * (127.0 / top) : vec4(0.0));
         if (d0 % (2 * kKvGroupSize) == 0) UintRef(kv_tops(to, token) + group / 2 * 4).v = packed_tops;
 #else
-        uint64_t line = uint64_t(plane) * kBlockTokens + token;
+        uint64_t line = uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token;
         store4(p.kv + line * (kHeadDim * 2), d0 / 4, value, 1);
 #endif
     }

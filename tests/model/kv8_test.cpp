@@ -10,6 +10,7 @@
 #include "model/runner.h"
 #include "tests/support/goldens.h"
 #include "tests/support/load_executor.h"
+#include "tests/support/random_model.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::model::kv8_test {
@@ -98,6 +99,22 @@ TEST(Kv8DemoModel, TextsStayAndCostTheSame) {
     EXPECT_GE(n_same, n_all * 9 / 10) << "up to the first difference of each text";
     // Perplexity within half a per cent.
     EXPECT_LT(difference / static_cast<double>(samples.size()), 5e-3);
+}
+
+// Layer 0 has keys as Qwen2.5 has them, with constant parts of 150 in channels that queries are large in, too.
+TEST(Kv8Executor, KeysOfLargeBiasesStayInSixteenBits) {
+    const RandomModel model({.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256, .layers = 3, .vocab = 512, .large_bias = 150.0f});
+    std::vector<TokenId> ids;
+    for (TokenId i = 0; i < 100; ++i) ids.push_back((i * 37 + 11) % 512);
+    for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
+        const auto eight = load(model.folder(), gpu::KvType::kInt8, path), sixteen = load(model.folder(), gpu::KvType::kF16, path);
+        EXPECT_EQ(eight->memory_plan().kv.keys_f16, (std::vector<bool>{true, false, false}));
+        Runner runner8(*eight), runner16(*sixteen);
+        const auto got = runner8.logits(ids, true), want = runner16.logits(ids, true);
+        ASSERT_TRUE(got.ok() && want.ok());
+        EXPECT_LE(relative_error(got->data(), want->data(), want->size()), kRelativeErrorMax);
+        EXPECT_GE(relative_error(got->data(), want->data(), want->size()), 1e-5) << "is the cache in f16?";
+    }
 }
 
 TEST(Kv8Executor, ChunksAndDecodesReadWhatOtherStepsWrote) {

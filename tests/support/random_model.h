@@ -22,6 +22,7 @@ class RandomModel {
   public:
     struct Shape {
         uint32_t hidden, heads, kv_heads, head_dim, ffn, layers, vocab;
+        float large_bias = 0.0f;  // of the slowest pair of channels of layer 0's keys, and half as much of its queries, as Qwen2.5 has them
     };
 
     explicit RandomModel(const Shape& shape) : shape_(shape) {
@@ -35,7 +36,7 @@ class RandomModel {
             for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) add_ones(layer + norm + ".weight");
             for (const auto& [name, n] : {std::pair{"q", shape.heads * shape.head_dim}, {"k", shape.kv_heads * shape.head_dim}, {"v", shape.kv_heads * shape.head_dim}}) {
                 add(layer + "self_attn." + name + "_proj.weight", n, shape.hidden, 0.05f);
-                add(layer + "self_attn." + name + "_proj.bias", n, 0, 0.05f);
+                add(layer + "self_attn." + name + "_proj.bias", n, 0, biases(n, l == 0 ? *name : 'v'));
             }
             add(layer + "self_attn.o_proj.weight", shape.hidden, shape.heads * shape.head_dim, 0.05f);
             add(layer + "mlp.gate_proj.weight", shape.ffn, shape.hidden, 0.05f);
@@ -54,6 +55,13 @@ class RandomModel {
 
   private:
     void add(const std::string& name, uint32_t n, uint32_t k, float bound) { add(name, n, k, reference::random_values(size_t{n} * std::max(k, 1u), reference::Type::kF16, random_, bound)); }
+    std::vector<float> biases(uint32_t n, char of) {
+        std::vector<float> values = reference::random_values(n, reference::Type::kF16, random_, 0.05f);
+        if (of == 'v' || shape_.large_bias == 0.0f) return values;
+        const uint32_t half = shape_.head_dim / 2;
+        for (uint32_t d = half - 1; d < n; d += half) values[d] = of == 'k' ? shape_.large_bias : shape_.large_bias / 2;
+        return values;
+    }
     void add_ones(const std::string& name) { add(name, shape_.hidden, 0, std::vector<float>(shape_.hidden, 1.0f)); }
     void add(const std::string& name, uint32_t n, uint32_t k, const std::vector<float>& values) {
         const auto bytes = reference::encode(values, values.size(), values.size(), reference::Type::kF16);

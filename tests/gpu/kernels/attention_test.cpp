@@ -51,10 +51,11 @@ class Attention : public KernelTest {
                 order.pop_back();
             }
             cache.rows[t].set_blocks(table, &cache.tables[table], static_cast<uint32_t>(cache.tables.size()) - table);
-            for (uint32_t line = 0; c.kv_type == KvType::kInt8 && line < c.n_kv_heads * n_tokens; line++) {
+            for (uint32_t line = 0; has_int8(c.kv_type) && line < c.n_kv_heads * n_tokens; line++) {
                 uint32_t head = line / n_tokens, token = line % n_tokens;
                 size_t key_plane = size_t{cache.tables[cache.rows[t].block_table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
-                eights.store(key_plane, token % kBlockTokens, std::span(cache.keys[t]).subspan(line * c.head_dim, c.head_dim));
+                if (c.kv_type == KvType::kInt8)
+                    eights.store(key_plane, token % kBlockTokens, std::span(cache.keys[t]).subspan(line * c.head_dim, c.head_dim));
                 eights.store(key_plane + c.n_kv_heads, token % kBlockTokens,
                              std::span(cache.values[t]).subspan(line * c.head_dim, c.head_dim));
             }
@@ -66,7 +67,9 @@ class Attention : public KernelTest {
                 halves[at + c.n_kv_heads * plane] = reference::to_f16(cache.values[t][i]);
             }
         }
-        cache.buffer = c.kv_type == KvType::kF16 ? input(halves) : input(eights.bytes);
+        cache.buffer = c.kv_type == KvType::kF16     ? input(halves)
+                       : c.kv_type == KvType::kInt8 ? input(eights.bytes)
+                                                    : input(mixed_planes(halves, eights, c.n_kv_heads));
         return cache;
     }
 
@@ -103,7 +106,7 @@ class Attention : public KernelTest {
         Buffer tables = input(cache.tables);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
         Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
-        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
+        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
         Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
         const bool grouped = kernels_->groups_heads(shape);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
@@ -130,7 +133,7 @@ class Attention : public KernelTest {
                                                  {scale, c.window, c.softcap});
                 // Weights are rounded to f16, and what comes from eight bits as well: see attention_tile_test.cpp.
                 double rounding = grouped ? unit_roundoff(Type::kF16) : 0;
-                if (grouped && c.kv_type == KvType::kInt8) rounding *= 6;
+                if (grouped && has_int8(c.kv_type)) rounding *= 6;
                 expect_near(want, row + h * c.head_dim, unit_roundoff(c.act) + rounding + 4e-6, 2.0,
                             "row " + std::to_string(t) + " head " + std::to_string(h));
             }
@@ -155,16 +158,18 @@ TEST_F(Attention, SeesOnlyItsWindow) {
 TEST_F(Attention, CapsScores) { check({32, 2, 2, {3, 150}, 2, 0, 1.5f}); }
 
 TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
-    AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
-    c.kv_type = KvType::kInt8;
-    for (uint32_t head_dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
-        c.head_dim = head_dim;
+    for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {
+        AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
+        c.kv_type = kv_type;
+        for (uint32_t head_dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+            c.head_dim = head_dim;
+            check(c);
+        }
+        c = {128, 7, 1, {5, 700}, 3, 0, 0, 3, Type::kF16, kv_type};
+        check(c);
+        c = {64, 4, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kF32, kv_type};
         check(c);
     }
-    c = {128, 7, 1, {5, 700}, 3, 0, 0, 3, Type::kF16, KvType::kInt8};
-    check(c);
-    c = {64, 4, 2, {300, 90}, 2, 100, 1.5f, 1, Type::kF32, KvType::kInt8};
-    check(c);
 }
 
 TEST_F(Attention, SplitsOfAContextJoinToTheSameResult) {
@@ -179,7 +184,7 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
     c.path = KernelPath::kAuto;
     check(c);
     if (!kernels_->groups_heads({8, 14, 2, 128})) GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
-    for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
+    for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
         c.kv_type = kv_type;
         for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
             c.head_dim = head_dim;

@@ -69,10 +69,11 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
                 tables.push_back(order.back());
                 order.pop_back();
             }
-            for (uint32_t line = 0; c.kv_type == KvType::kInt8 && line < c.n_kv_heads * n_tokens; line++) {
+            for (uint32_t line = 0; has_int8(c.kv_type) && line < c.n_kv_heads * n_tokens; line++) {
                 const uint32_t head = line / n_tokens, token = line % n_tokens;
                 const size_t key_plane = size_t{tables[table + token / kBlockTokens]} * 2 * c.n_kv_heads + head;
-                eights.store(key_plane, token % kBlockTokens, std::span(keys.back()).subspan(line * c.head_dim, c.head_dim));
+                if (c.kv_type == KvType::kInt8)
+                    eights.store(key_plane, token % kBlockTokens, std::span(keys.back()).subspan(line * c.head_dim, c.head_dim));
                 eights.store(key_plane + c.n_kv_heads, token % kBlockTokens, std::span(values.back()).subspan(line * c.head_dim, c.head_dim));
             }
             for (size_t i = 0; i < n; i++) {
@@ -108,9 +109,11 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
         q.resize(size_t{n_rows + kSlackRows} * width, NAN);
         Buffer step = input(bytes), table_buffer = input(tables), tile_buffer = input(tiles), single_buffer = input(single_rows);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
-        Buffer kv = c.kv_type == KvType::kF16 ? input(halves) : input(eights.bytes);
+        Buffer kv = c.kv_type == KvType::kF16     ? input(halves)
+                    : c.kv_type == KvType::kInt8 ? input(eights.bytes)
+                                                 : input(mixed_planes(halves, eights, c.n_kv_heads));
         Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
-        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
+        const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
         Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
         const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
         const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), partials.address(),
@@ -141,7 +144,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
                 // Weights are rounded to f16; values are up to 2. What comes from eight bits is rounded to f16 as well: keys, and with them
                 // scores by up to about 2^-11 of their size of about 4, and values.
                 double rounding = in_tile ? unit_roundoff(Type::kF16) : 0;
-                if (in_tile && c.kv_type == KvType::kInt8) rounding *= 6;
+                if (in_tile && has_int8(c.kv_type)) rounding *= 6;
                 expect_near(want, &got[size_t{t} * stride + h * c.head_dim], unit_roundoff(c.act) + rounding + 4e-6, 2.0,
                             "row " + std::to_string(t) + " head " + std::to_string(h));
             }
@@ -161,10 +164,12 @@ TEST_P(AttentionTiles, MatchTheReferenceForEveryHeadShape) {
 }
 
 TEST_P(AttentionTiles, ReadAnEightBitCache) {
-    for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 128u}) {
-        check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}, 0, 0, Type::kF16, KvType::kInt8});
+    for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {
+        for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 128u}) {
+            check({head_dim, 2, 2, {{0, 5}, {7, 1}, {60, 70}, {200, 1}, {0, 64}, {130, 2}}, 0, 0, Type::kF16, kv_type});
+        }
+        check({128, 7, 1, {{900, 90}}, 100, 0, Type::kF16, kv_type});
     }
-    check({128, 7, 1, {{900, 90}}, 100, 0, Type::kF16, KvType::kInt8});
 }
 
 TEST_P(AttentionTiles, SeeOnlyTheirWindow) {

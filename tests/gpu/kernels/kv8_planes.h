@@ -18,8 +18,8 @@ namespace lorad::gpu::testing {
 struct Kv8Planes {
     Kv8Planes(size_t n_planes, uint32_t head_dim_of_all)
         : head_dim(head_dim_of_all),
-          plane_bytes(size_t{kBlockTokens} * kv_token_bytes(KvType::kInt8, head_dim)),
-          top_bytes(kv_token_bytes(KvType::kInt8, head_dim) - head_dim),
+          plane_bytes(size_t{kBlockTokens} * kv_value_bytes(KvType::kInt8, head_dim)),
+          top_bytes(kv_value_bytes(KvType::kInt8, head_dim) - head_dim),
           bytes(n_planes * plane_bytes, 0xff) {}
 
     // Quantizes one token; `values` become what a reader sees.
@@ -57,5 +57,25 @@ struct Kv8Planes {
         return plane * plane_bytes + size_t{kBlockTokens} * head_dim + token * top_bytes + group * 2;
     }
 };
+
+// A cache with 16-bit keys and 8-bit values: by block the planes of its keys, then those of its values. `halves` and `eights` are whole caches of one type,
+// of which one half each is used.
+inline void exchange_mixed(std::vector<uint8_t>& mixed, std::vector<uint16_t>& halves, Kv8Planes& eights, uint32_t n_kv_heads, bool gather) {
+    const size_t keys = size_t{n_kv_heads} * kBlockTokens * eights.head_dim * 2, values = n_kv_heads * eights.plane_bytes;
+    const size_t n_blocks = eights.bytes.size() / (2 * values);
+    mixed.resize(n_blocks * (keys + values));
+    for (size_t block = 0; block < n_blocks; ++block) {
+        uint8_t* at = &mixed[block * (keys + values)];
+        uint8_t* key = reinterpret_cast<uint8_t*>(halves.data()) + block * 2 * keys;
+        uint8_t* value = &eights.bytes[(block * 2 + 1) * values];
+        std::memcpy(gather ? at : key, gather ? key : at, keys);
+        std::memcpy(gather ? at + keys : value, gather ? value : at + keys, values);
+    }
+}
+inline std::vector<uint8_t> mixed_planes(std::vector<uint16_t>& halves, Kv8Planes& eights, uint32_t n_kv_heads) {
+    std::vector<uint8_t> mixed;
+    exchange_mixed(mixed, halves, eights, n_kv_heads, true);
+    return mixed;
+}
 
 }  // namespace lorad::gpu::testing

@@ -110,7 +110,8 @@ class QkvPost : public KernelTest {
         params.split_stride = capacity * stride;
         params.q_stride = q_width;
         params.eps = 1e-6f;
-        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim};
+        QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim,
+                       c.kv_type == KvType::kInt8Values};
         execute([&](Recorder& recorder) { kernels_->qkv_post(recorder, params, shape); });
 
         auto got_q = content<float>(q, size_t{c.bucket} * q_width);
@@ -120,6 +121,11 @@ class QkvPost : public KernelTest {
             ASSERT_LE(eights.bytes.size(), kv.size());
             eights.bytes = content<uint8_t>(kv, eights.bytes.size());
             check_unwritten(eights, rows, c);
+        } else if (c.kv_type == KvType::kInt8Values) {
+            std::vector<uint16_t> halves(n_halves, 0xffff);
+            std::vector<uint8_t> mixed = content<uint8_t>(kv, mixed_planes(halves, eights, c.n_kv_heads).size());
+            exchange_mixed(mixed, halves, eights, c.n_kv_heads, false);
+            for (size_t i = 0; i < n_halves; i++) got_kv[i] = reference::from_f16(halves[i]);
         } else {
             size_t n_written = 0;
             for (float v : got_kv) n_written += is_poison(v) ? 0 : 1;
@@ -147,7 +153,7 @@ class QkvPost : public KernelTest {
                     std::string what = "row " + std::to_string(t) + " part " + std::to_string(m) + " head " + std::to_string(h);
                     if (m == 0) {
                         expect_near(head, &got_q[t * q_width + h * c.head_dim], 4e-6, 8.0, what);
-                    } else if (c.kv_type == KvType::kInt8) {
+                    } else if (c.kv_type == KvType::kInt8 || (c.kv_type == KvType::kInt8Values && m == 2)) {
                         size_t plane = (rows[t].kv_slot / kBlockTokens * 2 + m - 1) * c.n_kv_heads + h;
                         for (uint32_t d = 0; d < c.head_dim; d++) {
                             uint32_t token = rows[t].kv_slot % kBlockTokens;
@@ -168,16 +174,18 @@ class QkvPost : public KernelTest {
 };
 
 TEST_F(QkvPost, QuantizesKeysAndValuesWithAScaleForEachGroup) {
-    QkvCase c{3, 1, 64, 64, 3, 4};
-    c.kv_type = KvType::kInt8;
-    for (uint32_t dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
-        c.head_dim = c.rotary_dim = dim;
+    for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {
+        QkvCase c{3, 1, 64, 64, 3, 4};
+        c.kv_type = kv_type;
+        for (uint32_t dim : {16u, 24u, 32u, 48u, 64u, 80u, 96u, 128u, 256u}) {
+            c.head_dim = c.rotary_dim = dim;
+            check(c);
+        }
+        c = {5, 5, 64, 32, 33, 48, 3, true, true, true, true, kv_type};
+        check(c);
+        c = {6, 2, 128, 128, 1, 1, 1, true, false, true, false, kv_type};
         check(c);
     }
-    c = {5, 5, 64, 32, 33, 48, 3, true, true, true, true, KvType::kInt8};
-    check(c);
-    c = {6, 2, 128, 128, 1, 1, 1, true, false, true, false, KvType::kInt8};
-    check(c);
 }
 
 TEST_F(QkvPost, MatchesTheReferenceForEveryHeadShape) {

@@ -410,14 +410,14 @@ TEST(MemoryPlan, FillsWhatIsFreeWithKvBlocks) {
     EXPECT_EQ(plan->kv_bytes, 350 * block);
     EXPECT_THAT(plan->table(), HasSubstr("350 blocks of 64 tokens"));
 
-    options.kv_type = gpu::KvType::kInt8;
+    options.kv = gpu::KvType::kInt8;
     const auto eight = plan_memory(device, 1000 * block, *config, 100 * block, 50 * block, options);
     ASSERT_TRUE(eight.ok()) << eight.error().message;
     const uint64_t small_block = kv_block_bytes(*config, gpu::KvType::kInt8);
     EXPECT_EQ(eight->n_kv_blocks, 350 * block / small_block);
     EXPECT_GT(eight->n_kv_blocks, 350u * 3 / 2);
     EXPECT_THAT(eight->table(), HasSubstr("int8"));
-    options.kv_type = gpu::KvType::kF16;
+    options.kv = gpu::KvType::kF16;
 
     options.n_sequences_max = 2;
     EXPECT_EQ(plan_memory(device, 1000 * block, *config, 0, 0, options)->n_kv_blocks, 20u);  // no more than can be used

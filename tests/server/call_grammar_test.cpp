@@ -22,7 +22,7 @@ class PlainCodec : public TextCodec {
     Result<std::string> render_chat(const ChatInput&) const override { return std::string(); }
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions) const override { return nullptr; }
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure&, std::span<const TokenId>,
-                                                             uint32_t) const override {
+                                                             uint32_t, const access::Holder&) const override {
         return std::unique_ptr<TokenConstraint>();
     }
     ToolFormat tool_format() const override { return ToolFormat::kHermes; }

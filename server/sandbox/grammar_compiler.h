@@ -24,7 +24,7 @@ namespace lorad::server::sandbox {
 class GrammarMemory {
   public:
     static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
-    static constexpr uint64_t kAllMibMax = 1024;
+    static constexpr uint64_t kAllMibMax = 512;
 
     using Places = std::vector<access::SharedPlaces::Place>;
 

@@ -1,6 +1,7 @@
 #include "server/sandbox/grammar_compiler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include <sys/resource.h>
@@ -61,7 +62,6 @@ uint64_t GrammarCompiler::n_compiled() const {
 }
 
 std::shared_ptr<GrammarCompiler::Kept> GrammarCompiler::find(const std::string& key) {
-    std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(kept_, key, [](const std::shared_ptr<Kept>& kept) { return kept->key; });
     if (found == kept_.end()) return nullptr;
     kept_.splice(kept_.begin(), kept_, found);
@@ -69,7 +69,7 @@ std::shared_ptr<GrammarCompiler::Kept> GrammarCompiler::find(const std::string& 
 }
 
 void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
-    std::lock_guard lock(mutex_);
+    n_compiled_ += made->grammar != nullptr;
     kept_.push_front(made);
     kept_bytes_ += made->n_bytes;
     while (kept_.size() > options_.n_kept_max || (kept_bytes_ > options_.kept_bytes_max && kept_.size() > 1)) {
@@ -78,19 +78,15 @@ void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
     }
 }
 
-Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source, const access::Holder& holder, const std::string& key) {
+Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source, const access::Holder& holder) {
     TRY_ASSIGN(const Turns::Turn turn, turns_.enter(holder));
-    // Others may have asked the same meanwhile.
-    if (std::shared_ptr<Kept> kept = find(key)) return kept;
     auto made = std::make_shared<Kept>();
-    made->key = key;
     Frame job{kCompile,
               {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
     Result<std::vector<std::string>> tried = helpers_->run(job);
     if (!tried.ok()) {
         if (!is_lasting(tried.error())) return tried.error();
         made->refusal = tried.error();
-        keep(made);
         return made;
     }
     Status done = ok_status();
@@ -120,10 +116,30 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
         made->refusal = done.error();
     } else {
         made->n_bytes = made->grammar->n_bytes();
-        std::lock_guard lock(mutex_);
-        ++n_compiled_;
     }
-    keep(made);
+    return made;
+}
+
+Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(const Source& source, const access::Holder& holder,
+                                                                             const std::string& key) {
+    const auto end = std::chrono::steady_clock::now() + 2 * Turns::kWaitMax;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        if (std::shared_ptr<Kept> kept = find(key)) return kept;
+        if (making_.insert(key).second) break;
+        // What the first one was refused for may be its own, such as its share of the places: then the next one tries.
+        if (!made_.wait_until(lock, end, [&] { return !making_.contains(key); }))
+            return make_error(ErrorCode::kOverloaded, "the same grammar is still being read for others; try again in a moment");
+    }
+    lock.unlock();
+    Result<std::shared_ptr<Kept>> made = make(source, holder);
+    lock.lock();
+    making_.erase(key);
+    if (made.ok()) {
+        (*made)->key = key;
+        keep(*made);
+    }
+    made_.notify_all();
     return made;
 }
 
@@ -144,13 +160,9 @@ Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::compile(const proto::S
     }
     const Source source{grammar_kind(structure.kind), structure, {eos_ids.begin(), eos_ids.end()}, vocab_size};
     const std::string key = key_of(source.kind, structure.source, source.eos_ids, vocab_size);
-    std::shared_ptr<Kept> kept = find(key);
-    if (!kept) {
-        Result<std::shared_ptr<Kept>> made = make(source, holder, key);
-        if (!made.ok()) return named(made.error(), structure.param);
-        kept = std::move(*made);
-    }
-    Result<std::unique_ptr<TokenConstraint>> constraint = follow(*kept, vocab_size, holder);
+    Result<std::shared_ptr<Kept>> kept = find_or_make(source, holder, key);
+    if (!kept.ok()) return named(kept.error(), structure.param);
+    Result<std::unique_ptr<TokenConstraint>> constraint = follow(**kept, vocab_size, holder);
     if (!constraint.ok()) return named(constraint.error(), structure.param);
     return constraint;
 }

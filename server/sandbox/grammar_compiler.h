@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -91,9 +92,11 @@ class GrammarCompiler {
         std::vector<TokenId> eos_ids;
         uint32_t vocab_size;
     };
-    std::shared_ptr<Kept> find(const std::string& key);
-    void keep(const std::shared_ptr<Kept>& made);
-    Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder, const std::string& key);
+    std::shared_ptr<Kept> find(const std::string& key);  // under mutex_
+    // From what is kept, or made by whoever asks first: others who ask the same meanwhile wait for that and take no turn.
+    Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder, const std::string& key);
+    void keep(const std::shared_ptr<Kept>& made);       // under mutex_
+    Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder);
     Result<std::unique_ptr<TokenConstraint>> follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder);
 
     const std::shared_ptr<const model::Tokenizer> tokenizer_;
@@ -104,6 +107,8 @@ class GrammarCompiler {
     mutable std::mutex mutex_;
     std::list<std::shared_ptr<Kept>> kept_;  // under mutex_, the last used first
     uint64_t kept_bytes_ = 0;                // under mutex_
+    std::set<std::string> making_;           // under mutex_: keys
+    std::condition_variable made_;
     uint64_t n_compiled_ = 0;                // under mutex_
 };
 

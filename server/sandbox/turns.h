@@ -12,7 +12,7 @@ namespace lorad::server::sandbox {
 
 class Turns {
   public:
-    static constexpr uint32_t kWaitingMax = 64;
+    static constexpr uint32_t kWaitingMax = 256;
     static constexpr std::chrono::seconds kWaitMax{15};
 
     explicit Turns(uint32_t n_running_max) : running_(n_running_max) {}

@@ -249,6 +249,30 @@ TEST_F(Grammars, OneIsCompiledOnceForAllWhoAskTheSame) {
     EXPECT_EQ(compiler.n_compiled(), 7u);
 }
 
+TEST_F(Grammars, ManyWhoAskTheSameAtOnceTakeOneTurn) {
+    std::vector<std::thread> threads;
+    std::atomic<int> n_ok = 0;
+    // More than one holder may have waiting.
+    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i) threads.emplace_back([&] { n_ok += compile("(ab|cd)+x").ok() ? 1 : 0; });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(n_ok.load(), int(Turns::kWaitingMax));
+    EXPECT_EQ(compiler.n_compiled(), 1u);
+}
+
+TEST_F(Grammars, WhoeverHasManyWaitingLeavesPlacesToOthers) {
+    std::vector<std::thread> threads;
+    std::atomic<int> n_refused = 0;
+    for (uint32_t i = 0; i < Turns::kWaitingMax; ++i) {
+        threads.emplace_back([&, i] {
+            auto made = compile(format("a{{{}}}", i + 1));
+            n_refused += !made.ok() && made.error().code == ErrorCode::kOverloaded ? 1 : 0;
+        });
+    }
+    EXPECT_TRUE(compile("b+", {"other", ""}).ok());
+    for (std::thread& thread : threads) thread.join();
+    RecordProperty("refused", n_refused.load());
+}
+
 TEST_F(Grammars, ARefusalIsKeptToo) {
     std::string chain = "start: r0\n";
     for (int i = 0; i < 4000; ++i) chain += format("r{}: r{}\n", i, i + 1);

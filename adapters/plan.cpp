@@ -258,7 +258,7 @@ bool changes_something(const AdapterPlan& plan) {
 Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Tensor> tensors, const BaseModel& base) {
     PlanChecks checks(peft, base);
     for (const Tensor& tensor : tensors) checks.sort_in(tensor);
-    if (base.config.tied_embeddings) {
+    if (base.config.tied_embeddings && !checks.is_bare) {
         TRY_ASSIGN(checks.ties_lora, peft.ties_lora(checks.budget));
     }
     warn_of_unreadable(checks);

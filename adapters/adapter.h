@@ -42,6 +42,14 @@ std::string_view name_of(StateChange change);  // "load_begins", ...
 // The table. nullopt: no such change; applying it is a bug of ours.
 std::optional<AdapterState> next_state(AdapterState state, StateChange change);
 
+// What ends an answer beside the base's own ends.
+struct ChatEnds {
+    std::vector<TokenId> ids;  // of generation_config.json
+    std::string token;         // where that has none: the end token of tokenizer_config.json, as its vocabulary spells it
+    bool empty() const { return ids.empty() && token.empty(); }
+    bool operator==(const ChatEnds&) const = default;
+};
+
 // Where the nearest copy of the weights is.
 enum class Tier : uint8_t { kDisk, kRam, kGpu };
 std::string_view name_of(Tier tier);  // "disk", "ram", "gpu"

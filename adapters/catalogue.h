@@ -31,6 +31,7 @@ struct GenerationRecord {
     uint64_t device_bytes = 0;
     bool replaces_parts = false;             // embedding, head, norms or token rows: runs alone, at scale 1
     std::vector<TokenId> invocation_tokens;  // aLoRA: applied from the last occurrence on; empty: everywhere
+    ChatEnds ends;                           // as its files say
     uint64_t stored_bytes() const;
     bool operator==(const GenerationRecord&) const = default;
 };

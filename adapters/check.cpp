@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 
+#include "adapters/chat_files.h"
 #include "adapters/foreign.h"
 #include "adapters/tensor_names.h"
 #include "model/text.h"
@@ -33,18 +34,18 @@ Result<AdapterTensors> read_peft_tensors(const AdapterSource& source) {
 
 // A template that does not parse is no reason to refuse the adapter: completions need none. But better told now than at the first chat. One that
 // is no text is a damaged file.
-Status check_template(CheckedAdapter& adapter, const BaseModel& base) {
-    const std::string_view source = adapter.source.chat_template();
-    if (source.empty()) return ok_status();
-    const std::string readable = replace_invalid_utf8(source);
-    if (readable != source) {
-        const auto damaged = std::ranges::mismatch(source, readable).in1 - source.begin();
-        return make_error(ErrorCode::kAdapterInvalid, format("{}: byte {}: expected UTF-8", kTemplateFile, damaged));
+Status check_templates(CheckedAdapter& adapter, const BaseModel& base) {
+    for (const model::NamedTemplate& one : chat_templates(adapter.source.chat_files())) {
+        const std::string file = one.name == model::kDefaultTemplate ? std::string(kTemplateFile) : one.name + std::string(model::kTemplateSuffix);
+        const std::string readable = replace_invalid_utf8(one.source);
+        if (readable != one.source) {
+            const auto damaged = std::ranges::mismatch(one.source, readable).in1 - one.source.begin();
+            return make_error(ErrorCode::kAdapterInvalid, format("{}: byte {}: expected UTF-8", file, damaged));
+        }
+        const Status status = base.check_template ? base.check_template(one.source) : model::ChatTemplate::check_source(one.source);
+        if (status.ok()) continue;
+        adapter.warnings.push_back(format("{}: {}; chats with this adapter alone will be refused", file, status.error().message));
     }
-    const Status status = base.check_template ? base.check_template(source) : model::ChatTemplate::check_source(source);
-    if (status.ok()) return ok_status();
-    adapter.warnings.push_back(
-        format("{}: {}; chats with this adapter alone will be refused", kTemplateFile, status.error().message));
     return ok_status();
 }
 
@@ -68,6 +69,18 @@ Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
     if (!of_embedding[0] || !of_embedding[1]) return ok_status();
     TRY(add_transposed(adapter.tensors, tensor_name({PlaceKind::kHead}, TensorRole::kA), *of_embedding[1]));
     return add_transposed(adapter.tensors, tensor_name({PlaceKind::kHead}, TensorRole::kB), *of_embedding[0]);
+}
+
+void check_ends(CheckedAdapter& adapter, const BaseModel& base) {
+    adapter.ends = chat_ends(adapter.source.chat_files());
+    const auto is_unknown = [&](TokenId id) { return uint32_t(id) >= base.config.vocab_size; };
+    for (const TokenId id : adapter.ends.ids) {
+        if (is_unknown(id)) {
+            adapter.warnings.push_back(format("{}: eos_token_id {} is not in the base's vocabulary of {} tokens and ends nothing",
+                                              kGenerationConfigFile, id, base.config.vocab_size));
+        }
+    }
+    std::erase_if(adapter.ends.ids, is_unknown);
 }
 
 // Tensors in PEFT's words, whatever the file; `misfits` gets those without a meaning.
@@ -121,8 +134,9 @@ Inspection compare_adapter(AdapterSource source, const BaseModel& base) {
     inspection.adapter = std::make_unique<CheckedAdapter>();
     inspection.adapter->source = std::move(source);
     Status status = read_tensors(*inspection.adapter, base, inspection.misfits);
-    const Status template_status = check_template(*inspection.adapter, base);
+    const Status template_status = check_templates(*inspection.adapter, base);
     if (status.ok()) status = template_status;
+    check_ends(*inspection.adapter, base);
     if (status.ok()) status = check_tensors(*inspection.adapter, base, inspection.misfits);
     if (!status.ok()) {
         inspection.error = one_line(std::move(status).error());

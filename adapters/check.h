@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/adapter.h"
 #include "adapters/base_model.h"
 #include "adapters/plan.h"
 #include "adapters/source.h"
@@ -22,6 +23,7 @@ struct CheckedAdapter {
     uint32_t rank_max = 0;
     uint32_t n_modules = 0;  // adapted linear modules over all layers, and the embedding and output layer if they are
     std::vector<std::string> warnings;
+    ChatEnds ends;  // of the base's vocabulary, as far as ids say; a token may be one that it lacks
 
     AdapterSource source;  // `tensors` points into its files
     AdapterTensors tensors;

@@ -38,7 +38,14 @@ void write_generation(JsonWriter& writer, const GenerationRecord& record) {
     writer.field("device_bytes", record.device_bytes).field("replaces_parts", record.replaces_parts);
     writer.key("invocation_tokens").begin_array();
     for (const TokenId token : record.invocation_tokens) writer.value(token);
-    writer.end_array().end_object();
+    writer.end_array();
+    if (!record.ends.token.empty()) writer.field("end_token", record.ends.token);
+    if (!record.ends.ids.empty()) {
+        writer.key("end_token_ids").begin_array();
+        for (const TokenId token : record.ends.ids) writer.value(token);
+        writer.end_array();
+    }
+    writer.end_object();
 }
 
 Result<std::string> read_digest(const JsonValue& object, std::string_view key) {
@@ -62,6 +69,16 @@ Result<uint64_t> read_number(const JsonValue& object, std::string_view key, uint
 Result<std::vector<JsonValue>> read_array(const JsonValue& object, std::string_view key) {
     TRY_ASSIGN(const JsonValue value, object.require(key));
     return value.as_array();
+}
+
+Result<std::vector<TokenId>> read_tokens(const JsonValue& object, std::string_view key) {
+    TRY_ASSIGN(const std::vector<JsonValue> values, read_array(object, key));
+    std::vector<TokenId> tokens;
+    for (const JsonValue& value : values) {
+        TRY_ASSIGN(const uint64_t id, value.as_uint(INT32_MAX));
+        tokens.push_back(static_cast<TokenId>(id));
+    }
+    return tokens;
 }
 
 Result<Target> read_target(const JsonValue& value) {
@@ -101,10 +118,11 @@ Result<GenerationRecord> read_generation(const JsonValue& value) {
     TRY_ASSIGN(record.device_bytes, read_number(value, "device_bytes", INT64_MAX));
     TRY_ASSIGN(const JsonValue replaces, value.require("replaces_parts"));
     TRY_ASSIGN(record.replaces_parts, replaces.as_bool());
-    TRY_ASSIGN(const std::vector<JsonValue> tokens, read_array(value, "invocation_tokens"));
-    for (const JsonValue& token : tokens) {
-        TRY_ASSIGN(const uint64_t id, token.as_uint(INT32_MAX));
-        record.invocation_tokens.push_back(static_cast<TokenId>(id));
+    TRY_ASSIGN(record.invocation_tokens, read_tokens(value, "invocation_tokens"));
+    TRY_ASSIGN(const std::string_view end_token, value.string_or("end_token", ""));
+    record.ends.token = std::string(end_token);
+    if (value.has("end_token_ids")) {
+        TRY_ASSIGN(record.ends.ids, read_tokens(value, "end_token_ids"));
     }
     return record;
 }

@@ -27,6 +27,7 @@
 #include "adapters/adapter.h"
 #include "adapters/base_model.h"
 #include "adapters/catalogue.h"
+#include "adapters/chat_files.h"
 #include "adapters/check.h"
 #include "adapters/events.h"
 #include "adapters/lease.h"
@@ -145,11 +146,11 @@ class Registry {
     Result<AdapterReport> inspect(std::string_view name);
     AdapterReport inspect(const AdapterLocation& location) const { return inspect_adapter(location, base_); }
 
-    // The chat template that the name's adapter brings, as the digest of its text; nothing where it brings none, for mixes and for
-    // names that are not there. A generation's id does as well.
-    std::optional<std::string> template_of(std::string_view name_or_generation) const;
-    // Its text, read from the store. kAdapterFileNotFound once no adapter needs it; kStorageFailed, kIo.
-    Result<std::string> template_text(std::string_view sha256) const;
+    // What the name's adapter says of chats; nothing for mixes and for names that are not there. A generation's id does as well.
+    ChatFiles chat_files(std::string_view name_or_generation) const;
+    // Its templates, read from the store; none where its files have none. kAdapterFileNotFound once no adapter needs them;
+    // kStorageFailed, kIo.
+    Result<std::vector<model::NamedTemplate>> templates(const ChatFiles& chat) const;
 
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and

@@ -23,6 +23,7 @@ GenerationRecord record_of(const CheckedAdapter& checked, std::vector<FileRecord
     record.device_bytes = packed_bytes(checked);
     record.replaces_parts = checked.has_replaced_parts();
     record.invocation_tokens = checked.plan.invocation_tokens;
+    record.ends = checked.ends;
     return record;
 }
 

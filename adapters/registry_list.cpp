@@ -161,24 +161,28 @@ RegistryStats Registry::stats() const {
     return stats;
 }
 
-std::optional<std::string> Registry::template_of(std::string_view name_or_generation) const {
+ChatFiles Registry::chat_files(std::string_view name_or_generation) const {
     const std::shared_ptr<const Catalogue> now = catalogue();
     std::string_view generation = name_or_generation;
     if (const auto alias = now->aliases.find(name_or_generation); alias != now->aliases.end()) {
         const std::vector<Part>& parts = alias->second.target.parts;
-        if (parts.size() != 1) return std::nullopt;
+        if (parts.size() != 1) return {};
         generation = parts.front().generation;
     }
     const auto record = now->generations.find(generation);
-    if (record == now->generations.end()) return std::nullopt;
-    const std::vector<FileRecord>& files = record->second.files;
-    const auto found = std::ranges::find(files, kTemplateFile, &FileRecord::name);
-    return found == files.end() ? std::nullopt : std::optional(found->sha256);
+    return record == now->generations.end() ? ChatFiles() : chat_files_of(record->second);
 }
 
-Result<std::string> Registry::template_text(std::string_view sha256) const {
-    TRY_ASSIGN(const FileBytes bytes, files_->read(sha256));
-    return std::string(bytes.text());
+Result<std::vector<model::NamedTemplate>> Registry::templates(const ChatFiles& chat) const {
+    std::vector<FileBytes> contents;
+    std::vector<std::pair<std::string_view, std::string_view>> files;
+    contents.reserve(chat.templates.size());
+    for (const FileRecord& file : chat.templates) {
+        TRY_ASSIGN(FileBytes bytes, files_->read(file.sha256));
+        contents.push_back(std::move(bytes));
+        files.emplace_back(file.name, contents.back().text());
+    }
+    return chat_templates(files);
 }
 
 }  // namespace lorad::adapters

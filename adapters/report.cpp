@@ -165,6 +165,8 @@ AdapterReport inspect_adapter(AdapterSource source, const BaseModel& base) {
     report.fingerprint = compare_fingerprint(adapter.tensors.base_fingerprint, base);
     report.base_fingerprint = base.fingerprint;
     report.warnings = adapter.warnings;
+    report.ends = adapter.ends;
+    report.ends.token = one_line(report.ends.token);
     report.refused = std::move(inspection.misfits);
     if (report.refused.size() > kMisfitsMax) report.refused.resize(kMisfitsMax);
     report.error = std::move(inspection.error);
@@ -211,6 +213,15 @@ std::string report_json(const AdapterReport& report) {
     writer.key("alora_invocation_tokens").begin_array();
     for (const TokenId token : report.invocation_tokens) writer.value(int64_t{token});
     writer.end_array();
+    writer.key("end_token");
+    if (report.ends.token.empty()) {
+        writer.null();
+    } else {
+        writer.value(report.ends.token);
+    }
+    writer.key("end_token_ids").begin_array();
+    for (const TokenId token : report.ends.ids) writer.value(int64_t{token});
+    writer.end_array();
     writer.field("changes_something", report.changes_something).field("base_fingerprint", report.base_fingerprint);
     writer.field("recorded_fingerprint", name_of(report.fingerprint));
     texts("warnings", report.warnings);
@@ -247,6 +258,12 @@ std::string report_text(const AdapterReport& report) {
         text += "  acts from the last";
         for (const TokenId token : report.invocation_tokens) text += format(" {}", token);
         text += " in the prompt on\n";
+    }
+    if (!report.ends.empty()) {
+        text += "  answers end    also with";
+        if (!report.ends.token.empty()) text += format(" {} ({})", json_quote(report.ends.token), kTokenizerConfigFile);
+        for (const TokenId token : report.ends.ids) text += format(" {}", token);
+        text += report.ends.ids.empty() ? "\n" : format(" ({})\n", kGenerationConfigFile);
     }
     for (const std::string& warning : report.warnings) text += format("warning: {}\n", warning);
     for (const Misfit& misfit : report.refused) {

@@ -43,6 +43,7 @@ struct AdapterReport {
     std::vector<std::string> targets;         // "q_proj", without layers
     std::vector<std::string> replaced_parts;  // "lm_head", "rows of 3 tokens": cannot be scaled or mixed
     std::vector<TokenId> invocation_tokens;   // aLoRA
+    ChatEnds ends;                            // of answers, beside the base's
     uint32_t rank_min = 0, rank_max = 0;      // of the modules with A and B
     bool changes_something = false;           // some module is not zero, or a part is replaced
 

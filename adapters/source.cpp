@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 #include <utility>
 
+#include "adapters/chat_files.h"
 #include "adapters/gguf.h"
 #include "model/safetensors.h"
 #include "proto/base/format.h"
@@ -88,7 +90,7 @@ Result<FileBytes> read_weights(const SourceFolder& folder, std::string_view file
 Result<AdapterSource> finished(AdapterSource source) {
     std::ranges::sort(source.files, {}, &SourceFile::name);
     for (const SourceFile& file : source.files) {
-        if (file.name != kConfigFile && file.name != kTemplateFile) TRY(check_magic(source.kind, file.name, file.bytes.text()));
+        if (file.name != kConfigFile && !is_chat_file(file.name)) TRY(check_magic(source.kind, file.name, file.bytes.text()));
     }
     std::vector<std::pair<std::string, std::string>> digests;
     for (SourceFile& file : source.files) {
@@ -107,40 +109,6 @@ Result<AdapterSource> read_gguf(const SourceFolder& folder, std::string_view fil
     return finished(std::move(source));
 }
 
-// The template in tokenizer_config.json, where older tools keep it; of several that for chats. A file that says nothing of
-// templates, or nothing at all, is none of an adapter's. An error only for a link that is not followed.
-Result<std::string> configured_template(const SourceFolder& folder) {
-    constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
-    if (!folder.has(kTokenizerConfig)) return std::string();
-    const auto bytes = folder.read(kTokenizerConfig, kConfigBytesMax);
-    if (!bytes.ok() && bytes.error().code == ErrorCode::kAdapterPathForbidden) return bytes.error();
-    if (!bytes.ok()) return std::string();
-    const auto config = parse_json(bytes->text(), {.allow_duplicate_keys = true});
-    if (!config.ok()) return std::string();
-    const std::optional<JsonValue> found = config->root().find("chat_template");
-    if (!found) return std::string();
-    if (found->is_string()) return std::string(*found->as_string());
-    const auto several = found->as_array();
-    if (!several.ok()) return std::string();
-    for (const JsonValue& one : *several) {
-        const auto name = one.string_or("name", ""), text = one.string_or("template", "");
-        if (name.ok() && text.ok() && *name == "default") return std::string(*text);
-    }
-    return std::string();
-}
-
-Status add_template(const SourceFolder& folder, AdapterSource& source) {
-    FileBytes bytes;
-    if (folder.has(kTemplateFile)) {
-        TRY_ASSIGN(bytes, folder.read(kTemplateFile, kTemplateBytesMax));
-    } else {
-        TRY_ASSIGN(const std::string text, configured_template(folder));
-        if (text.size() <= kTemplateBytesMax) bytes = FileBytes::copy_of(std::as_bytes(std::span(text)));
-    }
-    if (bytes.size > 0) source.files.push_back({std::string(kTemplateFile), std::move(bytes)});
-    return ok_status();
-}
-
 Result<AdapterSource> read_folder(const SourceFolder& folder, const KindFiles& kind) {
     AdapterSource source;
     source.kind = kind.kind;
@@ -148,7 +116,8 @@ Result<AdapterSource> read_folder(const SourceFolder& folder, const KindFiles& k
     TRY_ASSIGN(FileBytes weights, read_weights(folder, kind.weights, kind.kind, kind.weights));
     source.files.push_back({std::string(kConfigFile), std::move(config)});
     source.files.push_back({std::string(kind.weights), std::move(weights)});
-    TRY(add_template(folder, source));
+    TRY_ASSIGN(std::vector<SourceFile> chat_files, read_chat_files(folder));
+    std::ranges::move(chat_files, std::back_inserter(source.files));
     return finished(std::move(source));
 }
 
@@ -176,9 +145,12 @@ const FileBytes& AdapterSource::file(std::string_view name) const {
     return found->bytes;
 }
 
-std::string_view AdapterSource::chat_template() const {
-    const auto found = std::ranges::find(files, kTemplateFile, &SourceFile::name);
-    return found == files.end() ? std::string_view() : found->bytes.text();
+std::vector<std::pair<std::string_view, std::string_view>> AdapterSource::chat_files() const {
+    std::vector<std::pair<std::string_view, std::string_view>> found;
+    for (const SourceFile& one : files) {
+        if (is_chat_file(one.name)) found.emplace_back(one.name, one.bytes.text());
+    }
+    return found;
 }
 
 uint64_t AdapterSource::n_bytes() const {
@@ -229,15 +201,15 @@ Result<AdapterSource> read_adapter_source(const AdapterLocation& location) {
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files) {
     AdapterSource source;
     const KindFiles* kind = nullptr;
-    bool has_template = false;
     for (SourceFile& file : files) {
         if (const ForeignFile* foreign = foreign_file(file.name)) {
             return make_error(ErrorCode::kAdapterUnsupported, format("files.{}: {}", file.name, foreign->reason), "files");
         }
-        if (file.name == kTemplateFile) {
-            if (file.bytes.size > kTemplateBytesMax || std::exchange(has_template, true)) {
+        if (is_chat_file(file.name)) {
+            const uint64_t bytes_max = chat_file_bytes_max(file.name);
+            if (file.bytes.size > bytes_max || std::ranges::count(files, file.name, &SourceFile::name) != 1) {
                 return make_error(ErrorCode::kAdapterInvalid,
-                                  format("files: expected one {} of at most {} bytes", kTemplateFile, kTemplateBytesMax), "files");
+                                  format("files: expected one {} of at most {} bytes", file.name, bytes_max), "files");
             }
             continue;
         }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "adapters/files.h"
@@ -18,8 +19,10 @@ inline constexpr std::string_view kConfigFile = "adapter_config.json";
 inline constexpr std::string_view kPeftFile = "adapter_model.safetensors";
 inline constexpr std::string_view kMlxFile = "adapters.safetensors";
 inline constexpr std::string_view kGgufFile = "adapter.gguf";
-// May come with either of the others: how chats with the adapter are written.
+// May come with any of the others: how chats with the adapter are written, and what ends an answer (chat_files.h).
 inline constexpr std::string_view kTemplateFile = "chat_template.jinja";
+inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
+inline constexpr std::string_view kGenerationConfigFile = "generation_config.json";
 inline constexpr uint64_t kTemplateBytesMax = uint64_t{1} << 20;
 inline constexpr uint64_t kWeightsBytesMax = uint64_t{8} << 30;
 inline constexpr uint64_t kConfigBytesMax = uint64_t{4} << 20;
@@ -44,23 +47,23 @@ struct AdapterSource {
     std::vector<SourceFile> files;  // sorted by name
     // The identity of the content: what
     //   sha256sum adapter_config.json adapter_model.safetensors | sha256sum
-    // prints (the files of the kind and the chat template, where there is one, sorted by name), 64 hex digits.
+    // prints (the files of the kind and those about chats, where there are any, sorted by name), 64 hex digits.
     std::string generation;
 
     const FileBytes& file(std::string_view name) const;  // one that its kind has
-    // The adapter's own chat template; empty where it has none.
-    std::string_view chat_template() const;
+    // Those about chats, {name, text}.
+    std::vector<std::pair<std::string_view, std::string_view>> chat_files() const;
     uint64_t n_bytes() const;
 };
 
 // `path`: a folder with a PEFT or an MLX adapter or with exactly one .gguf file, or a .gguf file; other files are not looked at,
-// but for a chat template: kTemplateFile, or the one in tokenizer_config.json, which becomes that file.
+// but for those about chats, as read_chat_files() has them.
 // kAdapterNotFound: no such path. kAdapterUnsupported: a format that is not read (pickles, shards, .npz), by name.
 // kAdapterInvalid: a file is missing, not a regular file or too large. kIo: reading failed. Of large files the beginning is
 // checked first (kAdapterInvalid, kAdapterUnsupported): a header that does not fit the file's length costs no reading.
 Result<AdapterSource> read_adapter_source(const AdapterLocation& location);
 
-// The same from files that a client sent: exactly those of one kind, and a chat template or none. The kind and name of each are checked, nothing else;
+// The same from files that a client sent: exactly those of one kind, and any about chats. The kind and name of each are checked, nothing else;
 // a digest that is given is believed.
 Result<AdapterSource> make_adapter_source(std::vector<SourceFile> files);
 

@@ -91,6 +91,17 @@ Result<SourceFolder> SourceFolder::open(const AdapterLocation& location) {
     return source;
 }
 
+Result<SourceFolder> SourceFolder::inner(std::string_view name) const {
+    const int links = follows_links_ ? 0 : O_NOFOLLOW;
+    SourceFolder found;
+    found.follows_links_ = follows_links_;
+    found.folder_ = OwnedFd(::openat(folder_.get(), std::string(name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | links));
+    if (found.folder_.ok()) return found;
+    // With O_DIRECTORY a link is ENOTDIR, as a file is.
+    if (!follows_links_) return forbidden_link(name);
+    return make_error(ErrorCode::kAdapterInvalid, format("{}: expected a folder", name));
+}
+
 bool SourceFolder::has(std::string_view name) const {
     struct stat status {};
     return ::fstatat(folder_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;

@@ -44,6 +44,8 @@ class SourceFolder {
     bool is_file() const { return !file_name_.empty(); }  // a file was named, and not a folder
     const std::string& file_name() const { return file_name_; }
 
+    // A folder in this one, by its name. kAdapterPathForbidden for a link that is not followed.
+    Result<SourceFolder> inner(std::string_view name) const;
     bool has(std::string_view name) const;  // a link counts, wherever it leads
     // FileReader::open(); kAdapterPathForbidden for a link that is not followed.
     Result<FileReader> reader(std::string_view name, std::string_view called, uint64_t bytes_max) const;

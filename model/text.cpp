@@ -1,12 +1,14 @@
 // Bridges the C ABI of model/text to values and Results.
 #include "model/text.h"
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 
 #include "model/text/lorad_text.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/json.h"
 
 namespace lorad::model {
 
@@ -55,6 +57,8 @@ Error request_error(int32_t code, LoradBytes bytes) {
         case LORAD_TEXT_TEMPLATE_FAILED:
             return make_error(ErrorCode::kInvalidRequest, format("chat template: {}", message),
                               "messages");
+        case LORAD_TEXT_NO_SUCH_TEMPLATE:
+            return make_error(ErrorCode::kUnsupportedParameter, format("chat_template: {}", message), "chat_template");
         case LORAD_TEXT_NO_TEMPLATE:
             return make_error(ErrorCode::kInvalidRequest, std::move(message), "messages");
         default:
@@ -86,9 +90,64 @@ Result<std::optional<std::string>> read_optional(const fs::path& path, uintmax_t
     return std::optional<std::string>(std::move(content));
 }
 
+// The form of chat_template.json for templates with names.
+std::string named_json(std::span<const NamedTemplate> sources) {
+    JsonWriter writer;
+    writer.begin_object().key("chat_template").begin_array();
+    for (const NamedTemplate& one : sources)
+        writer.begin_object().field("name", one.name).field("template", one.source).end_object();
+    return writer.end_array().end_object().take();
+}
+
+std::string joined_sources(std::span<const NamedTemplate> sources) {
+    std::string joined;
+    for (const NamedTemplate& one : sources) joined += one.source;
+    return joined;
+}
+
+// The default one of chat_template.json, where that has no other.
+std::optional<std::string> single_template(const std::optional<std::string>& json) {
+    if (!json) return std::nullopt;
+    const Result<JsonDocument> document = parse_json(*json);
+    if (!document.ok()) return std::nullopt;
+    const std::optional<JsonValue> value = document->root().find("chat_template");
+    if (!value || !value->is_string()) return std::nullopt;
+    return std::string(*value->as_string());
+}
+
+Result<std::vector<NamedTemplate>> read_named_templates(const fs::path& model_dir) {
+    std::vector<NamedTemplate> sources;
+    for (const std::string& name : template_names_in(model_dir)) {
+        const fs::path file = model_dir / kNamedTemplatesFolder / (name + std::string(kTemplateSuffix));
+        TRY_ASSIGN(std::optional<std::string> source, read_optional(file, kMaxTemplateBytes));
+        if (source) sources.push_back({name, std::move(*source)});
+    }
+    return sources;
+}
+
 }  // namespace
 
 void give_up_text_reserve() { lorad_text_give_up_reserve(); }
+
+bool is_template_name(std::string_view name) {
+    constexpr size_t kBytesMax = 64;
+    return !name.empty() && name.size() <= kBytesMax && name.front() != '.' && std::ranges::all_of(name, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    });
+}
+
+std::vector<std::string> template_names_in(const fs::path& dir) {
+    std::vector<std::string> names;
+    std::error_code error;
+    fs::directory_iterator entry(dir / kNamedTemplatesFolder, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+        const fs::path& file = entry->path();
+        if (file.extension() == kTemplateSuffix && is_template_name(file.stem().native())) names.push_back(file.stem().native());
+    }
+    std::ranges::sort(names);
+    if (names.size() > kNamedTemplatesMax) names.resize(kNamedTemplatesMax);
+    return names;
+}
 
 bool text_reserve_is_whole() { return lorad_text_reserve_is_whole() != 0; }
 
@@ -209,46 +268,69 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(const fs::path& m
     TRY_ASSIGN(const auto jinja,
                read_optional(model_dir / "chat_template.jinja", kMaxTemplateBytes));
     TRY_ASSIGN(const auto json, read_optional(model_dir / "chat_template.json", kMaxTemplateBytes));
+    TRY_ASSIGN(std::vector<NamedTemplate> named, read_named_templates(model_dir));
+    std::optional<std::string> one = jinja, several = json;
+    if (!named.empty()) {
+        if (!one) one = single_template(json);
+        if (one) named.push_back({std::string(kDefaultTemplate), std::move(*one)});
+        one.reset();
+        several = named_json(named);
+    }
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
-    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(jinja),
-                           as_optional(json), &handle, &error) != LORAD_TEXT_OK) {
+    if (lorad_template_new(as_optional(config), as_optional(tokens), as_optional(one),
+                           as_optional(several), &handle, &error) != LORAD_TEXT_OK) {
         return make_error(ErrorCode::kInvalidModel,
                           format("{}: chat template: {}", model_dir.string(), take(error)));
     }
-    std::string sources = jinja.value_or("");
-    if (!jinja) sources = json.value_or("") + config.value_or("");
+    std::string sources = jinja.value_or("") + joined_sources(named);
+    if (!jinja) sources += json.value_or("") + config.value_or("");
     return std::shared_ptr<const ChatTemplate>(new ChatTemplate(
         handle, std::move(sources), config.value_or(""), tokens.value_or("")));
 }
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::make(std::string_view source,
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::make(std::span<const NamedTemplate> sources,
                                                                std::string config,
                                                                std::string tokens) {
     LoradTemplate* handle = nullptr;
     LoradBytes error{};
     const LoradText absent{nullptr, 0};
+    const bool is_one = sources.size() == 1 && sources.front().name == kDefaultTemplate;
+    const std::string several = is_one ? std::string() : named_json(sources);
     if (lorad_template_new(config.empty() ? absent : as_text(config),
-                           tokens.empty() ? absent : as_text(tokens), as_text(source), absent,
-                           &handle, &error) != LORAD_TEXT_OK) {
+                           tokens.empty() ? absent : as_text(tokens),
+                           is_one ? as_text(sources.front().source) : absent,
+                           is_one ? absent : as_text(several), &handle, &error) != LORAD_TEXT_OK) {
         return make_error(ErrorCode::kInvalidModel, format("chat template: {}", take(error)));
     }
     return std::shared_ptr<const ChatTemplate>(
-        new ChatTemplate(handle, std::string(source), std::move(config), std::move(tokens)));
+        new ChatTemplate(handle, joined_sources(sources), std::move(config), std::move(tokens)));
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_source(
     std::string_view source, std::string_view tokens_json) {
-    return make(source, std::string(tokens_json), {});
+    const NamedTemplate one[] = {{std::string(kDefaultTemplate), std::string(source)}};
+    return from_sources(one, tokens_json);
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(std::span<const NamedTemplate> sources,
+                                                                       std::string_view tokens_json) {
+    return make(sources, std::string(tokens_json), {});
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_source(
     std::string_view source) const {
-    return make(source, config_, tokens_);
+    const NamedTemplate one[] = {{std::string(kDefaultTemplate), std::string(source)}};
+    return with_sources(one);
+}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_sources(
+    std::span<const NamedTemplate> sources) const {
+    return make(sources, config_, tokens_);
 }
 
 Status ChatTemplate::check_source(std::string_view source) {
-    TRY_ASSIGN(const auto made, make(source, {}, {}));
+    TRY_ASSIGN(const auto made, from_source(source, {}));
     LoradBytes error{};
     if (lorad_template_check(made->handle_, &error) == LORAD_TEXT_OK) return ok_status();
     return make_error(ErrorCode::kAdapterInvalid, take(error));

@@ -90,6 +90,22 @@ class Words {
 
     LoradWords* handle_;
 };
+// One of a model's or an adapter's chat templates; "default" is that of chats, "tool_use" that of chats with tools.
+struct NamedTemplate {
+    std::string name;
+    std::string source;
+    bool operator==(const NamedTemplate&) const = default;
+};
+inline constexpr std::string_view kDefaultTemplate = "default";
+
+// Where save_pretrained() puts the templates that have names, each in NAME.jinja.
+inline constexpr std::string_view kNamedTemplatesFolder = "additional_chat_templates";
+inline constexpr std::string_view kTemplateSuffix = ".jinja";
+inline constexpr size_t kNamedTemplatesMax = 16;
+// 1 to 64 letters, digits and `_ - .`, not beginning with a dot.
+bool is_template_name(std::string_view name);
+// The names of the templates in that folder of `dir`, sorted; none where there is no such folder.
+std::vector<std::string> template_names_in(const std::filesystem::path& dir);
 
 // The chat template of a model folder with its special tokens. Immutable: any number of threads may
 // share one.
@@ -99,14 +115,19 @@ class ChatTemplate {
     static int64_t present();  // what the local wall clock shows, as render() takes it
 
     // Reads chat_template.jinja, chat_template.json and tokenizer_config.json, the first that has a
-    // template wins. A folder without a template loads; rendering then answers kInvalidRequest. A
+    // template wins, and the named ones beside it. A folder without a template loads; rendering then answers kInvalidRequest. A
     // damaged file is kInvalidModel.
     static Result<std::shared_ptr<const ChatTemplate>> load(const std::filesystem::path& model_dir);
     // tokens_json: the special tokens in the form of tokenizer_config.json.
     static Result<std::shared_ptr<const ChatTemplate>> from_source(std::string_view source,
                                                                    std::string_view tokens_json);
+    // The same for several, of which one need not be the default.
+    static Result<std::shared_ptr<const ChatTemplate>> from_sources(std::span<const NamedTemplate> sources,
+                                                                    std::string_view tokens_json);
     // Another template with the special tokens of this one.
     Result<std::shared_ptr<const ChatTemplate>> with_source(std::string_view source) const;
+    // The same for several, of which one need not be the default.
+    Result<std::shared_ptr<const ChatTemplate>> with_sources(std::span<const NamedTemplate> sources) const;
     // Whether it parses: kAdapterInvalid with the line, where it does not.
     static Status check_source(std::string_view source);
     ~ChatTemplate();
@@ -122,14 +143,15 @@ class ChatTemplate {
     }
     // json_input:
     // {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,"extra":{name:
-    // value}}; all but messages may be absent. Extra values become variables and win over special
+    // value},"template":name}; all but messages may be absent. Without a name, the template is tool_use
+    // where there are tools and such a one, else the default. Extra values become variables and win over special
     // tokens. What the template raises is kInvalidRequest with its own message, since the
     // conversation is what it objects to. now: for strftime_now, what the local wall clock shows,
     // in seconds since 1970 as if it were UTC; kPresent asks the system.
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
-    static Result<std::shared_ptr<const ChatTemplate>> make(std::string_view source,
+    static Result<std::shared_ptr<const ChatTemplate>> make(std::span<const NamedTemplate> sources,
                                                             std::string config,
                                                             std::string tokens);
     ChatTemplate(LoradTemplate* handle, std::string sources, std::string config,

@@ -130,10 +130,13 @@ Status check_file_name(std::string_view name, std::string_view param) {
     };
     if (name.empty() || name.size() > kFileNameBytesMax)
         return refuse(format("expected 1 to {} bytes", kFileNameBytesMax));
-    for (char c : name) {
+    // The one folder that an adapter's files may be in, as save_pretrained writes them.
+    constexpr std::string_view kTemplates = "additional_chat_templates/";
+    const std::string_view file = name.starts_with(kTemplates) ? name.substr(kTemplates.size()) : name;
+    for (char c : file) {
         if (c == '/' || c == '\\') return refuse("it names a folder");
     }
-    if (name.front() == '.') return refuse("it begins with a dot");
+    if (file.empty() || file.front() == '.') return refuse("it begins with a dot");
     if (!is_printable(name)) return refuse("expected UTF-8 without control characters, line separators, marks of direction or invisible characters");
     return ok_status();
 }

@@ -21,6 +21,12 @@ std::string FieldNames::original(std::string_view translated) const {
     return best->second + std::string(translated.substr(best->first.size()));
 }
 
+std::vector<std::string> FieldNames::originals(std::span<const std::string> translated) const {
+    std::vector<std::string> names;
+    for (const std::string& name : translated) names.push_back(original(name));
+    return names;
+}
+
 Error FieldNames::renamed(Error error) const {
     if (error.param.empty()) return error;
     std::string name = original(error.param);

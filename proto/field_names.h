@@ -1,6 +1,7 @@
 // How fields of a translated body are called in the body that the client sent, for errors.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@ class FieldNames {
         names_.emplace_back(std::move(translated), std::move(original));
     }
     std::string original(std::string_view translated) const;
+    std::vector<std::string> originals(std::span<const std::string> translated) const;
     // The same error about the client's field, in `param` and where the message begins with it.
     Error renamed(Error error) const;
 

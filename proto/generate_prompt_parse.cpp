@@ -1,5 +1,4 @@
 // What the model is given: prompts, or a chat and what its template gets.
-#include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
@@ -23,18 +22,20 @@ Result<Prompt> parse_prompt(const JsonValue& value, uint32_t vocab_size) {
     return prompt;
 }
 
-// A text, or a list of text parts, which are joined line by line.
-Result<std::string> content_text(const JsonValue& content) {
+// A text, or a list of text parts as it is: what the template takes is found out later. `text`: all of it, line by line.
+Status write_content(const JsonValue& content, JsonWriter& writer, std::string& text) {
     if (content.is_string()) {
-        TRY_ASSIGN(std::string_view text, content.as_string());
-        return std::string(text);
+        TRY_ASSIGN(std::string_view whole, content.as_string());
+        text = std::string(whole);
+        writer.value(text);
+        return ok_status();
     }
     if (!content.is_array()) {
         return content.error(
             format("expected a string or a list of text parts, found {}", content.describe()));
     }
-    std::string joined;
     TRY_ASSIGN(std::vector<JsonValue> parts, content.as_array());
+    writer.begin_array();
     for (size_t i = 0; i < parts.size(); ++i) {
         TRY_ASSIGN(JsonValue type, parts[i].require("type"));
         const bool is_refusal = is_text(type, "refusal");
@@ -45,11 +46,25 @@ Result<std::string> content_text(const JsonValue& content) {
                               type.path());
         }
         TRY_ASSIGN(JsonValue part, parts[i].require(is_refusal ? "refusal" : "text"));
-        TRY_ASSIGN(std::string_view text, part.as_string());
-        if (i > 0) joined += '\n';
-        joined += text;
+        TRY_ASSIGN(std::string_view part_text, part.as_string());
+        if (i > 0) text += '\n';
+        text += part_text;
+        if (!is_refusal) {
+            writer.raw(parts[i].dump());
+        } else {
+            // What the assistant said all the same; templates know texts alone.
+            writer.begin_object().field("type", "text").field("text", part_text).end_object();
+        }
     }
-    return joined;
+    writer.end_array();
+    return ok_status();
+}
+
+// Two names of one field: vLLM's of today and the one before.
+Status check_reasoning(const JsonValue& message) {
+    const std::optional<JsonValue> one = message.find("reasoning"), other = message.find("reasoning_content");
+    if (!one || !other || is_text(*one, "") || is_text(*other, "") || one->dump() == other->dump()) return ok_status();
+    return one->error("differs from \"reasoning_content\", which is the same field under another name");
 }
 
 // Templates want the arguments of a call as an object; on the wire they are a text, which a model may have left
@@ -132,6 +147,7 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
     if (role_text.empty())
         return role.error("expected a role such as \"user\", found an empty string");
     if (role_text != "assistant") TRY(message.require("content"));
+    TRY(check_reasoning(message));
     content_out.clear();
     writer.begin_object();
     for (const JsonMember& member : members) {
@@ -145,8 +161,7 @@ Status write_message(const JsonValue& message, JsonWriter& writer, std::string& 
         if (member.value.is_null()) {
             writer.null();
         } else if (member.key == "content") {
-            TRY_ASSIGN(content_out, content_text(member.value));
-            writer.value(content_out);
+            TRY(write_content(member.value, writer, content_out));
         } else if (member.key == "tool_calls") {
             TRY(write_tool_calls(member.value, writer));
         } else {
@@ -208,88 +223,18 @@ Status parse_messages(const JsonValue& root, GenerateRequest& request) {
     return ok_status();
 }
 
-std::optional<std::string> messages_without_null(std::string_view messages_json) {
-    Result<JsonDocument> document = parse_json(messages_json);
-    CHECK(document.ok());
-    JsonWriter writer;
-    bool is_changed = false;
-    // Arguments that are a text stand in "arguments" of a call's "function".
-    auto write_calls = [&](const JsonValue& calls) {
-        writer.begin_array();
-        for (const JsonValue& call : *calls.as_array()) {
-            writer.begin_object();
-            for (const JsonMember& member : *call.as_object()) {
-                writer.key(member.key);
-                std::optional<JsonValue> arguments = member.value.find("arguments");
-                if (member.key != "function" || !arguments || !arguments->is_string()) {
-                    writer.raw(member.value.dump());
-                    continue;
-                }
-                is_changed = true;
-                writer.begin_object();
-                for (const JsonMember& part : *member.value.as_object()) {
-                    writer.key(part.key);
-                    if (part.key == "arguments") {
-                        writer.begin_object().key("arguments").raw(part.value.dump()).end_object();
-                    } else {
-                        writer.raw(part.value.dump());
-                    }
-                }
-                writer.end_object();
-            }
-            writer.end_object();
-        }
-        writer.end_array();
-    };
-    writer.begin_array();
-    for (const JsonValue& message : *document->root().as_array()) {
-        writer.begin_object();
-        for (const JsonMember& member : *message.as_object()) {
-            bool is_null = member.key == "content" && member.value.is_null();
-            is_changed = is_changed || is_null;
-            writer.key(member.key);
-            if (member.key == "tool_calls" && member.value.is_array()) {
-                write_calls(member.value);
-            } else {
-                writer.raw(is_null ? "\"\"" : member.value.dump());
-            }
-        }
-        writer.end_object();
-    }
-    writer.end_array();
-    return is_changed ? std::optional(writer.take()) : std::nullopt;
-}
-
-std::string messages_with_appended(std::string_view messages_json, std::string_view appended) {
-    Result<JsonDocument> document = parse_json(messages_json);
-    CHECK(document.ok());
-    std::vector<JsonValue> messages = *document->root().as_array();
-    JsonWriter writer;
-    writer.begin_array();
-    for (size_t i = 0; i < messages.size(); ++i) {
-        if (i + 1 < messages.size()) {
-            writer.raw(messages[i].dump());
-            continue;
-        }
-        writer.begin_object();
-        for (const JsonMember& member : *messages[i].as_object()) {
-            writer.key(member.key);
-            if (member.key == "content" && member.value.is_string()) {
-                writer.value(std::string(*member.value.as_string()).append(appended));
-            } else {
-                writer.raw(member.value.dump());
-            }
-        }
-        writer.end_object();
-    }
-    return writer.end_array().take();
-}
-
 Status parse_template_options(const JsonValue& root, GenerateRequest& request) {
     if (std::optional<JsonValue> documents = root.find("documents")) {
         TRY_ASSIGN(std::vector<JsonValue> elements, documents->as_array());
         for (const JsonValue& element : elements) TRY(element.as_object());
         request.documents_json = documents->dump();
+    }
+    if (std::optional<JsonValue> name = root.find("chat_template")) {
+        constexpr size_t kNameBytesMax = 64;
+        TRY_ASSIGN(std::string_view text, name->as_string());
+        if (text.empty() || text.size() > kNameBytesMax)
+            return unsupported_field("chat_template", "this server takes the name of one of the model's templates, but no template");
+        request.template_name = std::string(text);
     }
     std::optional<JsonValue> kwargs = root.find("chat_template_kwargs");
     if (!kwargs) return ok_status();

@@ -58,12 +58,13 @@ struct GenerateRequest {
     // Of longer prompts the last so many tokens count; -1: as many as leave room for the answer.
     std::optional<int32_t> n_prompt_max;
 
-    // Chats: JSON for the chat template, each empty where there is none. Every content is a string
-    // or null (lists of text parts have been joined), arguments of tool calls are objects, or texts where they are none.
+    // Chats: JSON for the chat template, each empty where there is none. Every content is a string,
+    // a list of text parts or null; arguments of tool calls are objects, or texts where they are none.
     std::string messages_json;
     std::string documents_json;
     std::string template_kwargs_json;
     std::string tools_json;  // empty as well where none may be called
+    std::string template_name;  // of several chat templates; empty: as transformers chooses
     bool add_generation_prompt = true;
     // The last message's text, which the answer is to continue.
     std::optional<std::string> continued_text;
@@ -122,12 +123,6 @@ struct GenerateRequest {
     std::vector<std::string> ignored_fields;  // the first of those that nobody knows
     std::vector<std::string> not_enforced;    // keywords of schemas that answers need not obey
 };
-
-// The messages of a chat with empty texts where a content is null, and {"arguments": TEXT} where arguments are a text; nothing
-// where there is neither.
-std::optional<std::string> messages_without_null(std::string_view messages_json);
-// The same messages with something appended to the last one's text.
-std::string messages_with_appended(std::string_view messages_json, std::string_view appended);
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.
 Result<GenerateRequest> parse_generate_request(std::string_view body, ApiKind kind,

@@ -114,7 +114,7 @@ constexpr std::array kParameters = {
     Parameter{"modalities", Known::kNowhere, Neutral::kTextOnly},
     Parameter{"audio", Known::kNowhere},
     Parameter{"web_search_options", Known::kNowhere},
-    Parameter{"chat_template", Known::kNowhere},
+    Parameter{"chat_template", Known::kChats},
     Parameter{"spaces_between_special_tokens", Known::kNowhere, Neutral::kTrue},
     Parameter{"prompt_embeds", Known::kNowhere},
     Parameter{"kv_transfer_params", Known::kNowhere},

@@ -8,6 +8,7 @@
 #include "model/text.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
+#include "proto/json.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
 #include "server/cli.h"
@@ -83,6 +84,15 @@ void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adap
     }
 }
 
+// Which id an adapter's end token has, only the tokenizer knows.
+void check_end_token(const std::string& folder, adapters::AdapterReport& report) {
+    if (report.ends.token.empty()) return;
+    Result<std::shared_ptr<const model::Tokenizer>> tokenizer = model::Tokenizer::load(folder);
+    if (!tokenizer.ok() || (*tokenizer)->token_id(report.ends.token)) return;
+    report.warnings.push_back(format("{}: the base's vocabulary has no token {}, the adapter's eos_token: it ends nothing",
+                                     adapters::kTokenizerConfigFile, json_quote_short(report.ends.token)));
+}
+
 void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
     const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
     if (base.ok()) {
@@ -144,7 +154,8 @@ Result<bool> run_check(const CheckArguments& arguments) {
     }
     if (folder.empty()) return make_error(ErrorCode::kInvalidConfig, "check --adapter needs --model DIR or a configuration that names one");
     TRY_ASSIGN(const adapters::BaseModel base, adapters::BaseModel::load(folder));
-    const adapters::AdapterReport report = adapters::inspect_adapter(arguments.adapter, base);
+    adapters::AdapterReport report = adapters::inspect_adapter(arguments.adapter, base);
+    check_end_token(folder, report);
     if (arguments.as_json) {
         std::printf("%s\n", adapters::report_json(report).c_str());
     } else {

@@ -79,7 +79,7 @@ void describe(Config& c, Visit&& visit) {
     visit("response-store-age-s", c.response_store_age_s, "SECONDS", "how long a response is kept", Range{1, 4294967295});
     visit("strict", c.strict, "",
           "refuse what would otherwise be ignored and listed in the header x-lorad-ignored-fields: fields that "
-          "nobody knows, hints that change nothing");
+          "nobody knows, hints that change nothing, what the chat template does not show to the model");
     visit(
         "device", c.device, "INDEX|NAME",
         "Vulkan device by index or part of its name, see `lorad devices` (default: the best one)");

@@ -81,6 +81,23 @@ Result<std::string> cut_at_mark(std::string rendered, std::string_view text) {
     return rendered;
 }
 
+// A variable that the template's text does not even mention.
+void add_unread_kwargs(const ChatInput& chat, const std::function<bool(std::string_view)>& mentions, std::vector<std::string>& unread) {
+    if (chat.kwargs_json.empty()) return;
+    Result<JsonDocument> kwargs = parse_json(chat.kwargs_json);
+    if (!kwargs.ok() || !kwargs->root().is_object()) return;
+    for (const JsonMember& variable : *kwargs->root().as_object()) {
+        if (unread.size() >= proto::kIgnoredFieldsMax) return;
+        if (!mentions(variable.key)) unread.push_back("chat_template_kwargs." + std::string(variable.key));
+    }
+}
+
+void warn_of_lost_tools(const model::ChatTemplate& chat_template) {
+    const std::optional<bool> shown = shows_tools([&](const std::string& input) { return chat_template.render(input); });
+    if (shown && !*shown)
+        log_warn("the chat template shows no tools to the model: requests with tools say so in the header x-lorad-ignored-fields");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& folder) {
@@ -94,6 +111,7 @@ Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& 
     TRY_ASSIGN(text->tokenizer_, model::Tokenizer::load(folder));
     TRY_ASSIGN(text->chat_template_, model::ChatTemplate::load(folder));
     text->tool_format_ = format_of(*text->chat_template_);
+    if (text->chat_template_->exists()) warn_of_lost_tools(*text->chat_template_);
     return text;
 }
 
@@ -109,6 +127,10 @@ Result<std::string> ModelText::decode(std::span<const TokenId> tokens,
     return tokenizer_->decode(tokens, skip_special_tokens);
 }
 
+std::optional<TokenId> ModelText::token_id(std::string_view spelling) const {
+    return tokenizer_ ? tokenizer_->token_id(spelling) : std::nullopt;
+}
+
 std::string ModelText::token_bytes(TokenId token) const {
     return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
 }
@@ -122,21 +144,22 @@ void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n
 
 Result<std::string> ModelText::helper_words() const { return tokenizer_ ? tokenizer_->words() : Result<std::string>(std::string()); }
 
-Result<std::string> ModelText::template_source(const ChatInput& chat) const {
-    constexpr size_t kSourcesMax = 64;
+Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) const {
+    constexpr size_t kOwnMax = 64;
     {
         std::lock_guard lock(mutex_);
-        for (auto entry = sources_.begin(); entry != sources_.end(); ++entry) {
+        for (auto entry = own_.begin(); entry != own_.end(); ++entry) {
             if (entry->digest != chat.template_digest) continue;
-            sources_.splice(sources_.begin(), sources_, entry);
-            return entry->source;
+            own_.splice(own_.begin(), own_, entry);
+            return entry->templates;
         }
     }
-    TRY_ASSIGN(std::string source, chat.template_text());
+    TRY_ASSIGN(std::vector<model::NamedTemplate> read, chat.template_sources());
+    const auto templates = std::make_shared<const std::vector<model::NamedTemplate>>(std::move(read));
     std::lock_guard lock(mutex_);
-    sources_.push_front({chat.template_digest, source});
-    if (sources_.size() > kSourcesMax) sources_.pop_back();
-    return source;
+    own_.push_front({chat.template_digest, templates});
+    if (own_.size() > kOwnMax) own_.pop_back();
+    return templates;
 }
 
 Status ModelText::check_template(std::string_view source) const {
@@ -147,41 +170,55 @@ Status ModelText::check_template(std::string_view source) const {
     return done.ok() ? ok_status() : Status(done.error());
 }
 
-// An adapter's own template is not the operator's: it runs in a helper.
-Result<std::string> ModelText::render_with(const ChatInput& chat, const std::string& input) const {
-    if (chat.template_digest.empty()) return chat_template_->render(input);
-    TRY_ASSIGN(const std::string source, template_source(chat));
+// An adapter's own templates are not the operator's: they run in a helper.
+Result<RenderChat> ModelText::renderer(const access::Holder& holder, const Templates& own) const {
+    if (!own) return RenderChat([this](const std::string& input) { return chat_template_->render(input); });
     if (!turns_) {
-        TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> own, chat_template_->with_source(source));
-        return own->render(input);
+        TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> made, chat_template_->with_sources(*own));
+        return RenderChat([made](const std::string& input) { return made->render(input); });
     }
     if (!helpers_) return no_helpers();
-    TRY_ASSIGN(const std::string tokens, chat_template_->tokens_json());
-    TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter(chat.holder));
-    TRY_ASSIGN(std::vector<std::string> done, helpers_->run({sandbox::kRender, {source, tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}}));
-    if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
-    return std::move(done[0]);
+    TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
+    return RenderChat([this, own, holder, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
+        TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter(holder));
+        sandbox::Frame job{sandbox::kRender, {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
+        for (const model::NamedTemplate& one : *own) {
+            job.fields.push_back(one.name);
+            job.fields.push_back(one.source);
+        }
+        TRY_ASSIGN(std::vector<std::string> done, helpers_->run(job));
+        if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
+        return std::move(done[0]);
+    });
 }
 
-Result<std::string> ModelText::render_chat(const ChatInput& chat) const {
+Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
     if (!chat_template_) return no_tokenizer();
-    JsonWriter input;
-    input.begin_object().key("messages");
-    input.raw(chat.continued_text ? proto::messages_with_appended(chat.messages_json, kEndMark)
-                                  : chat.messages_json);
-    input.field("add_generation_prompt", chat.add_generation_prompt);
-    if (!chat.tools_json.empty()) input.key("tools").raw(chat.tools_json);
-    if (!chat.documents_json.empty()) input.key("documents").raw(chat.documents_json);
-    if (!chat.kwargs_json.empty()) input.key("extra").raw(chat.kwargs_json);
-    input.end_object();
-    Result<std::string> rendered = render_with(chat, input.take());
+    Templates own;
+    if (!chat.template_digest.empty()) {
+        TRY_ASSIGN(own, own_templates(chat));
+        if (own->empty()) own = nullptr;
+    }
+    TRY_ASSIGN(const RenderChat render, renderer(chat.holder, own));
+    TRY_ASSIGN(FittedChat fitted, fits_.fit(own ? chat.template_digest : std::string(), chat, chat.continued_text ? kEndMark : std::string_view(), render));
+    Result<std::string> rendered = render(fitted.input);
+    if (rendered.ok() && chat.continued_text) rendered = cut_at_mark(std::move(*rendered), *chat.continued_text);
     if (!rendered.ok()) {
         Error error = rendered.error();
         if (error.param.empty()) error.param = "messages";
+        if (!fitted.developer.empty() && error.code == ErrorCode::kInvalidRequest) {
+            error.param = fitted.developer;
+            error.message = format("{}: the chat template takes the message neither as \"developer\" nor as \"system\": {}",
+                                   fitted.developer, error.message);
+        }
         return error;
     }
-    if (chat.continued_text) return cut_at_mark(std::move(*rendered), *chat.continued_text);
-    return rendered;
+    const auto mentions = [&](std::string_view name) {
+        if (!own) return chat_template_->mentions(name);
+        return std::ranges::any_of(*own, [&](const model::NamedTemplate& one) { return one.source.find(name) != std::string::npos; });
+    };
+    add_unread_kwargs(chat, mentions, fitted.unread);
+    return RenderedChat{std::move(*rendered), std::move(fitted.unread)};
 }
 
 std::unique_ptr<TextDecoder> ModelText::make_decoder(DecodeOptions options) const {

@@ -7,6 +7,7 @@
 
 #include "model/text.h"
 #include "server/sandbox/grammar_compiler.h"
+#include "server/chat/fit.h"
 #include "server/text_codec.h"
 
 namespace lorad::server {
@@ -22,8 +23,9 @@ class ModelText final : public TextCodec {
                                         bool add_special_tokens) const override;
     Result<std::string> decode(std::span<const TokenId> tokens,
                                bool skip_special_tokens) const override;
+    std::optional<TokenId> token_id(std::string_view spelling) const override;
     std::string token_bytes(TokenId token) const override;
-    Result<std::string> render_chat(const ChatInput& chat) const override;
+    Result<RenderedChat> render_chat(const ChatInput& chat) const override;
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override;
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
                                                              std::span<const TokenId> eos_ids,
@@ -40,8 +42,10 @@ class ModelText final : public TextCodec {
     Result<std::string> helper_words() const;
 
   private:
-    Result<std::string> template_source(const ChatInput& chat) const;
-    Result<std::string> render_with(const ChatInput& chat, const std::string& input) const;
+    // An adapter's; null: the model's own.
+    using Templates = std::shared_ptr<const std::vector<model::NamedTemplate>>;
+    Result<Templates> own_templates(const ChatInput& chat) const;
+    Result<RenderChat> renderer(const access::Holder& holder, const Templates& own) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;
@@ -51,11 +55,13 @@ class ModelText final : public TextCodec {
     std::unique_ptr<sandbox::GrammarCompiler> compiler_;
 
     // Adapters' templates by digest, the last used first.
-    struct Source {
-        std::string digest, source;
+    struct Own {
+        std::string digest;
+        Templates templates;
     };
     mutable std::mutex mutex_;
-    mutable std::list<Source> sources_;  // under mutex_
+    mutable std::list<Own> own_;  // under mutex_
+    mutable ChatFits fits_;
 };
 
 }  // namespace lorad::server

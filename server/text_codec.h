@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/text.h"
 #include "model/tool_calls.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
@@ -51,11 +52,18 @@ struct ChatInput {
     bool add_generation_prompt = true;  // ends with what makes the assistant speak
     // The last message's text: the prompt ends with it, so that the answer continues it.
     std::optional<std::string> continued_text;
-    // An adapter's own template takes the model's place: the digest of its text, and where the text
-    // comes from when it is not known yet. Empty: the model's.
+    std::string template_name;  // of several that there are; empty: as transformers chooses
+    // An adapter's own templates take the model's place: their digest, and where they come from when
+    // they are not known yet. Empty, or none of them there: the model's.
     std::string template_digest;
-    std::function<Result<std::string>()> template_text;
+    std::function<Result<std::vector<model::NamedTemplate>>()> template_sources;
     access::Holder holder;  // whose share of the places it takes where that is an adapter's
+};
+
+struct RenderedChat {
+    std::string text;
+    // Fields of the request that the template does not show to the model: "tools", "messages[2].name".
+    std::vector<std::string> unread = {};
 };
 
 class TextCodec {
@@ -65,10 +73,13 @@ class TextCodec {
                                                 bool add_special_tokens) const = 0;
     virtual Result<std::string> decode(std::span<const TokenId> tokens,
                                        bool skip_special_tokens) const = 0;
+    // The token that the vocabulary spells so; nothing where it has none.
+    virtual std::optional<TokenId> token_id(std::string_view spelling) const = 0;
     // The bytes that a token adds to a text; empty for ids without one.
     virtual std::string token_bytes(TokenId token) const = 0;
-    // The prompt text of a chat.
-    virtual Result<std::string> render_chat(const ChatInput& chat) const = 0;
+    // The prompt text of a chat, each message as its template takes it. kInvalidRequest, naming the role, where the template
+    // shows nothing of a message.
+    virtual Result<RenderedChat> render_chat(const ChatInput& chat) const = 0;
     virtual std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const = 0;
     // What an answer of this structure may go on with; compiling takes milliseconds and is bounded.
     // kInvalidRequest, naming structure.param, for what it cannot take; kInputTooComplex for what takes too much. eos_ids end the answer.

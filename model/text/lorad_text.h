@@ -46,6 +46,7 @@ enum {
     LORAD_TEXT_PANIC = 7,     // a defect here; do not use the handle further. The message is for a log, not for clients
     LORAD_TEXT_NO_MEMORY = 8,
     LORAD_TEXT_TOO_COMPLEX = 9,  // nested, or referring to itself, deeper than is read
+    LORAD_TEXT_NO_SUCH_TEMPLATE = 10,  // none of the name that was asked for
 };
 
 // How the tokenizer turns tokens into text, as far as incremental decoding cares.
@@ -99,8 +100,8 @@ int32_t lorad_words_new(LoradText list, LoradWords** out, LoradBytes* error);
 void lorad_words_free(LoradWords* words);
 
 // tokenizer_config: tokenizer_config.json; special_tokens: special_tokens_map.json; jinja:
-// chat_template.jinja; template_json: chat_template.json. Each may be absent. Later ones win over
-// tokenizer_config for the template.
+// chat_template.jinja; template_json: chat_template.json, whose templates may have names. Each may be absent. Later ones win
+// over tokenizer_config for the template; where none of them is the default one, that of tokenizer_config is.
 int32_t lorad_template_new(LoradText tokenizer_config, LoradText special_tokens, LoradText jinja,
                            LoradText template_json, LoradTemplate** out, LoradBytes* error);
 void lorad_template_free(LoradTemplate* chat_template);
@@ -110,7 +111,7 @@ int32_t lorad_template_tokens(const LoradTemplate* chat_template, LoradBytes* ou
 // Whether all its sources parse; new() leaves that to the first rendering.
 int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* error);
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
-// "extra":{name: value}}.
+// "extra":{name: value},"template":name}.
 // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.
 int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now,
                               LoradBytes* out, LoradBytes* error);

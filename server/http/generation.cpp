@@ -43,6 +43,18 @@ std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     return std::nullopt;
 }
 
+// The base's own, then those of the adapter.
+std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
+    std::vector<TokenId> tokens = context.defaults.eos_token_ids;
+    const auto add = [&](TokenId token) {
+        const bool is_known = token >= 0 && uint32_t(token) < context.vocab_size;
+        if (is_known && std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
+    };
+    for (TokenId token : ends.ids) add(token);
+    if (!ends.token.empty()) add(context.text.token_id(ends.token).value_or(-1));
+    return tokens;
+}
+
 }  // namespace
 
 uint64_t random_number() {
@@ -58,10 +70,9 @@ Generation::Generation(ServerContext& context, GenerateRequest its_request)
     head.token_bytes = [&text = context.text](TokenId token) { return text.token_bytes(token); };
     head.tokens_as_ids = request.tokens_as_ids;
     stop_tokens_ = request.stop_token_ids;
-    if (!request.ignore_eos) {
-        const std::vector<TokenId>& eos = context.defaults.eos_token_ids;
-        stop_tokens_.insert(stop_tokens_.end(), eos.begin(), eos.end());
-    }
+    if (std::optional<std::string> adapter = only_adapter(context, request)) ends_ = context.registry.chat_files(*adapter).ends;
+    end_tokens_ = end_tokens(context, ends_);
+    if (!request.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), end_tokens_.begin(), end_tokens_.end());
     std::sort(stop_tokens_.begin(), stop_tokens_.end());
     tool_format_ = tool_format_of(context, request);
     separates_reasoning_ = context.separates_reasoning && request.kind == proto::ApiKind::kChat &&
@@ -195,7 +206,7 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
 // Compiled once, before anything is admitted; every answer has a state of its own.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
-    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, holder_of(http)));
+    TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, end_tokens_, holder_of(http)));
     if (!first) return ok_status();
     for (Request& one : requests) {
         TRY_ASSIGN(one.constraint, first->duplicate());
@@ -205,14 +216,12 @@ Status Generation::add_constraints(const ServerContext& context, const HttpReque
 
 // The prompt is written before the adapter is pinned; another one may have got its name meanwhile.
 Status Generation::check_template(ServerContext& context, const adapters::MixLease& lease) const {
-    if (request.kind != proto::ApiKind::kChat || lease.content().size() != 1 ||
-        !only_adapter(context, request))
-        return ok_status();
-    std::string digest =
-        context.registry.template_of(lease.content()[0].generation).value_or("");
-    if (digest == prompts_.front().template_digest) return ok_status();
+    if (request.embed || lease.content().size() != 1 || !only_adapter(context, request)) return ok_status();
+    const adapters::ChatFiles now = context.registry.chat_files(lease.content()[0].generation);
+    const bool is_same = request.kind != proto::ApiKind::kChat || now.digest == prompts_.front().template_digest;
+    if (is_same && now.ends == ends_) return ok_status();
     return make_error(ErrorCode::kGenerationConflict,
-                      "the adapter and its chat template were replaced meanwhile; ask again",
+                      "the adapter, its chat template or what ends its answers were replaced meanwhile; ask again",
                       "model");
 }
 

@@ -50,6 +50,8 @@ class Generation {
     const PreparedPrompt& prompt_of(uint32_t choice) const;
     // As the client wrote it, or the text of its ids.
     std::string prompt_text(uint32_t choice) const;
+    // Fields of a chat that its template does not show to the model, by their names in a chat.
+    const std::vector<std::string>& unread_fields() const { return prompts_.front().unread_fields; }
     // How this request's answers hold tool calls; nothing: they hold none.
     std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
     bool separates_reasoning() const { return separates_reasoning_; }
@@ -107,6 +109,8 @@ class Generation {
     std::vector<std::shared_ptr<TokenStream>> running_streams_;
     uint32_t n_running_ = 0;
     bool is_submitted_ = false;
+    adapters::ChatEnds ends_;           // of the one adapter, if there is one
+    std::vector<TokenId> end_tokens_;   // the base's and the adapter's
     std::vector<TokenId> stop_tokens_;  // sorted
     const TextCodec& text_;
     const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

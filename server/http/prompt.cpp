@@ -69,15 +69,10 @@ Status cut_prompt(const ServerContext& context, const GenerateRequest& request, 
     return ok_status();
 }
 
-Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
-    Result<std::string> text = context.text.render_chat(chat);
-    if (text.ok()) return text;
-    // A call has no text beside it: null, which some templates ask for and others cannot take.
-    std::optional<std::string> with_texts = proto::messages_without_null(chat.messages_json);
-    if (!with_texts) return text;
-    chat.messages_json = std::move(*with_texts);
-    Result<std::string> again = context.text.render_chat(chat);
-    return again.ok() ? again : text;
+Status check_unread(const ServerContext& context, const std::vector<std::string>& unread) {
+    if (!context.strict || unread.empty()) return ok_status();
+    const std::string field = unread.front().substr(0, 100);
+    return make_error(ErrorCode::kInvalidRequest, format("{}: the chat template does not show it to the model", field), field);
 }
 
 }  // namespace
@@ -85,9 +80,12 @@ Result<std::string> chat_text(const ServerContext& context, ChatInput& chat) {
 Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& http, const GenerateRequest& request) {
     ChatInput chat;
     chat.holder = holder_of(http);
+    adapters::ChatFiles files;
     if (std::optional<std::string> adapter = only_adapter(context, request))
-        chat.template_digest = context.registry.template_of(*adapter).value_or("");
-    chat.template_text = [&] { return context.registry.template_text(chat.template_digest); };
+        files = context.registry.chat_files(*adapter);
+    chat.template_digest = files.digest;
+    chat.template_sources = [&] { return context.registry.templates(files); };
+    chat.template_name = request.template_name;
     chat.messages_json = request.messages_json;
     chat.tools_json = request.tools_json;
     chat.documents_json = request.documents_json;
@@ -95,7 +93,10 @@ Result<PreparedPrompt> render_prompt(ServerContext& context, const HttpRequest& 
     chat.add_generation_prompt = request.add_generation_prompt;
     chat.continued_text = request.continued_text;
     PreparedPrompt prompt;
-    TRY_ASSIGN(prompt.text, chat_text(context, chat));
+    TRY_ASSIGN(RenderedChat rendered, context.text.render_chat(chat));
+    TRY(check_unread(context, rendered.unread));
+    prompt.text = std::move(rendered.text);
+    prompt.unread_fields = std::move(rendered.unread);
     prompt.template_digest = std::move(chat.template_digest);
     return prompt;
 }

@@ -14,6 +14,7 @@ struct PreparedPrompt {
     std::vector<TokenId> tokens;  // never empty, all within the model's vocabulary
     std::string text;             // as the template or the client has written it; empty for ids
     std::string template_digest = {};  // of the adapter's own chat template; empty: the model's
+    std::vector<std::string> unread_fields = {};  // of a chat: what its template does not show to the model
 };
 
 // The prompt of a chat, without tokens, by the template of the adapter that it runs with, if that

@@ -4,22 +4,32 @@
 #include "proto/url.h"
 
 namespace lorad::server {
-
 namespace {
+
+// False: the list is full and says so.
+bool append_field(std::string& header, std::string_view field) {
+    constexpr size_t kHeaderBytesMax = 1024;
+    constexpr std::string_view kMore = "...";
+    if (header.ends_with(kMore)) return false;
+    const std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
+    const bool fits = header.size() + name.size() <= kHeaderBytesMax;
+    if (fits) {
+        header += name;
+    } else {
+        header.append(header.empty() ? "" : ", ").append(kMore);
+    }
+    return fits;
+}
 
 // Refused by a strict server, `why` it is.
 Result<std::string> header_of(const ServerContext& context, std::span<const std::string> fields, std::string_view why) {
-    constexpr size_t kHeaderBytesMax = 1024;
     std::string header;
     for (const std::string& field : fields) {
         if (context.strict) {
             return make_error(ErrorCode::kInvalidRequest, format("{}: {}", field.substr(0, 100), why),
                               field.substr(0, 100));
         }
-        std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
-        if (header.size() + name.size() > kHeaderBytesMax)
-            return header + (header.empty() ? "..." : ", ...");
-        header += name;
+        if (!append_field(header, field)) break;
     }
     return header;
 }
@@ -39,8 +49,12 @@ void add_not_enforced(HttpReply& reply, const std::string& header) {
     if (!header.empty()) reply.headers.emplace_back("x-lorad-not-enforced", header);
 }
 
-void add_ignored_fields(HttpReply& reply, const std::string& header) {
-    if (!header.empty()) reply.headers.emplace_back("x-lorad-ignored-fields", header);
+void add_ignored_fields(HttpReply& reply, const std::string& header, std::span<const std::string> unread_fields) {
+    std::string all = header;
+    for (const std::string& field : unread_fields) {
+        if (!append_field(all, field)) break;
+    }
+    if (!all.empty()) reply.headers.emplace_back("x-lorad-ignored-fields", all);
 }
 
 HttpReply event_stream(std::function<void(HttpSink&)> write) {

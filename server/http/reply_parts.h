@@ -13,7 +13,8 @@ namespace lorad::server {
 // first, where the server is strict.
 Result<std::string> ignored_fields_header(const ServerContext& context,
                                           std::span<const std::string> ignored_fields);
-void add_ignored_fields(HttpReply& reply, const std::string& header);
+// Behind them what the chat template did not show to the model.
+void add_ignored_fields(HttpReply& reply, const std::string& header, std::span<const std::string> unread_fields = {});
 // The same for keywords of schemas that no grammar can hold, so that answers need not obey them: x-lorad-not-enforced.
 Result<std::string> not_enforced_header(const ServerContext& context, std::span<const std::string> keywords);
 void add_not_enforced(HttpReply& reply, const std::string& header);

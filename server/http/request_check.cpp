@@ -32,13 +32,13 @@ Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
 }
 
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
-                                                           const access::Holder& holder) {
+                                                           std::span<const TokenId> end_tokens, const access::Holder& holder) {
     const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
     const std::optional<proto::Structure> structure =
         tools ? answer_structure(request, *tools, context.text) : request.structure;
     if (!structure) return std::unique_ptr<TokenConstraint>();
     TRY_ASSIGN(std::unique_ptr<TokenConstraint> constraint,
-               context.text.make_constraint(*structure, context.defaults.eos_token_ids, context.vocab_size, holder));
+               context.text.make_constraint(*structure, end_tokens, context.vocab_size, holder));
     // A grammar that lets nothing begin is refused while the answer can still say so.
     std::vector<uint32_t> mask;
     bool begins = constraint->next_mask(mask).ok() &&
@@ -56,7 +56,7 @@ Status check_request(const ServerContext& context, const GenerateRequest& reques
         TRY_ASSIGN(uint32_t n_tokens_max, tokens_to_generate(context, request, prompt.tokens.size()));
         TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
     }
-    TRY(compile_structure(context, request, holder));
+    TRY(compile_structure(context, request, context.defaults.eos_token_ids, holder));
     return ok_status();
 }
 

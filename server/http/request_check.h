@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "server/access/shared_places.h"
@@ -18,9 +19,9 @@ std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, co
 Status check_min_tokens(const proto::GenerateRequest& request, uint32_t n_tokens_max);
 
 // What answers may go on with; null: with anything. kInvalidRequest for what cannot be compiled, and for a structure that lets
-// nothing begin. `holder` is who uses the compiler's places.
+// nothing begin. `end_tokens` end an answer; `holder` is who uses the compiler's places.
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const proto::GenerateRequest& request,
-                                                           const access::Holder& holder);
+                                                           std::span<const TokenId> end_tokens, const access::Holder& holder);
 
 // All of it, for a request that is not going to be generated.
 Status check_request(const ServerContext& context, const proto::GenerateRequest& request,

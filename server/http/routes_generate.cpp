@@ -65,7 +65,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiK
     } else {
         reply = whole_reply(*generation, http);
     }
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;
 }

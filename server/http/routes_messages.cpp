@@ -85,7 +85,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     HttpReply reply =
         stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
                : whole_reply(*generation, http);
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, parsed.names.originals(generation->unread_fields()));
     add_not_enforced(reply, not_enforced);
     return reply;
 }
@@ -102,10 +102,10 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY(check_adapters(context, http, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
-    if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
+    if (auto compiled = compile_structure(context, parsed.generate, context.defaults.eos_token_ids, holder_of(http)); !compiled.ok())
         return parsed.names.renamed(compiled.error());
     HttpReply reply = json_reply(proto::messages_token_count(prompts->front().tokens.size()));
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, parsed.names.originals(prompts->front().unread_fields));
     add_not_enforced(reply, not_enforced);
     return reply;
 }

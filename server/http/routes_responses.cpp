@@ -128,7 +128,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
         answering->request.generate.stream
             ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
             : whole_reply(*answering, http);
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, answering->request.names.originals(answering->generation->unread_fields()));
     add_not_enforced(reply, not_enforced);
     return reply;
 }

@@ -76,7 +76,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY(check_adapters(context, http, parsed.generate));
     Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
     if (!prompts.ok()) return parsed.names.renamed(prompts.error());
-    if (auto compiled = compile_structure(context, parsed.generate, holder_of(http)); !compiled.ok())
+    if (auto compiled = compile_structure(context, parsed.generate, context.defaults.eos_token_ids, holder_of(http)); !compiled.ok())
         return parsed.names.renamed(compiled.error());
     HttpReply reply = json_reply(proto::input_tokens_response(prompts->front().tokens.size()));
     add_ignored_fields(reply, ignored);

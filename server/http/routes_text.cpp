@@ -49,7 +49,7 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     }
     if (kind == ApiKind::kCompletion) writer.end_array();
     HttpReply reply = json_reply(writer.take());
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, prompts.front().unread_fields);
     add_not_enforced(reply, not_enforced);
     return reply;
 }
@@ -61,14 +61,12 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     const GenerateRequest& prompt = request.prompt;
     TRY_ASSIGN(std::string ignored, ignored_fields_header(context, prompt.ignored_fields));
     TRY(check_adapters(context, http, prompt));
-    std::string text;
+    PreparedPrompt chat;
     if (prompt.kind == ApiKind::kChat) {
-        TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, http, prompt));
-        TRY(compile_structure(context, prompt, holder_of(http)));
-        text = std::move(chat.text);
-    } else {
-        text = *prompt.prompts[0].text;
+        TRY_ASSIGN(chat, render_prompt(context, http, prompt));
+        TRY(compile_structure(context, prompt, context.defaults.eos_token_ids, holder_of(http)));
     }
+    const std::string& text = prompt.kind == ApiKind::kChat ? chat.text : *prompt.prompts[0].text;
     Tokenizing tokenizing(context, http, TokensFor::kShowing);
     TRY_ASSIGN(std::vector<TokenId> tokens,
                tokenizing.of_text(text, prompt.add_special_tokens, prompt.kind == ApiKind::kChat ? "messages" : "prompt"));
@@ -87,7 +85,7 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
         writer.null();
     }
     HttpReply reply = json_reply(writer.end_object().take());
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, chat.unread_fields);
     return reply;
 }
 

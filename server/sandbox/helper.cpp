@@ -17,6 +17,8 @@
 namespace lorad::server::sandbox {
 namespace {
 
+constexpr size_t kRenderFields = 3;  // in front of the templates
+
 std::vector<TokenId> field_ids(const std::string& field) {
     std::vector<TokenId> ids(field.size() / sizeof(TokenId));
     std::memcpy(ids.data(), field.data(), ids.size() * sizeof(TokenId));
@@ -44,9 +46,11 @@ Frame compile(const Frame& job) {
 }
 
 Frame render(const Frame& job) {
-    auto chat_template = model::ChatTemplate::from_source(job.fields[0], job.fields[1]);
+    std::vector<model::NamedTemplate> templates;
+    for (size_t i = kRenderFields; i < job.fields.size(); i += 2) templates.push_back({job.fields[i], job.fields[i + 1]});
+    auto chat_template = model::ChatTemplate::from_sources(templates, job.fields[0]);
     if (!chat_template.ok()) return failed(chat_template.error());
-    Result<std::string> text = (*chat_template)->render(job.fields[2], int64_t(field_number(job.fields[3])));
+    Result<std::string> text = (*chat_template)->render(job.fields[1], int64_t(field_number(job.fields[2])));
     if (!text.ok()) return failed(text.error());
     return {kDone, {std::move(*text)}};
 }
@@ -126,7 +130,7 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
     Frame job;
     while (n_templates < kTemplateJobsMax && n_grammars < kGrammarJobsMax && read_frame(socket, job) == Transfer::kDone) {
         const bool is_grammar = job.kind == kCompile && job.fields.size() == 4;
-        const bool is_render = job.kind == kRender && job.fields.size() == 4;
+        const bool is_render = job.kind == kRender && job.fields.size() > kRenderFields && (job.fields.size() - kRenderFields) % 2 == 0;
         if (!is_grammar && !is_render && !(job.kind == kCheck && job.fields.size() == 1)) return;
         ++(is_grammar ? n_grammars : n_templates);
         if (!limit_memory(size_bytes, limits.stack_bytes + (is_grammar ? limits.grammar_bytes : limits.template_bytes))) return;

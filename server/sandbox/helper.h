@@ -41,7 +41,7 @@ enum JobKind : uint32_t {
     kSetup = 1,      // answered kDone
     kHello = 2,      // from a helper: its process id; 1 if calls are filtered
     kCompile = 3,    // kind, source, end tokens, size of the vocabulary: kDone with the bytes it took
-    kRender = 4,     // template, special tokens, input, time: kDone with the text
+    kRender = 4,     // special tokens, input, time, name and source of each template: kDone with the text
     kCheck = 5,      // template: kDone
     kDone = 6,       // what was asked for
     kFailed = 7,     // ErrorCode, message, parameter

@@ -8,6 +8,7 @@ import json
 import pathlib
 import shutil
 import tempfile
+import urllib.request
 
 from harness import MODEL, SAMPLES, Server, check, check_equal, check_error
 
@@ -58,6 +59,39 @@ def check_an_adapters_own_template_writes_its_chats(server):
     plain = server.post("/v1/chat/completions/render", model="pirate", messages=[{"role": "user", "content": "Hi"}])[1]
     check(plain["prompt"] != expected, "others keep the model's template")
     check_equal(server.post("/v1/unload_lora_adapter", lora_name="own")[0], 200, "unload")
+
+
+def check_templates_get_all_of_a_conversation(server):
+    """What an adapter's template would lose is given another way, or said."""
+    known = "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}[{{ m.role }}]{{ m.reasoning_content }}{% if m.content is string %}" \
+            "{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endif %}{% endfor %}"
+    user = {"role": "user", "content": "Hi"}
+    tool = {"type": "function", "function": {"name": "add", "parameters": ADD}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "known"
+        shutil.copytree(MODEL / "adapters/pirate", path)
+        (path / "chat_template.jinja").write_text(known)
+        (path / "additional_chat_templates").mkdir()
+        (path / "additional_chat_templates/rag.jinja").write_text("{{ documents[0].text }} {{ messages[0].content }}")
+        status, loaded = server.post("/v1/load_lora_adapter", lora_name="known", lora_path=str(path))
+        check_equal(status, 200, str(loaded))
+
+    def prompt(*messages, **more):
+        status, rendered = server.post("/v1/chat/completions/render", model="known", messages=messages, **more)
+        return rendered["prompt"] if status == 200 else (status, rendered["error"]["code"], rendered["error"]["param"])
+
+    check_equal(prompt({"role": "developer", "content": "Be brief."}, user), "[system]Be brief.[user]Hi", "a developer's message")
+    check_equal(prompt({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}), "[user]<a><b>", "parts")
+    check_equal(prompt(user, {"role": "assistant", "content": "A", "reasoning": "R"}), "[user]Hi[assistant]RA", "a thought")
+    check_equal(prompt(user, {"role": "tool", "content": "5", "tool_call_id": "c"}), (400, "invalid_request", "messages[1].role"), "a role that is dropped")
+    check_equal(prompt(user, chat_template="rag", documents=[{"text": "D"}]), "D Hi", "a template by its name")
+    check_equal(prompt(user, chat_template="other"), (400, "unsupported_parameter", "chat_template"), "a template that is not there")
+    for route in ("/v1/chat/completions", "/v1/chat/completions/render"):
+        request = urllib.request.Request(f"http://{server.host}:{server.port}{route}", method="POST", headers={"Content-Type": "application/json"},
+                                         data=json.dumps(dict(model="known", messages=[user], tools=[tool], max_tokens=1)).encode())
+        with urllib.request.urlopen(request) as reply:
+            check_equal(reply.headers["x-lorad-ignored-fields"], "tools", f"what {route} says of tools that nobody sees")
+    check_equal(server.post("/v1/unload_lora_adapter", lora_name="known")[0], 200, "unload")
 
 
 def check_responses_of_the_openai_client(server):
@@ -225,7 +259,7 @@ def check_kept_responses_outlast_the_process(lorad):
             check_equal([item["content"][0]["text"] for item in items], ["And tomorrow?"], "input")
 
 
-SHARED = [check_rendered_prompts_are_what_is_read, check_an_adapters_own_template_writes_its_chats, check_responses_of_the_openai_client,
+SHARED = [check_rendered_prompts_are_what_is_read, check_an_adapters_own_template_writes_its_chats, check_templates_get_all_of_a_conversation, check_responses_of_the_openai_client,
           check_messages_of_the_anthropic_client,
           check_embeddings_of_the_openai_client]
 OWN = [check_kept_responses_outlast_the_process]

@@ -286,6 +286,32 @@ TEST_F(TemplateFolder, ChoosesTheNamedTemplateForTools) {
     EXPECT_EQ(rendered(R"({"messages":[],"tools":[{},{}]})"), "tools 2");
 }
 
+TEST_F(TemplateFolder, ReadsTheNamedTemplatesBesideTheDefaultOne) {
+    std::filesystem::create_directories(folder_ / "additional_chat_templates");
+    write("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}{{ bos_token }}");
+    write("additional_chat_templates/rag.jinja", "rag");
+    write("additional_chat_templates/notes.txt", "no template");
+    write("tokenizer_config.json", R"({"chat_template":[{"name":"default","template":"old"},{"name":"rag","template":"old rag"}],"bos_token":"<b>"})");
+    EXPECT_EQ(rendered(R"({"messages":[],"template":"rag"})"), "rag") << "files count, not the config";
+    EXPECT_EQ(rendered(), "old") << "but for the default one, if they lack it";
+    write("tokenizer_config.json", R"({"chat_template":"config","bos_token":"<b>"})");
+    EXPECT_EQ(rendered(), "config");
+    write("tokenizer_config.json", R"({"bos_token":"<b>"})");
+    EXPECT_EQ(rendered(), "ERROR of several chat templates none is the default; name one: rag, tool_use");
+    write("chat_template.json", R"({"chat_template":"json"})");
+    EXPECT_EQ(rendered(), "json");
+    write("chat_template.jinja", "file");
+    EXPECT_EQ(rendered(), "file");
+    EXPECT_EQ(rendered(R"({"messages":[],"tools":[{},{}]})"), "tools 2<b>");
+    EXPECT_EQ(rendered(R"({"messages":[],"tools":[{}],"template":"rag"})"), "rag");
+    EXPECT_EQ(rendered(R"({"messages":[],"template":"default"})"), "file");
+    const auto refused = ChatTemplate::load(folder_).value()->render(R"({"messages":[],"template":"none"})");
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupportedParameter);
+    EXPECT_EQ(refused.error().param, "chat_template");
+    EXPECT_EQ(refused.error().message, "chat_template: no template of this name, there are: default, rag, tool_use");
+    EXPECT_TRUE(ChatTemplate::load(folder_).value()->mentions("tools | length"));
+}
+
 TEST_F(TemplateFolder, LoadsWithoutATemplateAndSaysSoWhenAsked) {
     EXPECT_FALSE(ChatTemplate::load(folder_).value()->exists());
     EXPECT_EQ(rendered().substr(0, 35), "ERROR this model has no chat templa");

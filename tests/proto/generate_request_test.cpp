@@ -265,14 +265,29 @@ TEST(GenerateRequest, PromptIsATextOrTokenIdsOrAListOfThem) {
     EXPECT_EQ(parse_generate_request("{}", ApiKind::kCompletion, kVocab).error().param, "prompt");
 }
 
-TEST(GenerateRequest, MessagesKeepTheirFieldsAndJoinTextParts) {
+TEST(GenerateRequest, MessagesKeepTheirFieldsAndTheirParts) {
     auto request = chat(
         R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":[{"type":"text","text":"a"},
         {"type":"text","text":"b"}]},{"role":"assistant","content":null}])");
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->messages_json,
-              R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":"a\nb"},)"
-              R"({"role":"assistant","content":null}])");
+              R"([{"role":"system","content":"s"},{"role":"user","name":"bo","content":[{"type":"text","text":"a"},)"
+              R"({"type":"text","text":"b"}]},{"role":"assistant","content":null}])");
+    EXPECT_EQ(chat(R"([{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])",
+                   R"("continue_final_message":true)")->continued_text,
+              "a\nb");
+}
+
+TEST(GenerateRequest, ThoughtsOfTwoNamesAreOneField) {
+    const auto thought = [](const std::string& fields) {
+        return chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a",)" + fields + "}]");
+    };
+    EXPECT_TRUE(thought(R"("reasoning":"r","reasoning_content":"r")").ok());
+    EXPECT_TRUE(thought(R"("reasoning":"r","reasoning_content":null)").ok());
+    auto refused = thought(R"("reasoning":"r","reasoning_content":"s")");
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().param, "messages[1].reasoning");
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidRequest);
 }
 
 TEST(GenerateRequest, WhatAnAssistantHasRefusedIsItsText) {

@@ -19,7 +19,8 @@ class PlainCodec : public TextCodec {
     }
     Result<std::string> decode(std::span<const TokenId>, bool) const override { return std::string("text"); }
     std::string token_bytes(TokenId) const override { return {}; }
-    Result<std::string> render_chat(const ChatInput&) const override { return std::string(); }
+    std::optional<TokenId> token_id(std::string_view) const override { return std::nullopt; }
+    Result<RenderedChat> render_chat(const ChatInput&) const override { return RenderedChat(); }
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions) const override { return nullptr; }
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure&, std::span<const TokenId>,
                                                              uint32_t, const access::Holder&) const override {

@@ -59,21 +59,38 @@ class FakeCodec final : public TextCodec {
     Result<std::string> decode(std::span<const TokenId> tokens, bool) const override {
         return std::string(tokens.begin(), tokens.end());
     }
+    std::optional<TokenId> token_id(std::string_view spelling) const override {
+        TokenId token = 0;
+        for (char c : spelling.substr(std::min<size_t>(spelling.size(), 1))) {
+            if (c >= '0' && c <= '9') token = token * 10 + (c - '0');
+        }
+        return token > 0 ? std::optional(token) : std::nullopt;
+    }
     std::string token_bytes(TokenId token) const override {
         return "<" + std::to_string(token) + ">";
     }
-    Result<std::string> render_chat(const ChatInput& chat) const override {
+    // The texts of the messages, behind the adapter's template where it has one; one that ends with '?' shows no tools.
+    Result<RenderedChat> render_chat(const ChatInput& chat) const override {
         Result<JsonDocument> document = parse_json(chat.messages_json);
         if (!document.ok()) return document.error();
-        std::string text;
+        RenderedChat rendered;
+        std::string& text = rendered.text;
         if (!chat.template_digest.empty()) {
-            Result<std::string> own = chat.template_text();
+            Result<std::vector<model::NamedTemplate>> own = chat.template_sources();
             if (!own.ok()) return own.error();
-            text = *own;
+            const bool wants_tools = !chat.tools_json.empty();
+            for (const model::NamedTemplate& one : *own) {
+                if (one.name == (wants_tools && own->size() > 1 ? "tool_use" : "default")) text = one.source;
+            }
         }
-        for (const JsonValue& message : *document->root().as_array())
-            text += *message.string_or("content", "");
-        return text;
+        if (text.ends_with('?')) rendered.unread = {"tools", "messages[0].name"};
+        for (const JsonValue& message : *document->root().as_array()) {
+            const std::optional<JsonValue> content = message.find("content");
+            if (content && content->is_string()) text += *content->as_string();
+            if (!content || !content->is_array()) continue;
+            for (const JsonValue& part : *content->as_array()) text += *part.string_or("text", "");
+        }
+        return rendered;
     }
     std::unique_ptr<TextDecoder> make_decoder(DecodeOptions options) const override {
         return std::make_unique<FakeDecoder>(std::move(options));

@@ -1,4 +1,5 @@
 // Chats of adapters that bring their own chat template, over real sockets.
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/server/http_fixture.h"
@@ -87,6 +88,92 @@ TEST_F(TemplateTest, FoldersBringTheTemplateInEitherFile) {
     std::ofstream(folder.path() / "tokenizer_config.json") << "{broken";
     ASSERT_EQ(load("broken").status, 200) << "a file that is none of the adapter's";
     EXPECT_EQ(rendered(R"("model":"broken",)"), "hi");
+}
+
+TEST_F(TemplateTest, WhatATemplateDoesNotShowIsListedInAHeaderOrRefused) {
+    ASSERT_EQ(register_with_template("deaf", "T?").status, 201);
+    const auto header = [&](const std::string& path, const std::string& fields) {
+        const auto result = client().Post(path, R"({"model":"deaf","max_tokens":2,"unknown":1,)" + fields + "}", "application/json");
+        return std::to_string(result->status) + " " + result->get_header_value("x-lorad-ignored-fields");
+    };
+    const std::string chat = R"("messages":[{"role":"user","content":"hi"}])";
+    for (const std::string path : {"/v1/chat/completions", "/v1/chat/completions/render", "/tokenize"})
+        EXPECT_EQ(header(path, chat), "200 unknown, tools, messages%5B0%5D.name") << path;
+    EXPECT_EQ(header("/v1/chat/completions", chat + ",\"stream\":true"), "200 unknown, tools, messages%5B0%5D.name");
+    EXPECT_EQ(header("/v1/messages", chat), "200 unknown, tools, messages%5B0%5D.name");
+    const auto responses = client().Post("/v1/responses", R"({"model":"deaf","input":[{"role":"user","content":"hi"}]})", "application/json");
+    EXPECT_EQ(responses->get_header_value("x-lorad-ignored-fields"), "tools, input%5B0%5D.name") << "by the client's names";
+    context.strict = true;
+    for (const std::string path : {"/v1/chat/completions", "/v1/chat/completions/render"}) {
+        const Answer refused = post(path, R"({"model":"deaf",)" + chat + "}");
+        EXPECT_EQ(refused.status, 400);
+        EXPECT_EQ(refused.param, "tools") << refused.body;
+    }
+}
+
+TEST_F(TemplateTest, AnAdaptersNamedTemplatesAreReadFromFoldersAndUploads) {
+    const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],)";
+    const std::string names[] = {"chat_template.jinja", "additional_chat_templates/tool_use.jinja"};
+    const Answer uploaded = post("/v1/adapters", R"({"name":"up","files":{)" + files_of("pirate") + ",\"" + names[0] + "\":\"" + put_blob("D ") +
+                                                     "\",\"" + names[1] + "\":\"" + put_blob("U ") + "\"}}");
+    ASSERT_EQ(uploaded.status, 201) << uploaded.body;
+    const testing::TempDir folder;
+    for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+        std::filesystem::copy(demo_folder("pirate") + "/" + file, folder.path() / file);
+    const auto load = [&](const std::string& name) {
+        return post("/v1/load_lora_adapter", "{\"lora_name\":\"" + name + "\",\"lora_path\":\"" + folder.path().string() + "\"}").status;
+    };
+    std::ofstream(folder.path() / "tokenizer_config.json")
+        << R"({"chat_template":[{"name":"tool_use","template":"U "},{"name":"default","template":"D "}]})";
+    ASSERT_EQ(load("configured"), 200);
+    std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+    for (const std::string& name : names) std::ofstream(folder.path() / name) << (name == names[0] ? "D " : "U ");
+    ASSERT_EQ(load("folder"), 200);
+    for (const std::string name : {"up", "configured", "folder"}) {
+        const std::string model = "\"model\":\"" + name + "\",";
+        EXPECT_EQ(rendered(model), "D hi") << name;
+        EXPECT_EQ(rendered(model + tools), "U hi") << name;
+        EXPECT_EQ(rendered(model + tools + R"("tool_choice":"none",)"), "D hi") << name;
+    }
+    for (const std::string bad : {"other/tool_use.jinja", "additional_chat_templates/../x.jinja", "additional_chat_templates/.jinja",
+                                  "additional_chat_templates/a b.jinja", "additional_chat_templates/tool_use.txt"}) {
+        const Answer refused = post("/v1/adapters", R"({"name":"bad","files":{)" + files_of("pirate") + ",\"" + bad + "\":\"" + put_blob("U ") + "\"}}");
+        EXPECT_TRUE(refused.status == 400 || refused.status == 422) << bad << refused.body;
+    }
+}
+
+TEST_F(TemplateTest, AnAdaptersAnswersEndWithItsOwnTokenToo) {
+    load_pirate();
+    const auto with_end = [&](const std::string& name, const std::string& file, const std::string& content) {
+        const Answer answer = post("/v1/adapters", "{\"name\":\"" + name + "\",\"files\":{" + files_of("pirate") + ",\"" + file + "\":\"" + put_blob(content) + "\"}}");
+        EXPECT_EQ(answer.status, 201) << answer.body;
+    };
+    uint32_t slot = slot_of("pirate") + 1;
+    const auto said = [&] { return fake_continuation(bytes_of("hi"), slot, 6); };
+    const auto text = [&](const std::string& fields) { return completion_text(R"({"prompt":"hi","max_tokens":6,)" + fields + "}"); };
+    with_end("plain", "chat_template.jinja", "T ");
+    ASSERT_EQ(slot_of("plain"), slot);
+    EXPECT_EQ(text(R"("model":"plain")"), text_of(said())) << "a template says nothing of ends";
+    // The third token of its answer is the end; N stands for it.
+    const std::pair<std::string, std::string> files[] = {{"tokenizer_config.json", R"({"eos_token":"<N>"})"},
+                                                         {"tokenizer_config.json", R"({"eos_token":{"content":"<N>","lstrip":false}})"},
+                                                         {"generation_config.json", R"({"eos_token_id":N})"},
+                                                         {"generation_config.json", R"({"eos_token_id":[5,N,99999999]})"}};
+    for (const auto& [file, content] : files) {
+        ++slot;
+        const std::string name = "own" + std::to_string(slot), model = "\"model\":\"" + name + "\"";
+        std::vector<TokenId> all = said(), cut = all;
+        cut.resize(size_t(std::ranges::find(all, all[2]) - all.begin()));
+        std::string its = content;
+        with_end(name, file, its.replace(its.find('N'), 1, std::to_string(all[2])));
+        ASSERT_EQ(slot_of(name), slot);
+        EXPECT_EQ(text(model), text_of(cut)) << content;
+        EXPECT_EQ(text(model + R"(,"ignore_eos":true)"), text_of(all)) << content;
+        EXPECT_EQ(text("\"adapters\":[{\"name\":\"" + name + "\"}]"), text_of(cut)) << content;
+    }
+    const Answer report = post("/v1/adapters/own" + std::to_string(slot) + "/validate", "{}");
+    EXPECT_NE(report.body.find("\"end_token\":null,\"end_token_ids\":[5,"), std::string::npos) << report.body;
+    EXPECT_NE(report.body.find("eos_token_id 99999999 is not in the base's vocabulary"), std::string::npos) << report.body;
 }
 
 TEST_F(TemplateTest, ATemplateThatIsTooLongIsRefusedWithTheAdapter) {

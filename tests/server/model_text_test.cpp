@@ -25,8 +25,8 @@ TEST(ModelText, ChatsBecomeTheReferencesTokensAndTokensItsText) {
     for (const JsonValue& sample : *samples->root().find("samples")->as_array()) {
         auto prompt = (*text)->render_chat({.messages_json = sample.find("messages")->dump()});
         ASSERT_TRUE(prompt.ok()) << prompt.error().message;
-        EXPECT_EQ(*prompt, *sample.string_or("prompt", ""));
-        auto ids = (*text)->encode(*prompt, false);
+        EXPECT_EQ(prompt->text, *sample.string_or("prompt", ""));
+        auto ids = (*text)->encode(prompt->text, false);
         ASSERT_TRUE(ids.ok());
         std::string written = "[";
         for (TokenId id : *ids) written += (written.size() > 1 ? "," : "") + std::to_string(id);
@@ -53,9 +53,9 @@ TEST(ModelText, AnAnswerIsContinuedWhereItsTextEnds) {
         chat.add_generation_prompt = false;
         chat.continued_text = begun;
         chat.template_digest = source;
-        chat.template_text = [&]() -> Result<std::string> { return source; };
-        Result<std::string> prompt = (*text)->render_chat(chat);
-        return prompt.ok() ? *prompt : "refused: " + prompt.error().param;
+        chat.template_sources = [&]() -> Result<std::vector<model::NamedTemplate>> { return std::vector{model::NamedTemplate{"default", source}}; };
+        Result<RenderedChat> prompt = (*text)->render_chat(chat);
+        return prompt.ok() ? prompt->text : "refused: " + prompt.error().param;
     };
     // Also texts that occur in what the template writes behind them.
     for (const std::string begun : {"Sure", "<", "end", "|>", " ok ", "\n", "a\n\n"}) {
@@ -74,16 +74,16 @@ TEST(ModelText, AnAdaptersTemplateIsCompiledOnceAndHasTheModelsSpecialTokens) {
     int n_read = 0;
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"}])"};
     chat.template_digest = "d1";
-    chat.template_text = [&]() -> Result<std::string> {
+    chat.template_sources = [&]() -> Result<std::vector<model::NamedTemplate>> {
         ++n_read;
-        return std::string("{{ messages[0].content }}{{ eos_token }}");
+        return std::vector{model::NamedTemplate{"default", "{{ messages[0].content }}{{ eos_token }}"}};
     };
-    EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
-    EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
+    EXPECT_EQ((*text)->render_chat(chat)->text, "hi<|im_end|>");
+    EXPECT_EQ((*text)->render_chat(chat)->text, "hi<|im_end|>");
     EXPECT_EQ(n_read, 1);
     for (int i = 0; i < 100; ++i) {
         chat.template_digest = "other" + std::to_string(i);
-        EXPECT_EQ(*(*text)->render_chat(chat), "hi<|im_end|>");
+        EXPECT_EQ((*text)->render_chat(chat)->text, "hi<|im_end|>");
     }
     chat.template_digest = "d1";
     EXPECT_TRUE((*text)->render_chat(chat).ok());

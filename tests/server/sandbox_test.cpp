@@ -71,7 +71,7 @@ Frame compile_job(model::GrammarKind kind, std::string source) {
     return {kCompile, {number_field(uint64_t(kind)), std::move(source), ids_field(kEnds), number_field(tokenizer()->vocab_size())}};
 }
 Frame render_job(std::string source) {
-    return {kRender, {std::move(source), R"({"eos_token":"</s>"})", R"({"messages":[{"role":"user","content":"hi"}]})", number_field(0)}};
+    return {kRender, {R"({"eos_token":"</s>"})", R"({"messages":[{"role":"user","content":"hi"}]})", number_field(0), "default", std::move(source)}};
 }
 
 // Status of a process that ran this.
@@ -311,23 +311,23 @@ TEST(GrammarMemoryTest, GrammarsTakeNoMoreThanTheirShare) {
     EXPECT_EQ(memory->all_mib.n_taken(), 0u);
 }
 
+Result<std::vector<model::NamedTemplate>> own(const char* source) { return std::vector<model::NamedTemplate>{{std::string(model::kDefaultTemplate), source}}; }
+
 TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     auto inside = ModelText::load(kBase), outside = ModelText::load(kBase);
     ASSERT_TRUE(inside.ok() && outside.ok());
     (*outside)->isolate(pool(), 2);
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi \u00e9"}])"};
     chat.template_digest = "d1";
-    chat.template_text = [&]() -> Result<std::string> {
-        return std::string("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length }}{{ eos_token }}");
-    };
-    EXPECT_EQ(*(*inside)->render_chat(chat), *(*outside)->render_chat(chat));
+    chat.template_sources = [&] { return own("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length }}{{ eos_token }}"); };
+    EXPECT_EQ((*inside)->render_chat(chat)->text, (*outside)->render_chat(chat)->text);
     EXPECT_TRUE((*outside)->check_template("{{ a }}").ok());
     EXPECT_FALSE((*outside)->check_template("{{ a ").ok());
     // The model's own template stays inside, and works without helpers.
     (*outside)->isolate(nullptr, 0);
     EXPECT_EQ((*outside)->render_chat(chat).error().code, ErrorCode::kSandboxUnavailable);
     chat.template_digest.clear();
-    EXPECT_EQ(*(*inside)->render_chat(chat), *(*outside)->render_chat(chat));
+    EXPECT_EQ((*inside)->render_chat(chat)->text, (*outside)->render_chat(chat)->text);
 }
 
 // What docs/adr/0018 says a rendering costs: printed for whoever changes it, and far within what hangs.
@@ -337,9 +337,7 @@ TEST(IsolatedText, ARenderingCostsLittleMoreThanInside) {
     (*text)->isolate(pool(), 2);
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}])"};
     chat.template_digest = "d1";
-    chat.template_text = []() -> Result<std::string> {
-        return std::string("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}");
-    };
+    chat.template_sources = [] { return own("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"); };
     ASSERT_TRUE((*text)->render_chat(chat).ok());
     constexpr int kTimes = 200;
     const auto begin = std::chrono::steady_clock::now();

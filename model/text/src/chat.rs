@@ -7,6 +7,8 @@ use crate::{Code, Failure};
 const TOKEN_NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
+const DEFAULT: &str = "default";
+
 struct Named {
     name: String,
     /// A template that does not parse fails when it is used: the model serves plain completions all
@@ -73,12 +75,20 @@ impl ChatTemplate {
                 Some((name, token_text(&value)?))
             })
             .collect();
-        let sources = match jinja {
-            Some(source) => vec![("default".to_owned(), source.to_owned())],
-            None => match (field(&json, "chat_template"), field(&config, "chat_template")) {
-                (Some(value), _) => sources_of(&value, "chat_template.json")?,
-                (None, Some(value)) => sources_of(&value, "tokenizer_config.json")?,
-                (None, None) => Vec::new(),
+        let in_config = field(&config, "chat_template");
+        let sources = match (jinja, field(&json, "chat_template")) {
+            (Some(source), _) => vec![(DEFAULT.to_owned(), source.to_owned())],
+            (None, Some(value)) => {
+                let mut named = sources_of(&value, "chat_template.json")?;
+                if let (None, Some(value)) = (named.iter().find(|one| one.0 == DEFAULT), &in_config) {
+                    let older = sources_of(value, "tokenizer_config.json")?;
+                    named.extend(older.into_iter().find(|one| one.0 == DEFAULT));
+                }
+                named
+            }
+            (None, None) => match in_config {
+                Some(value) => sources_of(&value, "tokenizer_config.json")?,
+                None => Vec::new(),
             },
         };
         let templates = sources
@@ -109,15 +119,30 @@ impl ChatTemplate {
         }
     }
 
-    /// The template named tool_use when there are tools, else the default one.
-    fn choose(&self, with_tools: bool) -> Result<&Template, Failure> {
+    /// As transformers chooses: the one that is asked for, tool_use when there are tools, else the default one.
+    fn choose(&self, name: Option<&str>, with_tools: bool) -> Result<&Template, Failure> {
         let find = |name: &str| self.templates.iter().find(|t| t.name == name);
-        let chosen =
-            if with_tools { find("tool_use").or_else(|| find("default")) } else { find("default") };
+        let names = || {
+            let mut names: Vec<&str> = self.templates.iter().map(|t| t.name.as_str()).collect();
+            names.sort_unstable();
+            names.join(", ")
+        };
+        let chosen = match name {
+            Some(name) => Some(find(name).ok_or_else(|| {
+                Failure::new(Code::NoSuchTemplate, format!("no template of this name, there are: {}", names()))
+            })?),
+            None if with_tools => find("tool_use").or_else(|| find(DEFAULT)),
+            None => find(DEFAULT),
+        };
         let Some(chosen) = chosen else {
             return Err(Failure::new(
                 Code::NoTemplate,
-                "this model has no chat template; use /v1/completions with a prompt of your own",
+                if self.templates.is_empty() {
+                    "this model has no chat template; use /v1/completions with a prompt of your own"
+                        .to_owned()
+                } else {
+                    format!("of several chat templates none is the default; name one: {}", names())
+                },
             ));
         };
         chosen.template.as_ref().map_err(|e| Failure::new(Code::TemplateFailed, e.clone()))
@@ -130,7 +155,9 @@ impl ChatTemplate {
         };
         let get = |name: &str| input.get_name(name).cloned();
         let tools = get("tools").unwrap_or(Value::None);
-        let template = self.choose(!matches!(tools, Value::None))?;
+        let name = get("template");
+        let name = name.as_ref().and_then(|name| name.as_str());
+        let template = self.choose(name, !matches!(tools, Value::None))?;
         let mut variables = jinja::Dict::default();
         for (name, text) in &self.tokens {
             variables.set(name, Value::str(text.as_str()));
@@ -171,7 +198,7 @@ fn broken(what: &str, why: &str) -> Failure {
 /// One template, or a list of named ones.
 fn sources_of(value: &Value<'_>, what: &str) -> Result<Vec<(String, String)>, Failure> {
     match value {
-        Value::Str(source) => Ok(vec![("default".to_owned(), source.to_string())]),
+        Value::Str(source) => Ok(vec![(DEFAULT.to_owned(), source.to_string())]),
         Value::List(entries) => entries
             .iter()
             .map(|entry| {

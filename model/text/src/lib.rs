@@ -31,6 +31,7 @@ pub enum Code {
     Panic = 7,
     NoMemory = 8,
     TooComplex = 9,
+    NoSuchTemplate = 10,
 }
 
 #[derive(Clone, Debug)]

@@ -219,6 +219,14 @@ TEST(ChatFit, NothingIsPrintedWhereAContentIsNull) {
     EXPECT_EQ(Template(golden_template("chatml")).of(kCalls), "raised Unknown role: tool") << "the role is at fault, not null";
 }
 
+TEST(ChatFit, ArgumentsAsDeepAsABodyMayBeAreNoObstacle) {
+    std::string deep = "1";
+    for (int i = 0; i < 64; ++i) deep = R"({"a":)" + deep + "}";
+    std::string messages = kCalls;
+    messages.replace(messages.find(R"({"x":7})"), 7, deep);
+    EXPECT_EQ(Template("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}").of(messages), "[q][][42] |messages[1].tool_calls[0]");
+}
+
 TEST(ChatFit, ConversationsOfOneShapeAreTriedOnce) {
     Template chatml("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}");
     chatml.of(kMiddle);

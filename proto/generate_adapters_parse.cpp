@@ -95,7 +95,7 @@ Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
             TRY_ASSIGN(request.lora, parse_id_scales(*value));
         } else {
             request.adapters = {{std::move(chosen.name), 1.0f}};
-            request.adapters_field = chosen.field;
+            if (field != "adapter") request.adapters_field = chosen.field;
         }
     }
     return ok_status();

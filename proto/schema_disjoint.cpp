@@ -6,7 +6,7 @@
 namespace lorad::proto {
 namespace {
 
-constexpr uint32_t kDepthMax = 16;
+constexpr uint32_t kDisjointDepthMax = 16;
 constexpr size_t kValuesMax = 64;  // of an enumeration, or required names, that are looked through
 
 struct Disjoint {
@@ -95,7 +95,7 @@ struct Disjoint {
     }
 
     bool check(const JsonValue& first, const JsonValue& second, uint32_t depth) {
-        if (depth > kDepthMax || steps_left == 0) return false;
+        if (depth > kDisjointDepthMax || steps_left == 0) return false;
         --steps_left;
         const JsonValue a = refs.resolved(first), b = refs.resolved(second);
         if (is_false(a) || is_false(b)) return true;

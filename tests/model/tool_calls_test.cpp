@@ -189,18 +189,20 @@ TEST(ToolCalls, WhatWasCutIsNoText) {
         expect_read(c.family, c.text, c.expected, true);
 }
 
+// What answers are made of, at random.
+const std::vector<std::string> kWords = {
+    "<tool_call>", "</tool_call>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}", "{\"name\": \"Bob\", \"age\": 3}", "{", "}",
+    "Sure. ", "<tool", "[TOOL_CALLS]", "add[ARGS]{\"x\": \"\\\"y\"}", "[{\"name\": \"g\", \"arguments\": {}}, ", "]", "; ", "<|python_tag|>",
+    "{\"parameters\": {}, \"name\": \"g\"}", "functools", "<|tool_call|>", "<|/tool_call|>", "größe", "\"", ",", "{\"name\": \"unknown\", \"arguments\": {}}"};
+
 // However an answer comes, in whatever pieces and wherever it ends, it is read as if it came whole.
 TEST(ToolCalls, PiecesSayWhatTheWholeSays) {
-    const std::vector<std::string> words = {
-        "<tool_call>", "</tool_call>", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}", "{\"name\": \"Bob\", \"age\": 3}", "{", "}",
-        "Sure. ", "<tool", "[TOOL_CALLS]", "add[ARGS]{\"x\": \"\\\"y\"}", "[{\"name\": \"g\", \"arguments\": {}}, ", "]", "; ", "<|python_tag|>",
-        "{\"parameters\": {}, \"name\": \"g\"}", "functools", "<|tool_call|>", "<|/tool_call|>", "größe", "\"", ",", "{\"name\": \"unknown\", \"arguments\": {}}"};
     const uint32_t seed = std::random_device{}();
     SCOPED_TRACE(seed);
     std::mt19937 rng(seed);
     for (int i = 0; i < 3000; ++i) {
         std::string text;
-        for (uint32_t n = 1 + rng() % 8; n > 0; --n) text += words[rng() % words.size()];
+        for (uint32_t n = 1 + rng() % 8; n > 0; --n) text += kWords[rng() % kWords.size()];
         text.resize(text.size() - rng() % std::min<size_t>(text.size(), 10));
         const auto family = ToolFormat(rng() % 6);
         const bool cut = rng() % 2 == 0;

@@ -76,25 +76,36 @@ class LateMasks : public ::testing::TestWithParam<bool> {
     EngineFixture fixture_;
 };
 
-// 40 ms for each mask, 30 of them a step: a second for each step, if anybody waited for them.
+// 400 ms for each mask, thirty answers: seconds for each step, if anybody waited for them.
 TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
-    constexpr uint32_t kAnswers = 30, kTokens = 4;
-    std::vector<std::shared_ptr<TokenStream>> slow;
-    for (uint32_t i = 0; i < kAnswers; ++i) slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, kTokens, "slow", grammar(5, milliseconds(40))}));
-    for (int i = 0; i < 4; ++i) fixture_.engine.step();
     auto free = submit(fixture_, {{77, 9, 4}, 300, "free", nullptr});
+    for (int i = 0; i < 4; ++i) fixture_.engine.step();
+    std::vector<std::shared_ptr<TokenStream>> slow;
+    for (uint32_t i = 0; i < 30; ++i) slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, 50, "slow", grammar(5, milliseconds(400))}));
     std::vector<TokenId> tokens;
     const std::vector<double> gaps = gaps_of(*free, tokens);
     EXPECT_EQ(tokens, fake_continuation({77, 9, 4}, kNoAdapterSlot, 300));
-    // A wait for masks is 15 ms, and two are owed at most; the machine may add some of its own.
-    EXPECT_LT(gaps[gaps.size() / 20], 0.02) << "19 of 20 gaps";
+    // A wait for masks is 15 ms, and there are two or three; the machine may add some of its own.
+    EXPECT_LT(gaps.front(), 0.6) << "the longest gap";
+    EXPECT_LT(gaps[gaps.size() / 2], 0.012) << "half of the gaps";
+    EXPECT_EQ(fixture_.runner.n_broken(), 0u);
+    for (auto& stream : slow) stream->cancel(FinishReason::kCancelled);
     fixture_.run_until_idle();
+}
+
+TEST_P(LateMasks, LateTokensAreTheSame) {
+    constexpr uint32_t kAnswers = 5, kTokens = 4;
+    auto free = submit(fixture_, {{77, 9, 4}, 400, "free", nullptr});
+    std::vector<std::shared_ptr<TokenStream>> slow;
+    for (uint32_t i = 0; i < kAnswers; ++i) slow.push_back(submit(fixture_, {{TokenId(i), 9, 4}, kTokens, "slow", grammar(5, milliseconds(40))}));
+    fixture_.run_until_idle();
+    EXPECT_EQ(free->pop(milliseconds(0)).tokens, fake_continuation({77, 9, 4}, kNoAdapterSlot, 400));
     for (uint32_t i = 0; i < kAnswers; ++i) {
         TokenStream::Batch batch = slow[i]->pop(milliseconds(0));
         ASSERT_TRUE(batch.end && !batch.end->error) << (batch.end ? batch.end->error->message : "no end");
         auto alone = submit(fixture_, {{TokenId(i), 9, 4}, kTokens, "other", grammar(5, milliseconds(0))});
         fixture_.run_until_idle();
-        EXPECT_EQ(batch.tokens, alone->pop(milliseconds(0)).tokens) << i << ": late tokens are the same";
+        EXPECT_EQ(batch.tokens, alone->pop(milliseconds(0)).tokens) << i;
     }
     EXPECT_EQ(fixture_.runner.n_broken(), 0u);
     EXPECT_EQ(fixture_.metrics.text({}).find("lorad_masks_late_total{model_name=\"base\"} 0\n"), std::string::npos);

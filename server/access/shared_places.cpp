@@ -29,11 +29,11 @@ void uncount(Counts& counts, const std::string& name, uint64_t n) {
 bool SharedPlaces::fits(const Holder& holder, uint64_t n) const {
     const uint64_t n_free = n_max_ - std::min(n_taken_, n_max_);
     if (n > n_free) return false;
-    const auto has_share = [&](const Counts& counts, const std::string& name) {
+    const auto has_share = [&](const Counts& counts, const std::string& name, uint64_t share) {
         const uint64_t n_held = name.empty() ? 0 : held_by(counts, name);
-        return n_held == 0 || n_held + n <= share_ * (n_free - n);
+        return n_held == 0 || n_held + n <= share * (n_free - n);
     };
-    return has_share(of_tenant_, holder.tenant) && has_share(of_address_, holder.address);
+    return has_share(of_tenant_, holder.tenant, share_) && has_share(of_address_, holder.address, kOfAddress * share_);
 }
 
 SharedPlaces::Place SharedPlaces::place(const Holder& holder, uint64_t n) {

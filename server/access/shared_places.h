@@ -3,7 +3,8 @@
 //   whoever holds nothing may have what is free; whoever holds something may have more only while it leaves free at least as much as it then holds.
 //
 // So one alone has at most half of a pool, two have a third each, three a quarter, and the next one always finds a place. `Holder` says whose it is: a
-// key's tenant and a client's address are counted each for itself, and both have to have room.
+// key's tenant and a client's address are counted each for itself, and both have to have room. An address may have three times what it leaves free, so that
+// one tenant does not use up what a proxy's address has for all.
 #pragma once
 
 #include <chrono>
@@ -26,7 +27,8 @@ struct Holder {
 // Any thread. Outlives its places.
 class SharedPlaces {
   public:
-    // A holder may have `share` times what it leaves free: 1, a half; n_max - 1, all but one.
+    // A tenant may have `share` times what it leaves free: 1, a half; n_max - 1, all but one. An address kOfAddress times as much.
+    static constexpr uint64_t kOfAddress = 3;
     explicit SharedPlaces(uint64_t n_max, uint64_t share = 1) : n_max_(n_max), share_(share) {}
     SharedPlaces(const SharedPlaces&) = delete;
     SharedPlaces& operator=(const SharedPlaces&) = delete;

@@ -74,7 +74,7 @@ PLANTS = [
     Plant("T7", "server/http/tokenizing.cpp", "    if (text.size() > n_bytes_max) {\n", "    if (text.size() > (size_t(1) << 30)) {\n",
           part="large texts and bodies leave nothing behind", why="text of any size is tokenized"),
     Plant("T7", "server/memory_return.cpp", "    malloc_trim(0);\n", "", part="large texts and bodies leave nothing behind", why="the allocator keeps what was freed"),
-    Plant("T8", "server/access/shared_places.cpp", "        return n_held == 0 || n_held + n <= share_ * (n_free - n);\n", "        return n_held == 0 || n > 0;\n",
+    Plant("T8", "server/access/shared_places.cpp", "        return n_held == 0 || n_held + n <= share * (n_free - n);\n", "        return n_held == 0 || share > 0;\n",
           ("lorad", "server_tests"), part="one key's slow bodies are nobody else's", why="one key may have all places"),
     Plant("T8", "server/http/guard/accepting.cpp", "set_deadline(c, GuardClock::now() + options_.head_time);", "set_deadline(c, GuardClock::now() + std::chrono::hours(1));",
           part="slow heads", why="no deadline for a head"),

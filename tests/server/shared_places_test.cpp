@@ -44,9 +44,16 @@ TEST(SharedPlaces, AddressesHaveSharesWhateverTheirKeys) {
         SharedPlaces::Place place = pool.take({"tenant " + std::to_string(i), "192.0.2.1"});
         if (place.taken()) held.push_back(std::move(place));
     }
-    EXPECT_EQ(held.size(), 8u);
+    EXPECT_EQ(held.size(), 12u) << "three times what it leaves free";
     EXPECT_TRUE(pool.take({"b", "192.0.2.2"}).taken());
     EXPECT_FALSE(pool.take({"b", "192.0.2.1"}).taken());
+}
+
+TEST(SharedPlaces, OneTenantDoesNotUseUpWhatAProxysAddressHasForAll) {
+    SharedPlaces pool(16);
+    auto a = take_all(pool, {"a", "192.0.2.1"});
+    EXPECT_EQ(a.size(), 8u);
+    EXPECT_EQ(take_all(pool, {"b", "192.0.2.1"}).size(), 4u);
 }
 
 TEST(SharedPlaces, WhoHasNoNameHasNoShareButTheTotalHolds) {

@@ -13,7 +13,7 @@ namespace lorad::proto {
 namespace {
 
 constexpr uint32_t kRepetitionsMax = 2000;  // as in llama.cpp
-constexpr uint32_t kDepthMax = 64;          // of groups
+constexpr uint32_t kGroupDepthMax = 64;          // of groups
 constexpr uint32_t kCodeMax = 0x10ffff;
 
 bool is_name_char(char c) {
@@ -112,7 +112,7 @@ class Converter {
     }
 
     Result<std::string> alternatives(uint32_t depth) {
-        if (depth > kDepthMax) return bad(format("groups nested deeper than {}", kDepthMax));
+        if (depth > kGroupDepthMax) return bad(format("groups nested deeper than {}", kGroupDepthMax));
         std::string out;
         for (;;) {
             TRY_ASSIGN(std::string one, sequence(depth));

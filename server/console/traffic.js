@@ -35,7 +35,7 @@ export function showTraffic(sample) {
   while (samples.length > 2 && samples[0].atMs < sample.atMs - kWindowMs) samples.shift();
   const rows = rowsBetween(samples[0], sample);
   $("traffic").hidden = rows.length === 0;
-  $("traffic-rows").replaceChildren(...rows.slice(0, kShown).map((row) => el("tr", { "data-adapter": row.adapter },
+  $("traffic-rows").replaceChildren(...rows.slice(0, kShown).map((row) => el("tr", { "data-traffic": row.adapter },
     el("th", { scope: "row" }, row.adapter), el("td", {}, numberText(row.total)), el("td", {}, numberText(row.recent)),
     el("td", {}, numberText(row.running)), el("td", {}, numberText(row.tokensPerSecond)), el("td", {}, secondsText(row.first)), el("td", {}, secondsText(row.whole)))));
   $("traffic-more").hidden = rows.length <= kShown;

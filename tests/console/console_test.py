@@ -90,7 +90,7 @@ def check_a_misfit_is_explained(page, server):
 def check_traffic(page, names):
     """Each of these has a line with what it was asked for and how long that took."""
     for name in names:
-        line = page.until(f"""[...(document.querySelector('#traffic-rows tr[data-adapter="{name}"]')?.children ?? [])].map((c) => c.innerText)""", f"traffic of {name}")
+        line = page.until(f"""[...(document.querySelector('#traffic-rows tr[data-traffic="{name}"]')?.children ?? [])].map((c) => c.innerText)""", f"traffic of {name}")
         check(line[0] == name and int(line[1]) >= 1 and int(line[2]) >= 1, f"requests of {name}: {line}")
         check(all(text.endswith(("ms", " s")) for text in line[5:7]), f"times of {name}: {line}")
 

@@ -14,7 +14,7 @@ namespace {
 
 // Schemas that are written, each as often as something refers to it.
 constexpr size_t kSchemasMax = 1 << 16;
-constexpr size_t kDisjointStepsMax = 20000;
+constexpr size_t kDisjointStepsMax = 5000;
 constexpr size_t kCopiedBytesMax = 1 << 20;  // of values, likewise
 
 // Keywords whose value goes on as it is.
@@ -289,7 +289,7 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     // What is kept of the schema around this one.
     std::optional<Negation> outer_negation = std::exchange(negation_, std::nullopt);
     std::vector<std::string> outer_also = std::exchange(also_, {});
-    if (schema.has("not")) negation_ = negation_of(schema, refs_);
+    if (schema.has("not")) negation_ = negation_of(schema, refs_, disjoint_steps_left_);
     if (negation_ && negation_->allows_nothing) {
         out.value(false);
     } else {

@@ -12,6 +12,8 @@ namespace {
 
 // Of references to references.
 constexpr int kHopsMax = 64;
+constexpr size_t kMembersMax = 16;              // of a schema that is but a reference
+constexpr size_t kElementsSeenMax = size_t(1) << 24;
 
 // One part of a pointer: "~1" is a slash, "~0" a tilde.
 std::string unescaped(std::string_view part) {
@@ -49,12 +51,14 @@ bool is_annotation(std::string_view keyword) {
     return std::find(kAssertions.begin(), kAssertions.end(), keyword) == kAssertions.end();
 }
 
-Result<JsonValue> SchemaRefs::at_pointer(std::string_view pointer, const JsonValue& reference) const {
+Result<JsonValue> SchemaRefs::at_pointer(std::string_view pointer, const JsonValue& reference) {
     JsonValue at = root_;
     while (!pointer.empty()) {
         pointer.remove_prefix(1);  // the slash
         const size_t end = std::min(pointer.find('/'), pointer.size());
         const std::string key = unescaped(pointer.substr(0, end));
+        if (at.is_array()) n_elements_seen_ += at.size();
+        if (n_elements_seen_ > kElementsSeenMax) return reference.error("the references take too long to follow");
         std::optional<JsonValue> child = child_of(at, key);
         // Some write "#/" for the root.
         if (!child && key.empty() && end == pointer.size() && at.id() == root_.id()) return root_;
@@ -114,7 +118,7 @@ Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
 }
 
 JsonValue SchemaRefs::resolved(JsonValue schema) {
-    for (int hop = 0; hop < kHopsMax && schema.is_object(); ++hop) {
+    for (int hop = 0; hop < kHopsMax && schema.is_object() && schema.size() <= kMembersMax; ++hop) {
         std::optional<JsonValue> reference;
         bool is_alone = true;
         for (const JsonMember& member : *schema.as_object()) {

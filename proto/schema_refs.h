@@ -23,10 +23,11 @@ class SchemaRefs {
     JsonValue resolved(JsonValue schema);
 
   private:
-    Result<JsonValue> at_pointer(std::string_view pointer, const JsonValue& reference) const;
+    Result<JsonValue> at_pointer(std::string_view pointer, const JsonValue& reference);
     std::optional<JsonValue> at_anchor(std::string_view name);
 
     const JsonValue root_;
+    size_t n_elements_seen_ = 0;  // of lists that pointers go through
     std::optional<std::map<std::string, JsonValue, std::less<>>> anchors_;  // once one is asked for
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
@@ -61,7 +62,9 @@ void leave_out_values(const JsonValue& schema, const std::vector<JsonValue>& unw
     } else {
         return;
     }
-    for (const JsonValue& value : unwanted) std::erase(wanted, value.dump());
+    std::set<std::string> left_out;
+    for (const JsonValue& value : unwanted) left_out.insert(value.dump());
+    std::erase_if(wanted, [&](const std::string& value) { return left_out.contains(value); });
     std::string text = "[";
     for (const std::string& value : wanted) text += (text.size() > 1 ? "," : "") + value;
     out.values = text + "]";
@@ -102,7 +105,7 @@ std::vector<std::string> few_values(const JsonValue& items) {
 
 }  // namespace
 
-Negation negation_of(const JsonValue& schema, SchemaRefs& refs) {
+Negation negation_of(const JsonValue& schema, SchemaRefs& refs, size_t& steps_left) {
     Negation out;
     const JsonValue inner = refs.resolved(*schema.find("not"));
     if (inner.is_bool()) {
@@ -114,7 +117,7 @@ Negation negation_of(const JsonValue& schema, SchemaRefs& refs) {
     const std::vector<JsonMember> members = assertions_of(inner);
     if (members.empty()) {
         out.is_enforced = out.allows_nothing = true;
-    } else if (size_t steps = 1000; are_disjoint(schema, inner, refs, steps)) {
+    } else if (are_disjoint(schema, inner, refs, steps_left)) {
         out.is_enforced = true;  // nothing that the rest allows is what is not wanted
     } else if (members.size() == 1 && members[0].key == "type") {
         leave_out_types(schema, members[0].value, out);

@@ -18,7 +18,8 @@ struct Negation {
     std::optional<std::string> values = {};      // in the place of "enum" and "const"
     std::vector<std::string_view> absent = {};   // properties that must not be there
 };
-Negation negation_of(const JsonValue& schema, SchemaRefs& refs);
+// steps_left: as in are_disjoint().
+Negation negation_of(const JsonValue& schema, SchemaRefs& refs, size_t& steps_left);
 
 // All lists without repetition that {"type":"array","items":{"enum":[...]},"uniqueItems":true} with its bounds allows,
 // as a JSON array; nothing where there are other keywords or too many values.

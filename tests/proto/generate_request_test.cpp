@@ -292,7 +292,7 @@ TEST(GenerateRequest, ThoughtsOfTwoNamesAreOneField) {
 
 TEST(GenerateRequest, WhatAnAssistantHasRefusedIsItsText) {
     EXPECT_EQ(chat(R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"refusal","refusal":"I cannot."},{"type":"text","text":"b"}]}])")->messages_json,
-              R"([{"role":"user","content":"a"},{"role":"assistant","content":"I cannot.\nb"}])");
+              R"([{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"I cannot."},{"type":"text","text":"b"}]}])");
     EXPECT_EQ(chat(R"([{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"a"}])")->messages_json,
               R"([{"role":"assistant","refusal":"No.","content":"No."},{"role":"user","content":"a"}])");
     EXPECT_EQ(chat(R"([{"role":"assistant","content":"b","refusal":null},{"role":"user","content":"a"}])")->messages_json,

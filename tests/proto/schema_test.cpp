@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "proto/base/format.h"
 
 namespace lorad::proto::schema_test {
@@ -147,6 +149,20 @@ TEST(Schema, TextsDoNotGrowBeyondMeasure) {
     }
     Written refused = write(R"({"anyOf":[)" + references + "]," + nested.substr(1));
     EXPECT_NE(refused.text.find("at most"), std::string::npos) << refused.text.size();
+
+    // Comparisons and long pointers are bounded, too: all of these took minutes otherwise.
+    const auto times = [](int n, const std::string& text) {
+        std::string list;
+        for (int i = 0; i < n; ++i) list += (i == 0 ? "" : ",") + text;
+        return list;
+    };
+    const auto began = std::chrono::steady_clock::now();
+    const std::string required = R"({"type":"object","required":[)" + times(2000, "\"r\"") + "]}";
+    (void)write(R"({"oneOf":[)" + times(3000, R"({"$ref":"#/$defs/a"})") + R"(],"$defs":{"a":)" + required + "}}");
+    (void)write(R"({"prefixItems":[)" + times(3000, R"({"$ref":"#/allOf/19999"})") + R"(],"allOf":[)" + times(20000, "true") + "]}");
+    (void)write(R"({"prefixItems":[)" + times(3000, R"({"not":{"$ref":"#/$defs/a"},"enum":[1]})") + R"(],"$defs":{"a":)" + required + "}}");
+    (void)write(R"({"enum":[)" + times(30000, "\"a\"") + R"(],"not":{"enum":[)" + times(30000, "\"b\"") + "]}}");
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
 }
 
 }  // namespace

@@ -202,7 +202,7 @@ const std::vector<std::string_view>& extension_fields() {
         "min_p", "typical_p", "presence_penalty",
         "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "seed",
         "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
-        "add_special_tokens", "min_tokens", "priority", "cache_salt", "chat_template_kwargs",
+        "add_special_tokens", "min_tokens", "priority", "cache_salt", "chat_template", "chat_template_kwargs",
         "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
         "guided_grammar", "include_reasoning", "bad_words", "truncate_prompt_tokens"};
     return kNames;

@@ -112,6 +112,8 @@ std::vector<Bomb> bombs() {
         {"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", steps},
         {"{% set s = 'a' * 4000000 %}{% for i in range(100000) %}{% set x = s.count('b') %}{% endfor %}", steps},
         {"{% set s = 'a' * 4000000 %}{% set t = 'bcdefg' * 100000 ~ 'a' %}{% for i in range(100000) %}{% set x = s.strip(t) %}{% endfor %}", steps},
+        {repeated("{% set x = ('ab' * 1000000) | last %}", "x"), steps},
+        {repeated("{% set x = ('ab' * 1000000) | first %}{% set y = {} | items | list %}{% set z = 'ab' * 1000000 %}", "x"), steps},
         {"{{ ('ba' * 8000000) | sort }}", memory},
         {"{{ ('a ' * 8000000).split() }}", memory},
         {"{{ ('a\\n' * 8000000).splitlines() }}", memory},

@@ -19,6 +19,8 @@ enum Source<'t> {
 pub struct Walk<'t> {
     source: Source<'t>,
     at: usize,
+    /// An error is the last item: some of what takes items does not stop at one.
+    has_failed: bool,
 }
 
 impl<'t> Walk<'t> {
@@ -33,7 +35,7 @@ impl<'t> Walk<'t> {
             Value::Iter(generator) => Source::Generator(generator.clone()),
             _ => return None,
         };
-        Some(Walk { source, at: 0 })
+        Some(Walk { source, at: 0, has_failed: false })
     }
 
     fn make(&mut self) -> Result<Option<Value<'t>>> {
@@ -83,6 +85,11 @@ impl<'t> Iterator for Walk<'t> {
     type Item = Result<Value<'t>>;
 
     fn next(&mut self) -> Option<Result<Value<'t>>> {
-        self.make().transpose()
+        if self.has_failed {
+            return None;
+        }
+        let item = self.make();
+        self.has_failed = item.is_err();
+        item.transpose()
     }
 }

@@ -13,7 +13,8 @@ Status add_bad_words(const TextCodec& text, const std::vector<std::string>& word
         const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
         TRY_ASSIGN(std::vector<TokenId> first, text.encode(bare, false));
         TRY_ASSIGN(std::vector<TokenId> later, text.encode(" " + bare, false));
-        const bool is_other = !first.empty() && later.size() == first.size() && later.front() != first.front();
+        // A blank of its own before the same tokens adds nothing.
+        const bool is_other = later.size() < first.size() || !std::equal(first.begin(), first.end(), later.end() - int64_t(first.size()));
         for (std::vector<TokenId>* tokens : {&first, &later}) {
             if (tokens->empty() || (tokens == &later && !is_other)) continue;
             const bool is_known = std::ranges::all_of(*tokens, [&](TokenId token) { return token >= 0 && uint32_t(token) < vocab_size; });

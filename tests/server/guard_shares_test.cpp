@@ -90,6 +90,7 @@ class GuardShares : public ::testing::Test {
     }
 
     lorad::testing::TempDir folder;
+    access::SharedPlaces bodies{4 * 200000};  // outlives the listener's workers, as all that follows does
     std::unique_ptr<access::KeyStore> keys;
     Router router;
     ListenerOptions options;
@@ -157,7 +158,6 @@ TEST_F(GuardShares, OneKeysSlowBodiesLeaveWorkersForAnothersBodies) {
 }
 
 TEST_F(GuardShares, OneKeysBodiesTakeHalfOfTheMemoryForThem) {
-    access::SharedPlaces bodies(4 * 200000);
     use_keys(&bodies);
     options.guard.n_workers = 16;
     start();

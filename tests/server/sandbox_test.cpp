@@ -22,6 +22,7 @@
 #include "server/sandbox/confine.h"
 #include "server/sandbox/grammar_compiler.h"
 #include "server/sandbox/helper_pool.h"
+#include "tests/support/soon.h"
 #include "tests/support/source_dir.h"
 
 namespace lorad::server::sandbox::sandbox_test {
@@ -186,9 +187,14 @@ TEST(Sandbox, HelpersGetNothingOfTheEnvironmentAndOneDescriptor) {
     std::ifstream file(format("/proc/{}/environ", helpers->process()), std::ios::binary);
     const std::string environment((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     EXPECT_EQ(environment.find("secret"), std::string::npos);
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(format("/proc/{}/fd", helpers->process()), error))
-        EXPECT_LE(std::stoi(entry.path().filename().string()), kControlFd);
+    // The socket of a helper that is being forked is there for a moment.
+    EXPECT_TRUE(lorad::testing::soon([&] {
+        std::error_code error;
+        int highest = -1;
+        for (const auto& entry : std::filesystem::directory_iterator(format("/proc/{}/fd", helpers->process()), error))
+            highest = std::max(highest, std::stoi(entry.path().filename().string()));
+        return highest == kControlFd;
+    }));
 }
 
 TEST(Sandbox, TheProcessThatForksThemIsReplaced) {

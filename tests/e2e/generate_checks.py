@@ -272,6 +272,16 @@ def check_openai_features(server):
     check_equal(raw.headers.get("x-lorad-ignored-fields"), "misspelt", "ignored fields")
 
 
-SHARED = [check_answers_follow_their_schemas, check_other_structures, check_calls_of_tools, check_calls_that_the_model_writes,
+
+def check_bad_words_are_not_said(server):
+    """Also where the tokenizer has other tokens for the word behind a blank."""
+    sample = SAMPLES[0]
+    check("fine" in sample["outputs"]["base"]["text"], "the sample says it")
+    status, body = server.post("/v1/chat/completions", model="base", messages=sample["messages"], temperature=0, max_tokens=24, bad_words=["fine"])
+    check_equal(status, 200, f"status of {body}")
+    check(" fine" not in body["choices"][0]["message"]["content"], f"it is said: {body}")
+
+
+SHARED = [check_bad_words_are_not_said, check_answers_follow_their_schemas, check_other_structures, check_calls_of_tools, check_calls_that_the_model_writes,
           check_numbers_beside_the_text, check_openai_features]
 INVARIANT = [check_structure_does_not_touch_the_others]

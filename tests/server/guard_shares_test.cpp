@@ -47,7 +47,7 @@ class GuardShares : public ::testing::Test {
         listener = std::move(*created);
         ASSERT_TRUE(listener->start().ok());
     }
-    void use_keys(access::SharedPlaces* bodies = nullptr) {
+    void use_keys(access::SharedPlaces* shared = nullptr) {
         std::ofstream file(folder.path() / "keys");
         for (const char* id : {"a", "b"}) {
             const std::string digest = sha256_hex(std::as_bytes(std::span<const char>(key_of(id))));
@@ -57,7 +57,7 @@ class GuardShares : public ::testing::Test {
         auto created = access::KeyStore::create({.file = (folder.path() / "keys").string()});
         ASSERT_TRUE(created.ok()) << created.error().message;
         keys = std::move(*created);
-        router.set_guard({.keys = keys.get(), .bodies = bodies});
+        router.set_guard({.keys = keys.get(), .bodies = shared});
     }
     static std::string key_of(const std::string& id) { return "the-long-key-of-" + id; }
     static void send_text(const OwnedFd& fd, std::string_view text) { send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); }

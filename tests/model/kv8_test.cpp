@@ -18,11 +18,11 @@ namespace {
 
 using namespace lorad::testing;
 
-std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType kv_type, gpu::KernelPath path) {
+std::unique_ptr<Executor> load(const std::filesystem::path& folder, gpu::KvType kv_type, gpu::KernelPath path, uint32_t n_positions_max = 256) {
     ExecutorOptions options;
     options.n_rows_max = 128;
     options.n_sequences_max = 4;
-    options.n_positions_max = 256;
+    options.n_positions_max = n_positions_max;
     options.n_outputs_max = 128;
     options.n_adapter_slots = 2;
     options.kernel_path = path;
@@ -103,11 +103,11 @@ TEST(Kv8DemoModel, TextsStayAndCostTheSame) {
 
 // Layer 0 has keys as Qwen2.5 has them, with constant parts of 150 in channels that queries are large in, too.
 TEST(Kv8Executor, KeysOfLargeBiasesStayInSixteenBits) {
-    const RandomModel model({.hidden = 128, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256, .layers = 3, .vocab = 512, .large_bias = 150.0f});
+    const RandomModel model({.hidden = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256, .layers = 3, .vocab = 512, .large_bias = 150.0f});
     std::vector<TokenId> ids;
     for (TokenId i = 0; i < 100; ++i) ids.push_back((i * 37 + 11) % 512);
     for (const gpu::KernelPath path : {gpu::KernelPath::kPortable, gpu::KernelPath::kAuto}) {
-        const auto eight = load(model.folder(), gpu::KvType::kInt8, path), sixteen = load(model.folder(), gpu::KvType::kF16, path);
+        const auto eight = load(model.folder(), gpu::KvType::kInt8, path, 128), sixteen = load(model.folder(), gpu::KvType::kF16, path, 128);
         EXPECT_EQ(eight->memory_plan().kv.keys_f16, (std::vector<bool>{true, false, false}));
         Runner runner8(*eight), runner16(*sixteen);
         const auto got = runner8.logits(ids, true), want = runner16.logits(ids, true);

@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ModelFolder : public ::testing::Test {
+class FolderOfOtherThings : public ::testing::Test {
   protected:
     std::filesystem::path write(const std::string& name, const std::string& text) {
         const std::filesystem::path path = dir_.path() / name;
@@ -32,7 +32,7 @@ class ModelFolder : public ::testing::Test {
     lorad::testing::TempDir dir_;
 };
 
-TEST_F(ModelFolder, AGgufFileIsNamedWhateverItIsCalled) {
+TEST_F(FolderOfOtherThings, AGgufFileIsNamedWhateverItIsCalled) {
     const auto expected = AllOf(HasSubstr("in GGUF"), HasSubstr("no base models yet"), HasSubstr("the Hugging Face folder that it was made from"));
     EXPECT_THAT(said_of(write("model.gguf", "GGUF\3")), expected);
     EXPECT_THAT(said_of(write("model.bin", "GGUF\3")), expected);
@@ -40,7 +40,7 @@ TEST_F(ModelFolder, AGgufFileIsNamedWhateverItIsCalled) {
     EXPECT_THAT(said_of(dir_.path() / "ggufs"), AllOf(HasSubstr("the folder holds GGUF"), HasSubstr("no base models yet")));
 }
 
-TEST_F(ModelFolder, OtherThingsAreNamed) {
+TEST_F(FolderOfOtherThings, OtherThingsAreNamed) {
     EXPECT_THAT(said_of(write("model.safetensors", "x")), HasSubstr("the folder that it lies in"));
     EXPECT_THAT(said_of(write("notes.txt", "x")), HasSubstr("a file; expected a Hugging Face model folder"));
     EXPECT_THAT(said_of(dir_.path() / "none"), HasSubstr("no such folder"));
@@ -48,14 +48,14 @@ TEST_F(ModelFolder, OtherThingsAreNamed) {
     EXPECT_THAT(said_of(dir_.path() / "meta"), HasSubstr("its maker's own form"));
 }
 
-TEST_F(ModelFolder, AnAdapterIsNamedWithItsBase) {
+TEST_F(FolderOfOtherThings, AnAdapterIsNamedWithItsBase) {
     write("adapter/adapter_config.json", R"({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8})");
     EXPECT_THAT(said_of(dir_.path() / "adapter"), AllOf(HasSubstr("a LoRA adapter"), HasSubstr("\"Qwen/Qwen2.5-7B\""), HasSubstr("--lora NAME=DIR")));
     write("broken/adapter_config.json", "{");
     EXPECT_THAT(said_of(dir_.path() / "broken"), AllOf(HasSubstr("a LoRA adapter"), HasSubstr("its base model as the model")));
 }
 
-TEST_F(ModelFolder, QuantizedWeightsAreNamedWithTheirKind) {
+TEST_F(FolderOfOtherThings, QuantizedWeightsAreNamedWithTheirKind) {
     const std::string config = R"("architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 128)";
     const std::pair<const char*, const char*> cases[] = {

@@ -49,6 +49,19 @@ void BlobHolds::add(const Promise& promise, uint64_t bytes, int64_t since_s) {
     hold->second.tried = false;
 }
 
+std::optional<int64_t> BlobHolds::time_of(const Promise& promise) const {
+    const Hold* hold = find(promise.sha256, promise.holder);
+    if (hold == nullptr) return std::nullopt;
+    const auto made = hold->promises.find(promise.number);
+    return made == hold->promises.end() ? std::nullopt : std::optional(made->second);
+}
+
+void BlobHolds::restore(const Promise& promise, int64_t since_s) {
+    Hold* hold = find(promise.sha256, promise.holder);
+    if (hold == nullptr) return;
+    if (const auto made = hold->promises.find(promise.number); made != hold->promises.end()) made->second = since_s;
+}
+
 std::optional<BlobHolds::Promise> BlobHolds::take(std::string_view sha256, std::string_view holder) {
     Hold* hold = find(sha256, holder);
     if (hold == nullptr) return std::nullopt;

@@ -41,6 +41,10 @@ class BlobHolds {
     // The promise that an upload by this holder makes or renews.
     Promise next(std::string_view sha256, std::string_view holder) const;
     void add(const Promise& promise, uint64_t bytes, int64_t since_s);
+    // Since when there is this promise; nothing where there is none.
+    std::optional<int64_t> time_of(const Promise& promise) const;
+    // A renewed promise has its earlier time again, where it is there still.
+    void restore(const Promise& promise, int64_t since_s);
     // The holder's oldest promise of this file is kept: an adapter was made of it.
     std::optional<Promise> take(std::string_view sha256, std::string_view holder);
     // False where there is no such promise.

@@ -44,6 +44,11 @@ Status check_templates(CheckedAdapter& adapter, const BaseModel& base) {
         }
         const Status status = base.check_template ? base.check_template(one.source) : model::ChatTemplate::check_source(one.source);
         if (status.ok()) continue;
+        const ErrorCode code = status.error().code;
+        if (code == ErrorCode::kOverloaded || code == ErrorCode::kSandboxUnavailable) {
+            adapter.warnings.push_back(format("{}: could not be looked at now: {}", file, status.error().message));
+            continue;
+        }
         adapter.warnings.push_back(format("{}: {}; chats with this adapter alone will be refused", file, status.error().message));
     }
     return ok_status();

@@ -44,7 +44,7 @@ class ExtrasPlanner {
         return ok_status();
     }
 
-    // PEFT trains one A and B for both and saves them twice; read_tensors() in check.cpp adds the second where a file has one.
+    // PEFT trains one A and B for both and saves them twice; add_tied_lora() in check.cpp adds the second where a file has one.
     void check_tied_lora() {
         if (!checks_.ties_lora || plan_.embed.a == nullptr || plan_.head.a == nullptr) return;
         if (is_transposed(*plan_.embed.a, *plan_.head.b) && is_transposed(*plan_.embed.b, *plan_.head.a)) return;

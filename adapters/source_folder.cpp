@@ -97,8 +97,9 @@ Result<SourceFolder> SourceFolder::inner(std::string_view name) const {
     found.follows_links_ = follows_links_;
     found.folder_ = OwnedFd(::openat(folder_.get(), std::string(name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | links));
     if (found.folder_.ok()) return found;
-    // With O_DIRECTORY a link is ENOTDIR, as a file is.
-    if (!follows_links_) return forbidden_link(name);
+    struct stat status {};
+    const bool is_linked = ::fstatat(folder_.get(), std::string(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+    if (is_linked && !follows_links_) return forbidden_link(name);
     return make_error(ErrorCode::kAdapterInvalid, format("{}: expected a folder", name));
 }
 

@@ -322,9 +322,11 @@ class DiskStore final : public Store {
     Status make_promise(const std::string& sha256, const std::string& holder, uint64_t bytes) {
         BlobHolds::Promise promise;
         std::string fresh;
+        std::optional<int64_t> renewed_s;  // since when there is the acknowledged one that is renewed
         {
             const std::lock_guard lock(mutex_);
             promise = holds_.next(sha256, holder);
+            renewed_s = holds_.time_of(promise);
             // Counted at once, so that nobody else takes the number.
             holds_.add(promise, bytes, unix_time_s());
             fresh = format("incoming/{}", next_upload_++);
@@ -337,7 +339,11 @@ class DiskStore final : public Store {
         }
         (void)files_->remove(fresh).ok();
         const std::lock_guard lock(mutex_);
-        if (holds_.remove(promise)) end_hold(promise);
+        if (renewed_s) {
+            holds_.restore(promise, *renewed_s);
+        } else if (holds_.remove(promise)) {
+            end_hold(promise);
+        }
         return made;
     }
 

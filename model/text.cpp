@@ -318,12 +318,6 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_sources(std::span
     return make(sources, std::string(tokens_json), {});
 }
 
-Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_source(
-    std::string_view source) const {
-    const NamedTemplate one[] = {{std::string(kDefaultTemplate), std::string(source)}};
-    return with_sources(one);
-}
-
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::with_sources(
     std::span<const NamedTemplate> sources) const {
     return make(sources, config_, tokens_);

@@ -90,6 +90,7 @@ class Words {
 
     LoradWords* handle_;
 };
+
 // One of a model's or an adapter's chat templates; "default" is that of chats, "tool_use" that of chats with tools.
 struct NamedTemplate {
     std::string name;
@@ -124,9 +125,8 @@ class ChatTemplate {
     // The same for several, of which one need not be the default.
     static Result<std::shared_ptr<const ChatTemplate>> from_sources(std::span<const NamedTemplate> sources,
                                                                     std::string_view tokens_json);
-    // Another template with the special tokens of this one.
-    Result<std::shared_ptr<const ChatTemplate>> with_source(std::string_view source) const;
-    // The same for several, of which one need not be the default.
+    // Other templates with the special tokens of this one; none of them need be the default. kInvalidModel where they cannot be
+    // read.
     Result<std::shared_ptr<const ChatTemplate>> with_sources(std::span<const NamedTemplate> sources) const;
     // Whether it parses: kAdapterInvalid with the line, where it does not.
     static Status check_source(std::string_view source);

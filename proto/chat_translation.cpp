@@ -30,23 +30,39 @@ std::vector<std::string> FieldNames::originals(std::span<const std::string> tran
 Error FieldNames::renamed(Error error) const {
     if (error.param.empty()) return error;
     std::string name = original(error.param);
-    size_t begin = 0;
-    if (error.message.starts_with(error.param)) {
-        error.message = name + error.message.substr(error.param.size());
-        begin = name.size();
+    const std::string_view message = error.message;
+    const auto is_part = [&](size_t i) {
+        return i < message.size() && (std::isalnum(static_cast<unsigned char>(message[i])) != 0 || message[i] == '_');
+    };
+    // The longest name that stands at a place; one that could be a word of the sentence stays as it is.
+    const auto name_at = [&](size_t at) {
+        const std::pair<std::string, std::string>* best = nullptr;
+        if (at > 0 && is_part(at - 1)) return best;
+        for (const auto& one : names_) {
+            const std::string& translated = one.first;
+            if (translated.find_first_of("._[") == std::string::npos) continue;
+            if (!message.substr(at).starts_with(translated) || is_part(at + translated.size())) continue;
+            if (best == nullptr || translated.size() > best->first.size()) best = &one;
+        }
+        return best;
+    };
+    // In one pass: what has been written is the client's, and may be called as another field of ours is.
+    std::string written;
+    size_t at = 0;
+    if (message.starts_with(error.param)) {
+        written = name;
+        at = error.param.size();
     }
-    error.param = std::move(name);
-    // Others that the message speaks of; a name that could be a word of the sentence stays.
-    for (const auto& [translated, original] : names_) {
-        if (translated.find_first_of("._[") == std::string::npos) continue;
-        for (size_t at = begin; (at = error.message.find(translated, at)) != std::string::npos; at += original.size()) {
-            const size_t end = at + translated.size();
-            auto is_part = [&](size_t i) {
-                return i < error.message.size() && (std::isalnum(static_cast<unsigned char>(error.message[i])) != 0 || error.message[i] == '_');
-            };
-            if (!is_part(end) && (at == 0 || !is_part(at - 1))) error.message.replace(at, translated.size(), original);
+    while (at < message.size()) {
+        if (const auto* found = name_at(at)) {
+            written += found->second;
+            at += found->first.size();
+        } else {
+            written += message[at++];
         }
     }
+    error.message = std::move(written);
+    error.param = std::move(name);
     return error;
 }
 

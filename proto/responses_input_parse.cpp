@@ -110,6 +110,11 @@ std::shared_ptr<const ResponseItem> kept_text(std::string_view text, const Respo
     return std::make_shared<const ResponseItem>(ResponseItem{std::move(id), writer.end_object().take()});
 }
 
+// An item that is kept, or a text with one in it: it was read from a body once, or written by this server.
+Result<JsonDocument> parse_kept(std::string_view text) {
+    return parse_json(text, {.max_bytes = SIZE_MAX, .max_depth = kStoredDepthMax, .max_values = kStoredValuesMax});
+}
+
 // What stands for {"type": "item_reference", "id": ID}.
 Status translate_reference(const JsonValue& item, const InputMemory& memory, ChatMessages& messages) {
     if (memory.responses == nullptr) {
@@ -123,7 +128,7 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, Cha
                           format("{}.id: no item is called {}, or it is no longer kept", item.path(), json_quote_short(id)),
                           item.path() + ".id");
     }
-    TRY_ASSIGN(JsonDocument document, parse_json(found->json));
+    TRY_ASSIGN(JsonDocument document, parse_kept(found->json));
     TRY(translate_item(document.root(), messages));
     memory.own->push_back(std::move(found));
     return ok_status();
@@ -132,10 +137,11 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, Cha
 }  // namespace
 
 Status translate_conversation(const ResponseItems& items, ChatMessages& messages) {
-    if (items.empty()) return ok_status();
-    TRY_ASSIGN(JsonDocument document, parse_json("{\"previous_response_id\":" + items_json(items) + "}"));
-    TRY_ASSIGN(std::vector<JsonValue> list, document.root().find("previous_response_id")->as_array());
-    for (const JsonValue& item : list) TRY(translate_item(item, messages));
+    // One after the other, so that the values of one are in memory at a time.
+    for (const auto& item : items) {
+        TRY_ASSIGN(const JsonDocument document, parse_kept("{\"previous_response_id\":" + item->json + "}"));
+        TRY(translate_item(*document.root().find("previous_response_id"), messages));
+    }
     return ok_status();
 }
 

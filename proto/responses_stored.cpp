@@ -39,6 +39,8 @@ Result<StoredResponse> parse_stored_response(std::string_view text, size_t bytes
     options.name = "a stored response";
     options.code = ErrorCode::kStorageFailed;
     options.max_bytes = bytes_max;
+    options.max_depth = kStoredDepthMax;
+    options.max_values = kStoredValuesMax;
     TRY_ASSIGN(JsonDocument document, parse_json(text, options));
     const JsonValue root = document.root();
     StoredResponse out;

@@ -39,6 +39,11 @@ struct ResponsesMemory {
 // [ITEM, ...]
 std::string items_json(const ResponseItems& items);
 
+// Of what is kept: a file wraps what was said in a body in a few more levels, a conversation has the values of many bodies, and their number is
+// bounded by the bytes that are kept alone.
+inline constexpr uint32_t kStoredDepthMax = 96;
+inline constexpr uint32_t kStoredValuesMax = UINT32_MAX;
+
 // One file for each response.
 std::string stored_response_text(const StoredResponse& response);
 // kStorageFailed for a text that the function above did not write.

@@ -37,7 +37,10 @@ void leave_out_types(const JsonValue& schema, const JsonValue& unwanted, Negatio
     auto has = [&](std::string_view name) { return std::ranges::find(not_wanted, name) != not_wanted.end(); };
     for (std::string_view name : type_names(schema.find("type"))) {
         // Numbers that are no integers cannot be told apart by their type.
-        if (name == "number" && has("integer") && !has("number")) return;
+        if (name == "number" && has("integer") && !has("number")) {
+            out.types.clear();
+            return;
+        }
         if (!has(name) && !(name == "integer" && has("number"))) out.types.push_back(name);
     }
     out.is_enforced = true;

@@ -139,6 +139,10 @@ Result<std::unique_ptr<ResponseStore>> response_store(const Config& config, cons
     std::unique_ptr<adapters::FileSystem> files;
     if (config.response_store == "state") {
         const std::filesystem::path folder = config.state_dir.empty() ? default_state_dir() : config.state_dir;
+        if (folder.empty()) {
+            return make_error(ErrorCode::kInvalidConfig, "response-store: \"state\" needs a state folder, and this user has none: name one with state-dir",
+                              "response-store");
+        }
         TRY_ASSIGN(files, adapters::open_file_system(folder / ("responses-" + base_fingerprint.substr(0, 16))));
         TRY(files->lock("lock"));
     }

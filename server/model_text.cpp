@@ -171,16 +171,15 @@ Status ModelText::check_template(std::string_view source) const {
 }
 
 // An adapter's own templates are not the operator's: they run in a helper.
-Result<RenderChat> ModelText::renderer(const access::Holder& holder, const Templates& own) const {
+Result<RenderChat> ModelText::renderer(const Templates& own) const {
     if (!own) return RenderChat([this](const std::string& input) { return chat_template_->render(input); });
     if (!turns_) {
-        TRY_ASSIGN(std::shared_ptr<const model::ChatTemplate> made, chat_template_->with_sources(*own));
+        TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> made, chat_template_->with_sources(*own));
         return RenderChat([made](const std::string& input) { return made->render(input); });
     }
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
-    return RenderChat([this, own, holder, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
-        TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter(holder));
+    return RenderChat([this, own, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
         sandbox::Frame job{sandbox::kRender, {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
         for (const model::NamedTemplate& one : *own) {
             job.fields.push_back(one.name);
@@ -199,7 +198,12 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
         TRY_ASSIGN(own, own_templates(chat));
         if (own->empty()) own = nullptr;
     }
-    TRY_ASSIGN(const RenderChat render, renderer(chat.holder, own));
+    TRY_ASSIGN(const RenderChat render, renderer(own));
+    // One for all that is rendered, so that waiting is no part of the time that finding the form may take.
+    sandbox::Turns::Turn turn;
+    if (own && turns_) {
+        TRY_ASSIGN(turn, turns_->enter(chat.holder));
+    }
     TRY_ASSIGN(FittedChat fitted, fits_.fit(own ? chat.template_digest : std::string(), chat, chat.continued_text ? kEndMark : std::string_view(), render));
     Result<std::string> rendered = render(fitted.input);
     if (rendered.ok() && chat.continued_text) rendered = cut_at_mark(std::move(*rendered), *chat.continued_text);

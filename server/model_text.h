@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "model/text.h"
-#include "server/sandbox/grammar_compiler.h"
 #include "server/chat/fit.h"
+#include "server/sandbox/grammar_compiler.h"
 #include "server/text_codec.h"
 
 namespace lorad::server {
@@ -33,8 +33,8 @@ class ModelText final : public TextCodec {
                                                              const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
-    // From here on grammars are compiled, n_turns at a time, and adapters' templates rendered, in helpers; with null neither is done (kSandboxUnavailable). Before there
-    // are requests. Without this call, as in tools, all is done in this process.
+    // From here on grammars are compiled and adapters' templates rendered in helpers, n_turns at a time; with null neither is
+    // done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this process.
     void isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns);
     // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;
@@ -45,7 +45,8 @@ class ModelText final : public TextCodec {
     // An adapter's; null: the model's own.
     using Templates = std::shared_ptr<const std::vector<model::NamedTemplate>>;
     Result<Templates> own_templates(const ChatInput& chat) const;
-    Result<RenderChat> renderer(const access::Holder& holder, const Templates& own) const;
+    // Whoever uses it has a turn where helpers render.
+    Result<RenderChat> renderer(const Templates& own) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;

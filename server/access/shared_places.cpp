@@ -78,11 +78,6 @@ void SharedPlaces::give_back(const Holder& holder, uint64_t n) {
     given_back_.notify_all();
 }
 
-bool SharedPlaces::has_room(const Holder& holder, uint64_t n) const {
-    std::lock_guard lock(mutex_);
-    return fits(holder, n);
-}
-
 uint64_t SharedPlaces::n_taken() const {
     std::lock_guard lock(mutex_);
     return n_taken_;

@@ -63,8 +63,6 @@ class SharedPlaces {
     // Waits for it, in no order, but for shares; until the time is over or `gives_up` says so, which is asked now and then.
     Place wait(const Holder& holder, uint64_t n, std::chrono::milliseconds at_most, const std::function<bool()>& gives_up = {});
 
-    // Whether take() would succeed now.
-    bool has_room(const Holder& holder, uint64_t n = 1) const;
     uint64_t n_taken() const;
     uint64_t n_max() const;
     void set_max(uint64_t n_max);

@@ -334,16 +334,21 @@ std::optional<bool> shows_tools(const RenderChat& render) {
 Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                                  const RenderChat& render) {
     TRY_ASSIGN(const Conversation conversation, Conversation::parse(chat.messages_json));
-    // What fails for want of memory or time, say, tells nothing of the template.
+    // What takes too much, or fails for a reason that is not the template's, tells nothing of the template.
     bool is_certain = true;
+    std::optional<Error> failure;  // the first that is not the template's: nothing is rendered after it
     const auto begun = std::chrono::steady_clock::now();
     const RenderChat observed = [&](const std::string& input) -> Result<std::string> {
+        if (failure) return *failure;
         if (std::chrono::steady_clock::now() - begun > kSearchMax) {
             is_certain = false;
             return make_error(ErrorCode::kInvalidRequest, "the chat template takes too long");
         }
         Result<std::string> rendered = render(input);
-        is_certain = is_certain && (rendered.ok() || rendered.error().code == ErrorCode::kInvalidRequest);
+        if (rendered.ok() || rendered.error().code == ErrorCode::kInvalidRequest) return rendered;
+        is_certain = false;
+        // One form may take more than there is where another does not; if that which is chosen does, its own rendering says so.
+        if (rendered.error().code != ErrorCode::kInputTooComplex) failure = rendered.error();
         return rendered;
     };
     ChatPlan plan = conversation.plan();
@@ -352,6 +357,7 @@ Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& 
         std::optional<ChatFit> fit = known(shape);
         if (!fit) {
             fit.emplace().plan.thought_names = thought_names(observed);
+            if (failure) return *failure;
             if (is_certain) keep(shape, *fit);
         }
         plan.thought_names = fit->plan.thought_names;
@@ -362,6 +368,7 @@ Result<FittedChat> ChatFits::fit(std::string_view template_id, const ChatInput& 
     if (!fit) {
         first.run(observed);
         fit = Search(conversation, chat, observed).run(std::move(first));
+        if (failure) return *failure;
         if (is_certain && conversation.size() <= kFitMessagesMax) keep(shape, *fit);
     }
     if (fit->refused) return *fit->refused;

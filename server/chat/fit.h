@@ -44,7 +44,9 @@ class ChatFits {
   public:
     // `template_id`: the same for the same template; `appended` stands behind the last message's text. kInvalidRequest for
     // messages of which the template shows nothing, but for those that it lets stand in a system message. A template that
-    // fails here is given the conversation as it was sent, and says itself what is wrong.
+    // fails here is given the conversation as it was sent, and says itself what is wrong. What `render` answers that is neither
+    // kInvalidRequest nor kInputTooComplex, such as kOverloaded, is no word of the template: it is returned, and nothing kept.
+    // Takes the time of some renderings, of which no new one begins after 2 s: `render` should not wait for others.
     Result<FittedChat> fit(std::string_view template_id, const ChatInput& chat, std::string_view appended,
                            const RenderChat& render);
 

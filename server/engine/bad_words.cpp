@@ -6,7 +6,7 @@
 
 namespace lorad::server {
 
-BadWords::BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size, std::unique_ptr<TokenConstraint> inner)
+BadWords::BadWords(std::shared_ptr<const Sequences> sequences, uint32_t vocab_size, std::shared_ptr<TokenConstraint> inner)
     : sequences_(std::move(sequences)), vocab_size_(vocab_size), inner_(std::move(inner)) {
     for (const std::vector<TokenId>& sequence : *sequences_) n_said_max_ = std::max(n_said_max_, sequence.size() - 1);
 }

@@ -114,9 +114,10 @@ void Engine::set_token(const Planned& planned, TokenId token, TokenChoice& choic
     if (sequence.ended) return;
     if (choice.nothing_allowed) {
         end_sequence(sequence, {FinishReason::kError,
-                                make_error(ErrorCode::kInvalidRequest,
-                                           "what the request allows and what it forbids leave no "
-                                           "token")});
+                                !choice.masked.ok() ? choice.masked.error()
+                                                    : make_error(ErrorCode::kInvalidRequest,
+                                                                 "what the request allows and what it forbids leave no "
+                                                                 "token")});
         return;
     }
     if (token < 0) {

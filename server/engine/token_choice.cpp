@@ -116,10 +116,14 @@ void TokenChooser::take_mask(ChoiceState& state) {
     MaskJob& job = *state.job_;
     state.mask_seconds_ = std::max(job.seconds, state.mask_seconds_ / 2);
     if (job.status.ok()) return;
-    // Nothing may come then, which ends the request with an error.
+    // Nothing may come then, which ends the request with this error.
     log_error("grammar: {}", job.status.error().message);
-    job.status = ok_status();
     std::fill(job.words.begin(), job.words.end(), 0u);
+}
+
+void TokenChooser::note_nothing_allowed(TokenChoice& choice, bool nothing_allowed) {
+    choice.nothing_allowed = nothing_allowed;
+    if (nothing_allowed && choice.state->has_mask()) choice.masked = choice.state->job_->status;
 }
 
 // The grammar's mask without what else may not come, as choose_one has it.
@@ -153,7 +157,7 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
         bool is_prompt = choice.prompt_token >= 0;
         bool on_device = !is_prompt && choice.state->device_chooses(*choice.request, choice.position);
         if (on_device) {
-            choice.nothing_allowed = token == gpu::kNothingAllowed;
+            note_nothing_allowed(choice, token == gpu::kNothingAllowed);
             if (token >= 0 && choice.request->n_logprobs)
                 choice.logprobs = read_logprobs(result.logprobs[choice.output], token);
         } else if (token >= 0) {
@@ -170,7 +174,7 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
             return;
         }
         token = choose_one(choice, token, logits, scratch_[worker]);
-        choice.nothing_allowed = token < 0;
+        note_nothing_allowed(choice, token < 0);
         if (token >= 0 && choice.request->n_logprobs)
             choice.logprobs = model::logprobs_of(logits, token, *choice.request->n_logprobs);
     });

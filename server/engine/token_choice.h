@@ -74,6 +74,7 @@ struct TokenChoice {
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
     std::optional<proto::TokenLogprobs> logprobs = {};
     bool nothing_allowed = false;
+    Status masked = ok_status();  // with nothing_allowed: an error where that is because the grammar's mask could not be made
     // Of its mask, if it has one that is there.
     double mask_seconds() const;
     bool is_late = false;  // set by prepare(): the grammar's mask is not there, so nothing can be chosen in this step
@@ -104,6 +105,7 @@ class TokenChooser {
     TokenId choose_one(TokenChoice& choice, TokenId argmax, std::span<const float> logits,
                        Scratch& scratch) const;
     static void take_mask(ChoiceState& state);
+    static void note_nothing_allowed(TokenChoice& choice, bool nothing_allowed);
     static void write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch);
     void tell_grammars(std::span<TokenChoice> choices, const StepResult& result);
 

@@ -21,13 +21,7 @@ Status add_bad_words(const TextCodec& text, const std::vector<std::string>& word
             if (is_known) sequences->push_back(std::move(*tokens));
         }
     }
-    for (Request& one : requests) {
-        std::unique_ptr<TokenConstraint> inner;
-        if (one.constraint != nullptr) {
-            TRY_ASSIGN(inner, one.constraint->duplicate());
-        }
-        one.constraint = std::make_shared<BadWords>(sequences, vocab_size, std::move(inner));
-    }
+    for (Request& one : requests) one.constraint = std::make_shared<BadWords>(sequences, vocab_size, std::move(one.constraint));
     return ok_status();
 }
 

@@ -62,6 +62,17 @@ uint64_t random_number() {
     return generator();
 }
 
+Status share_constraint(std::unique_ptr<TokenConstraint> first, const std::string& param, std::span<Request> requests) {
+    CHECK(!requests.empty());
+    for (Request& one : requests.first(requests.size() - 1)) {
+        Result<std::unique_ptr<TokenConstraint>> copy = first->duplicate();
+        if (!copy.ok()) return make_error(copy.error().code, format("{}: {}", param, copy.error().message), param);
+        one.constraint = std::move(*copy);
+    }
+    requests.back().constraint = std::move(first);
+    return ok_status();
+}
+
 Generation::Generation(ServerContext& context, GenerateRequest its_request)
     : request(std::move(its_request)), text_(context.text) {
     head.kind = request.kind;
@@ -203,15 +214,12 @@ Status Generation::take_quota(const HttpRequest& http, std::vector<Request>& req
     return ok_status();
 }
 
-// Compiled once, before anything is admitted; every answer has a state of its own.
+// Compiled once, before anything is admitted.
 Status Generation::add_constraints(const ServerContext& context, const HttpRequest& http,
                                    std::vector<Request>& requests) const {
     TRY_ASSIGN(std::unique_ptr<TokenConstraint> first, compile_structure(context, request, end_tokens_, holder_of(http)));
     if (!first) return ok_status();
-    for (Request& one : requests) {
-        TRY_ASSIGN(one.constraint, first->duplicate());
-    }
-    return ok_status();
+    return share_constraint(std::move(first), request.structure->param, requests);
 }
 
 // The prompt is written before the adapter is pinned; another one may have got its name meanwhile.

@@ -121,4 +121,8 @@ class Generation {
 
 uint64_t random_number();
 
+// What the answers of these, of which there is one at least, must look like: each gets a state of its own, and the last one `first` itself, so that no
+// more is held than is followed. Errors name `param`.
+Status share_constraint(std::unique_ptr<TokenConstraint> first, const std::string& param, std::span<Request> requests);
+
 }  // namespace lorad::server

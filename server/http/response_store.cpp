@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kUnfinished = ".new";
+constexpr uint64_t kOneBytesMax = uint64_t(1) << 30;  // of one; a text of more cannot be read again
 constexpr uint64_t kEntryBytes = 512, kItemBytes = 192;  // of memory beside the texts
 
 uint64_t bytes_of(const proto::StoredResponse& response) {
@@ -146,8 +147,8 @@ void ResponseStore::insert(proto::StoredResponse response, uint64_t bytes, std::
 Status ResponseStore::put(proto::StoredResponse response) {
     constexpr uint64_t kShareMax = 16;
     const uint64_t bytes = bytes_of(response);
-    if (bytes > options_.bytes_max / kShareMax) {
-        return make_error(ErrorCode::kStorageFull, format("the conversation has {} bytes, at most {} of one are kept", bytes, options_.bytes_max / kShareMax));
+    if (const uint64_t at_most = std::min(options_.bytes_max / kShareMax, kOneBytesMax); bytes > at_most) {
+        return make_error(ErrorCode::kStorageFull, format("the conversation has {} bytes, at most {} of one are kept", bytes, at_most));
     }
     TRY(write_file(response));
     std::vector<std::string> gone;

@@ -79,7 +79,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     if (auto compiled = compile_structure(context, parsed.generate, context.defaults.eos_token_ids, holder_of(http)); !compiled.ok())
         return parsed.names.renamed(compiled.error());
     HttpReply reply = json_reply(proto::input_tokens_response(prompts->front().tokens.size()));
-    add_ignored_fields(reply, ignored);
+    add_ignored_fields(reply, ignored, parsed.names.originals(prompts->front().unread_fields));
     add_not_enforced(reply, not_enforced);
     return reply;
 }

@@ -68,7 +68,7 @@ Transfer write_frame(int socket, const Frame& frame, Deadline deadline) {
         head.push_back(uint32_t(field.size()));
         n_all += field.size();
     }
-    if (frame.fields.size() > kFrameFieldsMax || n_all > kFrameBytesMax) return Transfer::kGone;
+    if (frame.fields.size() > kFrameFieldsMax || n_all > kFrameBytesMax) return Transfer::kTooLarge;
     Transfer done = write_all(socket, reinterpret_cast<const char*>(head.data()), head.size() * sizeof head[0], deadline);
     for (const std::string& field : frame.fields) {
         if (done == Transfer::kDone) done = write_all(socket, field.data(), field.size(), deadline);

@@ -17,11 +17,12 @@ struct Frame {
 
 using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // nothing: as long as it takes
 
-enum class Transfer : uint8_t { kDone, kGone, kLate };  // kGone: the other side has ended, or says what is no frame
+// kGone: the other side has ended, or says what is no frame. kTooLarge: nothing was sent.
+enum class Transfer : uint8_t { kDone, kGone, kLate, kTooLarge };
 
 // The text of a frame, all of it.
 inline constexpr uint32_t kFrameBytesMax = 256u << 20;
-inline constexpr uint32_t kFrameFieldsMax = 16;
+inline constexpr uint32_t kFrameFieldsMax = 64;
 
 Transfer write_frame(int socket, const Frame& frame, Deadline deadline = {});
 Transfer read_frame(int socket, Frame& frame, Deadline deadline = {});

@@ -26,7 +26,10 @@ std::string key_of(model::GrammarKind kind, const std::string& source, const std
     return digest.hex();
 }
 
-// Whether the same grammar will be refused again.
+// What ends a helper may have been the system's want of memory: then the grammar may be tried again.
+constexpr std::chrono::minutes kTooComplexFor{1};
+
+// Whether the same grammar will be refused again, if it comes soon.
 bool is_lasting(const Error& error) { return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex; }
 
 Error named(Error error, const std::string& param) {
@@ -64,6 +67,10 @@ uint64_t GrammarCompiler::n_compiled() const {
 std::shared_ptr<GrammarCompiler::Kept> GrammarCompiler::find(const std::string& key) {
     const auto found = std::ranges::find(kept_, key, [](const std::shared_ptr<Kept>& kept) { return kept->key; });
     if (found == kept_.end()) return nullptr;
+    if (!(*found)->grammar && (*found)->refusal.code == ErrorCode::kInputTooComplex && std::chrono::steady_clock::now() > (*found)->made + kTooComplexFor) {
+        kept_.erase(found);
+        return nullptr;
+    }
     kept_.splice(kept_.begin(), kept_, found);
     return kept_.front();
 }
@@ -132,14 +139,23 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
             return make_error(ErrorCode::kOverloaded, "the same grammar is still being read for others; try again in a moment");
     }
     lock.unlock();
+    // Also where no memory is left for it and what follows is not reached.
+    struct Ended {
+        GrammarCompiler& compiler;
+        const std::string& key;
+        ~Ended() {
+            std::lock_guard ended(compiler.mutex_);
+            compiler.making_.erase(key);
+            compiler.made_.notify_all();
+        }
+    };
+    const Ended ended{*this, key};
     Result<std::shared_ptr<Kept>> made = make(source, holder);
-    lock.lock();
-    making_.erase(key);
     if (made.ok()) {
         (*made)->key = key;
+        std::lock_guard keeping(mutex_);
         keep(*made);
     }
-    made_.notify_all();
     return made;
 }
 

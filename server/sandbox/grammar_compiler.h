@@ -2,6 +2,7 @@
 // twice the stack, and kept for the next request that asks the same. Any thread.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <list>
 #include <map>
@@ -84,6 +85,7 @@ class GrammarCompiler {
         std::unique_ptr<model::Grammar> grammar;
         std::shared_ptr<const FirstMask> first_mask;
         Error refusal;
+        std::chrono::steady_clock::time_point made = std::chrono::steady_clock::now();
         uint64_t n_bytes = 0;
     };
     struct Source {

@@ -18,6 +18,7 @@ namespace lorad::server::sandbox {
 namespace {
 
 constexpr size_t kRenderFields = 3;  // in front of the templates
+static_assert(kRenderFields + 2 * (model::kNamedTemplatesMax + 1) <= kFrameFieldsMax, "a name and a source of each, and of the default one");
 
 std::vector<TokenId> field_ids(const std::string& field) {
     std::vector<TokenId> ids(field.size() / sizeof(TokenId));

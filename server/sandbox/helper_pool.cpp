@@ -142,6 +142,7 @@ Status HelperPool::start_process() {
     const auto now = steady_clock::now();
     if (started_ != steady_clock::time_point{} && now < started_ + kRestartEvery) return unavailable("it has just ended");
     started_ = now;
+    ++generation_;
     OwnedFd theirs;
     if (!socket_pair(control_, theirs)) return unavailable(std::strerror(errno));
     if (const int error = spawn(process_, options_.program, options_.environment, theirs.get()); error != 0) {
@@ -161,6 +162,7 @@ Status HelperPool::start_process() {
 
 Result<HelperPool::Helper> HelperPool::new_helper() {
     Helper helper;
+    helper.generation = generation_;
     OwnedFd theirs;
     if (!socket_pair(helper.socket, theirs)) return unavailable(std::strerror(errno));
     if (!control_.ok() || !send_socket(control_.get(), theirs.get())) return unavailable("it has ended");
@@ -180,12 +182,12 @@ bool HelperPool::greets(Helper& helper) {
 Result<HelperPool::Helper> HelperPool::take() {
     for (int attempt = 0;; ++attempt) {
         std::unique_lock lock(mutex_);
-        if (!ready_.empty()) {
+        while (!ready_.empty()) {
             Helper helper = std::move(ready_.back());
             ready_.pop_back();
             lock.unlock();
             if (greets(helper)) return helper;
-            continue;  // those that were ready when their process ended
+            lock.lock();  // it was ready when its process ended, as others may have been
         }
         Result<Helper> made = new_helper();
         lock.unlock();
@@ -213,18 +215,25 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
             if (answer.kind == kDone) return std::move(answer.fields);
             return error_of(answer);
         }
+        if (done == Transfer::kTooLarge) {
+            give_back(std::move(helper), job);
+            return make_error(ErrorCode::kInputTooComplex, "it is more than a helper process is given");
+        }
         if (done == Transfer::kLate) kill(helper.process, SIGKILL);
         helper.socket.reset();
         bool has_ended = false;
         {
             std::lock_guard lock(mutex_);
-            has_ended = process_has_ended();
+            has_ended = process_has_ended() || helper.generation != generation_;
         }
         // Not by this job.
         if ((has_ended && attempt == 0) || (!took_job && done == Transfer::kGone && attempt < kAttemptsMax)) continue;
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
-        const bool was_time = steady_clock::now() - begin >= std::chrono::milliseconds(cpu_ms);
+        const auto passed = steady_clock::now() - begin;
+        if (passed >= std::chrono::milliseconds(limits.wall_ms))
+            return make_error(ErrorCode::kOverloaded, "reading it took too long on a busy machine; try again in a moment");
+        const bool was_time = passed >= std::chrono::milliseconds(cpu_ms);
         return make_error(ErrorCode::kInputTooComplex,
                           was_time ? format("reading it takes more than the {} s of computing that one may", double(cpu_ms) / 1000)
                                    : "reading it takes more memory or goes deeper than one may");

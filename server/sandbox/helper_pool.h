@@ -40,6 +40,7 @@ class HelperPool {
     struct Helper {
         OwnedFd socket;
         pid_t process = -1;  // from its greeting
+        uint64_t generation = 0;  // of the process that has forked it
         uint32_t n_templates = 0, n_grammars = 0;
     };
     explicit HelperPool(Options options) : options_(std::move(options)) {}
@@ -56,6 +57,7 @@ class HelperPool {
     mutable std::mutex mutex_;
     OwnedFd control_;            // under mutex_
     pid_t process_ = -1;         // under mutex_
+    uint64_t generation_ = 0;    // under mutex_: how many processes there were
     std::vector<Helper> ready_;  // under mutex_
     std::chrono::steady_clock::time_point started_{};  // under mutex_
     std::atomic<bool> filters_calls_{false};

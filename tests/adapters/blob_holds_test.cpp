@@ -254,6 +254,52 @@ TEST(BlobHolds, UploadsOfOneFileRenewThePromisesBeyondABound) {
     EXPECT_FALSE(holds.take("a", "h").has_value());
 }
 
+TEST(BlobHolds, ARenewedPromiseCanHaveItsTimeAgain) {
+    BlobHolds holds;
+    const BlobHolds::Promise promise = holds.next("a", "h");
+    EXPECT_FALSE(holds.time_of(promise));
+    holds.add(promise, 5, 1000);
+    holds.add(promise, 5, 2000);
+    holds.restore(promise, 1000);
+    EXPECT_EQ(holds.time_of(promise), 1000);
+    EXPECT_THAT(holds.expire(1001 + kHoldSeconds), ::testing::ElementsAre(promise));
+    holds.restore(promise, 1000);
+    EXPECT_FALSE(holds.is_held("a")) << "what has ended meanwhile stays so";
+}
+
+// Of one file a holder has so many promises; a further upload renews the oldest, and where that fails all that were acknowledged are there still.
+TEST(BlobHolds, ARenewalThatFailsTakesNoPromiseAway) {
+    set_log_level(LogLevel::kError);
+    const Holder holder{holder_key("red")};
+    const std::string bytes = "some bytes", name = sha256_hex(std::as_bytes(std::span(bytes)));
+    for (const bool restarts : {false, true}) {
+        uint64_t n_failed = 0;
+        for (uint64_t at = 1; at < 20; ++at) {
+            CrashDisk disk;
+            auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
+            auto put = [&] {
+                auto upload = store->begin(name, bytes.size(), &holder);
+                return upload.ok() && (*upload)->write(std::as_bytes(std::span(bytes))).ok() && (*upload)->finish().ok();
+            };
+            for (uint32_t i = 0; i < BlobHolds::kPromisesMax; ++i) ASSERT_TRUE(put());
+            disk.fail_at(at, 1);
+            n_failed += put() ? 0 : 1;
+            if (restarts) {
+                store.reset();
+                disk.restart(CrashDisk::Loss::kPower, at);
+                store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
+            }
+            for (uint32_t i = 0; i < BlobHolds::kPromisesMax; ++i) {
+                EXPECT_TRUE(store->is_held_by(name, holder.key)) << at << ": " << i;
+                store->keep_promise(name, holder.key);
+            }
+            EXPECT_FALSE(store->is_held_by(name, holder.key)) << at;
+        }
+        EXPECT_GE(n_failed, 6u) << "of the blob and of its hold: to create, sync and rename each";
+    }
+    set_log_level(LogLevel::kInfo);
+}
+
 // An upload that was acknowledged is held after a loss of power at any call, and one that was not leaves no hold without its file.
 TEST(BlobHolds, AcknowledgedUploadsAreHeldAfterALossOfPowerAtAnyCall) {
     set_log_level(LogLevel::kError);

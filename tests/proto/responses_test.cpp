@@ -30,6 +30,31 @@ TEST(ResponsesRequest, ATextIsTheUsersMessageBehindTheInstructions) {
               R"([{"role":"system","content":"Be nice."},{"role":"user","content":"hi"}])");
 }
 
+// What was kept can be continued, although it is deeper and longer than one body may be.
+TEST(ResponsesRequest, ALongConversationGoesOn) {
+    auto earlier = std::make_shared<StoredResponse>();
+    auto add = [&](const std::string& members) {
+        const std::string id = "m" + std::to_string(earlier->items.size());
+        earlier->items.push_back(std::make_shared<const ResponseItem>(
+            ResponseItem{id, "{\"id\":\"" + id + "\",\"type\":\"message\",\"role\":\"user\",\"content\":\"a\"," + members + "}"}));
+    };
+    std::string many = "0";
+    for (int i = 0; i < 200'000; ++i) many += ",0";
+    add("\"x\":[" + many + "]");
+    add("\"x\":[" + many + "]");
+    add("\"x\":" + std::string(63, '[') + std::string(63, ']'));
+    for (int i = 0; i < 5; ++i) add("\"x\":\"" + std::string(4 << 20, 'x') + "\"");
+    ResponsesMemory memory;
+    memory.response = [&](std::string_view) { return earlier; };
+    memory.item = [&](std::string_view) { return earlier->items[2]; };
+    memory.make_item_id = [](std::string_view) { return "new"; };
+    const std::string body = R"({"previous_response_id":"r","input":[{"type":"item_reference","id":"m2"},{"role":"user","content":"b"}]})";
+    Result<ResponsesRequest> request = parse_responses_request(body, kVocab, &memory);
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_EQ(request->earlier.size(), earlier->items.size());
+    EXPECT_TRUE(request->generate.messages_json.ends_with(R"({"role":"user","content":"b"}])")) << request->generate.messages_json;
+}
+
 TEST(ResponsesRequest, SystemTextsAtTheBeginningAreOneMessage) {
     EXPECT_EQ(messages_of(R"("instructions":"A","input":[{"role":"developer","content":"B"},)"
                           R"({"role":"user","content":"hi"},{"role":"system","content":"C"}])"),

@@ -111,6 +111,13 @@ TEST(Schema, WhatNoGrammarHoldsIsSaidInOtherWordsOrListed) {
     EXPECT_EQ(text_of(R"({"type":"object","properties":{"a":{},"b":{}},"not":{"required":["a"]}})"),
               R"({"type":"object","properties":{"a":false,"b":{}}})");
     EXPECT_EQ(text_of(R"({"not":{}})"), "false");
+    // Whole numbers cannot be left out of numbers by their type.
+    for (const auto& [schema, said] : {std::pair(R"({"not":{"type":"integer"}})", "{}"),
+                                       std::pair(R"({"type":["null","number"],"not":{"type":"integer"}})", R"({"type":["null","number"]})")}) {
+        Written written = write(schema);
+        EXPECT_EQ(written.text, said);
+        EXPECT_EQ(written.not_enforced, std::vector<std::string>{"not"}) << schema;
+    }
     EXPECT_EQ(text_of(R"({"type":"array","uniqueItems":true,"minItems":1,"items":{"enum":["a","b"]}})"),
               R"({"enum":[["a"],["a","b"],["b"],["b","a"]]})");
     EXPECT_EQ(text_of(R"({"type":"array","uniqueItems":true,"maxItems":1})"), R"({"type":"array","maxItems":1})");

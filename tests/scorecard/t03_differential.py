@@ -178,7 +178,9 @@ def semantic_cases(source):
             add(config, tensors, "adapter_invalid", (cases.tensor_name(layer, module, "A"), "a tensor, as target_modules names the module", "none"))
         elif kind == 4:  # a config for another base: it names nothing of this one
             config["target_modules"] = source.choice([["c_attn"], ["query_key_value", "dense"], ".*no_such", ["proj"]])
-            first = min(modules, key=list(cases.MODULES).index)
+            # In the order in which the base's modules are looked at.
+            order = [m for m in cases.MODULES if m not in ("self_attn.o_proj", "mlp.down_proj")] + ["self_attn.o_proj", "mlp.down_proj"]
+            first = min(modules, key=order.index)
             add(config, tensors, "adapter_invalid", (cases.tensor_name(0, first, "A"), *LEFT_OUT))
         elif kind == 5:  # a layer that the base does not have
             far = source.choice([2, 3, 99, 2**31, 2**32, 2**32 + 1, 2**64])

@@ -143,7 +143,7 @@ def plant(state, secret):
     return digests
 
 
-ALLOWED = re.compile(r"^(registry(\.copy)?\.json(\.new)?|[0-9a-f]{64}|\d+|\.|lock|\.\.hidden|stray)$")
+ALLOWED = re.compile(r"^(registry(\.copy)?\.json(\.new)?|[0-9a-f]{64}|holds|[0-9a-f]{64}\.[0-9a-f]{64}\.\d+|\d+|\.|lock|\.\.hidden|stray)$")
 
 
 def is_traced(pid):

@@ -1,6 +1,8 @@
 // Words that an answer must not have: alone, around a grammar, and over HTTP.
 #include "server/engine/bad_words.h"
 
+#include "server/http/bad_word_tokens.h"
+#include "server/http/generation.h"
 #include "tests/server/http_fixture.h"
 
 namespace lorad::server::bad_words_test {
@@ -58,6 +60,49 @@ TEST(BadWords, AGrammarThatAllowsNothingElseIsAnError) {
     BadWords same(sequences, 70, std::make_unique<OneToken>(5));
     std::vector<uint32_t> mask;
     EXPECT_EQ(same.next_mask(mask).error().param, "bad_words");
+}
+
+// As one whose memory counts: so many of it may be there at a time.
+class Counted final : public TokenConstraint {
+  public:
+    Counted(int& n_there, int n_max) : n_there_(n_there), n_max_(n_max) { ++n_there_; }
+    ~Counted() override { --n_there_; }
+    Status next_mask(std::vector<uint32_t>& words) override {
+        words.assign(3, ~0u);
+        return ok_status();
+    }
+    Status accept(TokenId) override { return ok_status(); }
+    double mask_seconds() const override { return 0.5; }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override {
+        if (n_there_ == n_max_) return make_error(ErrorCode::kOverloaded, "no memory for it");
+        return std::unique_ptr<TokenConstraint>(std::make_unique<Counted>(n_there_, n_max_));
+    }
+
+  private:
+    int& n_there_;
+    const int n_max_;
+};
+
+TEST(BadWords, ThereAreNoMoreGrammarsThanAnswers) {
+    constexpr int kAnswers = 4;
+    int n_there = 0;
+    FakeCodec text;
+    {
+        std::vector<Request> requests(kAnswers);
+        ASSERT_TRUE(share_constraint(std::make_unique<Counted>(n_there, kAnswers), "regex", requests).ok());
+        ASSERT_TRUE(add_bad_words(text, {"x"}, 256, requests).ok());
+        EXPECT_EQ(n_there, kAnswers);
+        for (size_t i = 0; i < requests.size(); ++i) {
+            EXPECT_EQ(requests[i].constraint->mask_seconds(), 0.5) << "the grammar's own";
+            for (size_t j = 0; j < i; ++j) EXPECT_NE(requests[i].constraint, requests[j].constraint);
+        }
+    }
+    EXPECT_EQ(n_there, 0);
+    std::vector<Request> requests(kAnswers + 1);
+    const Status refused = share_constraint(std::make_unique<Counted>(n_there, kAnswers), "regex", requests);
+    EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+    EXPECT_EQ(refused.error().param, "regex");
+    EXPECT_EQ(refused.error().message, "regex: no memory for it");
 }
 
 TEST_F(HttpTest, BadWordsAreNotInTheAnswer) {

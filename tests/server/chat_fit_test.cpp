@@ -26,11 +26,12 @@ class Template {
     // The prompt, then "| " and what was not shown; or the error and its param.
     std::string of(const std::string& messages, ChatInput chat = {}) {
         chat.messages_json = messages;
-        const RenderChat render = [&](const std::string& input) {
-            ++n_renders;
+        const RenderChat render = [&](const std::string& input) -> Result<std::string> {
+            if (++n_renders >= failing_render && n_renders < failing_render + n_failing) return make_error(failure, "not the template's word");
             return template_->render(input, 0);
         };
         Result<FittedChat> fitted = fits_.fit("t", chat, {}, render);
+        if (!fitted.ok() && fitted.error().code == failure) return fitted.error().message;
         if (!fitted.ok()) return "refused " + fitted.error().param;
         Result<std::string> text = render(fitted->input);
         if (!text.ok()) return "raised " + fitted->developer + text.error().message;
@@ -42,6 +43,8 @@ class Template {
         return shows_tools([&](const std::string& input) { return template_->render(input, 0); });
     }
     int n_renders = 0;
+    int failing_render = 0, n_failing = 1;  // the first that fails, counted by n_renders, and how many do; 0: none
+    ErrorCode failure = ErrorCode::kOverloaded;
 
   private:
     std::shared_ptr<const model::ChatTemplate> template_;
@@ -248,6 +251,41 @@ TEST(ChatFit, ATemplateThatFailsIsTriedAFewTimesOnly) {
     Template failing("{{ raise_exception('no') }}");
     EXPECT_EQ(failing.of(R"([{"role":"developer","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"reasoning":"r"}])"), "raised messages[0].roleno");
     EXPECT_LE(failing.n_renders, 28);
+}
+
+TEST(ChatFit, WhatIsNotTheTemplatesFaultIsReturnedAndTellsNothingOfIt) {
+    std::string thoughtful = kMiddle;
+    thoughtful.insert(thoughtful.size() - 1, R"(,{"role":"assistant","content":"b","reasoning":"because"},{"role":"user","content":"w"})");
+    for (ErrorCode code : {ErrorCode::kOverloaded, ErrorCode::kSandboxUnavailable, ErrorCode::kOutOfMemory, ErrorCode::kInternal}) {
+        for (const std::string& messages : {kMiddle, thoughtful}) {
+            const std::string expected = Template(kFirst).of(messages);
+            // Whichever rendering it is; the last one is not fit()'s.
+            Template undisturbed(kFirst);
+            undisturbed.of(messages);
+            for (int i = 1; i < undisturbed.n_renders; ++i) {
+                Template disturbed(kFirst);
+                disturbed.failure = code;
+                disturbed.failing_render = i;
+                EXPECT_EQ(disturbed.of(messages), "not the template's word") << i;
+                EXPECT_EQ(disturbed.n_renders, i) << "nothing is rendered after it";
+                EXPECT_EQ(disturbed.of(messages), expected) << i << ": nothing is kept of it";
+            }
+        }
+    }
+}
+
+TEST(ChatFit, AFormThatIsTooComplexIsNoneThatTheTemplateTakes) {
+    const std::string source = "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% endfor %}";
+    Template once(source);
+    once.failure = ErrorCode::kInputTooComplex;
+    once.failing_render = 1;
+    EXPECT_EQ(once.of(kBoth), "[system]S[system]D[user]u") << "another one is not";
+    EXPECT_EQ(once.of(kBoth), "[system]S[developer]D[user]u") << "nothing is kept of it";
+    Template always(source);
+    always.failure = ErrorCode::kInputTooComplex;
+    always.failing_render = 1;
+    always.n_failing = 1000;
+    EXPECT_EQ(always.of(R"([{"role":"user","content":"u"}])"), "raised not the template's word") << "the rendering itself says so";
 }
 
 }  // namespace

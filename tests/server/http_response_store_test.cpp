@@ -195,6 +195,40 @@ TEST(ResponseStore, WhatIsTooOldIsGone) {
     EXPECT_EQ(store->counts().bytes, 0u);
 }
 
+// A body may have 64 levels and 2^18 values; the answer's tools are as deep, and the file has them one level deeper, and more values.
+TEST(ResponseStore, WhatIsAsDeepAndLongAsMayBeSaidIsReadAgain) {
+    const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("lorad-deep-responses-" + std::to_string(getpid()));
+    std::filesystem::remove_all(folder);
+    auto open = [&] {
+        auto created = ResponseStore::create({}, std::move(*adapters::open_file_system(folder)));
+        EXPECT_TRUE(created.ok());
+        return std::move(*created);
+    };
+    auto nested = [](int n) { return std::string(size_t(n), '[') + std::string(size_t(n), ']'); };
+    proto::StoredResponse deep = stored("a", 1, 0x7fffffff), many = stored("a", 2, 0x7fffffff);
+    deep.json = R"({"id":")" + deep.id + R"(","tools":)" + nested(63) + "}";
+    deep.items = {std::make_shared<const proto::ResponseItem>(proto::ResponseItem{"deep", R"({"id":"deep","x":)" + nested(61) + "}"})};
+    std::string list = "0";
+    for (int i = 0; i < 200'000; ++i) list += ",0";
+    many.items.clear();
+    for (const char* id : {"m1", "m2", "m3"})
+        many.items.push_back(std::make_shared<const proto::ResponseItem>(proto::ResponseItem{id, R"({"id":")" + std::string(id) + R"(","x":[)" + list + "]}"}));
+    {
+        auto store = open();
+        ASSERT_TRUE(store->put(deep).ok());
+        ASSERT_TRUE(store->put(many).ok());
+    }
+    auto store = open();
+    for (const proto::StoredResponse* one : {&deep, &many}) {
+        auto kept = store->find("a", one->id);
+        ASSERT_NE(kept, nullptr) << one->id;
+        EXPECT_EQ(kept->json, one->json);
+        ASSERT_EQ(kept->items.size(), one->items.size());
+        EXPECT_EQ(kept->items.back()->json, one->items.back()->json);
+    }
+    std::filesystem::remove_all(folder);
+}
+
 TEST(ResponseStore, FilesOutlastTheProcessAndDamagedOnesAreRemoved) {
     const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("lorad-responses-" + std::to_string(getpid()));
     std::filesystem::remove_all(folder);

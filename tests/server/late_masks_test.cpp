@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "server/engine/bad_words.h"
 #include "tests/server/engine_fixture.h"
 #include "tests/server/hash_constraint.h"
 #include "tests/support/soon.h"
@@ -73,6 +74,23 @@ class LateMasks : public ::testing::TestWithParam<bool> {
         return gaps;
     }
 
+    // `constraint` is `grammar` or around it.
+    void expect_nobody_waits_for(std::shared_ptr<TokenConstraint> constraint, const HashConstraint& grammar) {
+        auto free = submit(fixture_, {{77, 9, 4}, 100, "free", nullptr});
+        for (int i = 0; i < 5; ++i) fixture_.engine.step();
+        Request request;
+        request.constraint = constraint;
+        EXPECT_EQ(ChoiceState(request).mask_seconds(), grammar.first_seconds) << "so that the first mask is patient already";
+        auto slow = submit(fixture_, {{1, 2, 3}, 3, "slow", std::move(constraint)});
+        const uint64_t n_steps = fixture_.runner.n_steps();
+        std::vector<TokenId> tokens;
+        gaps_of(*free, tokens);
+        EXPECT_GE(fixture_.runner.n_steps() - n_steps, 90u);
+        EXPECT_LE(grammar.n_masks, 3u);
+        fixture_.run_until_idle();
+        EXPECT_EQ(slow->pop(milliseconds(0)).tokens.size(), 3u);
+    }
+
     EngineFixture fixture_;
 };
 
@@ -112,25 +130,16 @@ TEST_P(LateMasks, LateTokensAreTheSame) {
 }
 
 TEST_P(LateMasks, WhoseFirstMaskTookLongIsNeverWaitedFor) {
-    auto free = submit(fixture_, {{77, 9, 4}, 100, "free", nullptr});
-    for (int i = 0; i < 5; ++i) fixture_.engine.step();
     auto constraint = grammar(5, milliseconds(60));
-    Request request;
-    request.prompt = {1, 2, 3};
-    request.n_tokens_max = 3;
-    request.tenant = "slow";
-    request.constraint = constraint;
     constraint->first_seconds = 0.06;
-    request.stream = std::make_shared<TokenStream>(3);
-    auto slow = request.stream;
-    ASSERT_TRUE(fixture_.engine.submit(std::move(request)).ok());
-    const uint64_t n_steps = fixture_.runner.n_steps();
-    std::vector<TokenId> tokens;
-    gaps_of(*free, tokens);
-    EXPECT_GE(fixture_.runner.n_steps() - n_steps, 90u);
-    EXPECT_LE(constraint->n_masks, 3u);
-    fixture_.run_until_idle();
-    EXPECT_EQ(slow->pop(milliseconds(0)).tokens.size(), 3u);
+    expect_nobody_waits_for(constraint, *constraint);
+}
+
+TEST_P(LateMasks, WhoseFirstMaskTookLongIsNeverWaitedForWithBadWordsEither) {
+    auto constraint = grammar(5, milliseconds(60));
+    constraint->first_seconds = 0.06;
+    auto sequences = std::make_shared<const BadWords::Sequences>(BadWords::Sequences{{5}});
+    expect_nobody_waits_for(std::make_shared<BadWords>(sequences, kFakeVocab, constraint), *constraint);
 }
 
 // Its own answers wait for one another as ever: the next step's forward pass runs meanwhile.

@@ -84,6 +84,44 @@ TEST_F(MaskedEngine, AGrammarThatFailsEndsItsOwnRequest) {
     EXPECT_EQ(batch.tokens.size(), 30u);
 }
 
+// The third mask cannot be made.
+class Overloaded final : public TokenConstraint {
+  public:
+    Status next_mask(std::vector<uint32_t>& words) override {
+        words.assign(model::mask_words(kFakeVocab), 0);
+        if (++n_masks_ == 3) return make_error(ErrorCode::kOverloaded, "no memory for it", "regex");
+        words[0] = ~0u;
+        return ok_status();
+    }
+    Status accept(TokenId) override { return ok_status(); }
+    Result<std::unique_ptr<TokenConstraint>> duplicate() const override { return std::unique_ptr<TokenConstraint>(std::make_unique<Overloaded>(*this)); }
+
+  private:
+    uint32_t n_masks_ = 0;
+};
+
+TEST(MaskErrors, AreThoseOfTheRequest) {
+    for (const bool on_device : {true, false}) {
+        EngineFixture fixture(EngineOptions{.limits = {128, 8, model::kBlockTokens}, .n_kv_blocks = 64, .n_waiting_max = 100, .draws_on_device = on_device});
+        fixture.runner.spread_logits_ = true;
+        Request request;
+        request.prompt = {1, 9, 4};
+        request.n_tokens_max = 30;
+        request.sampling.temperature = 0.0f;
+        request.constraint = std::make_shared<Overloaded>();
+        request.stream = std::make_shared<TokenStream>(30);
+        auto stream = request.stream;
+        ASSERT_TRUE(fixture.engine.submit(std::move(request)).ok());
+        fixture.run_until_idle();
+        TokenStream::Batch batch = stream->pop(milliseconds(0));
+        ASSERT_TRUE(batch.end && batch.end->error);
+        EXPECT_EQ(batch.tokens.size(), 2u);
+        EXPECT_EQ(batch.end->error->code, ErrorCode::kOverloaded);
+        EXPECT_EQ(batch.end->error->message, "no memory for it");
+        EXPECT_EQ(batch.end->error->param, "regex");
+    }
+}
+
 TEST_F(MaskedEngine, ACancelledRequestLeavesTheStepsInFlightInOrder) {
     auto one = submit(1, 60, std::make_shared<HashConstraint>(kFakeVocab, 5));
     auto other = submit(2, 60, std::make_shared<HashConstraint>(kFakeVocab, 6));

@@ -49,7 +49,9 @@ Error FieldNames::renamed(Error error) const {
     // In one pass: what has been written is the client's, and may be called as another field of ours is.
     std::string written;
     size_t at = 0;
-    if (message.starts_with(error.param)) {
+    const auto* first = name_at(0);
+    const bool names_more = first != nullptr && first->first.size() > error.param.size();
+    if (message.starts_with(error.param) && !names_more) {
         written = name;
         at = error.param.size();
     }

@@ -69,8 +69,10 @@ struct Rewriter {
         TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
         writer.key("tools").begin_array();
         size_t n_written = 0;
+        ToolNames missing = allowed.value_or(ToolNames());
         for (const JsonValue& tool : elements) {
             TRY_ASSIGN(std::string name, named_tool(tool));
+            missing.erase(name);
             if (allowed && !allowed->contains(name)) continue;
             if (is_custom(tool)) {
                 TRY(custom_tool(tool));
@@ -81,7 +83,7 @@ struct Rewriter {
             out.names.add(format("tools[{}]", n_written++), tool.path());
         }
         writer.end_array();
-        return ok_status();
+        return missing.empty() ? ok_status() : Status(no_such_tool("tool_choice.allowed_tools.tools", *missing.begin()));
     }
 
     // Also the tools, since a choice may leave some of them out.
@@ -159,6 +161,10 @@ struct Rewriter {
 };
 
 }  // namespace
+
+Error no_such_tool(std::string_view param, std::string_view name) {
+    return make_error(ErrorCode::kInvalidRequest, format("{}: no tool is called {}", param, json_quote_short(name)), std::string(param));
+}
 
 std::string custom_tool_arguments(std::string_view input) {
     JsonWriter writer;

@@ -16,6 +16,9 @@ namespace lorad::proto {
 
 using ToolNames = std::set<std::string, std::less<>>;
 
+// A choice among tools names one that is not there.
+Error no_such_tool(std::string_view param, std::string_view name);
+
 // The schema of the function that stands for a custom tool, and its arguments with this input.
 inline constexpr std::string_view kCustomToolSchema =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";

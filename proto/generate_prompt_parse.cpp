@@ -92,7 +92,7 @@ Status write_arguments(const JsonValue& arguments, JsonWriter& writer) {
 void list_unknown(const JsonValue& message, std::vector<std::string>& ignored) {
     static constexpr std::string_view kFields[] = {"role", "content", "name", "tool_calls", "tool_call_id", "tool_name", "reasoning_content",
                                                    "reasoning", "thinking", "refusal", "is_error"};
-    static constexpr std::string_view kPart[] = {"type", "text"};
+    static constexpr std::string_view kPart[] = {"type", "text", "refusal"};
     static constexpr std::string_view kCall[] = {"id", "type", "index", "function"};
     static constexpr std::string_view kFunction[] = {"name", "arguments"};
     list_unknown_fields(message, kFields, ignored);

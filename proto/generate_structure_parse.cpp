@@ -12,20 +12,21 @@ namespace {
 
 constexpr size_t kChoiceTextsMax = 4096;
 
-Result<Structure> schema_structure(const JsonValue& schema, std::string param, GenerateRequest& request) {
+// is_object: the answer is one, whatever the schema leaves out.
+Result<Structure> schema_structure(const JsonValue& schema, std::string param, GenerateRequest& request, bool is_object = false) {
     // Clients of vLLM may send the schema as a text.
     if (schema.is_string()) {
         TRY_ASSIGN(std::string_view text, schema.as_string());
         Result<JsonDocument> document = parse_json(text, {.allow_duplicate_keys = true});
         if (!document.ok()) return schema.error(format("expected the text of a JSON schema: {}", document.error().message));
-        Result<GrammarSchema> inner = schema_for_grammar(document->root(), {.path_prefix = param + "."}, request.not_enforced);
+        Result<GrammarSchema> inner = schema_for_grammar(document->root(), {.is_arguments = is_object, .path_prefix = param + "."}, request.not_enforced);
         if (!inner.ok()) return schema.error(inner.error().message);
         request.response_schema = std::move(*inner);
         return Structure{StructureKind::kJsonSchema, request.response_schema.whole(kAnswerSwitches), std::move(param)};
     }
     if (!schema.is_object() && !schema.is_bool())
         return schema.error(format("expected a JSON schema, found {}", schema.describe()));
-    TRY_ASSIGN(request.response_schema, schema_for_grammar(schema, {}, request.not_enforced));
+    TRY_ASSIGN(request.response_schema, schema_for_grammar(schema, {.is_arguments = is_object}, request.not_enforced));
     return Structure{StructureKind::kJsonSchema, request.response_schema.whole(kAnswerSwitches), std::move(param)};
 }
 
@@ -73,11 +74,14 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
     std::optional<JsonValue> plain = wanted->find("schema");  // as llama-server has it
     TRY(check_fields(*wanted, name == "text" ? std::span<const KnownField>(kPlainFields) : kFields, request.ignored_fields));
     if (name == "text") return std::optional<Structure>();
+    if (std::optional<JsonValue> named = name == "json_object" && !plain ? wanted->find("json_schema") : std::nullopt)
+        plain = named->has("schema") ? named->find("schema") : named;
+    if (name == "json_object" && plain && plain->dump() == "true") return std::optional(any_object(plain->path(), request));
     if (name == "json_object" && !plain) {
         return std::optional(any_object("response_format", request));
     }
     if (plain && (name == "json_object" || (name == "json_schema" && !wanted->find("json_schema")))) {
-        TRY_ASSIGN(Structure structure, schema_structure(*plain, plain->path(), request));
+        TRY_ASSIGN(Structure structure, schema_structure(*plain, plain->path(), request, name == "json_object" && !plain->has("type")));
         return std::optional(std::move(structure));
     }
     if (plain) return plain->error("json_schema has one already: use one of them");

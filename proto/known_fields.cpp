@@ -55,7 +55,7 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
         });
         const bool is_idle = field != known.end() && (field->honoured || member.value.is_null() ||
                                                       is_neutral(member.value, field->neutral));
-        if (is_idle) continue;
+        if (is_idle || (field == known.end() && member.value.is_null())) continue;
         if (field == known.end() || is_neutral(member.value, field->hint)) {
             if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(within + std::string(member.key));
         } else {

@@ -33,6 +33,7 @@ std::vector<KnownField> make_known_fields() {
         {"prefill", false},
         {"stop", false},
         {"response_format", false},
+        {"merged_adapters", false, Neutral::kEmpty},
     };
     for (std::string_view name : extension_fields()) fields.push_back({name});
     return fields;

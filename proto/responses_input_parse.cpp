@@ -52,7 +52,7 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
 Status translate_item(const JsonValue& item, ChatMessages& messages) {
     if (!item.is_object())
         return item.error(format("expected an object, found {}", item.describe()));
-    static constexpr std::string_view kFields[] = {"type", "role", "content", "id", "status", "call_id", "name", "arguments", "output",
+    static constexpr std::string_view kFields[] = {"type", "role", "content", "id", "status", "call_id", "name", "arguments", "input", "output",
                                                    "summary", "encrypted_content"};
     static constexpr std::string_view kPart[] = {"type", "text", "refusal", "annotations", "logprobs"};
     messages.list_unknown(item, kFields);

@@ -43,6 +43,7 @@ std::vector<KnownField> make_responses_fields() {
         {"previous_input_messages", false},
         {"mm_processor_kwargs", false},
         {"use_beam_search", false, Neutral::kFalse},
+        {"merged_adapters", false, Neutral::kEmpty},
     };
     for (std::string_view name : extension_fields()) fields.push_back({name});
     return fields;
@@ -129,6 +130,7 @@ struct ResponsesTranslator {
         TRY_ASSIGN(std::vector<JsonValue> elements, list->as_array());
         out.tools_json = list->dump();
         size_t n_written = 0;
+        std::vector<std::string> missing = allowed != nullptr ? *allowed : std::vector<std::string>();
         chat.key("tools").begin_array();
         for (const JsonValue& element : elements) {
             TRY_ASSIGN(JsonValue type, element.require("type"));
@@ -139,6 +141,7 @@ struct ResponsesTranslator {
             }
             TRY_ASSIGN(JsonValue name, element.require("name"));
             TRY_ASSIGN(std::string_view text, name.as_string());
+            std::erase(missing, text);
             if (allowed != nullptr &&
                 std::find(allowed->begin(), allowed->end(), text) == allowed->end())
                 continue;
@@ -152,7 +155,7 @@ struct ResponsesTranslator {
             out.names.add(format("tools[{}]", n_written++), element.path());
         }
         chat.end_array();
-        return ok_status();
+        return missing.empty() ? ok_status() : Status(no_such_tool("tool_choice.tools", missing.front()));
     }
 
     // Also the tools, since a choice may leave some of them out.

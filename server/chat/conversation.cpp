@@ -229,8 +229,8 @@ class Conversation::Writer {
 };
 
 Result<Conversation> Conversation::parse(std::string_view messages_json) {
-    // Arguments of calls came as texts, each with the depth and the values of a whole body.
-    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t(64) << 20, .max_depth = 192, .max_values = 1u << 20}));
+    // Arguments of calls came as texts, each with the depth and the values of a whole body, and with what a model may write twice.
+    TRY_ASSIGN(JsonDocument document, parse_json(messages_json, {.max_bytes = size_t(64) << 20, .max_depth = 192, .max_values = 1u << 20, .allow_duplicate_keys = true}));
     Conversation chat(std::move(document));
     TRY_ASSIGN(std::vector<JsonValue> elements, chat.document_.root().as_array());
     for (const JsonValue& element : elements) {

@@ -11,7 +11,11 @@ bool append_field(std::string& header, std::string_view field) {
     constexpr size_t kHeaderBytesMax = 1024;
     constexpr std::string_view kMore = "...";
     if (header.ends_with(kMore)) return false;
-    const std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
+    std::string name = (header.empty() ? "" : ", ") + proto::percent_encode(field);
+    // Paths have brackets, which a header may have as they are.
+    for (const auto& [encoded, bracket] : {std::pair("%5B", "["), std::pair("%5D", "]")}) {
+        for (size_t at = 0; (at = name.find(encoded, at)) != std::string::npos;) name.replace(at, 3, bracket);
+    }
     const bool fits = header.size() + name.size() <= kHeaderBytesMax;
     if (fits) {
         header += name;

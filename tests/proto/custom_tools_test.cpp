@@ -47,6 +47,8 @@ TEST(CustomTools, ErrorsNameTheClientsFields) {
         {R"("tools":[{"type":"custom","custom":{"name":"f","format":{"type":"grammar"}}}])", "tools[0].custom.format"},
         {std::string(kTools) + R"(,"tool_choice":{"type":"custom","custom":{"name":"g"}})", "tool_choice.custom.name"},
         {std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"none","tools":[]}})", "tool_choice.allowed_tools.mode"},
+        {std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"zz"}}]}})",
+         "tool_choice.allowed_tools.tools"},
         {std::string(kTools) + R"(,"temperature":9)", "temperature"},
     };
     for (const auto& [fields, param] : cases) {

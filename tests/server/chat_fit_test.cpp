@@ -69,6 +69,12 @@ const std::string kAlternating =
     "{% if messages[0].role == 'system' %}<<{{ messages[0].content }}>>{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}"
     "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 
+// A model may write a key twice, and its answer comes back.
+TEST(ChatFit, ArgumentsMayHaveAKeyTwice) {
+    const std::string chat = R"([{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":"1","a":"2"}}}]}])";
+    EXPECT_EQ(Template("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments.a }}{% endfor %}{% endfor %}").of(chat), "qf2");
+}
+
 // Arguments that are no object stay a text, for templates that walk through them one under a name.
 TEST(ChatFit, ArgumentsThatAreATextAreWrappedWhereATemplateWalksThroughThem) {
     const std::string chat = R"([{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{\"a\": "}}]}])";

@@ -154,7 +154,7 @@ def check_refusals(server):
     check_error(completion(max_tokens=0), 400, "invalid_request", "max_tokens")
     check_error(completion(prompt=[]), 400, "invalid_request", "prompt")
     check_error(completion(prompt=[1, 4096]), 400, "invalid_request", "prompt[1]")
-    for name, value in (("suffix", "x"), ("use_beam_search", True), ("bad_words", ["x"]), ("chat_template", "x")):
+    for name, value in (("suffix", "x"), ("use_beam_search", True), ("length_penalty", 2), ("chat_template", "x")):
         check_error(completion(**{name: value}), 400, "unsupported_parameter", name, [name])
     check_error(server.request("POST", "/v1/completions", raw='{"prompt": }'), 400, "invalid_request",
                 contains=["line 1", "column"])

@@ -160,7 +160,7 @@ class Gaps(threading.Thread):
 
     def run(self):
         host, port, key = self.client
-        body = {"model": "base", "prompt": "x", "max_tokens": 1500, "ignore_eos": True, "temperature": 0, "stream": True}
+        body = {"model": "base", "prompt": "x", "max_tokens": 450, "ignore_eos": True, "temperature": 0, "stream": True}
         while not self.over.is_set():
             connection = http.client.HTTPConnection(host, port, timeout=120)
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {key_of(key)}"})

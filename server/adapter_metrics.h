@@ -10,7 +10,7 @@
 namespace lorad::server {
 
 // Series with a name in their labels, at most; counts cover all.
-inline constexpr size_t kNamedSeriesMax = 1000;
+inline constexpr size_t kNamedSeriesMax = 600;
 
 std::string adapter_metrics_text(const std::vector<adapters::AdapterInfo>& adapters,
                                  const adapters::RegistryStats& stats, std::string_view model_name);

@@ -152,7 +152,7 @@ class Metrics {
     Histogram request_prompt_tokens_, request_generation_tokens_, request_max_tokens_;
     Histogram step_rows_, step_sequences_, step_seconds_, step_dispatches_;
 
-    AdapterTraffic traffic_{900};  // with the names of what is running at most a thousand values of a label
+    AdapterTraffic traffic_{400};  // with kNamedSeriesMax of adapter_metrics.h a thousand names
 
     mutable std::mutex adapters_mutex_;
     std::string running_adapters_, waiting_adapters_;  // guarded by adapters_mutex_

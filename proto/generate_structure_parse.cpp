@@ -54,6 +54,8 @@ Result<Structure> choice_structure(const JsonValue& list, std::string param) {
 Result<Structure> text_structure(const JsonValue& value, StructureKind kind, std::string param) {
     TRY_ASSIGN(std::string_view text, value.as_string());
     if (text.empty()) return value.error("expected a text, found an empty one");
+    if (text.size() > kStructureBytesMax)
+        return value.error(format("expected at most {} bytes, found {}", kStructureBytesMax, text.size()));
     if (kind == StructureKind::kLark && looks_like_gbnf(text)) {
         Result<std::string> lark = gbnf_to_lark(text);
         if (!lark.ok()) return value.error(lark.error().message);

@@ -115,8 +115,14 @@ Result<JsonDocument> parse_kept(std::string_view text) {
     return parse_json(text, {.max_bytes = SIZE_MAX, .max_depth = kStoredDepthMax, .max_values = kStoredValuesMax});
 }
 
+Error too_long(std::string param) {
+    return make_error(ErrorCode::kInvalidRequest,
+                      format("{}: expected a conversation of at most {} bytes, found a longer one", param, kConversationBytesMax), param);
+}
+
 // What stands for {"type": "item_reference", "id": ID}.
-Status translate_reference(const JsonValue& item, const InputMemory& memory, ChatMessages& messages) {
+// `n_bytes`: of the conversation so far, without what the body itself has.
+Status translate_reference(const JsonValue& item, const InputMemory& memory, size_t& n_bytes, ChatMessages& messages) {
     if (memory.responses == nullptr) {
         return unsupported_field(item.path() + ".type",
                                  "this server stores nothing that could be referred to (--response-store is off)");
@@ -128,6 +134,8 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, Cha
                           format("{}.id: no item is called {}, or it is no longer kept", item.path(), json_quote_short(id)),
                           item.path() + ".id");
     }
+    n_bytes += found->json.size();
+    if (n_bytes > kConversationBytesMax) return too_long(item.path());
     TRY_ASSIGN(JsonDocument document, parse_kept(found->json));
     TRY(translate_item(document.root(), messages));
     memory.own->push_back(std::move(found));
@@ -136,7 +144,14 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, Cha
 
 }  // namespace
 
+size_t bytes_of(const ResponseItems& items) {
+    size_t n = 0;
+    for (const auto& item : items) n += item->json.size();
+    return n;
+}
+
 Status translate_conversation(const ResponseItems& items, ChatMessages& messages) {
+    if (bytes_of(items) > kConversationBytesMax) return too_long("previous_response_id");
     // One after the other, so that the values of one are in memory at a time.
     for (const auto& item : items) {
         TRY_ASSIGN(const JsonDocument document, parse_kept("{\"previous_response_id\":" + item->json + "}"));
@@ -158,10 +173,11 @@ Status translate_input(const JsonValue& input, ChatMessages& messages, const Inp
     }
     TRY_ASSIGN(std::vector<JsonValue> items, input.as_array());
     if (items.empty()) return input.error("expected at least one item, found an empty list");
+    size_t n_bytes = memory.n_bytes;
     for (const JsonValue& item : items) {
         std::optional<JsonValue> type = item.find("type");
         if (type && is_text(*type, "item_reference")) {
-            TRY(translate_reference(item, memory, messages));
+            TRY(translate_reference(item, memory, n_bytes, messages));
             continue;
         }
         TRY(translate_item(item, messages));

@@ -258,7 +258,7 @@ struct ResponsesTranslator {
         TRY(translate_conversation(out.earlier, list));
         std::optional<JsonValue> input = root.find("input");
         if (!input && out.earlier.empty()) return root.require("input").error();
-        if (input) TRY(translate_input(*input, list, {memory, &out.own_input}));
+        if (input) TRY(translate_input(*input, list, {memory, &out.own_input, bytes_of(out.earlier)}));
         add_ignored_fields({}, list.ignored(), out.generate.ignored_fields);
         out.names.add("messages", "input");
         chat.key("messages").raw(list.take());

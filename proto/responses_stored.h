@@ -44,6 +44,9 @@ std::string items_json(const ResponseItems& items);
 inline constexpr uint32_t kStoredDepthMax = 96;
 inline constexpr uint32_t kStoredValuesMax = UINT32_MAX;
 
+// Of the conversation that a request continues, with the items that it refers to, each as often as it does.
+inline constexpr size_t kConversationBytesMax = size_t(32) << 20;
+
 // One file for each response.
 std::string stored_response_text(const StoredResponse& response);
 // kStorageFailed for a text that the function above did not write.

@@ -95,6 +95,13 @@ std::optional<JsonValue> SchemaRefs::at_anchor(std::string_view name) {
 }
 
 Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
+    if (const auto known = targets_.find(reference.id()); known != targets_.end() && known->second) return *known->second;
+    Result<JsonValue> found = followed(reference);
+    targets_.insert_or_assign(reference.id(), found.ok() ? std::optional(*found) : std::nullopt);
+    return found;
+}
+
+Result<JsonValue> SchemaRefs::followed(const JsonValue& reference) {
     TRY_ASSIGN(std::string_view text, reference.as_string());
     // Also by the name that the schema has given itself.
     for (const char* key : {"$id", "id"}) {
@@ -118,6 +125,13 @@ Result<JsonValue> SchemaRefs::target(const JsonValue& reference) {
 }
 
 JsonValue SchemaRefs::resolved(JsonValue schema) {
+    if (const auto known = resolved_.find(schema.id()); known != resolved_.end()) return known->second;
+    const JsonValue found = behind(schema);
+    resolved_.emplace(schema.id(), found);
+    return found;
+}
+
+JsonValue SchemaRefs::behind(JsonValue schema) {
     for (int hop = 0; hop < kHopsMax && schema.is_object() && schema.size() <= kMembersMax; ++hop) {
         std::optional<JsonValue> reference;
         bool is_alone = true;
@@ -130,6 +144,8 @@ JsonValue SchemaRefs::resolved(JsonValue schema) {
             }
         }
         if (!reference || !is_alone) return schema;
+        const auto known = targets_.find(reference->id());
+        if (known != targets_.end() && !known->second) return schema;  // without its error, which may be long to say
         Result<JsonValue> next = target(*reference);
         if (!next.ok()) return schema;
         schema = *next;

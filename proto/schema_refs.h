@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "proto/json.h"
 
 namespace lorad::proto {
 
-// One schema's; the schema outlives it. One thread.
+// One schema's; the schema outlives it, and every value that is given is part of it. Each is followed once. One thread.
 class SchemaRefs {
   public:
     explicit SchemaRefs(JsonValue root) : root_(root) {}
@@ -23,10 +24,14 @@ class SchemaRefs {
     JsonValue resolved(JsonValue schema);
 
   private:
+    Result<JsonValue> followed(const JsonValue& reference);
+    JsonValue behind(JsonValue schema);
     Result<JsonValue> at_pointer(std::string_view pointer, const JsonValue& reference);
     std::optional<JsonValue> at_anchor(std::string_view name);
 
     const JsonValue root_;
+    std::unordered_map<uint32_t, std::optional<JsonValue>> targets_;  // of references by their id; nullopt: of none
+    std::unordered_map<uint32_t, JsonValue> resolved_;                // of schemas by their id
     size_t n_elements_seen_ = 0;  // of lists that pointers go through
     std::optional<std::map<std::string, JsonValue, std::less<>>> anchors_;  // once one is asked for
 };

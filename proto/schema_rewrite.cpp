@@ -21,13 +21,17 @@ std::vector<JsonMember> assertions_of(const JsonValue& schema) {
     return members;
 }
 
+// Each once; what is no type allows nothing.
 std::vector<std::string_view> type_names(const std::optional<JsonValue>& type) {
     if (!type) return {kTypes.begin(), kTypes.end()};
     std::vector<JsonValue> list{*type};
     if (type->is_array()) list = *type->as_array();
     std::vector<std::string_view> names;
     for (const JsonValue& name : list) {
-        if (name.is_string()) names.push_back(*name.as_string());
+        if (!name.is_string()) continue;
+        const std::string_view text = *name.as_string();
+        const bool is_type = text == "integer" || std::ranges::find(kTypes, text) != kTypes.end();
+        if (is_type && std::ranges::find(names, text) == names.end()) names.push_back(text);
     }
     return names;
 }

@@ -86,6 +86,9 @@ TEST(GenerateTools, BadAndContradictoryStructuresAreRefusedByName) {
         EXPECT_EQ(refused.error().param, param) << refused.error().message;
         EXPECT_EQ(refused.error().code, ErrorCode::kInvalidRequest);
     }
+    // By its size, before it is converted.
+    const std::string large = R"("guided_grammar":"root ::= x)" + std::string(kStructureBytesMax, '?') + "\"";
+    EXPECT_NE(chat(large).error().message.find("bytes"), std::string::npos) << chat(large).error().message;
     EXPECT_EQ(chat(R"("structured_outputs":{"structural_tag":"x"})").error().code,
               ErrorCode::kUnsupportedParameter);
 }

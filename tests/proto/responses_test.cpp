@@ -53,6 +53,18 @@ TEST(ResponsesRequest, ALongConversationGoesOn) {
     ASSERT_TRUE(request.ok()) << request.error().message;
     EXPECT_EQ(request->earlier.size(), earlier->items.size());
     EXPECT_TRUE(request->generate.messages_json.ends_with(R"({"role":"user","content":"b"}])")) << request->generate.messages_json;
+
+    // But a small body names a large item only so often, at once or turn after turn.
+    memory.item = [&](std::string_view) { return earlier->items[4]; };
+    std::string many_references = R"({"type":"item_reference","id":"m4"})";
+    for (int i = 0; i < 1000; ++i) many_references += R"(,{"type":"item_reference","id":"m4"})";
+    request = parse_responses_request("{\"input\":[" + many_references + "]}", kVocab, &memory);
+    ASSERT_FALSE(request.ok());
+    EXPECT_EQ(request.error().param, "input[7]");
+    for (int i = 0; i < 4; ++i) earlier->items.push_back(earlier->items[4]);
+    request = parse_responses_request(body, kVocab, &memory);
+    ASSERT_FALSE(request.ok());
+    EXPECT_EQ(request.error().param, "previous_response_id");
 }
 
 TEST(ResponsesRequest, SystemTextsAtTheBeginningAreOneMessage) {

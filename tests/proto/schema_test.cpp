@@ -169,6 +169,13 @@ TEST(Schema, TextsDoNotGrowBeyondMeasure) {
     (void)write(R"({"prefixItems":[)" + times(3000, R"({"$ref":"#/allOf/19999"})") + R"(],"allOf":[)" + times(20000, "true") + "]}");
     (void)write(R"({"prefixItems":[)" + times(3000, R"({"not":{"$ref":"#/$defs/a"},"enum":[1]})") + R"(],"$defs":{"a":)" + required + "}}");
     (void)write(R"({"enum":[)" + times(30000, "\"a\"") + R"(],"not":{"enum":[)" + times(30000, "\"b\"") + "]}}");
+    // A long name of a schema that is but a reference to itself, read for each of many others.
+    const std::string name(60000, 'n'), itself = R"({"$ref":"#/$defs/)" + name + "\"}";
+    (void)write(R"({"prefixItems":[)" + times(3000, R"({"type":"integer","not":{"$ref":"#b"}})") + R"(],"$defs":{")" + name + "\":" + itself +
+                R"(,"b":{"$anchor":"b","anyOf":[)" + itself + "]}}}");
+    // Pairs of names of types.
+    (void)write(R"({"type":[)" + times(20000, "\"string\"") + R"(],"not":{"type":[)" + times(20000, "\"a\"") + "]}}");
+    EXPECT_EQ(text_of(R"({"type":["string","null","string"],"not":{"type":"null"}})").find("null"), std::string::npos);
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
 }
 

@@ -176,7 +176,8 @@ Status translate_input(const JsonValue& input, ChatMessages& messages, const Inp
     size_t n_bytes = memory.n_bytes;
     for (const JsonValue& item : items) {
         std::optional<JsonValue> type = item.find("type");
-        if (type && is_text(*type, "item_reference")) {
+        // OpenAI's interface has the type of a reference as optional.
+        if (type ? is_text(*type, "item_reference") : item.has("id") && !item.has("role")) {
             TRY(translate_reference(item, memory, n_bytes, messages));
             continue;
         }

@@ -54,6 +54,10 @@ TEST(ResponsesRequest, ALongConversationGoesOn) {
     EXPECT_EQ(request->earlier.size(), earlier->items.size());
     EXPECT_TRUE(request->generate.messages_json.ends_with(R"({"role":"user","content":"b"}])")) << request->generate.messages_json;
 
+    request = parse_responses_request(R"({"input":[{"id":"m2"}]})", kVocab, &memory);
+    ASSERT_TRUE(request.ok()) << request.error().message;
+    EXPECT_EQ(request->own_input.at(0), earlier->items[2]);
+
     // But a small body names a large item only so often, at once or turn after turn.
     memory.item = [&](std::string_view) { return earlier->items[4]; };
     std::string many_references = R"({"type":"item_reference","id":"m4"})";

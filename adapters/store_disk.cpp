@@ -4,7 +4,7 @@
 #include <set>
 
 #include "adapters/hold_files.h"
-#include "adapters/store.h"
+#include "adapters/holding_store.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
@@ -23,7 +23,7 @@ constexpr int64_t kLooseBlobSecondsWhenFull = 10 * 60;
 
 std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha256); }
 
-class DiskStore final : public Store {
+class DiskStore final : public HoldingStore {
   public:
     DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits) {}
 
@@ -131,26 +131,9 @@ class DiskStore final : public Store {
         return bytes_;
     }
 
-    bool is_held(std::string_view sha256) const override {
-        const std::lock_guard lock(mutex_);
-        return holds_.is_held(sha256);
-    }
-    bool is_held_by(std::string_view sha256, std::string_view holder) const override {
-        const std::lock_guard lock(mutex_);
-        return holds_.is_held_by(sha256, holder);
-    }
-    void keep_promise(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
-        if (const auto kept = holds_.take(sha256, holder)) end_hold(*kept);
-    }
-    void mark_tried(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
-        holds_.mark_tried(sha256, holder);
-    }
     std::vector<std::string> expire(int64_t now_s) override {
         const std::lock_guard lock(mutex_);
-        for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
-        std::vector<std::string> loose = std::exchange(no_longer_held_, {});
+        std::vector<std::string> loose = end_holds(now_s);
         for (const auto& [sha256, blob] : blobs_) {
             if (!used_.contains(sha256) && !holds_.is_held(sha256) && now_s - blob.since_s > kLooseBlobSeconds) loose.push_back(sha256);
         }
@@ -347,18 +330,9 @@ class DiskStore final : public Store {
         return made;
     }
 
-    // Under mutex_. A file that stays behind ends with its time.
-    void end_hold(const BlobHolds::Promise& promise) {
+    // A file that stays behind ends with its time.
+    void remove_record(const BlobHolds::Promise& promise) override {
         if (!read_only_) remove_hold_file(*files_, promise);
-        if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
-    }
-
-    // Under mutex_.
-    Status make_room_of(const Holder& holder, uint64_t bytes) {
-        std::vector<BlobHolds::Promise> dropped;
-        Status room = holds_.make_room(holder, bytes, unix_time_s(), dropped);
-        for (const BlobHolds::Promise& promise : dropped) end_hold(promise);
-        return room;
     }
 
     void remove_new_manifests() {
@@ -513,11 +487,8 @@ class DiskStore final : public Store {
     bool lacks_copy_ = false;                        // as save(): a full disk has left one copy of the catalogue
     bool main_is_current_ = false;                   // registry.json is what was saved last
     uint64_t saved_bytes_ = 0;                       // of its text
-    mutable std::mutex mutex_;
     std::map<std::string, Blob, std::less<>> blobs_;
     std::set<std::string, std::less<>> used_;  // blobs of the catalogue
-    BlobHolds holds_;
-    std::vector<std::string> no_longer_held_;  // since the last expire()
     uint64_t bytes_ = 0, incoming_bytes_ = 0;
     uint32_t n_uploads_ = 0;
     uint64_t next_upload_ = 1, last_edition_ = 0;

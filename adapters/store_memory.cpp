@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "adapters/store.h"
+#include "adapters/holding_store.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kReserveMax = uint64_t{256} << 20;  // more than that must first arrive
 
-class MemoryStore final : public Store {
+class MemoryStore final : public HoldingStore {
   public:
     explicit MemoryStore(const StoreLimits& limits) : limits_(limits) {}
 
@@ -65,27 +65,6 @@ class MemoryStore final : public Store {
         return bytes_;
     }
 
-    bool is_held(std::string_view sha256) const override {
-        const std::lock_guard lock(mutex_);
-        return holds_.is_held(sha256);
-    }
-    bool is_held_by(std::string_view sha256, std::string_view holder) const override {
-        const std::lock_guard lock(mutex_);
-        return holds_.is_held_by(sha256, holder);
-    }
-    void keep_promise(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
-        if (const auto kept = holds_.take(sha256, holder)) end_hold(*kept);
-    }
-    void mark_tried(std::string_view sha256, std::string_view holder) override {
-        const std::lock_guard lock(mutex_);
-        holds_.mark_tried(sha256, holder);
-    }
-    std::vector<std::string> expire(int64_t now_s) override {
-        const std::lock_guard lock(mutex_);
-        for (const BlobHolds::Promise& promise : holds_.expire(now_s)) end_hold(promise);
-        return std::exchange(no_longer_held_, {});
-    }
     Status is_in_place() const override { return ok_status(); }
 
   private:
@@ -173,23 +152,9 @@ class MemoryStore final : public Store {
         return ok_status();
     }
 
-    Status make_room_of(const Holder& holder, uint64_t bytes) {
-        std::vector<BlobHolds::Promise> dropped;
-        Status room = holds_.make_room(holder, bytes, unix_time_s(), dropped);
-        for (const BlobHolds::Promise& promise : dropped) end_hold(promise);
-        return room;
-    }
-
-    void end_hold(const BlobHolds::Promise& promise) {
-        if (!holds_.is_held(promise.sha256)) no_longer_held_.push_back(promise.sha256);
-    }
-
     const StoreLimits limits_;
     const Catalogue empty_;
-    mutable std::mutex mutex_;
     std::map<std::string, FileBytes, std::less<>> blobs_;
-    BlobHolds holds_;
-    std::vector<std::string> no_longer_held_;  // since the last expire()
     uint64_t bytes_ = 0;
 };
 

@@ -9,9 +9,9 @@
 #include "server/http/generation.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
-#include "server/http/place.h"
 #include "server/http/request_check.h"
 #include "server/http/routes.h"
+#include "server/http/token_count.h"
 
 namespace lorad::server {
 namespace {
@@ -94,20 +94,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::MessagesRequest parsed,
                proto::parse_messages_request(http.body, MessagesUse::kCountTokens,
                                              context.vocab_size));
-    TRY_ASSIGN(std::string ignored,
-               ignored_fields_header(context, parsed.generate.ignored_fields));
-    TRY_ASSIGN(std::string not_enforced,
-               not_enforced_header(context, parsed.generate.not_enforced));
-    TRY(limit_adapters(context, http, parsed.generate));
-    TRY(check_adapters(context, http, parsed.generate));
-    Result<std::vector<PreparedPrompt>> prompts = prepare_prompts(context, http, parsed.generate, TokensFor::kShowing);
-    if (!prompts.ok()) return parsed.names.renamed(prompts.error());
-    if (auto compiled = compile_structure(context, parsed.generate, context.defaults.eos_token_ids, holder_of(http)); !compiled.ok())
-        return parsed.names.renamed(compiled.error());
-    HttpReply reply = json_reply(proto::messages_token_count(prompts->front().tokens.size()));
-    add_ignored_fields(reply, ignored, parsed.names.originals(prompts->front().unread_fields));
-    add_not_enforced(reply, not_enforced);
-    return reply;
+    return token_count_reply(context, http, parsed.generate, parsed.names, proto::messages_token_count);
 }
 
 HttpReply reply_of(Result<HttpReply> reply) {

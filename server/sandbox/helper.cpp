@@ -6,13 +6,13 @@
 #include <cstring>
 
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "model/logits.h"
 #include "model/text.h"
 #include "proto/base/log.h"
 #include "server/sandbox/confine.h"
+#include "server/sandbox/socket_passing.h"
 
 namespace lorad::server::sandbox {
 namespace {
@@ -59,27 +59,6 @@ Frame render(const Frame& job) {
 Frame check(const Frame& job) {
     const Status status = model::ChatTemplate::check_source(job.fields[0]);
     return status.ok() ? Frame{kDone, {}} : failed(status.error());
-}
-
-// The socket that a byte on the control socket brings; negative: the daemon has ended.
-int receive_socket() {
-    char byte = 0;
-    iovec piece{&byte, 1};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    for (;;) {
-        const ssize_t n = recvmsg(kControlFd, &message, MSG_CMSG_CLOEXEC);
-        if (n < 0 && errno == EINTR) continue;
-        const cmsghdr* head = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-        if (head == nullptr || head->cmsg_type != SCM_RIGHTS) return -1;
-        int socket = -1;
-        std::memcpy(&socket, CMSG_DATA(head), sizeof socket);
-        return socket;
-    }
 }
 
 HelperSetup setup_of(const Frame& frame) {
@@ -162,7 +141,7 @@ int run_helper() {
     const uint64_t size_bytes = process_bytes();
     if (write_frame(kControlFd, {kDone, {}}) != Transfer::kDone) return 0;
     const pid_t self = getpid();
-    for (int socket = receive_socket(); socket >= 0; socket = receive_socket()) {
+    for (int socket = receive_socket(kControlFd); socket >= 0; socket = receive_socket(kControlFd)) {
         const pid_t child = fork();
         if (child == 0) {
             (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);

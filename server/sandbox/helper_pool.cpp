@@ -11,6 +11,7 @@
 
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "server/sandbox/socket_passing.h"
 
 namespace lorad::server::sandbox {
 namespace {
@@ -62,23 +63,6 @@ int spawn(pid_t& process, const std::string& program, const std::vector<std::str
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return error;
-}
-
-bool send_socket(int control, int socket) {
-    char byte = 0;
-    iovec piece{&byte, 1};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = room;
-    message.msg_controllen = sizeof room;
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof socket);
-    std::memcpy(CMSG_DATA(head), &socket, sizeof socket);
-    return sendmsg(control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
 Error error_of(const Frame& frame) {

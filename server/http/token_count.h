@@ -1,0 +1,16 @@
+// How many tokens a request's prompt has, without generating: refused as generating would refuse it.
+#pragma once
+
+#include <string>
+
+#include "proto/generate_request.h"
+#include "proto/field_names.h"
+#include "server/http/routes.h"
+
+namespace lorad::server {
+
+// `write`: the answer's body. Errors and headers name the fields as the body has them.
+Result<HttpReply> token_count_reply(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request,
+                                    const proto::FieldNames& names, std::string (*write)(uint64_t n_tokens));
+
+}  // namespace lorad::server

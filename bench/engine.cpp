@@ -49,6 +49,7 @@ struct Options {
     uint32_t one_dispatch_context_max = model::kOneDispatchContextMax;
     bool vector_lora = false;
     uint32_t expand_rows = 8;
+    std::string dtype = "auto";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";
     proto::SamplingParams sampling{.temperature = 0.0f};
@@ -303,6 +304,7 @@ void run_engine(const CommonOptions& common, Options options) {
     const uint32_t context = std::max({largest(options.context), largest(options.prefill), largest(options.chunk)});
     arguments.executor.n_positions_max = round_up(context + 2 * options.steps + 16, 64u);
     arguments.executor.n_rows_max = std::max(options.rows_max, largest(options.chunk) + largest(options.batch));
+    arguments.dtype = options.dtype;
     arguments.kv_cache_dtype = options.kv_cache_dtype;
     arguments.executor.lora_on_matrices = !options.vector_lora;
     arguments.executor.expand_rows = options.expand_rows;
@@ -346,6 +348,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--temperature", options->sampling.temperature, "of drawn tokens; 0: the most probable one");
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
+    command->add_option("--dtype", options->dtype, "auto, float16, bfloat16 or float32");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
     command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each of a few rows and behind a longer context than --one-dispatch-context")
         ->check(CLI::IsMember({"auto", "on", "off"}));

@@ -112,6 +112,19 @@ Status read_sizes(const JsonValue& root, const ArchitectureFacts& facts, ModelCo
     return ok_status();
 }
 
+// transformers' key since version 5, and before. What is no weight type counts as nothing: tensors say their own types.
+std::optional<DType> read_dtype(const JsonValue& root) {
+    constexpr std::pair<std::string_view, DType> kNames[] = {{"float32", DType::kF32}, {"float16", DType::kF16}, {"bfloat16", DType::kBF16}};
+    for (const char* key : {"dtype", "torch_dtype"}) {
+        const auto value = root.find(key);
+        if (!value || !value->is_string()) continue;
+        for (const auto& [name, dtype] : kNames) {
+            if (*value->as_string() == name || *value->as_string() == std::string("torch.") + std::string(name)) return dtype;
+        }
+    }
+    return std::nullopt;
+}
+
 Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
     if (const auto act = root.find("hidden_act")) {
         TRY_ASSIGN(const auto name, act->as_string());
@@ -121,6 +134,7 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
     for (const char* key : {"quantization_config", "quantization", "compression_config"}) {
         if (const auto quantization = root.find(key)) return quantized_weights(*quantization);
     }
+    config.dtype = read_dtype(root);
     TRY_ASSIGN(config.tied_embeddings, root.bool_or("tie_word_embeddings", false));
     if (facts.attention_bias == Biases::kAsConfigured) {
         TRY_ASSIGN(config.qkv_bias, root.bool_or("attention_bias", false));

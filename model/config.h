@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/safetensors.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
 
@@ -70,6 +72,7 @@ struct ModelConfig {
     bool qk_norm = false;         // RMS norm of each query and key head before RoPE
     bool fused_qkv = false;       // the files hold qkv_proj (rows q, k, v)
     bool fused_gate_up = false;   // the files hold gate_up_proj (rows gate, up)
+    std::optional<DType> dtype;   // one of the weight types: what the model was made in, where the config says it
     RopeConfig rope;
     std::vector<uint32_t> sliding_windows;  // [n_layers]; tokens seen including the current one; 0: all
     GenerationDefaults generation;

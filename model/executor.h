@@ -33,6 +33,7 @@ struct ExecutorOptions {
     uint64_t merged_bytes = 0;        // left free for merged weights, and all that they may take; 0: what is free then
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
+    std::optional<gpu::ScalarType> weight_type = std::nullopt;  // what all matrices become; without one: WeightLoader::create()
     gpu::KvType kv_type = gpu::KvType::kF16;
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
     bool lora_on_matrices = true;        // this and the next: KernelSetOptions, to compare in benchmarks

@@ -118,8 +118,11 @@ HeaderLimits header_limits(ErrorCode code) {
 
 }  // namespace
 
-std::string_view name_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
-uint32_t bytes_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
+std::string_view name_of(DType dtype) { return dtype == DType::kPacked ? "packed" : kDTypes[static_cast<size_t>(dtype)].name; }
+uint32_t bytes_of(DType dtype) {
+    CHECK(dtype != DType::kPacked);
+    return kDTypes[static_cast<size_t>(dtype)].bytes;
+}
 
 uint32_t weight_type_of(DType dtype) {
     CHECK(is_weight_type(dtype));
@@ -141,7 +144,12 @@ float widen(DType dtype, const std::byte* at) {
     return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
 }
 
-uint64_t Tensor::n_elements() const { return data.size() / bytes_of(dtype); }
+uint64_t Tensor::n_elements() const {
+    if (!source) return data.size() / bytes_of(dtype);
+    uint64_t n = 1;
+    for (const uint64_t size : shape) n *= size;
+    return n;
+}
 
 std::string shape_text(std::span<const uint64_t> shape) {
     std::string text = "[";

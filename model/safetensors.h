@@ -17,10 +17,13 @@
 
 namespace lorad::model {
 
+class MatrixSource;
+
 // Types the format knows. Only the three first are weights that lorad applies.
-enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool, kF8E4M3, kF8E5M2 };
+// kPacked is no type of the format: a matrix of few bits, whose numbers a MatrixSource has.
+enum class DType : uint8_t { kF32, kF16, kBF16, kF64, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool, kF8E4M3, kF8E5M2, kPacked };
 std::string_view name_of(DType dtype);  // "F32"
-uint32_t bytes_of(DType dtype);
+uint32_t bytes_of(DType dtype);         // of a number; not of kPacked (CHECK)
 // The device's number of a weight type: 0 f32, 1 f16, 2 bf16, as gpu::ScalarType. Only for those three (CHECK).
 uint32_t weight_type_of(DType dtype);
 inline bool is_weight_type(DType dtype) { return dtype <= DType::kBF16; }
@@ -36,7 +39,8 @@ struct Tensor {
     std::string name;
     DType dtype = DType::kF32;
     std::vector<uint64_t> shape;
-    std::span<const std::byte> data;  // into the file's mapping
+    std::span<const std::byte> data;  // into the file's mapping; of a packed matrix its codes, which tell two of them apart
+    std::shared_ptr<const MatrixSource> source = nullptr;  // of a packed matrix, [rows][columns]; else null
 
     uint64_t n_elements() const;
 };

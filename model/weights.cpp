@@ -6,6 +6,8 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
+#include "model/quant/matrix_decoder.h"
+#include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -98,13 +100,23 @@ bool is_ignored(const ModelConfig& config, std::string_view name) {
     return name.ends_with("rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
 }
 
+std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> wished) {
+    if (wished) return wished;
+    if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; })) return std::nullopt;
+    return static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16)));
+}
+
+bool is_stored_as(const Tensor& tensor, gpu::ScalarType type) {
+    return !tensor.source && static_cast<gpu::ScalarType>(weight_type_of(tensor.dtype)) == type;
+}
+
 uint64_t bytes_on_device(const Matrix& matrix) { return matrix.row_bytes() * matrix.n_padded; }
 uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
 
 }  // namespace
 
 // Finds each part's tensor and the type of each matrix.
-Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts) {
+Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> all_as, std::vector<Part>& parts) {
     constexpr auto kCode = ErrorCode::kInvalidModel;
     std::set<std::string_view> known;
     for (Part& part : parts) {
@@ -118,11 +130,16 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
             return make_error(kCode, format("tensor {}: expected shape {} (from config.json), found {}", part.name,
                                             shape_text(part.shape()), shape_text(part.tensor->shape)));
         }
-        if (!is_weight_type(part.tensor->dtype)) {
-            return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name,
-                                            name_of(part.tensor->dtype)));
+        const bool is_readable = is_weight_type(part.tensor->dtype) || (part.matrix && part.tensor->source);
+        if (!is_readable) {
+            const std::string_view found = part.tensor->source ? part.tensor->source->format() : name_of(part.tensor->dtype);
+            return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name, found));
         }
         if (!part.matrix) continue;
+        if (all_as) {
+            part.matrix->type = *all_as;
+            continue;
+        }
         const auto type = static_cast<gpu::ScalarType>(weight_type_of(part.tensor->dtype));
         if (part.begin != 0 && type != part.matrix->type) {
             return make_error(kCode, format("tensor {}: found {}, but the matrix beside it that it is joined with has another type",
@@ -159,16 +176,25 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
         const uint64_t fill_begin = has_gaps ? 0 : to.row_bytes() * to.n;
         if (fill_begin < bytes_on_device(to)) TRY(uploader.fill_zero(to.buffer, fill_begin, bytes_on_device(to) - fill_begin));
     }
-    // In pieces, so that progress is seen while a large matrix is on its way.
-    constexpr uint64_t kPieceBytes = uint64_t{256} << 20;
-    const uint64_t file_row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);
-    const uint64_t piece_rows = std::max<uint64_t>(1, kPieceBytes / file_row_bytes);
+    // In pieces, so that progress is seen while a large matrix is on its way, and that what is decoded takes little memory.
+    const bool is_as_stored = is_stored_as(*part.tensor, to.type);
+    const uint64_t piece_bytes = uint64_t{is_as_stored ? 256u : 32u} << 20;
+    const uint64_t row_bytes = uint64_t{to.k} * gpu::bytes_of(to.type);
+    const uint64_t piece_rows = std::max<uint64_t>(1, piece_bytes / row_bytes);
+    std::vector<std::byte> decoded;
     for (uint64_t row = 0; row < part.n; row += piece_rows) {
         const uint64_t n_rows = std::min(piece_rows, part.n - row);
-        const auto bytes = part.tensor->data.subspan(row * file_row_bytes, n_rows * file_row_bytes);
+        std::span<const std::byte> bytes;
+        if (is_as_stored) {
+            bytes = part.tensor->data.subspan(row * row_bytes, n_rows * row_bytes);
+        } else {
+            decoded.resize(n_rows * row_bytes);
+            TRY(decode_rows(*part.tensor, row, n_rows, to.type, decoded));
+            bytes = decoded;
+        }
         const uint64_t to_offset = (part.begin + row) * to.row_bytes();
         if (has_gaps) {
-            TRY(uploader.upload_rows(to.buffer, to_offset, to.row_bytes(), bytes, file_row_bytes, n_rows));
+            TRY(uploader.upload_rows(to.buffer, to_offset, to.row_bytes(), bytes, row_bytes, n_rows));
         } else {
             TRY(uploader.upload(to.buffer, to_offset, bytes));
         }
@@ -180,10 +206,10 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
 WeightLoader::WeightLoader(std::vector<Part> parts) : parts_(std::move(parts)) {}
 WeightLoader::~WeightLoader() = default;
 
-Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config,
-                                                           ModelWeights& weights) {
+Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
+                                                           std::optional<gpu::ScalarType> type) {
     Inventory inventory(config, weights);
-    TRY(bind(files, config, inventory.parts()));
+    TRY(bind(files, config, type_of_all(files, config, type), inventory.parts()));
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
 }
 
@@ -212,7 +238,10 @@ Status WeightLoader::allocate(gpu::Device& device) {
 
 Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
     uint64_t n_bytes = 0, n_bytes_done = 0, n_bytes_told = 0;
-    for (const Part& part : parts_) n_bytes += part.tensor->data.size();
+    const auto bytes_of_part = [](const Part& part) {
+        return part.matrix ? uint64_t{part.n} * part.k * gpu::bytes_of(part.matrix->type) : uint64_t{part.tensor->data.size()};
+    };
+    for (const Part& part : parts_) n_bytes += bytes_of_part(part);
     const auto on_bytes = [&](uint64_t n) {
         n_bytes_done += n;
         if (!progress || (n_bytes_done - n_bytes_told < n_bytes / 100 && n_bytes_done < n_bytes)) return;
@@ -224,7 +253,7 @@ Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
             TRY(upload_matrix(device, part, on_bytes));
         } else {
             TRY(upload_vector(device, part));
-            on_bytes(part.tensor->data.size());
+            on_bytes(bytes_of_part(part));
         }
     }
     return device.uploader().finish();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "gpu/device.h"
@@ -62,8 +63,10 @@ class WeightLoader {
   public:
     // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than the
     // config asks for: the message names the tensor, what was expected and what was found. All three outlive the loader.
-    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config,
-                                                        ModelWeights& weights);
+    // `type` is what all matrices become; without one each keeps its own, or, where some are packed, all become what the model was made in
+    // (ModelConfig::dtype, else f16).
+    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
+                                                        std::optional<gpu::ScalarType> type = std::nullopt);
     ~WeightLoader();
 
     uint64_t device_bytes() const;
@@ -78,7 +81,7 @@ class WeightLoader {
     explicit WeightLoader(std::vector<Part> parts);
     static Status upload_vector(gpu::Device& device, const Part& part);
     static Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
-    static Status bind(const TensorFiles& files, const ModelConfig& config, std::vector<Part>& parts);
+    static Status bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> type, std::vector<Part>& parts);
     std::vector<Part> parts_;
 };
 

@@ -45,6 +45,7 @@ struct ModelArguments {
     std::vector<std::string> adapters;  // "PATH" or "PATH@SCALE"; their sum, at most kLoraUsesMax
     DeviceArguments device;
     std::string kernel_path = "auto";
+    std::string dtype = "auto";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";
     bool batch_invariant = false;

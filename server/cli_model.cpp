@@ -87,6 +87,7 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     load.device = arguments.device;
     load.folder = arguments.model;
     load.kernel_path = arguments.kernel_path;
+    load.dtype = arguments.dtype;
     load.kv_cache_dtype = arguments.kv_cache_dtype;
     load.persistent_decode = arguments.persistent_decode;
     load.n_adapters_max = uint32_t(std::max<size_t>(arguments.adapters.size(), 1));

@@ -52,6 +52,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.folder = config.model;
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
+    load.dtype = config.dtype;
     load.kv_cache_dtype = config.kv_cache_dtype;
     load.persistent_decode = config.persistent_decode;
     load.n_adapters_max = config.max_loras;

@@ -86,6 +86,10 @@ void describe(Config& c, Visit&& visit) {
     visit("kernel-path", c.kernel_path, "PATH",
           "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup",
           std::vector<std::string>{"auto", "portable", "coopmat", "coopmat2", "warpgroup"});
+    visit("dtype", c.dtype, "TYPE",
+          "type of the base model's matrices on the device, and of what is computed with them: float16, bfloat16 or float32; auto keeps that of the "
+          "files, and of quantized ones takes what the model was made in",
+          std::vector<std::string>{"auto", "float16", "half", "bfloat16", "float32", "float"});
     visit("kv-cache-dtype", c.kv_cache_dtype, "TYPE",
           "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
           "nearly doubles the tokens that fit; layers whose biases ask for it keep keys of 16 bits",

@@ -63,6 +63,7 @@ struct Config {
     uint32_t max_num_batched_tokens = 2048;
     double gpu_memory_utilization = 0.9;
     bool no_prefix_cache = false;
+    std::string dtype = "auto";           // auto, float16, bfloat16, float32
     std::string kv_cache_dtype = "auto";  // auto, float16, int8
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;

@@ -25,6 +25,16 @@ Result<gpu::KernelPath> parse_kernel_path(const std::string& text) {
         "kernel-path");
 }
 
+// vLLM's flag and names.
+Result<std::optional<gpu::ScalarType>> parse_dtype(const std::string& text) {
+    using Wish = std::optional<gpu::ScalarType>;
+    if (text == "auto") return Wish();
+    if (text == "float16" || text == "half") return Wish(gpu::ScalarType::kF16);
+    if (text == "bfloat16") return Wish(gpu::ScalarType::kBf16);
+    if (text == "float32" || text == "float") return Wish(gpu::ScalarType::kF32);
+    return make_error(ErrorCode::kInvalidConfig, format("dtype: expected auto, float16, bfloat16 or float32, found \"{}\"", text), "dtype");
+}
+
 // vLLM's flag. Its fp8 types keep three bits of a number; int8 with a scale for each 32 values takes as much room and keeps seven.
 Result<gpu::KvType> parse_kv_type(const std::string& text) {
     if (text == "auto" || text == "float16") return gpu::KvType::kF16;
@@ -127,6 +137,7 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
+    TRY_ASSIGN(executor_options.weight_type, parse_dtype(arguments.dtype));
     TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));

@@ -30,6 +30,7 @@ struct LoadArguments {
     std::filesystem::path folder;
     std::string base_name;
     std::string kernel_path = "auto";
+    std::string dtype = "auto";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";  // auto, on, off
     uint32_t n_adapters_max = 64;

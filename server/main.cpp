@@ -43,6 +43,8 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--kernel-path", model.kernel_path,
                    "matrix kernels: auto, portable, coopmat, coopmat2 or warpgroup")
         ->type_name("PATH");
+    app.add_option("--dtype", model.dtype, "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
+        ->type_name("TYPE");
     app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
                    "keys and values in the cache: auto (float16), float16 or int8")
         ->type_name("TYPE");

@@ -1,15 +1,16 @@
 // The names and layouts that llama.cpp's convert_lora_to_gguf gives the parts of an adapter.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <optional>
 
 #include "adapters/foreign.h"
-#include "adapters/gguf.h"
 #include "adapters/tensor_names.h"
+#include "model/gguf/gguf_file.h"
+#include "model/gguf/gguf_names.h"
 #include "model/lora_table.h"
+#include "model/quant/ggml_blocks.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -18,59 +19,24 @@ namespace lorad::adapters {
 namespace {
 
 using model::DType;
+using model::GgmlType;
+using model::GgufFile;
+using model::GgufTensor;
 using model::Tensor;
 
-struct Architecture {
-    std::string_view ours, gguf;
-    bool permutes_q_and_k;  // rows of each head: pairs that RoPE turns lie beside each other in GGUF, half a head apart in ours
-};
-constexpr std::array<Architecture, 5> kArchitectures = {{
-    {"LlamaForCausalLM", "llama", true},
-    {"MistralForCausalLM", "llama", true},
-    {"Qwen2ForCausalLM", "qwen2", false},
-    {"Qwen3ForCausalLM", "qwen3", false},
-    {"Phi3ForCausalLM", "phi3", false},
-}};
+// Types of tensors that adapters come in.
+constexpr std::array<GgmlType, 4> kAdapterTypes = {GgmlType::kF32, GgmlType::kF16, GgmlType::kBF16, GgmlType::kQ8_0};
+constexpr uint32_t kFileQ = 0, kFileK = 1;
+constexpr std::string_view kEmbeddingName = "model.embed_tokens";
 
-struct BlockName {
-    std::string_view name;
-    Place place;
-};
-constexpr std::array<BlockName, 12> kBlockNames = {{
-    {"attn_q", {PlaceKind::kLinear, 0, 0}},
-    {"attn_k", {PlaceKind::kLinear, 0, 1}},
-    {"attn_v", {PlaceKind::kLinear, 0, 2}},
-    {"attn_output", {PlaceKind::kLinear, 0, 3}},
-    {"ffn_gate", {PlaceKind::kLinear, 0, 4}},
-    {"ffn_up", {PlaceKind::kLinear, 0, 5}},
-    {"ffn_down", {PlaceKind::kLinear, 0, 6}},
-    {"attn_qkv", {PlaceKind::kLinear, 0, 7}},
-    {"attn_norm", {PlaceKind::kInputNorm}},
-    {"ffn_norm", {PlaceKind::kPostAttentionNorm}},
-    {"attn_q_norm", {PlaceKind::kQNorm}},
-    {"attn_k_norm", {PlaceKind::kKNorm}},
-}};
-constexpr uint32_t kFileUp = 5, kFileGateUp = 8, kFileQ = 0, kFileK = 1;
-
-// "blk.3.attn_q" -> q_proj of layer 3
-std::optional<Place> place_of(std::string_view name, const model::ModelConfig& config) {
-    if (name == "token_embd") return Place{PlaceKind::kEmbedding};
-    if (name == "output") return Place{PlaceKind::kHead};
-    if (name == "output_norm") return Place{PlaceKind::kFinalNorm};
-    if (!name.starts_with("blk.")) return std::nullopt;
-    name.remove_prefix(4);
-    const size_t dot = name.find('.');
-    if (dot == std::string_view::npos) return std::nullopt;
-    uint32_t layer = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + dot, layer);
-    if (error != std::errc() || end != name.data() + dot || dot == 0) return std::nullopt;
-    const auto* known = std::ranges::find(kBlockNames, name.substr(dot + 1), &BlockName::name);
-    if (known == kBlockNames.end()) return std::nullopt;
-    Place place = known->place;
-    place.layer = layer;
-    // Where gate and up are one matrix it is called by the second.
-    if (place.kind == PlaceKind::kLinear && place.linear == kFileUp && config.fused_gate_up) place.linear = kFileGateUp;
-    return place;
+// A base model, of which the first thing to say is what it is. Older ones do not tell.
+Status check_is_no_model(const GgufFile& gguf) {
+    const std::string type = gguf.text("general.type");
+    const bool is_model = type.empty() ? gguf.field("general.architecture") != nullptr : type == "model";
+    if (!is_model) return ok_status();
+    return make_error(ErrorCode::kAdapterUnsupported,
+                      format("general.type: expected \"adapter\", found {}: a whole model in GGUF, and no LoRA adapter; give it as --model",
+                             type.empty() ? "nothing" : "\"model\""));
 }
 
 class GgufAdapterReader {
@@ -84,36 +50,30 @@ class GgufAdapterReader {
     }
 
   private:
-    std::string text(std::string_view key) const {
-        const auto field = file_.fields.find(key);
-        const auto value = field == file_.fields.end() ? std::nullopt : field->second.as_text();
-        return value ? std::string(*value) : std::string();
-    }
-
     Status read_fields() {
-        if (const std::string type = text("general.type"); type != "adapter") {
+        if (const std::string type = file_.text("general.type"); type != "adapter") {
             return make_error(ErrorCode::kAdapterInvalid, format("{}: general.type: expected \"adapter\", found {}", kGgufFile, json_quote(type)));
         }
-        if (const std::string type = text("adapter.type"); type != "lora") {
+        if (const std::string type = file_.text("adapter.type"); type != "lora") {
             return make_error(ErrorCode::kAdapterUnsupported, format("{}: adapter.type = {} is not supported; lora is", kGgufFile, json_quote(type)));
         }
-        const auto* known = std::ranges::find(kArchitectures, std::string_view(base_.config.architecture), &Architecture::ours);
-        const std::string architecture = text("general.architecture");
-        if (known == kArchitectures.end() || known->gguf != architecture) {
+        const model::GgufArchitecture* known = model::gguf_architecture_of(base_.config.architecture);
+        const std::string architecture = file_.text("general.architecture");
+        if (known == nullptr || known->gguf != architecture) {
             return make_error(ErrorCode::kAdapterInvalid,
                               format("{}: general.architecture: expected {} for {}, found {}", kGgufFile,
-                                     known == kArchitectures.end() ? "none" : json_quote(known->gguf), base_.config.architecture,
+                                     known == nullptr ? "none" : json_quote(known->gguf), base_.config.architecture,
                                      json_quote(architecture)));
         }
         permutes_ = known->permutes_q_and_k;
-        adapter_.config.base_model_name = text("general.base_model.0.name");
-        adapter_.tensors.base_fingerprint = text(kFingerprintKey);
-        if (!text("adapter.lora.prompt_prefix").empty()) {
+        adapter_.config.base_model_name = file_.text("general.base_model.0.name");
+        adapter_.tensors.base_fingerprint = file_.text(kFingerprintKey);
+        if (!file_.text("adapter.lora.prompt_prefix").empty()) {
             adapter_.warnings.push_back("adapter.lora.prompt_prefix is not put before prompts; send it with the request");
         }
         TRY(read_alpha());
-        if (const auto field = file_.fields.find("adapter.alora.invocation_tokens"); field != file_.fields.end()) {
-            const auto tokens = field->second.as_integers();
+        if (const model::GgufValue* field = file_.field("adapter.alora.invocation_tokens")) {
+            const auto tokens = field->as_integers();
             if (!tokens) return make_error(ErrorCode::kAdapterInvalid, format("{}: adapter.alora.invocation_tokens: expected an array of integers", kGgufFile));
             adapter_.config.invocation_tokens = *tokens;
         }
@@ -122,8 +82,8 @@ class GgufAdapterReader {
 
     // llama.cpp's scale is alpha / rank of each matrix; without an alpha, or with one of 0, it is 1.
     Status read_alpha() {
-        const auto field = file_.fields.find("adapter.lora.alpha");
-        const auto alpha = field == file_.fields.end() ? std::optional(0.0) : field->second.as_number();
+        const model::GgufValue* field = file_.field("adapter.lora.alpha");
+        const auto alpha = field == nullptr ? std::optional(0.0) : field->as_number();
         if (!alpha || !(std::abs(*alpha) <= kAlphaMax)) {
             return make_error(ErrorCode::kAdapterInvalid,
                               format("{}: adapter.lora.alpha: expected a finite number, at most {:g}", kGgufFile, kAlphaMax));
@@ -138,6 +98,10 @@ class GgufAdapterReader {
     }
 
     Status read_tensor(const GgufTensor& tensor) {
+        if (std::ranges::find(kAdapterTypes, tensor.type) == kAdapterTypes.end()) {
+            return make_error(ErrorCode::kAdapterUnsupported, format("{}: tensor {}: {} is not supported in adapters; F32, F16, BF16 and Q8_0 are",
+                                                                     kGgufFile, json_quote(tensor.name), model::name_of(tensor.type)));
+        }
         std::string_view name = tensor.name;
         const bool is_a = name.ends_with(".weight.lora_a"), is_b = name.ends_with(".weight.lora_b");
         const bool is_weight = !is_a && !is_b && name.ends_with(".weight");
@@ -146,9 +110,21 @@ class GgufAdapterReader {
             return ok_status();
         }
         name = name.substr(0, name.rfind(".weight"));
-        const std::optional<Place> place = place_of(name, base_.config);
-        if (!place) {
+        const std::optional<std::string> ours = model::name_from_gguf(name, base_.config.fused_gate_up);
+        if (!ours) {
             misfit(tensor, "a matrix of the base, such as blk.0.attn_q", format("{}, which the base does not have", name));
+            return ok_status();
+        }
+        // The place alone is asked for: with a part that it may have.
+        const std::string_view part = ours->ends_with("norm") ? ".weight" : *ours == kEmbeddingName ? ".lora_embedding_A" : ".lora_A.weight";
+        const ParsedName parsed = parse_tensor_name(*ours + std::string(part), base_.config);
+        if (!parsed.expected.empty()) {
+            misfit(tensor, parsed.expected, parsed.found, parsed.unsupported);
+            return ok_status();
+        }
+        const Place* place = &parsed.place;
+        if (!is_weight && is_norm(place->kind)) {
+            misfit(tensor, "all weights of a norm", "LoRA on it");
             return ok_status();
         }
         if (is_weight) {
@@ -197,7 +173,6 @@ class GgufAdapterReader {
         return ok_status();
     }
 
-    // Row 2j + i of a head is the file's; ours is i * half + j, so that j and half + j turn together.
     Status add_permuted(const GgufTensor& tensor, const std::string& name, uint32_t n_heads) {
         TRY_ASSIGN(const Tensor plain, plain_of(tensor, name, tensor.shape));
         const uint64_t rows = tensor.shape[0];
@@ -208,13 +183,8 @@ class GgufAdapterReader {
         const uint64_t half = rows / n_heads / 2;
         const uint64_t row_bytes = tensor.shape[1] * model::bytes_of(plain.dtype);
         TRY_ASSIGN(const std::span<std::byte> to, add_owned(adapter_.tensors, name, plain.dtype, tensor.shape));
-        for (uint64_t head = 0; head < n_heads; ++head) {
-            for (uint64_t i = 0; i < 2; ++i) {
-                for (uint64_t j = 0; j < half; ++j) {
-                    std::memcpy(to.data() + ((head * 2 + i) * half + j) * row_bytes,
-                                plain.data.data() + (head * 2 * half + 2 * j + i) * row_bytes, row_bytes);
-                }
-            }
+        for (uint64_t row = 0; row < rows; ++row) {
+            std::memcpy(to.data() + model::row_from_gguf(row, half) * row_bytes, plain.data.data() + row * row_bytes, row_bytes);
         }
         return ok_status();
     }
@@ -222,21 +192,15 @@ class GgufAdapterReader {
     // In a type that the kernels read: Q8_0 widened, each number the product of 11 and 8 bits and so exact in f32.
     Result<Tensor> plain_of(const GgufTensor& tensor, const std::string& name, std::vector<uint64_t> shape) {
         switch (tensor.type) {
-            case GgufType::kF32: return Tensor{name, DType::kF32, std::move(shape), tensor.data};
-            case GgufType::kF16: return Tensor{name, DType::kF16, std::move(shape), tensor.data};
-            case GgufType::kBF16: return Tensor{name, DType::kBF16, std::move(shape), tensor.data};
-            case GgufType::kQ8_0: break;
+            case GgmlType::kF32: return Tensor{name, DType::kF32, std::move(shape), tensor.data};
+            case GgmlType::kF16: return Tensor{name, DType::kF16, std::move(shape), tensor.data};
+            case GgmlType::kBF16: return Tensor{name, DType::kBF16, std::move(shape), tensor.data};
+            default: break;
         }
-        const uint64_t n_blocks = tensor.data.size() / kQ8Bytes;
-        TRY_ASSIGN(FileBytes wide, FileBytes::allocate(n_blocks * kQ8Numbers * sizeof(float), name));
-        for (uint64_t block = 0; block < n_blocks; ++block) {
-            const std::byte* from = tensor.data.data() + block * kQ8Bytes;
-            const float factor = model::widen(DType::kF16, from);
-            for (uint32_t i = 0; i < kQ8Numbers; ++i) {
-                const float value = factor * static_cast<float>(static_cast<int8_t>(from[2 + i]));
-                std::memcpy(wide.bytes.get() + (block * kQ8Numbers + i) * sizeof(float), &value, sizeof(value));
-            }
-        }
+        const model::GgmlTypeInfo& type = model::info_of(tensor.type);
+        const uint64_t n_numbers = tensor.data.size() / type.block_bytes * type.block_numbers;
+        TRY_ASSIGN(FileBytes wide, FileBytes::allocate(n_numbers * sizeof(float), name));
+        model::decode_ggml(tensor.type, tensor.data, std::span(reinterpret_cast<float*>(wide.bytes.get()), n_numbers));
         const Tensor plain{name, DType::kF32, std::move(shape), wide.span()};
         adapter_.tensors.owned.push_back(std::move(wide));
         return plain;
@@ -251,8 +215,10 @@ class GgufAdapterReader {
 }  // namespace
 
 Result<ForeignAdapter> read_gguf_adapter(const AdapterSource& source, const BaseModel& base) {
-    Result<GgufFile> file = parse_gguf(source.file(kGgufFile).span());
-    if (!file.ok()) return make_error(file.error().code, format("{}: {}", kGgufFile, file.error().message));
+    const auto named = [](const Error& error) { return make_error(error.code, format("{}: {}", kGgufFile, error.message)); };
+    const Result<GgufFile> file = model::parse_gguf(source.file(kGgufFile).span(), model::kGgufAdapterCodes);
+    if (!file.ok()) return named(file.error());
+    if (const Status no_model = check_is_no_model(*file); !no_model.ok()) return named(no_model.error());
     return GgufAdapterReader(*file, base).read();
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "adapters/chat_files.h"
-#include "adapters/gguf.h"
+#include "model/gguf/gguf_file.h"
 #include "model/safetensors.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -66,11 +66,11 @@ Status check_magic(AdapterKind kind, std::string_view name, std::string_view tex
 
 // What the beginning of a large file says, compared with its length, before all of it is read and hashed.
 Status check_beginning(FileReader& reader, AdapterKind kind, std::string_view name) {
-    static_assert(kGgufStartBytes > model::kSafetensorsLengthBytes);
-    TRY(reader.read_until(kGgufStartBytes));
-    TRY(check_magic(kind, name, {reinterpret_cast<const char*>(reader.span().data()), kGgufStartBytes}));
+    static_assert(model::kGgufStartBytes > model::kSafetensorsLengthBytes);
+    TRY(reader.read_until(model::kGgufStartBytes));
+    TRY(check_magic(kind, name, {reinterpret_cast<const char*>(reader.span().data()), model::kGgufStartBytes}));
     const auto check = [&]() -> Status {
-        if (kind == AdapterKind::kGguf) return check_gguf_start(reader.span());
+        if (kind == AdapterKind::kGguf) return model::check_gguf_start(reader.span(), model::kGgufAdapterCodes);
         TRY_ASSIGN(const uint64_t end, model::safetensors_header_end(reader.span(), ErrorCode::kAdapterInvalid));
         TRY(reader.read_until(end));
         TRY(model::parse_safetensors(reader.span(), ErrorCode::kAdapterInvalid));

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "adapters/gguf.h"
+#include "model/gguf/gguf_file.h"
 #include "tests/fuzz/adapter_input.h"
 
 using namespace lorad;
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const adapters::BaseModel base(fuzz::small_config());
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     const auto bytes = std::as_bytes(std::span(text));
-    const auto gguf = adapters::parse_gguf(bytes);
+    const auto gguf = model::parse_gguf(bytes, model::kGgufAdapterCodes);
     if (!gguf.ok()) return 0;
     for (const auto& tensor : gguf->tensors) {
         CHECK(tensor.data.data() >= bytes.data() && tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "adapters/files.h"
+#include "model/quant/quantized_folder.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
@@ -80,7 +81,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
 
 Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     TRY_ASSIGN(model::ModelConfig config, model::load_model_config(folder));
-    TRY_ASSIGN(const model::TensorFiles files, model::TensorFiles::map_folder(folder));
+    TRY_ASSIGN(const model::TensorFiles files, model::map_quantized_folder(folder, config.quantization));
     untie_own_head(files, config);
     BaseModel base(std::move(config));
     base.folder = folder;
@@ -119,7 +120,7 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
 
 TableComparison BaseModel::compare_table(std::string_view name, const model::Tensor& tensor, TableOrigin origin) const {
     if (folder.empty()) return {};
-    const auto files = model::TensorFiles::map_folder(folder);
+    const auto files = model::map_quantized_folder(folder, config.quantization);
     if (!files.ok()) return {};
     const model::Tensor* ours = files->find(name);
     if (ours == nullptr || ours->shape != tensor.shape || base_fingerprint(config, *files) != fingerprint) return {};

@@ -130,10 +130,7 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
         TRY_ASSIGN(const auto name, act->as_string());
         if (name != "silu" && name != "swish") return act->error("expected silu, the one activation supported here, found " + act->describe());
     }
-    // transformers', MLX's, and what compressed-tensors wrote before.
-    for (const char* key : {"quantization_config", "quantization", "compression_config"}) {
-        if (const auto quantization = root.find(key)) return quantized_weights(*quantization);
-    }
+    TRY_ASSIGN(config.quantization, read_quantization(root));
     config.dtype = read_dtype(root);
     TRY_ASSIGN(config.tied_embeddings, root.bool_or("tie_word_embeddings", false));
     if (facts.attention_bias == Biases::kAsConfigured) {
@@ -292,6 +289,21 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
     return config;
 }
 
+namespace {
+
+// What a quantizer wrote beside a config.json that says nothing of it.
+Result<QuantizationConfig> read_quantizer_file(const std::filesystem::path& folder) {
+    std::error_code ignored;
+    for (const std::string_view name : kQuantizerFileNames) {
+        if (!std::filesystem::exists(folder / name, ignored)) continue;
+        TRY_ASSIGN(const std::string text, read_text_file(folder / name, kConfigBytesMax, ErrorCode::kInvalidModel));
+        return parse_quantizer_file(name, text);
+    }
+    return QuantizationConfig();
+}
+
+}  // namespace
+
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
     TRY(check_model_folder(folder));
     std::error_code ignored;
@@ -302,6 +314,11 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
         TRY_ASSIGN(generation_text, read_text_file(generation_file, kConfigBytesMax, ErrorCode::kInvalidModel));
     }
     auto config = parse_model_config(config_text, generation_text);
+    if (config.ok() && !config->quantization) {
+        auto quantization = read_quantizer_file(folder);
+        if (!quantization.ok()) config = quantization.error();
+        else config->quantization = std::move(quantization).value();
+    }
     if (!config.ok()) return make_error(config.error().code, format("{}: {}", folder.string(), config.error().message));
     return config;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/quant/quantization_config.h"
 #include "model/safetensors.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
@@ -73,6 +74,7 @@ struct ModelConfig {
     bool fused_qkv = false;       // the files hold qkv_proj (rows q, k, v)
     bool fused_gate_up = false;   // the files hold gate_up_proj (rows gate, up)
     std::optional<DType> dtype;   // one of the weight types: what the model was made in, where the config says it
+    QuantizationConfig quantization;  // how the files hold the weights of some layers in few bits; map_quantized_folder() reads them
     RopeConfig rope;
     std::vector<uint32_t> sliding_windows;  // [n_layers]; tokens seen including the current one; 0: all
     GenerationDefaults generation;

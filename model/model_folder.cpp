@@ -1,13 +1,12 @@
 #include "model/model_folder.h"
 
-#include <array>
 #include <fstream>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "model/files.h"
 #include "proto/base/format.h"
+#include "proto/json.h"
 
 namespace lorad::model {
 namespace {
@@ -18,9 +17,6 @@ constexpr uint64_t kConfigFileBytesMax = 16 << 20;
 constexpr std::string_view kModelFolder = "a Hugging Face model folder with config.json, tokenizer.json and safetensors files";
 constexpr std::string_view kGguf = "GGUF, of which lorad reads LoRA adapters (--lora NAME=FILE, --adapter FILE) and no base models yet; give the Hugging Face "
                                    "folder that it was made from, with config.json, tokenizer.json and safetensors files in f32, f16 or bf16";
-
-// Files of quantizers beside a config.json that says nothing of them.
-constexpr std::array<std::string_view, 3> kQuantizerFiles = {"quantize_config.json", "quant_config.json", "hf_quant_config.json"};
 
 bool has_entry(const fs::path& path) {
     std::error_code ignored;
@@ -69,42 +65,14 @@ Error adapter_folder(const fs::path& folder, const fs::path& config) {
     return not_a_model(folder, format("a LoRA adapter; give {} as the model, and this folder as --lora NAME=DIR or --adapter DIR", base));
 }
 
-// "gptq, 4 bits", as far as the config says it.
-std::string kind_of(const JsonValue& quantization) {
-    if (!quantization.is_object()) return {};
-    std::string out(text_or_nothing(quantization, "quant_method"));
-    for (const char* key : {"bits", "w_bit"}) {
-        const auto bits = quantization.find(key);
-        if (bits && bits->is_number()) return out + format("{}{} bits", out.empty() ? "" : ", ", bits->dump());
-    }
-    for (const auto& [key, n_bits] : {std::pair{"load_in_4bit", 4}, std::pair{"load_in_8bit", 8}}) {
-        const auto flag = quantization.find(key);
-        const auto is_on = flag && flag->is_bool() ? flag->as_bool() : Result<bool>(false);
-        if (is_on.ok() && *is_on) return out + format("{}{} bits", out.empty() ? "" : ", ", n_bits);
-    }
-    return out;
-}
-
-std::string quantized(std::string_view kind) {
-    return format("quantized weights{}, which lorad does not read yet; it reads f32, f16 and bf16: give the model that this one was made from",
-                  kind.empty() ? std::string() : format(" ({})", kind));
-}
-
 }  // namespace
-
-Error quantized_weights(const JsonValue& quantization) { return quantization.error(quantized(kind_of(quantization))); }
 
 Status check_model_folder(const fs::path& folder) {
     std::error_code ignored;
     const fs::file_status status = fs::status(folder, ignored);
     if (!fs::exists(status)) return not_a_model(folder, format("no such folder; expected {}", kModelFolder));
     if (!fs::is_directory(status)) return single_file(folder);
-    if (has_entry(folder / "config.json")) {
-        for (std::string_view name : kQuantizerFiles) {
-            if (has_entry(folder / name)) return not_a_model(folder / name, quantized(""));
-        }
-        return ok_status();
-    }
+    if (has_entry(folder / "config.json")) return ok_status();
     if (has_entry(folder / "adapter_config.json")) return adapter_folder(folder, folder / "adapter_config.json");
     if (holds_gguf(folder)) return not_a_model(folder, format("no config.json; the folder holds {}", kGguf));
     if (has_entry(folder / "model_index.json")) return not_a_model(folder, format("a pipeline for images; expected {}", kModelFolder));

@@ -76,6 +76,8 @@ class TensorFiles {
     ~TensorFiles();
 
     std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
+    // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a matrix of few bits joined.
+    void set_tensors(std::vector<Tensor> tensors) { tensors_ = std::move(tensors); }
     const Tensor* find(std::string_view name) const;              // nullptr if absent
     uint64_t total_bytes() const;                                 // of all tensors
 

@@ -77,14 +77,18 @@ Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gp
     const uint64_t rows_at_a_time = std::clamp<uint64_t>(kNumbersAtATime / std::max<uint64_t>(n_columns, 1), 1, std::max<uint64_t>(n_rows, 1));
     const uint64_t n_pieces = (n_rows + rows_at_a_time - 1) / rows_at_a_time;
     std::atomic<uint64_t> next{0};
-    std::atomic<bool> all_fit{true};
+    std::atomic<bool> all_fit{true}, all_finite{true};
     const auto work = [&] {
         std::vector<float> numbers;
         for (uint64_t piece = next++; piece < n_pieces; piece = next++) {
             const uint64_t row = piece * rows_at_a_time, n = std::min(rows_at_a_time, n_rows - row);
             numbers.resize(n * n_columns);
-            if (tensor.source) tensor.source->decode(row_begin + row, n, numbers);
-            else widen_rows(tensor, row_begin + row, numbers);
+            if (tensor.source) {
+                tensor.source->decode(row_begin + row, n, numbers);
+                if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); })) all_finite = false;
+            } else {
+                widen_rows(tensor, row_begin + row, numbers);
+            }
             if (!narrow(numbers, type, out.data() + row * n_columns * gpu::bytes_of(type))) all_fit = false;
         }
     };
@@ -93,6 +97,9 @@ Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gp
     for (uint64_t i = 1; i < n_threads; ++i) others.emplace_back(work);
     work();
     for (std::thread& thread : others) thread.join();
+    if (!all_finite) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected finite numbers, found infinite ones or NaN in its {}", tensor.name, tensor.source->format()));
+    }
     if (all_fit) return ok_status();
     return make_error(ErrorCode::kInvalidModel,
                       format("tensor {}: expected numbers that {} holds, found larger ones; load the model with --dtype bfloat16 or float32", tensor.name,

@@ -16,7 +16,7 @@ namespace lorad::model {
 bool narrow(std::span<const float> from, gpu::ScalarType type, std::byte* out);
 
 // Rows of a matrix [n][k] in `type`, without gaps, whatever the file's type is. Works on several threads. out: n_rows * k numbers.
-// kInvalidModel names the tensor where a number is beyond the type.
+// kInvalidModel names the tensor where a number is beyond the type, or a packed one is not finite.
 Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type, std::span<std::byte> out);
 
 }  // namespace lorad::model

@@ -8,7 +8,8 @@
 namespace lorad::model {
 
 // Immutable, used by any thread. Reads the mapping of the file that it came from, which outlives it. Everything that the file says of the
-// matrix (sizes, indices, scales that are not finite) is checked by whoever makes one, so that decoding cannot fail.
+// matrix's sizes and indices is checked by whoever makes one, so that decoding cannot fail. Scales that are not finite give such numbers, which
+// decode_rows() refuses.
 class MatrixSource {
   public:
     virtual ~MatrixSource() = default;

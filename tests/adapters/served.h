@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "adapters/registry.h"
@@ -20,7 +21,8 @@ class Served {
   public:
     static std::unique_ptr<Served> load(const std::filesystem::path& folder, bool batch_invariant = false,
                                         uint32_t n_slots = 24,
-                                        gpu::KernelPath path = gpu::KernelPath::kPortable, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff) {
+                                        gpu::KernelPath path = gpu::KernelPath::kPortable, gpu::PersistentDecode decode = gpu::PersistentDecode::kOff,
+                                        std::optional<gpu::ScalarType> weight_type = std::nullopt) {
         set_log_level(LogLevel::kWarn);
         model::ExecutorOptions options;
         options.n_rows_max = 256;
@@ -31,6 +33,7 @@ class Served {
         options.kernel_path = path;
         options.decode = decode;
         options.batch_invariant = batch_invariant;
+        options.weight_type = weight_type;
         std::unique_ptr<model::Executor> executor = testing::load_executor(folder, options);
         auto base = BaseModel::load(folder);
         EXPECT_TRUE(base.ok()) << (base.ok() ? "" : base.error().message);

@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class FolderOfOtherThings : public ::testing::Test {
   protected:
@@ -55,27 +54,24 @@ TEST_F(FolderOfOtherThings, AnAdapterIsNamedWithItsBase) {
     EXPECT_THAT(said_of(dir_.path() / "broken"), AllOf(HasSubstr("a LoRA adapter"), HasSubstr("its base model as the model")));
 }
 
-TEST_F(FolderOfOtherThings, QuantizedWeightsAreNamedWithTheirKind) {
+TEST_F(FolderOfOtherThings, FilesOfQuantizersSpeakWhereTheConfigDoesNot) {
     const std::string config = R"("architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5, "max_position_embeddings": 128)";
-    const std::pair<const char*, const char*> cases[] = {
-        {R"("quantization_config": {"quant_method": "gptq", "bits": 4})", "(gptq, 4 bits)"},
-        {R"("quantization_config": {"quant_method": "awq", "w_bit": 4})", "(awq, 4 bits)"},
-        {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false})", "(bitsandbytes, 4 bits)"},
-        {R"("quantization_config": {"load_in_8bit": true})", "(8 bits)"},
-        {R"("quantization_config": {"quant_method": "fp8"})", "(fp8)"},
-        {R"("quantization": {"group_size": 64, "bits": 4})", "(4 bits)"},
-        {R"("compression_config": {"quant_method": "compressed-tensors"})", "(compressed-tensors)"},
-        {R"("quantization_config": 4)", "quantized weights, which"},
-    };
-    for (const auto& [field, kind] : cases) {
-        write("config.json", "{" + config + ", " + field + "}");
-        EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("quantized weights"), HasSubstr(kind), HasSubstr("does not read yet"), HasSubstr("f32, f16 and bf16"))) << field;
-    }
     write("config.json", "{" + config + R"(, "quantization_config": null})");
-    EXPECT_THAT(said_of(dir_.path()), Not(HasSubstr("quantized")));
-    write("quantize_config.json", "{}");
-    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("quantize_config.json"), HasSubstr("does not read yet")));
+    EXPECT_EQ(said_of(dir_.path()), "a model");
+    write("hf_quant_config.json", R"({"producer": {"name": "modelopt"}})");
+    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("NVIDIA's Model Optimizer"), HasSubstr("gptq, awq")));
+    write("quant_config.json", R"({"zero_point": true, "q_group_size": 64, "w_bit": 4, "version": "GEMM"})");
+    const auto awq = load_model_config(dir_.path());
+    ASSERT_TRUE(awq.ok()) << awq.error().message;
+    EXPECT_EQ(awq->quantization.summary(), "AWQ, 4 bits, groups of 64");
+    write("quantize_config.json", R"({"bits": 3, "group_size": 128})");
+    EXPECT_THAT(said_of(dir_.path()), AllOf(HasSubstr("quantize_config.json: bits: expected 4 or 8"), HasSubstr("found number 3")));
+    write("quantize_config.json", R"({"bits": 8, "group_size": -1, "desc_act": true, "sym": true})");
+    const auto gptq = load_model_config(dir_.path());
+    ASSERT_TRUE(gptq.ok()) << gptq.error().message;
+    EXPECT_EQ(gptq->quantization.summary(), "GPTQ, 8 bits, one group a row, symmetric, act-order");
+    EXPECT_EQ(gptq->quantization.where, "quantize_config.json");
 }
 
 }  // namespace

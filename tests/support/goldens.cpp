@@ -12,13 +12,13 @@ namespace lorad::testing {
 
 std::filesystem::path goldens_dir() { return source_dir() / "tests" / "goldens"; }
 
-std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file) {
+std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file, const std::string& continuation) {
     std::ifstream in(file);
     EXPECT_TRUE(in.good()) << file;
     const auto json = nlohmann::json::parse(in);
     std::vector<GoldenPrompt> prompts;
     for (const auto& prompt : json.at("prompts")) {
-        prompts.push_back({prompt.at("ids"), prompt.at("greedy").at("ids"), prompt.at("greedy").at("margins")});
+        prompts.push_back({prompt.at("ids"), prompt.at(continuation).at("ids"), prompt.at(continuation).at("margins")});
     }
     return prompts;
 }

@@ -17,8 +17,9 @@ struct GoldenPrompt {
 };
 
 std::filesystem::path goldens_dir();
-// prompts of expected/models/NAME.json and expected/adapters/MODEL/NAME.json.
-std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file);
+// prompts of expected/models/NAME.json and expected/adapters/MODEL/NAME.json. `continuation` is what holds the greedy tokens, also
+// "greedy_with_adapter" in quantized/expected.
+std::vector<GoldenPrompt> read_golden_prompts(const std::filesystem::path& file, const std::string& continuation = "greedy");
 // "promptI.last_logits" and the like of the safetensors file beside it. Fails the test if it is absent.
 std::vector<float> golden_floats(const model::TensorFiles& files, const std::string& name);
 

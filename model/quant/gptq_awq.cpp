@@ -1,0 +1,220 @@
+#include "model/quant/gptq_awq.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "model/quant/matrix_source.h"
+#include "proto/base/format.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr uint32_t kWordBits = 32;
+
+uint64_t n_words(uint64_t n, uint32_t bits) { return (n * bits + kWordBits - 1) / kWordBits; }
+uint64_t groups_of(uint64_t k, uint32_t size) { return size == 0 ? 1 : (k + size - 1) / size; }
+
+// One value of each field of a word.
+uint32_t in_each_field(uint32_t value, uint32_t bits) { return bits == 4 ? value * 0x11111111u : value * 0x01010101u; }
+
+// Scales and zero points [groups][n] of a matrix [n][k], and which group an input belongs to.
+struct Groups {
+    Tensor scales;
+    std::span<const std::byte> zeros;     // words along a group's row
+    uint32_t bits = 4;
+    uint32_t add_to_words = 0;            // what GPTQ's first version subtracted from whole words, with borrows between fields
+    std::array<uint8_t, 8> order{};        // where in a word each of its outputs lies
+    uint64_t n = 0, n_groups = 0;
+    uint32_t size = 0;                    // inputs of a group; 0: all
+    std::vector<uint32_t> group_of;       // [k], where groups have no order; else empty
+
+    uint32_t of(uint64_t input) const { return !group_of.empty() ? group_of[input] : size == 0 ? 0 : static_cast<uint32_t>(input / size); }
+
+    // Of outputs [begin, begin + count), group after group.
+    void read(uint64_t begin, uint64_t count, std::vector<float>& scale, std::vector<int32_t>& zero) const {
+        const uint32_t per_word = kWordBits / bits, mask = (1u << bits) - 1;
+        const uint64_t row_words = n_words(n, bits);
+        scale.resize(n_groups * count);
+        zero.resize(n_groups * count);
+        for (uint64_t g = 0; g < n_groups; ++g) {
+            for (uint64_t c = 0; c < count; ++c) {
+                const uint64_t output = begin + c;
+                const uint32_t word = word_at(zeros, g * row_words + output / per_word) + add_to_words;
+                scale[g * count + c] = float_at(scales, g * n + output);
+                zero[g * count + c] = static_cast<int32_t>((word >> (bits * order[output % per_word])) & mask);
+            }
+        }
+    }
+};
+
+// qweight [k / per word][n]: a word holds neighbouring inputs of one output.
+class GptqMatrix final : public MatrixSource {
+  public:
+    GptqMatrix(const Tensor& words, Groups groups, uint64_t k) : words_(words.data), groups_(std::move(groups)), k_(k) {}
+
+    std::string_view format() const override { return groups_.bits == 4 ? "GPTQ int4" : "GPTQ int8"; }
+
+    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        std::vector<float> scale;
+        std::vector<int32_t> zero;
+        groups_.read(row_begin, n_rows, scale, zero);
+        const uint32_t per_word = kWordBits / groups_.bits, mask = (1u << groups_.bits) - 1;
+        for (uint64_t word_row = 0; word_row < k_ / per_word; ++word_row) {
+            std::array<uint64_t, 8> group_at{};  // of each input of the word, where its scales begin
+            for (uint32_t j = 0; j < per_word; ++j) group_at[j] = groups_.of(word_row * per_word + j) * n_rows;
+            for (uint64_t row = 0; row < n_rows; ++row) {
+                uint32_t word = word_at(words_, word_row * groups_.n + row_begin + row);
+                float* to = out.data() + row * k_ + word_row * per_word;
+                for (uint32_t j = 0; j < per_word; ++j, word >>= groups_.bits) {
+                    const uint64_t at = group_at[j] + row;
+                    to[j] = static_cast<float>(static_cast<int32_t>(word & mask) - zero[at]) * scale[at];
+                }
+            }
+        }
+    }
+
+  private:
+    std::span<const std::byte> words_;
+    Groups groups_;
+    uint64_t k_;
+};
+
+// qweight [k][n / 8]: a word holds eight outputs of one input, in the order of Groups::order.
+class AwqMatrix final : public MatrixSource {
+  public:
+    AwqMatrix(const Tensor& words, Groups groups, uint64_t k) : words_(words.data), groups_(std::move(groups)), k_(k) {}
+
+    std::string_view format() const override { return "AWQ int4"; }
+
+    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        constexpr uint64_t kInputsAtATime = 16;  // a cache line of each row that is written
+        std::vector<float> scale;
+        std::vector<int32_t> zero;
+        groups_.read(row_begin, n_rows, scale, zero);
+        const uint64_t row_words = groups_.n / 8;
+        for (uint64_t begin = 0; begin < k_; begin += kInputsAtATime) {
+            const uint64_t end = std::min(k_, begin + kInputsAtATime);
+            for (uint64_t row = 0; row < n_rows; ++row) {
+                const uint64_t output = row_begin + row;
+                const uint32_t shift = 4u * groups_.order[output % 8];
+                float* to = out.data() + row * k_;
+                for (uint64_t i = begin; i < end; ++i) {
+                    const uint32_t word = word_at(words_, i * row_words + output / 8);
+                    const uint64_t at = groups_.of(i) * n_rows + row;
+                    to[i] = static_cast<float>(static_cast<int32_t>((word >> shift) & 15) - zero[at]) * scale[at];
+                }
+            }
+        }
+    }
+
+  private:
+    std::span<const std::byte> words_;
+    Groups groups_;
+    uint64_t k_;
+};
+
+// Whether every zero point is stored as `value`; fields beyond the last output do not count.
+bool all_zeros_are(const Groups& groups, uint32_t value) {
+    const uint32_t per_word = kWordBits / groups.bits;
+    const uint64_t row_words = n_words(groups.n, groups.bits);
+    const uint32_t whole = in_each_field(value, groups.bits);
+    for (uint64_t g = 0; g < groups.n_groups; ++g) {
+        for (uint64_t w = 0; w < row_words; ++w) {
+            const uint64_t n_fields = std::min<uint64_t>(per_word, groups.n - w * per_word);
+            const uint32_t used = n_fields == per_word ? ~0u : (1u << (n_fields * groups.bits)) - 1;
+            if (((word_at(groups.zeros, g * row_words + w) ^ whole) & used) != 0) return false;
+        }
+    }
+    return true;
+}
+
+bool has_zeros_v2(const Groups& groups, const QuantizationConfig& config) {
+    if (config.symmetric) {
+        const uint32_t middle = 1u << (groups.bits - 1);
+        if (all_zeros_are(groups, middle)) return true;
+        if (all_zeros_are(groups, middle - 1)) return false;
+    }
+    return config.zeros_v2;
+}
+
+// qzeros and scales, which must fit each other and the inputs.
+Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t k, uint32_t bits, const QuantizationConfig& config) {
+    TRY_ASSIGN(const Tensor* scales, linear.require("scales", who));
+    TRY_ASSIGN(const Tensor* zeros, linear.require("qzeros", who));
+    Groups groups{.scales = *scales, .zeros = zeros->data, .bits = bits, .n = scales->shape[1], .n_groups = scales->shape[0], .size = config.group_size};
+    const uint64_t n_groups = config.has_overrides ? groups.n_groups : groups_of(k, config.group_size);
+    TRY(check_floats(*scales, {n_groups, groups.n}));
+    TRY(check_tensor(*zeros, DType::kI32, {n_groups, n_words(groups.n, bits)}));
+    return groups;
+}
+
+// Outputs of the matrix, which the scales tell.
+Result<uint64_t> outputs_of(const LinearTensors& linear, std::string_view who) {
+    const Tensor* scales = linear.find("scales");
+    if (!scales) return make_error(ErrorCode::kInvalidModel, format("tensor {}.scales is missing: {} needs it", linear.name(), who));
+    if (!is_weight_type(scales->dtype) || scales->shape.size() != 2 || scales->data.empty()) return wrong_tensor(*scales, "F32, F16 or BF16 of groups and outputs");
+    return scales->shape[1];
+}
+
+// The group of each input, checked; empty where they follow each other.
+Result<std::vector<uint32_t>> read_g_idx(const Tensor& tensor, uint64_t k, const Groups& groups) {
+    TRY(check_tensor(tensor, DType::kI32, {k}));
+    std::vector<uint32_t> group_of(k);
+    bool is_in_order = true;
+    for (uint64_t i = 0; i < k; ++i) {
+        group_of[i] = word_at(tensor.data, i);
+        if (group_of[i] >= groups.n_groups) {
+            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected groups 0 to {}, found {} at {}", tensor.name, groups.n_groups - 1,
+                                                               static_cast<int32_t>(group_of[i]), i));
+        }
+        is_in_order = is_in_order && group_of[i] == groups.of(i);
+    }
+    if (is_in_order) group_of.clear();
+    return group_of;
+}
+
+}  // namespace
+
+Result<Tensor> make_gptq_matrix(LinearTensors& linear, const QuantizationConfig& config) {
+    constexpr std::string_view kWho = "GPTQ";
+    TRY_ASSIGN(const Tensor* words, linear.require("qweight", kWho));
+    TRY_ASSIGN(const uint64_t n, outputs_of(linear, kWho));
+    if (words->dtype != DType::kI32 || words->shape.size() != 2 || words->shape[1] != n || words->data.empty()) {
+        return wrong_tensor(*words, format("I32 of two dimensions, the second {} as scales has it", n));
+    }
+    const Tensor* g_idx = linear.take("g_idx");
+    if (g_idx && g_idx->data.empty()) g_idx = nullptr;
+    uint32_t bits = config.bits;
+    if (config.has_overrides && g_idx && g_idx->n_elements() * 8 == words->shape[0] * kWordBits) bits = 8;
+    if (config.has_overrides && g_idx && g_idx->n_elements() * 4 == words->shape[0] * kWordBits) bits = 4;
+    const uint64_t k = words->shape[0] * (kWordBits / bits);
+    TRY_ASSIGN(Groups groups, read_groups(linear, kWho, k, bits, config));
+    for (uint8_t i = 0; i < groups.order.size(); ++i) groups.order[i] = i;
+    if (g_idx) {
+        TRY_ASSIGN(groups.group_of, read_g_idx(*g_idx, k, groups));
+    } else if (config.act_order) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}.g_idx is missing: desc_act, which {} has, needs it", linear.name(), config.where));
+    } else if (groups.n_groups != groups_of(k, config.group_size)) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}.g_idx is missing: the groups of {} are not those of {}", linear.name(), linear.name(), config.where));
+    }
+    if (!has_zeros_v2(groups, config)) groups.add_to_words = in_each_field(1, bits);
+    TRY(linear.check_all_taken("a matrix in GPTQ"));
+    return packed_matrix(linear, n, k, words->data, std::make_shared<GptqMatrix>(*words, std::move(groups), k));
+}
+
+Result<Tensor> make_awq_matrix(LinearTensors& linear, const QuantizationConfig& config) {
+    constexpr std::string_view kWho = "AWQ";
+    TRY_ASSIGN(const Tensor* words, linear.require("qweight", kWho));
+    TRY_ASSIGN(const uint64_t n, outputs_of(linear, kWho));
+    if (n % 8 != 0 || words->dtype != DType::kI32 || words->shape.size() != 2 || words->shape[1] != n / 8 || words->data.empty()) {
+        return wrong_tensor(*words, format("I32 of two dimensions, the second an eighth of the {} outputs that scales has", n));
+    }
+    const uint64_t k = words->shape[0];
+    TRY_ASSIGN(Groups groups, read_groups(linear, kWho, k, config.bits, config));
+    groups.order = {0, 4, 1, 5, 2, 6, 3, 7};  // nibble p holds output 0, 2, 4, 6, 1, 3, 5, 7
+    TRY(linear.check_all_taken("a matrix in AWQ"));
+    return packed_matrix(linear, n, k, words->data, std::make_shared<AwqMatrix>(*words, std::move(groups), k));
+}
+
+}  // namespace lorad::model

@@ -129,8 +129,9 @@ class Registry {
     Result<MixLease> acquire(std::string_view name, const AcquireOptions& options = {});
 
     // An upload, durable after finish(); see BlobUpload. With a holder it stays for that one, whatever others do, until it registers an adapter of
-    // it or a day has gone (blob_holds.h). Blobs that no adapter was made of go away after a day.
-    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder = nullptr);
+    // it or a day has gone (blob_holds.h). Blobs that no adapter was made of go away after a day. `may_know`: Store::begin().
+    Result<std::unique_ptr<BlobUpload>> put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder = nullptr,
+                                                 bool may_know = false);
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const;
     bool holds_blob(std::string_view sha256, std::string_view holder) const;
     // Deletes uploads whose time is over; the registry does so every minute.

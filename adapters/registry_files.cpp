@@ -129,8 +129,8 @@ class Registry::HeldUpload final : public BlobUpload {
     std::unique_ptr<BlobUpload> upload_;
 };
 
-Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) {
-    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes, holder));
+Result<std::unique_ptr<BlobUpload>> Registry::put_blob(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) {
+    TRY_ASSIGN(std::unique_ptr<BlobUpload> upload, files_->begin(sha256, bytes, holder, may_know));
     return std::unique_ptr<BlobUpload>(std::make_unique<HeldUpload>(*this, std::string(sha256), bytes, holder != nullptr, std::move(upload)));
 }
 

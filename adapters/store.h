@@ -50,10 +50,11 @@ class Store {
     // Whether the catalogue that was saved last is what a restart finds. kStoreReadOnly: a save failed half-way, and only a restart tells.
     virtual Status is_settled() const = 0;
 
-    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. kInvalidRequest for what is no digest,
-    // kStorageFull, also for what the holder may have, kAdapterBusy with too many uploads at once.
+    // `bytes` where the size is known. With a holder the blob is held for it once finish() returns. `may_know`: whoever uploads may learn that the
+    // blob is here already, which then needs no room: neither in the store, nor among what the holder may have where it holds it. kInvalidRequest for what
+    // is no digest, kStorageFull, also for what the holder may have, kAdapterBusy with too many uploads at once.
     virtual Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
-                                                      const Holder* holder = nullptr) = 0;
+                                                      const Holder* holder = nullptr, bool may_know = false) = 0;
     // A file whose digest the caller has computed; durable when this returns. The store may share the bytes. Errors as begin().
     virtual Status put(std::string_view sha256, const FileBytes& bytes) = 0;
     virtual std::optional<uint64_t> blob_bytes(std::string_view sha256) const = 0;

@@ -2,9 +2,11 @@
 #include <atomic>
 #include <chrono>
 #include <set>
+#include <utility>
 
 #include "adapters/hold_files.h"
 #include "adapters/holding_store.h"
+#include "adapters/stored_catalogue.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
 #include "proto/base/format.h"
@@ -15,9 +17,6 @@ namespace lorad::adapters {
 
 namespace {
 
-const std::string kManifest = "registry.json", kCopy = "registry.copy.json";
-const std::string kManifestNew = "registry.json.new", kCopyNew = "registry.copy.json.new";
-constexpr uint64_t kManifestBytesMax = uint64_t{1} << 30;
 constexpr int64_t kLooseBlobSeconds = kHoldSeconds;
 constexpr int64_t kLooseBlobSecondsWhenFull = 10 * 60;
 
@@ -25,70 +24,40 @@ std::string blob_path(std::string_view sha256) { return format("blobs/{}", sha25
 
 class DiskStore final : public HoldingStore {
   public:
-    DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits) {}
+    DiskStore(std::unique_ptr<FileSystem> files, const StoreLimits& limits) : files_(std::move(files)), limits_(limits), catalogue_(*files_, health_) {}
 
     Status open() {
         for (const char* folder : {"blobs", "incoming", "damaged", kHoldsFolder}) TRY(files_->make_folder(folder));
         TRY(files_->lock("lock"));
         TRY(files_->sync_folder(""));
-        for (const std::string& name : {kManifestNew, kCopyNew}) (void)files_->remove(name).ok();
+        catalogue_.remove_unfinished();
         TRY_ASSIGN(const std::vector<FileSystem::Entry> stray, files_->list("incoming"));
         for (const FileSystem::Entry& entry : stray) (void)files_->remove("incoming/" + entry.name).ok();
-        TRY(read_catalogue());
+        TRY(catalogue_.read());
+        set_used(found());
         TRY_ASSIGN(const std::vector<HoldFile> holds, read_hold_files(*files_, unix_time_s()));
         return read_blobs(holds);
     }
 
-    const Catalogue& found() const override { return found_; }
+    const Catalogue& found() const override { return catalogue_.found(); }
 
     Status save(const Catalogue& catalogue) override {
-        TRY(check_writable());
+        TRY(health_.check_writable());
         TRY(is_in_place());
-        const std::string text = manifest_text(catalogue);
-        Status written = write_both(text);
-        // What makes the catalogue no larger, such as a removal, has to work on a full disk: the copy makes room for it.
-        const bool is_full = !written.ok() && written.error().code == ErrorCode::kStorageFull;
-        const bool leaves_copy = is_full && main_is_current_ && text.size() <= saved_bytes_;
-        if (leaves_copy) {
-            remove_new_manifests();
-            (void)files_->remove(kCopy).ok();
-            written = write_file(kManifestNew, text);
-        }
-        if (!written.ok()) {
-            remove_new_manifests();
-            if (leaves_copy) mend_copy();
-            return written;
-        }
-        const Status renamed = files_->rename(kManifestNew, kManifest);
-        if (!renamed.ok() && renamed.error().code == ErrorCode::kStorageFull) {
-            remove_new_manifests();
-            if (leaves_copy) mend_copy();
-            return renamed;
-        }
-        // From here on nobody knows what is on the disk where a call fails; only a restart finds out.
-        is_half_saved_ = true;
-        if (!renamed.ok()) return read_only(renamed.error());
-        if (!leaves_copy) {
-            if (const Status copied = files_->rename(kCopyNew, kCopy); !copied.ok()) return read_only(copied.error());
-        }
-        if (const Status synced = files_->sync_folder(""); !synced.ok()) return read_only(synced.error());
-        is_half_saved_ = false;
-        saved_bytes_ = text.size();
-        main_is_current_ = true;
-        lacks_copy_ = leaves_copy;
+        TRY(catalogue_.save(catalogue));
         const std::lock_guard lock(mutex_);
         set_used(catalogue);
         return ok_status();
     }
 
-    Status is_settled() const override { return is_half_saved_ ? check_writable() : ok_status(); }
+    Status is_settled() const override { return catalogue_.is_settled(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) override {
-        return begin_upload(sha256, bytes, Digest::kCompare, holder);
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) override {
+        return begin_upload(sha256, bytes, Digest::kCompare, holder, may_know);
     }
 
     Status put(std::string_view sha256, const FileBytes& bytes) override {
-        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown, nullptr));
+        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, begin_upload(sha256, bytes.size, Digest::kKnown, nullptr, true));
         TRY(upload->write(bytes.span()));
         return upload->finish();
     }
@@ -118,12 +87,11 @@ class DiskStore final : public HoldingStore {
 
     void remove(std::string_view sha256) override {
         // What the disk's catalogue needs is not known then.
-        if (read_only_ || !blob_bytes(sha256)) return;
+        if (health_.is_read_only() || !blob_bytes(sha256)) return;
         const Status removed = files_->remove(blob_path(sha256));
         if (!removed.ok()) log_warn("{}", removed.error().message);
         forget(sha256);
-        // There is room again.
-        if (lacks_copy_) mend_copy();
+        catalogue_.use_room();
     }
 
     uint64_t bytes() const override {
@@ -160,9 +128,9 @@ class DiskStore final : public HoldingStore {
     };
     enum class Digest : uint8_t { kCompare, kKnown };
 
-    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest,
-                                                     const Holder* holder) {
-        TRY(check_writable());
+    Result<std::unique_ptr<BlobUpload>> begin_upload(std::string_view sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder,
+                                                     bool may_know) {
+        TRY(health_.check_writable());
         TRY(is_in_place());
         if (!is_sha256_hex(sha256)) {
             return make_error(ErrorCode::kInvalidRequest,
@@ -170,16 +138,13 @@ class DiskStore final : public HoldingStore {
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
         // What may fail for want of memory comes before what is counted.
-        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest, holder);
+        auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, digest, holder, may_know);
         {
             const std::lock_guard lock(mutex_);
             if (n_uploads_ >= limits_.n_uploads_max) {
                 return make_error(ErrorCode::kAdapterBusy, format("{} uploads are under way, as many as there may be", n_uploads_));
             }
-            // An early answer; what is written counts.
-            TRY(make_room(bytes.value_or(0)));
-            upload->admit(format("incoming/{}", next_upload_++));
-            if (holder != nullptr) TRY(make_room_of(*holder, bytes.value_or(0)));
+            TRY(upload->admit(format("incoming/{}", next_upload_++), bytes.value_or(0)));
         }
         TRY(upload->open());
         return std::unique_ptr<BlobUpload>(std::move(upload));
@@ -187,31 +152,39 @@ class DiskStore final : public HoldingStore {
 
     class Upload final : public BlobUpload {
       public:
-        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder)
+        Upload(DiskStore& store, std::string sha256, std::optional<uint64_t> bytes, Digest digest, const Holder* holder, bool may_know)
             : store_(store),
               holder_(holder == nullptr ? std::nullopt : std::optional(*holder)),
               sha256_(std::move(sha256)),
               compares_(digest == Digest::kCompare),
+              may_know_(may_know),
               bytes_max_(bytes.value_or(store.limits_.blob_bytes_max)) {}
         ~Upload() override {
-            file_.reset();
             if (path_.empty()) return;
-            if (!kept_) (void)store_.files_->remove(path_).ok();
             const std::lock_guard lock(store_.mutex_);
+            give_up_file();
             --store_.n_uploads_;
-            store_.incoming_bytes_ -= n_bytes_;
-            if (holder_) store_.holds_.end_upload(holder_->key, n_bytes_);
+            if (is_counted_) store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
-        // Under the store's mutex.
-        void admit(std::string path) {
-            if (holder_) store_.holds_.begin_upload(holder_->key);
+        // Under the store's mutex. Its errors are early answers; what is written counts.
+        Status admit(std::string path, uint64_t bytes) {
             path_ = std::move(path);
             ++store_.n_uploads_;
+            is_counted_ = holder_ && !(may_know_ && store_.holds_.is_held_by(sha256_, holder_->key));
+            if (is_counted_) {
+                store_.holds_.begin_upload(holder_->key);
+                TRY(store_.make_room_of(*holder_, bytes));
+            }
+            const Status room = store_.make_room(bytes);
+            return room.ok() ? room : keep_none_locked(room.error());
         }
 
         Status open() {
-            TRY_ASSIGN(file_, store_.files_->create(path_));
+            if (keeps_none_) return ok_status();
+            auto created = store_.files_->create(path_);
+            if (!created.ok()) return keep_none(created.error());
+            file_ = std::move(created).value();
             return ok_status();
         }
 
@@ -219,14 +192,21 @@ class DiskStore final : public HoldingStore {
             if (bytes.size() > bytes_max_ - n_bytes_) return too_large(bytes_max_);
             {
                 const std::lock_guard lock(store_.mutex_);
-                TRY(store_.make_room(bytes.size()));
-                if (holder_) TRY(store_.make_room_of(*holder_, bytes.size()));
-                store_.incoming_bytes_ += bytes.size();
-                if (holder_) store_.holds_.add_incoming(holder_->key, bytes.size());
+                if (is_counted_) {
+                    TRY(store_.make_room_of(*holder_, bytes.size()));
+                    store_.holds_.add_incoming(holder_->key, bytes.size());
+                }
                 n_bytes_ += bytes.size();
+                if (!keeps_none_) {
+                    const Status room = store_.make_room(bytes.size());
+                    if (!room.ok()) TRY(keep_none_locked(room.error()));
+                    if (room.ok()) count_incoming(bytes.size());
+                }
             }
             if (compares_) digest_.add(bytes);
-            return file_->write(bytes);
+            if (keeps_none_) return ok_status();
+            const Status written = file_->write(bytes);
+            return written.ok() ? written : keep_none(written.error());
         }
 
         Status finish() override {
@@ -234,7 +214,9 @@ class DiskStore final : public HoldingStore {
                 return make_error(ErrorCode::kDigestMismatch,
                                   format("expected the SHA-256 {}, found {} in {} bytes", sha256_, found, n_bytes_));
             }
-            TRY(store_.synced(*file_));
+            TRY(hold_has_room());
+            if (keeps_none_) return finish_without_file();
+            TRY(store_.health_.synced(*file_));
             file_.reset();
             {
                 const std::lock_guard lock(store_.mutex_);
@@ -246,7 +228,7 @@ class DiskStore final : public HoldingStore {
             }
             kept_ = true;
             const Status synced = store_.files_->sync_folder("blobs");
-            if (!synced.ok()) return store_.read_only(synced.error());
+            if (!synced.ok()) return store_.health_.read_only(synced.error());
             {
                 const std::lock_guard lock(store_.mutex_);
                 Blob& blob = store_.blobs_[sha256_];
@@ -257,48 +239,65 @@ class DiskStore final : public HoldingStore {
         }
 
       private:
+        // The rest of an upload for which there is no room, where the same blob is here and may be known to be: its bytes are compared with its
+        // digest, and what is here stays. Else `why`.
+        Status keep_none(const Error& why) {
+            const std::lock_guard lock(store_.mutex_);
+            return keep_none_locked(why);
+        }
+        Status keep_none_locked(const Error& why) {
+            const auto known = store_.blobs_.find(sha256_);
+            if (!may_know_ || why.code != ErrorCode::kStorageFull || known == store_.blobs_.end()) return why;
+            known->second.since_s = unix_time_s();  // make_room() leaves it alone for a while
+            give_up_file();
+            keeps_none_ = true;
+            return ok_status();
+        }
+        Status finish_without_file() {
+            {
+                const std::lock_guard lock(store_.mutex_);
+                const auto known = store_.blobs_.find(sha256_);
+                if (known == store_.blobs_.end()) {
+                    return make_error(ErrorCode::kStorageFull, format("no room for {} bytes more, and the blob that was here is gone", n_bytes_));
+                }
+                known->second.since_s = unix_time_s();
+            }
+            return holder_ ? store_.make_promise(sha256_, holder_->key, n_bytes_) : ok_status();
+        }
+        // What was uploaded as held already counts for the holder if that hold has ended meanwhile.
+        Status hold_has_room() {
+            if (!holder_ || is_counted_) return ok_status();
+            const std::lock_guard lock(store_.mutex_);
+            return store_.holds_.is_held_by(sha256_, holder_->key) ? ok_status() : store_.make_room_of(*holder_, n_bytes_);
+        }
+        // Both under the store's mutex.
+        void count_incoming(uint64_t bytes) {
+            file_bytes_ += bytes;
+            store_.incoming_bytes_ += bytes;
+        }
+        void give_up_file() {
+            file_.reset();
+            if (!kept_ && !keeps_none_) (void)store_.files_->remove(path_).ok();
+            store_.incoming_bytes_ -= std::exchange(file_bytes_, 0);
+        }
+
         DiskStore& store_;
         const std::optional<Holder> holder_;
         const std::string sha256_;
         std::string path_;  // empty before it is admitted
         const bool compares_;
+        const bool may_know_;
         const uint64_t bytes_max_;
         std::unique_ptr<NewFile> file_;
         Sha256 digest_;
-        uint64_t n_bytes_ = 0;
+        uint64_t n_bytes_ = 0, file_bytes_ = 0;  // that came; of the file, as the store counts it
+        bool is_counted_ = false;                // with the holder
+        bool keeps_none_ = false;                // keep_none()
         bool kept_ = false;
     };
 
     static Error too_large(uint64_t max) {
         return make_error(ErrorCode::kAdapterFileTooLarge, format("more than the {} bytes that were announced or are taken", max));
-    }
-
-    Status check_writable() const {
-        if (!read_only_) return ok_status();
-        return make_error(ErrorCode::kStoreReadOnly, "the adapter store is read-only after a failure of its disk; see the log");
-    }
-
-    Status write_file(const std::string& path, std::string_view text) {
-        TRY_ASSIGN(const std::unique_ptr<NewFile> file, files_->create(path));
-        TRY(file->write(std::as_bytes(std::span(text))));
-        return synced(*file);
-    }
-
-    Status write_both(std::string_view text) {
-        TRY(write_file(kManifestNew, text));
-        return write_file(kCopyNew, text);
-    }
-
-    // The second copy of what was saved, where a full disk left none. Without it one sound copy is there still, and the next save writes both.
-    void mend_copy() {
-        const auto mended = [&]() -> Status {
-            TRY_ASSIGN(const FileBytes saved, files_->read(kManifest, kManifestBytesMax));
-            TRY(write_file(kCopyNew, saved.text()));
-            TRY(files_->rename(kCopyNew, kCopy));
-            return files_->sync_folder("");
-        }();
-        lacks_copy_ = !mended.ok();
-        if (!mended.ok()) remove_new_manifests();
     }
 
     // Durable when it returns: what was acknowledged is held over a restart too.
@@ -318,7 +317,7 @@ class DiskStore final : public HoldingStore {
         if (made.ok()) {
             const Status synced = files_->sync_folder(kHoldsFolder);
             if (synced.ok()) return ok_status();
-            made = read_only(synced.error());
+            made = health_.read_only(synced.error());
         }
         (void)files_->remove(fresh).ok();
         const std::lock_guard lock(mutex_);
@@ -332,57 +331,7 @@ class DiskStore final : public HoldingStore {
 
     // A file that stays behind ends with its time.
     void remove_record(const BlobHolds::Promise& promise) override {
-        if (!read_only_) remove_hold_file(*files_, promise);
-    }
-
-    void remove_new_manifests() {
-        for (const std::string& unused : {kManifestNew, kCopyNew}) (void)files_->remove(unused).ok();
-    }
-
-    // A sync that failed may succeed when it is tried again although the bytes are lost, so nothing is kept any more. Without room for them
-    // the new file goes away, and with it all that could not be written.
-    Status synced(NewFile& file) {
-        const Status status = file.sync();
-        if (status.ok() || status.error().code == ErrorCode::kStorageFull) return status;
-        return read_only(status.error());
-    }
-
-    Error read_only(const Error& why) {
-        read_only_ = true;
-        log_error("the adapter store is read-only from here on: {}", why.message);
-        return make_error(ErrorCode::kStoreReadOnly, "the disk of the adapter store fails; the store is read-only, see the log");
-    }
-
-    // Whichever copy is sound and newer; what is missing, damaged or older is written again.
-    Status read_catalogue() {
-        std::optional<Error> problem;
-        std::vector<uint64_t> sequences;  // of the sound copies
-        for (const std::string& name : {kManifest, kCopy}) {
-            auto text = files_->read(name, kManifestBytesMax);
-            if (!text.ok() && text.error().code == ErrorCode::kAdapterFileNotFound) continue;
-            auto catalogue = text.ok() ? parse_manifest(text->text()) : Result<Catalogue>(text.error());
-            if (!catalogue.ok()) {
-                log_error("the adapter store: {} is not used: {}", name, catalogue.error().message);
-                problem = catalogue.error();
-                continue;
-            }
-            sequences.push_back(catalogue->sequence);
-            if (sequences.size() > 1 && catalogue->sequence <= found_.sequence) continue;
-            main_is_current_ = name == kManifest;
-            saved_bytes_ = text->size;
-            found_ = std::move(catalogue).value();
-        }
-        if (problem && sequences.empty()) {
-            return make_error(ErrorCode::kIo, format("{}; no copy of it is sound. Put both files aside to begin with no adapters",
-                                                     problem->message));
-        }
-        set_used(found_);
-        const bool both = sequences.size() == 2 && sequences[0] == sequences[1];
-        if (!both && !sequences.empty()) {
-            const Status mended = save(found_);
-            if (!mended.ok()) log_warn("the adapter store: the registry has one sound copy: {}", mended.error().message);
-        }
-        return ok_status();
+        if (!health_.is_read_only()) remove_hold_file(*files_, promise);
     }
 
     Status read_blobs(const std::vector<HoldFile>& holds) {
@@ -396,7 +345,7 @@ class DiskStore final : public HoldingStore {
                 continue;
             }
             const bool loose = !used_.contains(entry.name) && !held.contains(entry.name);
-            if (loose && (found_.trash.contains(entry.name) || now_s - entry.modified_s > kLooseBlobSeconds)) {
+            if (loose && (found().trash.contains(entry.name) || now_s - entry.modified_s > kLooseBlobSeconds)) {
                 (void)files_->remove("blobs/" + entry.name).ok();
                 continue;
             }
@@ -480,13 +429,9 @@ class DiskStore final : public HoldingStore {
 
     const std::unique_ptr<FileSystem> files_;
     const StoreLimits limits_;
-    Catalogue found_;
-    std::atomic<bool> read_only_{false};
+    DiskHealth health_;
+    StoredCatalogue catalogue_;
     mutable std::atomic<bool> is_displaced_{false};  // as is_in_place() said last
-    bool is_half_saved_ = false;                     // as save()
-    bool lacks_copy_ = false;                        // as save(): a full disk has left one copy of the catalogue
-    bool main_is_current_ = false;                   // registry.json is what was saved last
-    uint64_t saved_bytes_ = 0;                       // of its text
     std::map<std::string, Blob, std::less<>> blobs_;
     std::set<std::string, std::less<>> used_;  // blobs of the catalogue
     uint64_t bytes_ = 0, incoming_bytes_ = 0;

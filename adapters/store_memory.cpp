@@ -21,14 +21,14 @@ class MemoryStore final : public HoldingStore {
     Status save(const Catalogue&) override { return ok_status(); }
     Status is_settled() const override { return ok_status(); }
 
-    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder) override {
+    Result<std::unique_ptr<BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes, const Holder* holder, bool may_know) override {
         if (!is_sha256_hex(sha256)) {
             return make_error(ErrorCode::kInvalidRequest,
                               format("{}: expected the 64 hex digits of a SHA-256", json_quote(sha256)), "sha256");
         }
         if (bytes && *bytes > limits_.blob_bytes_max) return too_large(limits_.blob_bytes_max);
         auto upload = std::make_unique<Upload>(*this, std::string(sha256), bytes, holder);
-        if (holder != nullptr) TRY(upload->admit(bytes.value_or(0)));
+        if (holder != nullptr && !(may_know && is_held_by(sha256, holder->key))) TRY(upload->admit(bytes.value_or(0)));
         return std::unique_ptr<BlobUpload>(std::move(upload));
     }
 
@@ -89,7 +89,7 @@ class MemoryStore final : public HoldingStore {
             store_.holds_.end_upload(holder_->key, n_bytes_);
         }
 
-        // With a holder.
+        // With a holder that does not hold it yet.
         Status admit(uint64_t bytes) {
             const std::lock_guard lock(store_.mutex_);
             store_.holds_.begin_upload(holder_->key);
@@ -99,7 +99,7 @@ class MemoryStore final : public HoldingStore {
 
         Status write(std::span<const std::byte> bytes) override {
             if (bytes.size() > bytes_max_ - text_.size()) return too_large(bytes_max_);
-            if (holder_) {
+            if (is_counted_) {
                 const std::lock_guard lock(store_.mutex_);
                 TRY(store_.make_room_of(*holder_, bytes.size()));
                 store_.holds_.add_incoming(holder_->key, bytes.size());
@@ -118,6 +118,8 @@ class MemoryStore final : public HoldingStore {
             auto text = std::make_shared<std::string>(std::move(text_));
             auto* const bytes = reinterpret_cast<std::byte*>(text->data());
             const size_t size = text->size();
+            // What was uploaded as held already counts if that hold has ended meanwhile.
+            if (holder_ && !is_counted_ && !store_.is_held_by(sha256_, holder_->key)) TRY(admit(size));
             return store_.keep(sha256_, {std::shared_ptr<std::byte[]>(std::move(text), bytes), size}, holder_ ? &*holder_ : nullptr);
         }
 

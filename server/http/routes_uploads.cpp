@@ -32,7 +32,7 @@ Status store_blob(ServerContext& context, const std::string& sha256, std::string
                                  context.uploads.file_bytes_max));
     }
     TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
-               context.registry.put_blob(sha256, content.size()));
+               context.registry.put_blob(sha256, content.size(), nullptr, true));  // it is here whole
     TRY(upload->write(bytes_of(content)));
     return upload->finish();
 }
@@ -53,7 +53,7 @@ HttpReply put_blob(ServerContext& context, const HttpRequest& request) {
         // Dropped on any error, and with it what has come so far.
         const adapters::Holder holder = holder_of(context, request);
         TRY_ASSIGN(std::unique_ptr<adapters::BlobUpload> upload,
-                   context.registry.put_blob(*sha256, length, &holder));
+                   context.registry.put_blob(*sha256, length, &holder, owns_blob(context, request, *sha256)));
         if (request.stream != nullptr) {
             // The library brings pieces of 4 KiB; each write of the store is a system call and a lock.
             std::string pieces;

@@ -137,6 +137,79 @@ TEST_F(StoreTest, BadUploadsAreRefusedAndLeaveNothing) {
     EXPECT_EQ(n_blobs, 3u);
 }
 
+// What is here already needs no room, for whoever may learn that it is here; anybody else is told what he would be told of any other.
+TEST_F(StoreTest, AKnownBlobIsTakenByAFullStore) {
+    const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+    const std::string known(60, 'k'), other(30, 'o');
+    const auto again = [&](Store& store, std::string_view text, std::optional<uint64_t> size, bool may_know) -> Status {
+        TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, store.begin(digest_of(known), size, nullptr, may_know));
+        TRY(upload->write(bytes(text.substr(0, 20))));
+        TRY(upload->write(bytes(text.substr(20))));
+        return upload->finish();
+    };
+    for (const StoreLimits& limits : {StoreLimits{.bytes_max = 100}, StoreLimits{.n_blobs_max = 2}}) {
+        const Folder folder;
+        auto store = *folder.open(limits);
+        ASSERT_TRUE(put(*store, known).ok());
+        ASSERT_TRUE(put(*store, other).ok());
+        EXPECT_EQ(put(*store, std::string(20, 'n')).error().code, ErrorCode::kStorageFull);
+        for (const std::optional<uint64_t> size : {std::optional<uint64_t>(60), std::optional<uint64_t>()}) {
+            EXPECT_TRUE(again(*store, known, size, true).ok());
+            EXPECT_EQ(again(*store, known, size, false).error().code, ErrorCode::kStorageFull);
+            EXPECT_EQ(again(*store, std::string(60, 'x'), size, true).error().code, ErrorCode::kDigestMismatch) << "whoever knows the name alone";
+        }
+        EXPECT_EQ(store->bytes(), 90u);
+        EXPECT_TRUE(std::filesystem::is_empty(folder.root / "store/incoming"));
+        EXPECT_EQ(store->read(digest_of(known))->text(), known);
+        // Gone while it comes: there is no room for it then.
+        auto upload = *store->begin(digest_of(known), 60, nullptr, true);
+        ASSERT_TRUE(upload->write(bytes(known)).ok());
+        store->remove(digest_of(known));
+        EXPECT_EQ(upload->finish().error().code, ErrorCode::kStorageFull);
+        upload.reset();
+        EXPECT_TRUE(put(*store, known).ok()) << "what was counted is given back";
+    }
+}
+
+TEST_F(StoreTest, AKnownBlobIsTakenOnAFullDisk) {
+    CrashDisk disk;
+    auto store = *disk_store(std::make_unique<CrashFileSystem>(disk), {});
+    const std::string known(60, 'k');
+    ASSERT_TRUE(put(*store, known).ok());
+    disk.bytes_max = disk.bytes() + 30;  // full in the middle of it
+    EXPECT_EQ(put(*store, known).error().code, ErrorCode::kStorageFull);
+    auto upload = *store->begin(digest_of(known), known.size(), nullptr, true);
+    ASSERT_TRUE(upload->write(std::as_bytes(std::span(known).first(20))).ok());
+    ASSERT_TRUE(upload->write(std::as_bytes(std::span(known).subspan(20))).ok());
+    EXPECT_TRUE(upload->finish().ok());
+    EXPECT_EQ(store->read(digest_of(known))->text(), known);
+}
+
+// Of what a holder may have waiting, what it holds already takes nothing more; what another holds does.
+TEST(HoldingStores, AnUploadThatIsHeldAlreadyFitsAFullQuota) {
+    const std::string known(60, 'k'), fresh(60, 'f');
+    for (const bool on_disk : {true, false}) {
+        CrashDisk disk;
+        const std::unique_ptr<Store> store = on_disk ? *disk_store(std::make_unique<CrashFileSystem>(disk), {}) : memory_store({});
+        const auto put_as = [&](const Holder& holder, std::string_view text) -> Status {
+            TRY_ASSIGN(const std::unique_ptr<BlobUpload> upload, store->begin(digest_of(text), text.size(), &holder, true));
+            TRY(upload->write(std::as_bytes(std::span(text))));
+            return upload->finish();
+        };
+        const Holder red{holder_key("red"), 100, 1}, blue{holder_key("blue"), 50, 1};
+        ASSERT_TRUE(put_as(red, known).ok());
+        EXPECT_EQ(put_as(red, fresh).error().code, ErrorCode::kStorageFull);
+        EXPECT_TRUE(put_as(red, known).ok());
+        EXPECT_EQ(put_as(blue, known).error().code, ErrorCode::kStorageFull) << "a hold of its own, of 60 bytes";
+        // Two promises were made, and both are kept.
+        store->keep_promise(digest_of(known), red.key);
+        EXPECT_TRUE(store->is_held_by(digest_of(known), red.key));
+        store->keep_promise(digest_of(known), red.key);
+        EXPECT_FALSE(store->is_held_by(digest_of(known), red.key));
+        EXPECT_TRUE(put_as(red, fresh).ok());
+    }
+}
+
 TEST_F(StoreTest, LinksAreNotFollowed) {
     const Folder folder;
     { auto made = folder.open(); }

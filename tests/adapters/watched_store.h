@@ -22,8 +22,8 @@ class WatchedStore final : public adapters::Store {
     }
     Status is_settled() const override { return store_->is_settled(); }
     Result<std::unique_ptr<adapters::BlobUpload>> begin(std::string_view sha256, std::optional<uint64_t> bytes,
-                                                        const adapters::Holder* holder) override {
-        return store_->begin(sha256, bytes, holder);
+                                                        const adapters::Holder* holder, bool may_know) override {
+        return store_->begin(sha256, bytes, holder, may_know);
     }
     Status put(std::string_view sha256, const adapters::FileBytes& bytes) override { return store_->put(sha256, bytes); }
     std::optional<uint64_t> blob_bytes(std::string_view sha256) const override { return store_->blob_bytes(sha256); }

@@ -50,6 +50,7 @@ constexpr std::array kTable = {
     ErrorInfo{ErrorCode::kUriTooLong, 414, kInvalid, "uri_too_long"},
     ErrorInfo{ErrorCode::kExpectationFailed, 417, kInvalid, "expectation_failed"},
     ErrorInfo{ErrorCode::kTooManyConnections, 503, kServer, "too_many_connections"},
+    ErrorInfo{ErrorCode::kClientClosed, 499, kInvalid, "client_closed_request"},
     ErrorInfo{ErrorCode::kDeviceLost, 503, kServer, "device_lost"},
     ErrorInfo{ErrorCode::kKernelRefused, 500, kServer, "kernel_refused"},
     ErrorInfo{ErrorCode::kInputTooComplex, 422, kInvalid, "input_too_complex"},

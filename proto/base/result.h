@@ -51,6 +51,7 @@ enum class ErrorCode : uint8_t {
     kUriTooLong,          // 414
     kExpectationFailed,   // Expect with anything but 100-continue: 417
     kTooManyConnections,  // in all or from one address: 503
+    kClientClosed,        // nobody waits for the answer any more: 499, as nginx says it
     kDeviceLost,
     kKernelRefused,     // the driver does not make a kernel: 500
     kInputTooComplex,    // a grammar or template takes more memory, time or depth than one may, or made its library fail: 422

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <exception>
 #include <limits>
 #include <new>
@@ -25,6 +26,15 @@ namespace {
 // The exchange that this worker is in: the library's handlers are told of its own objects only.
 thread_local Exchange* t_exchange = nullptr;
 
+// The library has words for fewer statuses than we send, and those of 500 for all others.
+std::string with_our_reason(std::string_view head) {
+    const std::string_view line = head.substr(0, head.find("\r\n"));
+    const size_t status_at = line.find(' ') + 1, reason_at = line.find(' ', status_at);
+    int status = 0;
+    if (reason_at == std::string_view::npos || std::from_chars(line.data() + status_at, line.data() + reason_at, status).ec != std::errc()) return std::string(head);
+    return format("{} {}{}", line.substr(0, reason_at), reason_phrase(status), head.substr(line.size()));
+}
+
 // What the library reads instead of the network: a head of our own words. Target, fields and body stay with the guard.
 class ExchangeStream final : public httplib::Stream {
   public:
@@ -44,6 +54,8 @@ class ExchangeStream final : public httplib::Stream {
     }
     ssize_t write(const char* bytes, size_t size) {
         std::string_view piece(bytes, size);
+        std::string first;
+        if (!has_written_) piece = first = with_our_reason(piece);
         // Later releases end connections after errors by themselves.
         if (!has_written_ && piece.substr(0, piece.find("\r\n\r\n")).find("\r\nConnection: close") != std::string_view::npos)
             exchange_.close_after();

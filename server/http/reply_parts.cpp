@@ -70,10 +70,8 @@ HttpReply event_stream(std::function<void(HttpSink&)> write) {
     return reply;
 }
 
-HttpReply nobodys_reply() {
-    HttpReply reply;
-    reply.status = 499;
-    return reply;
+Error client_closed() {
+    return make_error(ErrorCode::kClientClosed, "the client closed its side of the connection before the answer was there; the request was ended");
 }
 
 }  // namespace lorad::server

@@ -22,7 +22,7 @@ void add_not_enforced(HttpReply& reply, const std::string& header);
 // Server-sent events that `write` writes.
 HttpReply event_stream(std::function<void(HttpSink&)> write);
 
-// For a client that went away: nobody reads it. nginx's status.
-HttpReply nobodys_reply();
+// For a client that went away, or closed its side of the connection, which looks the same.
+Error client_closed();
 
 }  // namespace lorad::server

@@ -90,7 +90,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
         running.head.id = format("embd-{:016x}", random_number());
         lease = running.lease();
         TRY_ASSIGN(bool done, embed_some(running, http, request, answer));
-        if (!done) return nobodys_reply();
+        if (!done) return client_closed();
         answer.model = running.head.model;
         answer.adapter_generation = running.head.adapter_generation;
     }

@@ -43,7 +43,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
 HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
     auto answer = whole_answer(generation, http);
     if (!answer.ok()) return error_reply(answer.error());
-    if (!*answer) return nobodys_reply();
+    if (!*answer) return error_reply(client_closed());
     proto::CustomCalls custom_calls(generation.request.custom_tools);
     for (proto::ChoicePart& part : **answer) custom_calls.apply(part);
     return json_reply(proto::whole_response(generation.head, **answer, generation.usage()));

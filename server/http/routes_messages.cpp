@@ -60,7 +60,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
 HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
     auto whole = whole_answer(generation, http);
     if (!whole.ok()) return messages_error_reply(whole.error());
-    if (!*whole) return nobodys_reply();
+    if (!*whole) return messages_error_reply(client_closed());
     const proto::ChoicePart& part = (*whole)->front();
     proto::AnswerBlocks answer = make_blocks();
     answer.take(part);

@@ -102,7 +102,7 @@ void stream_out(Answering& answering, HttpSink& sink) {
 HttpReply whole_reply(Answering& answering, const HttpRequest& http) {
     auto answer = whole_answer(*answering.generation, http);
     if (!answer.ok()) return error_reply(answer.error());
-    if (!*answer) return nobodys_reply();
+    if (!*answer) return error_reply(client_closed());
     const proto::ChoicePart& part = (*answer)->front();
     answering.blocks.take(part);
     const proto::ResponsesEnd end = answering.end(part.finish_reason, {});

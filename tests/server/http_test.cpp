@@ -236,6 +236,24 @@ TEST_F(HttpTest, AClientThatGoesAwayCancelsItsRequest) {
     }
 }
 
+TEST_F(HttpTest, AClientThatClosesItsSideIsToldSo) {
+    runner.step_time_ = kSlowStep;
+    const std::string running = "vllm:num_requests_running{model_name=\"base\"}";
+    for (const char* route : {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses", "POST /v1/messages"}) {
+        const bool is_prompt = std::string_view(route).ends_with("v1/completions"), is_responses = std::string_view(route).ends_with("responses");
+        const char* input = is_prompt ? R"("prompt":[1],"max_tokens":500,"ignore_eos":true)" : is_responses ? R"("input":"a","max_output_tokens":400,"ignore_eos":true)" : R"("messages":[{"role":"user","content":"a"}],"max_tokens":400,"ignore_eos":true)";
+        OwnedFd fd = send_request(listener->port(), route, std::string(R"({"model":"base",)") + input + "}");
+        ASSERT_TRUE(soon([&] { return metric(running) == 1.0; })) << route;
+        shutdown(fd.get(), SHUT_WR);
+        std::string answer(4096, '\0');
+        const ssize_t n = recv(fd.get(), answer.data(), answer.size(), 0);
+        answer.resize(size_t(std::max<ssize_t>(n, 0)));
+        EXPECT_EQ(answer.find("HTTP/1.1 499 Client Closed Request\r\n"), 0u) << route << ": " << answer;
+        EXPECT_EQ(answer.find("internal"), std::string::npos) << route << ": " << answer;
+        ASSERT_TRUE(soon([&] { return metric(running) == 0.0; })) << route;
+    }
+}
+
 TEST_F(HttpTest, ABurstOfConnectionsFindsRoom) {
     constexpr int kClients = 100;
     std::vector<OwnedFd> sockets;

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
+#include <set>
 
+#include "proto/error.h"
 #include "server/http/listener.h"
 #include "tests/server/raw_socket.h"
 #include "tests/support/soon.h"
@@ -29,6 +32,7 @@ class ListenerTest : public ::testing::Test {
         router.add("GET", "/things/{}", access::Access::open(), [](const HttpRequest& r) {
             return json_reply(r.params.at(0) + "|" + std::string(r.query_value("q").value_or("none")));
         });
+        router.add("GET", "/status/{}", access::Access::open(), [](const HttpRequest& r) { return json_reply("{}", std::stoi(r.params.at(0))); });
         router.add("GET", "/rest/*", access::Access::open(), [](const HttpRequest& r) { return json_reply(r.params.at(0)); });
         router.add("PUT", "/upload", access::Access::open(), [this](const HttpRequest& r) { return upload(r); }, BodyUse::kStreamed);
         router.add("PUT", "/ignore", access::Access::open(), [](const HttpRequest&) { return json_reply("ignored"); }, BodyUse::kStreamed);
@@ -156,6 +160,24 @@ TEST_F(ListenerTest, NamesInPathsMayHoldSlashesAndAnyByte) {
     EXPECT_NE(raw("GET /things/%zz HTTP/1.1\r\nHost: x\r\n\r\n").find("400 "), std::string::npos);
     EXPECT_NE(raw("GET /things/a%0Ab HTTP/1.1\r\nHost: x\r\n\r\n").find("400 "), std::string::npos);
     EXPECT_NE(raw("GET /things/%4 HTTP/1.1\r\nHost: x\r\n\r\n").find("400 "), std::string::npos);
+}
+
+// The library knows few statuses, and calls all others internal errors.
+TEST_F(ListenerTest, EveryStatusThatIsSentHasItsOwnWords) {
+    std::set<int> statuses = {200, 201, 202, 204, 304};
+    for (int code = 0; code <= int(ErrorCode::kInternal); ++code) statuses.insert(proto::error_info(ErrorCode(code)).http_status);
+    std::map<std::string, int> by_reason;
+    for (const int status : statuses) {
+        const std::string answer = raw("GET /status/" + std::to_string(status) + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", true);
+        const std::string expected = "HTTP/1.1 " + std::to_string(status) + " ";
+        ASSERT_EQ(answer.substr(0, expected.size()), expected);
+        const std::string reason = answer.substr(expected.size(), answer.find("\r\n") - expected.size());
+        EXPECT_NE(reason, "Other") << status;
+        const auto [other, is_new] = by_reason.emplace(reason, status);
+        EXPECT_TRUE(is_new) << "of " << other->second << " and " << status << ": " << reason;
+    }
+    EXPECT_EQ(by_reason["Client Closed Request"], 499);
+    EXPECT_EQ(by_reason["Insufficient Storage"], 507);
 }
 
 TEST_F(ListenerTest, UploadsComeInPiecesAndWhole) {

@@ -43,18 +43,6 @@ std::optional<uint32_t> logprobs_wanted(const GenerateRequest& request) {
     return std::nullopt;
 }
 
-// The base's own, then those of the adapter.
-std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
-    std::vector<TokenId> tokens = context.defaults.eos_token_ids;
-    const auto add = [&](TokenId token) {
-        const bool is_known = token >= 0 && uint32_t(token) < context.vocab_size;
-        if (is_known && std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
-    };
-    for (TokenId token : ends.ids) add(token);
-    if (!ends.token.empty()) add(context.text.token_id(ends.token).value_or(-1));
-    return tokens;
-}
-
 }  // namespace
 
 uint64_t random_number() {

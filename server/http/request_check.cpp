@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "server/http/adapter_choice.h"
 #include "server/http/call_grammar.h"
 
 namespace lorad::server {
@@ -21,6 +22,18 @@ std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, co
             return model::ToolFormat::kArguments;
     }
     return std::nullopt;
+}
+
+// The base's own, then those of the adapter.
+std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends) {
+    std::vector<TokenId> tokens = context.defaults.eos_token_ids;
+    const auto add = [&](TokenId token) {
+        const bool is_known = token >= 0 && uint32_t(token) < context.vocab_size;
+        if (is_known && std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
+    };
+    for (TokenId token : ends.ids) add(token);
+    if (!ends.token.empty()) add(context.text.token_id(ends.token).value_or(-1));
+    return tokens;
 }
 
 Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
@@ -50,13 +63,18 @@ Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& 
                       structure->param);
 }
 
-Status check_request(const ServerContext& context, const GenerateRequest& request,
+std::vector<TokenId> end_tokens(ServerContext& context, const GenerateRequest& request) {
+    const std::optional<std::string> adapter = only_adapter(context, request);
+    return end_tokens(context, adapter ? context.registry.chat_files(*adapter).ends : adapters::ChatEnds());
+}
+
+Status check_request(ServerContext& context, const GenerateRequest& request,
                      const std::vector<PreparedPrompt>& prompts, const access::Holder& holder) {
     for (const PreparedPrompt& prompt : prompts) {
         TRY_ASSIGN(uint32_t n_tokens_max, tokens_to_generate(context, request, prompt.tokens.size()));
         TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
     }
-    TRY(compile_structure(context, request, context.defaults.eos_token_ids, holder));
+    TRY(compile_structure(context, request, end_tokens(context, request), holder));
     return ok_status();
 }
 

@@ -16,6 +16,11 @@ namespace lorad::server {
 // How the answer holds tool calls; what has to be calls is nothing else. Nothing: it holds none.
 std::optional<model::ToolFormat> tool_format_of(const ServerContext& context, const proto::GenerateRequest& request);
 
+// What ends an answer: the model's end tokens, and the adapter's own where there is one adapter alone. In the order in which grammars know them, so that
+// a request that is checked and then generated compiles one grammar.
+std::vector<TokenId> end_tokens(const ServerContext& context, const adapters::ChatEnds& ends);
+std::vector<TokenId> end_tokens(ServerContext& context, const proto::GenerateRequest& request);
+
 Status check_min_tokens(const proto::GenerateRequest& request, uint32_t n_tokens_max);
 
 // What answers may go on with; null: with anything. kInvalidRequest for what cannot be compiled, and for a structure that lets
@@ -24,7 +29,7 @@ Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& 
                                                            std::span<const TokenId> end_tokens, const access::Holder& holder);
 
 // All of it, for a request that is not going to be generated.
-Status check_request(const ServerContext& context, const proto::GenerateRequest& request,
+Status check_request(ServerContext& context, const proto::GenerateRequest& request,
                      const std::vector<PreparedPrompt>& prompts, const access::Holder& holder);
 
 }  // namespace lorad::server

@@ -64,7 +64,7 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     PreparedPrompt chat;
     if (prompt.kind == ApiKind::kChat) {
         TRY_ASSIGN(chat, render_prompt(context, http, prompt));
-        TRY(compile_structure(context, prompt, context.defaults.eos_token_ids, holder_of(http)));
+        TRY(compile_structure(context, prompt, end_tokens(context, prompt), holder_of(http)));
     }
     const std::string& text = prompt.kind == ApiKind::kChat ? chat.text : *prompt.prompts[0].text;
     Tokenizing tokenizing(context, http, TokensFor::kShowing);

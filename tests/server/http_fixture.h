@@ -96,12 +96,17 @@ class FakeCodec final : public TextCodec {
         return std::make_unique<FakeDecoder>(std::move(options));
     }
     Result<std::unique_ptr<TokenConstraint>> make_constraint(const proto::Structure& structure,
-                                                             std::span<const TokenId>, uint32_t,
+                                                             std::span<const TokenId> eos_ids, uint32_t,
                                                              const access::Holder&) const override {
+        const std::lock_guard lock(asked_mutex);
+        asked_ends.emplace_back(eos_ids.begin(), eos_ids.end());
         return make_error(ErrorCode::kInvalidRequest, structure.param + ": no grammars here",
                           structure.param);
     }
     model::ToolFormat tool_format() const override { return model::ToolFormat::kHermes; }
+
+    mutable std::mutex asked_mutex;
+    mutable std::vector<std::vector<TokenId>> asked_ends;  // of grammars, under asked_mutex
 };
 
 inline std::string text_of(const std::vector<TokenId>& tokens) {

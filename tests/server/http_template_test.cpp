@@ -176,6 +176,22 @@ TEST_F(TemplateTest, AnAdaptersAnswersEndWithItsOwnTokenToo) {
     EXPECT_NE(report.body.find("eos_token_id 99999999 is not in the base's vocabulary"), std::string::npos) << report.body;
 }
 
+// A grammar is another one with other ends: what is rendered or tokenized first compiles the one that generating then finds.
+TEST_F(TemplateTest, ARequestsChecksReadItsGrammarWithTheEndsOfItsAnswer) {
+    load_pirate();
+    const Answer made = post("/v1/adapters", R"({"name":"own","files":{)" + files_of("pirate") + R"(,"generation_config.json":")" + put_blob(R"({"eos_token_id":[7]})") + "\"}}");
+    ASSERT_EQ(made.status, 201) << made.body;
+    for (const char* model : {"base", "own"}) {
+        codec.asked_ends.clear();
+        const std::string body = std::string(R"({"model":")") + model + R"(","messages":[{"role":"user","content":"hi"}],"structured_outputs":{"regex":"a"}})";
+        for (const char* route : {"/v1/chat/completions/render", "/tokenize", "/v1/chat/completions"}) EXPECT_NE(post(route, body).body.find("no grammars here"), std::string::npos) << route;
+        ASSERT_EQ(codec.asked_ends.size(), 3u) << model;
+        std::vector<TokenId> expected = {kEos};
+        if (model == std::string_view("own")) expected.push_back(7);
+        for (const std::vector<TokenId>& ends : codec.asked_ends) EXPECT_EQ(ends, expected) << model;
+    }
+}
+
 TEST_F(TemplateTest, ATemplateThatIsTooLongIsRefusedWithTheAdapter) {
     Answer refused = register_with_template("own", std::string((1 << 20) + 1, ' '));
     EXPECT_EQ(refused.status, 422);

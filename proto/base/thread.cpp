@@ -1,9 +1,13 @@
 #include "proto/base/thread.h"
 
+#include <cerrno>
 #include <mutex>
 #include <system_error>
 
 #include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace lorad {
 namespace {
@@ -50,6 +54,18 @@ bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes
     if (stack_bytes == 0) return start(to, std::move(run));
     const StackOfNewThreads stack(stack_bytes);
     return start(to, std::move(run));
+}
+
+void name_thread(const char* name) { (void)pthread_setname_np(pthread_self(), name); }
+
+void give_way() {
+    constexpr int kNicer = 10;
+    const auto self = id_t(gettid());
+    errno = 0;
+    const int nice_now = getpriority(PRIO_PROCESS, self);
+    if (errno == 0) (void)setpriority(PRIO_PROCESS, self, nice_now + kNicer);
+    const sched_param none{};
+    (void)sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
 }  // namespace lorad

@@ -13,4 +13,10 @@ inline constexpr size_t kBigStackBytes = size_t(64) << 20;
 // False where the system gives no more threads; `to` is as it was. stack_bytes 0: as much as the system gives.
 bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes = 0);
 
+// As the system's tools show the calling thread: 15 characters at most.
+void name_thread(const char* name);
+// The calling thread gives way to others from here on: where all processors are busy it has about a tenth of what one of the process's others has, and
+// takes none away from them at once when it wakes up. Nothing where the system does not let it.
+void give_way();
+
 }  // namespace lorad

@@ -35,8 +35,8 @@
 #include <vector>
 
 #include "model/step_batch.h"
+#include "server/access/time_debts.h"
 #include "server/engine/heartbeat.h"
-#include "server/engine/mask_budget.h"
 #include "server/engine/mask_pool.h"
 #include "server/engine/plan_ahead.h"
 #include "server/engine/prefix_cache.h"
@@ -264,7 +264,9 @@ class Engine {
     model::StepBatch batch_;
     TokenChooser chooser_;
     MaskPool masks_;
-    MaskBudget mask_budget_;
+    // What steps have waited for each tenant's masks is owed, and forgotten at one part in a hundred of the time that passes: whoever owes more than two such
+    // waits has its masks made without anybody waiting, and joins the steps that it is ready for.
+    access::TimeDebts mask_debts_{{.forgotten_per_second = 0.01, .owed_max = 0.02}};
     uint32_t n_held_ = 0;  // running ones that wait for a mask alone
     bool has_others_to_keep_waiting_ = false;  // as it was when the turn began
     std::vector<TokenChoice> choices_;  // of one step in flight

@@ -154,11 +154,6 @@ void Engine::take_token(Sequence& sequence, TokenId token, TokenChoice& choice,
     }
     publications_.push_back(std::move(publication));
     sequence.choice.accept(token);
-    if (!choice.accepted.ok()) {
-        end_sequence(sequence, {FinishReason::kError, choice.accepted.error()});
-        return;
-    }
-
     bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
                    request.stop_tokens.end();
     if (is_stop) {

@@ -1,30 +1,14 @@
 #include "server/engine/mask_pool.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/thread.h"
 
 namespace lorad::server {
-namespace {
-
-// Of patient threads, above the process's own: on a full machine they have about a tenth of what others have.
-constexpr int kPatientNice = 10;
-
-void be_patient() {
-    const auto self = id_t(gettid());
-    errno = 0;
-    const int nice_now = getpriority(PRIO_PROCESS, self);
-    if (errno == 0) setpriority(PRIO_PROCESS, self, nice_now + kPatientNice);
-}
-
-}  // namespace
 
 MaskPool::MaskPool(uint32_t n_quick, uint32_t n_patient, std::function<void()> on_patient)
     : on_patient_(std::move(on_patient)), quick_(n_quick, n_quick - 1), patient_(n_patient, 1) {
@@ -51,14 +35,18 @@ MaskPool::~MaskPool() {
 
 void MaskPool::make(MaskJob& job) {
     const double begin = thread_seconds();
-    job.status = job.constraint->next_mask(job.words);
+    job.status = job.chosen ? job.constraint->accept(*job.chosen) : ok_status();
+    // Also behind a token that it does not take: it gives the words their size.
+    const Status masked = job.constraint->next_mask(job.words);
+    if (job.status.ok()) job.status = masked;
     job.seconds = thread_seconds() - begin;
 }
 
-std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient) {
+std::shared_ptr<MaskJob> MaskPool::begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient, std::optional<TokenId> chosen) {
     auto job = std::make_shared<MaskJob>();
     job->constraint = std::move(constraint);
     job->tenant = std::move(tenant);
+    job->chosen = chosen;
     job->is_patient = is_patient;
     if (n_started_[is_patient] == 0) {
         make(*job);
@@ -107,7 +95,7 @@ MaskPool::Turn MaskPool::next(Lane& lane) {
 
 void MaskPool::run(Lane& lane, bool is_patient) {
     pthread_setname_np(pthread_self(), is_patient ? "lorad-masks-low" : "lorad-masks");
-    if (is_patient) be_patient();
+    if (is_patient) give_way();
     std::unique_lock lock(mutex_);
     for (;;) {
         Turn turn;

@@ -1,5 +1,6 @@
-// Threads that make the masks of grammars beside the engine. How long a grammar takes is its client's choice, from microseconds to most of a second, so the
-// engine never makes one itself and never has to wait for one to the end: it looks whether a mask is there, and may leave its sequence out of a step.
+// Threads that follow grammars beside the engine: they take the token that was chosen, and make the mask of the next one. How long that takes is the grammar's
+// client's choice, from microseconds to most of a second, so the engine never does it itself and never has to wait for it to the end: it looks whether a mask is
+// there, and may leave its sequence out of a step.
 //
 // There are two kinds of threads. Quick ones make what is expected to be there in time for the step; a tenant may have all of them but one. Patient ones, of
 // lower priority, make what is known to take long; a tenant may have half of them. Within a kind tenants take turns.
@@ -13,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -27,11 +29,12 @@ namespace lorad::server {
 struct MaskJob {
     std::shared_ptr<TokenConstraint> constraint;
     std::string tenant;
+    std::optional<TokenId> chosen;        // the token before it, which the constraint has not been told yet
     std::atomic<bool> is_patient{false};  // no step waits for it; the engine may give up waiting later
     // Once done() is true.
     std::vector<uint32_t> words;
     Status status = ok_status();
-    double seconds = 0;  // of a processor
+    double seconds = 0;  // of a processor, of both
 
     bool done() const { return is_done.load(); }
     std::atomic<bool> is_done{false};
@@ -47,7 +50,7 @@ class MaskPool {
     MaskPool& operator=(const MaskPool&) = delete;
 
     // Where the system gives no threads the mask is there when this returns. A job that nobody holds any more is not begun.
-    std::shared_ptr<MaskJob> begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient);
+    std::shared_ptr<MaskJob> begin(std::shared_ptr<TokenConstraint> constraint, std::string tenant, bool is_patient, std::optional<TokenId> chosen = {});
     // Until all of these are done or the time is over. Whether all are.
     bool wait(std::span<const std::shared_ptr<MaskJob>> jobs, std::chrono::steady_clock::duration at_most);
 

@@ -1,6 +1,7 @@
 #include "server/engine/token_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/base/log.h"
 
@@ -39,6 +40,7 @@ ChoiceState::ChoiceState(const Request& request, bool draws_on_device)
 
 void ChoiceState::accept(TokenId token) {
     if (changes_) changes_->add_generated(token);
+    if (constraint_ != nullptr) untold_ = token;
     job_.reset();
 }
 
@@ -83,7 +85,7 @@ TokenChooser::TokenChooser(uint32_t n_threads) : threads_(n_threads), scratch_(n
 double TokenChoice::mask_seconds() const { return prompt_token < 0 && state->has_mask() ? state->mask_seconds() : 0; }
 
 void ChoiceState::begin_mask(MaskPool& pool, const std::string& tenant, bool is_patient) {
-    if (constraint_ != nullptr && job_ == nullptr) job_ = pool.begin(constraint_, tenant, is_patient);
+    if (constraint_ != nullptr && job_ == nullptr) job_ = pool.begin(constraint_, tenant, is_patient, std::exchange(untold_, std::nullopt));
 }
 
 void TokenChooser::prepare(std::span<TokenChoice> choices, uint32_t n_masks, std::span<uint32_t> masks, MaskPool& pool,
@@ -117,7 +119,7 @@ void TokenChooser::take_mask(ChoiceState& state) {
     state.mask_seconds_ = std::max(job.seconds, state.mask_seconds_ / 2);
     if (job.status.ok()) return;
     // Nothing may come then, which ends the request with this error.
-    log_error("grammar: {}", job.status.error().message);
+    if (job.status.error().code == ErrorCode::kInternal) log_error("grammar: {}", job.status.error().message);
     std::fill(job.words.begin(), job.words.end(), 0u);
 }
 
@@ -177,19 +179,6 @@ void TokenChooser::choose(std::span<TokenChoice> choices, StepResult& result) {
         note_nothing_allowed(choice, token < 0);
         if (token >= 0 && choice.request->n_logprobs)
             choice.logprobs = model::logprobs_of(logits, token, *choice.request->n_logprobs);
-    });
-    tell_grammars(choices, result);
-}
-
-void TokenChooser::tell_grammars(std::span<TokenChoice> choices, const StepResult& result) {
-    constrained_.clear();
-    for (TokenChoice& choice : choices) {
-        if (choice.prompt_token < 0 && choice.state->constraint_ && result.argmax[choice.output] >= 0)
-            constrained_.push_back(&choice);
-    }
-    threads_.run(uint32_t(constrained_.size()), [&](uint32_t index, uint32_t) {
-        TokenChoice& choice = *constrained_[index];
-        choice.accepted = choice.state->constraint_->accept(result.argmax[choice.output]);
     });
 }
 

@@ -36,7 +36,7 @@ class ChoiceState {
         return changes_ ? changes_->entries() : std::span<const gpu::TokenChange>();
     }
 
-    // The chosen token becomes part of the answer. The grammar has been told by TokenChooser::choose.
+    // The chosen token becomes part of the answer. The grammar is told with its next mask, and not at all of the last token.
     void accept(TokenId token);
 
     // Begins the mask of the next token, unless there is no grammar or it was begun. No step waits for a patient one.
@@ -58,6 +58,7 @@ class ChoiceState {
     uint32_t n_first_changes_ = 0;                // before the first token was generated
     std::shared_ptr<TokenConstraint> constraint_;
     std::shared_ptr<MaskJob> job_;  // of the next token; null: not begun
+    std::optional<TokenId> untold_;  // the last token, where the grammar has not been told
     double mask_seconds_ = 0;
     bool draws_on_device_;
 };
@@ -74,11 +75,10 @@ struct TokenChoice {
     // Set by choose(): where the request wants them; where bans and grammar leave no token.
     std::optional<proto::TokenLogprobs> logprobs = {};
     bool nothing_allowed = false;
-    Status masked = ok_status();  // with nothing_allowed: an error where that is because the grammar's mask could not be made
+    Status masked = ok_status();  // with nothing_allowed: an error where the grammar did not take the token before, or its mask could not be made
     // Of its mask, if it has one that is there.
     double mask_seconds() const;
     bool is_late = false;  // set by prepare(): the grammar's mask is not there, so nothing can be chosen in this step
-    Status accepted = ok_status();  // an error where the request's grammar does not take the token
 };
 
 class TokenChooser {
@@ -92,8 +92,7 @@ class TokenChooser {
                  std::chrono::steady_clock::duration at_most, bool for_patient);
 
     // Replaces the device's argmax in `result` where the host chooses; -1, logits that are not finite,
-    // stays. What the device has said about its own choices goes into `choices` as well. Grammars are
-    // told what was chosen.
+    // stays. What the device has said about its own choices goes into `choices` as well.
     void choose(std::span<TokenChoice> choices, StepResult& result);
 
   private:
@@ -107,11 +106,10 @@ class TokenChooser {
     static void take_mask(ChoiceState& state);
     static void note_nothing_allowed(TokenChoice& choice, bool nothing_allowed);
     static void write_mask(const TokenChoice& choice, std::span<uint32_t> to, Scratch& scratch);
-    void tell_grammars(std::span<TokenChoice> choices, const StepResult& result);
 
     ParallelFor threads_;
     std::vector<Scratch> scratch_;  // by worker
-    std::vector<TokenChoice*> chosen_here_, constrained_;
+    std::vector<TokenChoice*> chosen_here_;
     std::vector<TokenChoice*> mask_owners_;  // by mask, then those without one
     std::vector<std::shared_ptr<MaskJob>> awaited_;
 };

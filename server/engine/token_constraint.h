@@ -1,5 +1,5 @@
 // What a request's answer must look like: a grammar as the engine sees it. One object for each
-// sequence; after hand-over only the engine's thread and the threads it waits for use it.
+// sequence; after hand-over only the threads of the mask pool use it, one at a time.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class TokenConstraint {
     // for every token that may come next. Where the answer is complete the end-of-sequence tokens
     // are among them.
     virtual Status next_mask(std::vector<uint32_t>& words) = 0;
-    // The token that was chosen.
+    // The token that was chosen. After an error no mask is of use.
     virtual Status accept(TokenId token) = 0;
     // What a mask of it took, of a processor; 0: not known.
     virtual double mask_seconds() const { return 0; }

@@ -111,6 +111,27 @@ TEST_P(LateMasks, ThirtyAnswersWithASlowGrammarDelayNobodyElse) {
     fixture_.run_until_idle();
 }
 
+// 300 ms to take a token: longer than the other answer's whole time. Nobody waits, and the last token is not told to the grammar at all.
+TEST_P(LateMasks, AGrammarThatIsSlowToTakeATokenDelaysNobodyElse) {
+    auto free = submit(fixture_, {{77, 9, 4}, 100, "free", nullptr});
+    auto constraint = grammar(5, milliseconds(0));
+    constraint->accept_delay = milliseconds(300);
+    auto slow = submit(fixture_, {{1, 9, 4}, 3, "slow", constraint});
+    const uint64_t n_steps = fixture_.runner.n_steps();
+    std::vector<TokenId> tokens;
+    const std::vector<double> gaps = gaps_of(*free, tokens);
+    EXPECT_EQ(tokens, fake_continuation({77, 9, 4}, kNoAdapterSlot, 100));
+    EXPECT_LT(gaps.front(), 0.25) << "the longest gap";
+    EXPECT_GE(fixture_.runner.n_steps() - n_steps, 98u);
+    fixture_.run_until_idle();
+    const TokenStream::Batch batch = slow->pop(milliseconds(0));
+    ASSERT_TRUE(batch.end);
+    EXPECT_EQ(batch.end->reason, FinishReason::kLength);
+    EXPECT_EQ(batch.tokens.size(), 3u);
+    EXPECT_EQ(constraint->n_accepted, 2u);
+    EXPECT_EQ(constraint->n_masks, 3u);
+}
+
 TEST_P(LateMasks, LateTokensAreTheSame) {
     constexpr uint32_t kAnswers = 5, kTokens = 4;
     auto free = submit(fixture_, {{77, 9, 4}, 400, "free", nullptr});
@@ -200,8 +221,8 @@ TEST(MaskPool, AnotherTenantsQuickMaskDoesNotWaitForAFlood) {
     EXPECT_LT(Clock::now() - begin, milliseconds(500));
 }
 
-TEST(MaskBudget, WhatIsOwedIsForgottenSlowly) {
-    MaskBudget budget;
+TEST(TimeDebts, WhatIsOwedIsForgottenSlowly) {
+    access::TimeDebts budget({.forgotten_per_second = 0.01, .owed_max = 0.02});
     const Clock::time_point now = Clock::now();
     budget.charge("a", 0.015, now);
     EXPECT_FALSE(budget.is_over("a", now));

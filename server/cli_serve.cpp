@@ -173,7 +173,7 @@ Result<std::unique_ptr<access::KeyStore>> key_store(const Config& config) {
 
 // What clients send as grammars, and adapters as templates, is tried in processes of its own. Where they cannot be started the server does without
 // such requests.
-Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model) {
+Status isolate_text(ModelText& text, const Config& config, const model::ModelConfig& model, std::function<bool()> is_busy) {
     sandbox::HelperPool::Options options;
     TRY_ASSIGN(options.setup.words, text.helper_words());
     options.setup.vocab_size = model.vocab_size;
@@ -187,7 +187,9 @@ Status isolate_text(ModelText& text, const Config& config, const model::ModelCon
         if (!started.ok()) log_error("{}; requests that need it are answered 503", started.error().message);
         if (started.ok()) helpers = std::move(*started);
     }
-    text.isolate(std::move(helpers), config.text_helpers);
+    text.isolate(std::move(helpers), {.n_running_max = config.text_helpers,
+                                      .n_processors = std::max(1.0, double(std::thread::hardware_concurrency())),
+                                      .is_busy = std::move(is_busy)});
     return ok_status();
 }
 
@@ -253,7 +255,10 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     TRY_ASSIGN(const model::ModelConfig model_config, model::load_model_config(config.model));
     TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
     TRY_ASSIGN(std::string tokenizer_info, tokenizer_info_of(config.model));
-    TRY(isolate_text(*text, config, model_config));
+    TRY(isolate_text(*text, config, model_config, [&] {
+        const Metrics* metrics = metrics_of_responses.load();
+        return metrics != nullptr && metrics->n_running() > 0;
+    }));
     LoadArguments load = load_arguments(config, base_name);
     load.check_template = [&text](std::string_view source) { return text->check_template(source); };
     TRY_ASSIGN(LoadedModel loaded, LoadedModel::load(load));

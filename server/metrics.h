@@ -102,6 +102,7 @@ class Metrics {
 
     // Gauges, written by the engine thread after every change.
     void set_requests(uint32_t n_running, uint32_t n_waiting);
+    uint32_t n_running() const { return n_running_.load(std::memory_order_relaxed); }
     void set_kv_blocks(uint32_t n_used, uint32_t n_idle) {
         n_kv_blocks_used_.store(n_used, std::memory_order_relaxed);
         n_kv_blocks_idle_.store(n_idle, std::memory_order_relaxed);

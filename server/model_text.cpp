@@ -135,9 +135,9 @@ std::string ModelText::token_bytes(TokenId token) const {
     return tokenizer_ ? std::string(tokenizer_->token_bytes(token)) : std::string();
 }
 
-void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns) {
+void ModelText::isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns) {
     helpers_ = std::move(helpers);
-    turns_ = std::make_unique<sandbox::Turns>(n_turns);
+    turns_ = std::make_unique<sandbox::Turns>(std::move(turns));
     if (!tokenizer_) return;
     compiler_ = std::make_unique<sandbox::GrammarCompiler>(tokenizer_, helpers_.get(), *turns_, sandbox::GrammarCompiler::Options{});
 }
@@ -165,13 +165,15 @@ Result<ModelText::Templates> ModelText::own_templates(const ChatInput& chat) con
 Status ModelText::check_template(std::string_view source) const {
     if (!turns_) return model::ChatTemplate::check_source(source);
     if (!helpers_) return no_helpers();
-    TRY_ASSIGN(const sandbox::Turns::Turn turn, turns_->enter({}));
-    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}});
+    TRY_ASSIGN(sandbox::Turns::Turn turn, turns_->enter({}));
+    double took_s = 0;
+    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, &took_s);
+    turn.charge(took_s);
     return done.ok() ? ok_status() : Status(done.error());
 }
 
 // An adapter's own templates are not the operator's: they run in a helper.
-Result<RenderChat> ModelText::renderer(const Templates& own) const {
+Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Turn& turn) const {
     if (!own) return RenderChat([this](const std::string& input) { return chat_template_->render(input); });
     if (!turns_) {
         TRY_ASSIGN(const std::shared_ptr<const model::ChatTemplate> made, chat_template_->with_sources(*own));
@@ -179,15 +181,18 @@ Result<RenderChat> ModelText::renderer(const Templates& own) const {
     }
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(std::string tokens, chat_template_->tokens_json());
-    return RenderChat([this, own, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
+    return RenderChat([this, own, &turn, tokens = std::move(tokens)](const std::string& input) -> Result<std::string> {
         sandbox::Frame job{sandbox::kRender, {tokens, input, sandbox::number_field(uint64_t(model::ChatTemplate::present()))}};
         for (const model::NamedTemplate& one : *own) {
             job.fields.push_back(one.name);
             job.fields.push_back(one.source);
         }
-        TRY_ASSIGN(std::vector<std::string> done, helpers_->run(job));
-        if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
-        return std::move(done[0]);
+        double took_s = 0;
+        Result<std::vector<std::string>> done = helpers_->run(job, &took_s);
+        turn.charge(took_s);
+        if (!done.ok()) return done.error();
+        if (done->size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
+        return std::move((*done)[0]);
     });
 }
 
@@ -198,9 +203,9 @@ Result<RenderedChat> ModelText::render_chat(const ChatInput& chat) const {
         TRY_ASSIGN(own, own_templates(chat));
         if (own->empty()) own = nullptr;
     }
-    TRY_ASSIGN(const RenderChat render, renderer(own));
     // One for all that is rendered, so that waiting is no part of the time that finding the form may take.
     sandbox::Turns::Turn turn;
+    TRY_ASSIGN(const RenderChat render, renderer(own, turn));
     if (own && turns_) {
         TRY_ASSIGN(turn, turns_->enter(chat.holder));
     }

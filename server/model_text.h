@@ -33,9 +33,9 @@ class ModelText final : public TextCodec {
                                                              const access::Holder& holder) const override;
     model::ToolFormat tool_format() const override { return tool_format_; }
 
-    // From here on grammars are compiled and adapters' templates rendered in helpers, n_turns at a time; with null neither is
+    // From here on grammars are compiled and adapters' templates rendered in helpers, in such turns; with null neither is
     // done (kSandboxUnavailable). Before there are requests. Without this call, as in tools, all is done in this process.
-    void isolate(std::unique_ptr<sandbox::HelperPool> helpers, uint32_t n_turns);
+    void isolate(std::unique_ptr<sandbox::HelperPool> helpers, sandbox::Turns::Options turns);
     // Whether an adapter's template can be read: as model::ChatTemplate::check_source(), in a helper.
     Status check_template(std::string_view source) const;
     // For the helpers' setup.
@@ -46,7 +46,7 @@ class ModelText final : public TextCodec {
     using Templates = std::shared_ptr<const std::vector<model::NamedTemplate>>;
     Result<Templates> own_templates(const ChatInput& chat) const;
     // Whoever uses it has a turn where helpers render.
-    Result<RenderChat> renderer(const Templates& own) const;
+    Result<RenderChat> renderer(const Templates& own, sandbox::Turns::Turn& turn) const;
 
     std::shared_ptr<const model::Tokenizer> tokenizer_;
     std::shared_ptr<const model::ChatTemplate> chat_template_;

@@ -24,9 +24,10 @@ class TimeDebts {
         Debt& debt = debts_[std::string(name)];
         debt = {owed(debt, now) + seconds, now};
     }
-    bool is_over(std::string_view name, TimePoint now) const {
+    bool is_over(std::string_view name, TimePoint now) const { return owed(name, now) > options_.owed_max; }
+    double owed(std::string_view name, TimePoint now) const {
         const auto found = debts_.find(name);
-        return found != debts_.end() && owed(found->second, now) > options_.owed_max;
+        return found != debts_.end() ? owed(found->second, now) : 0;
     }
 
   private:

@@ -15,11 +15,10 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "proto/base/thread.h"
+
 namespace lorad::server::sandbox {
 namespace {
-
-// Tokens of others come first.
-constexpr int kNiceness = 10;
 
 void lower_limit(__rlimit_resource_t resource, uint64_t to) {
     rlimit limit{};
@@ -80,7 +79,7 @@ void limit_process() {
     (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     (void)prctl(PR_SET_NAME, "lorad-text", 0, 0, 0);
-    (void)setpriority(PRIO_PROCESS, 0, kNiceness);
+    give_way();  // tokens of others come first
 }
 
 uint64_t process_bytes() {

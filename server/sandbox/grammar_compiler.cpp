@@ -4,8 +4,6 @@
 #include <chrono>
 #include <thread>
 
-#include <sys/resource.h>
-
 #include "model/logits.h"
 #include "proto/base/clock.h"
 #include "proto/base/digest.h"
@@ -14,8 +12,6 @@
 
 namespace lorad::server::sandbox {
 namespace {
-
-constexpr int kCompilingNiceness = 10;
 
 // What is compared: all that the result depends on.
 std::string key_of(model::GrammarKind kind, const std::string& source, const std::vector<TokenId>& eos_ids, uint32_t vocab_size) {
@@ -31,6 +27,26 @@ constexpr std::chrono::minutes kTooComplexFor{1};
 
 // Whether the same grammar will be refused again, if it comes soon.
 bool is_lasting(const Error& error) { return error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex; }
+
+// On a thread with twice the stack that gives way to others; its processor time is the turn's.
+Status run_aside(Turns::Turn& turn, const std::function<Status()>& work) {
+    Status done = ok_status();
+    double took_s = 0;
+    std::thread thread;
+    const bool runs = start_thread(
+        thread,
+        [&] {
+            name_thread("lorad-grammar");
+            give_way();
+            done = work();
+            took_s = thread_seconds();
+        },
+        kBigStackBytes);
+    if (!runs) return make_error(ErrorCode::kOverloaded, "the system gives no more threads");
+    thread.join();
+    turn.charge(took_s);
+    return done;
+}
 
 Error named(Error error, const std::string& param) {
     error.message = format("{}: {}", param, error.message);
@@ -85,45 +101,31 @@ void GrammarCompiler::keep(const std::shared_ptr<Kept>& made) {
     }
 }
 
+// Also the first mask.
+Status GrammarCompiler::compile_here(const Source& source, Kept& made) const {
+    TRY_ASSIGN(std::unique_ptr<model::Grammar> grammar,
+               model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size));
+    std::vector<uint32_t> mask(model::mask_words(source.vocab_size), 0);
+    const double begin_s = thread_seconds();
+    TRY(grammar->mask(mask));
+    made.first_mask = std::make_shared<const FirstMask>(FirstMask{std::move(mask), thread_seconds() - begin_s});
+    made.n_bytes = grammar->n_bytes();
+    made.grammar = std::move(grammar);
+    return ok_status();
+}
+
 Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Source& source, const access::Holder& holder) {
-    TRY_ASSIGN(const Turns::Turn turn, turns_.enter(holder));
-    auto made = std::make_shared<Kept>();
+    TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
+    auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
               {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
-    Result<std::vector<std::string>> tried = helpers_->run(job);
-    if (!tried.ok()) {
-        if (!is_lasting(tried.error())) return tried.error();
-        made->refusal = tried.error();
-        return made;
-    }
-    Status done = ok_status();
-    std::thread thread;
-    const bool runs = start_thread(
-        thread,
-        [&] {
-            (void)setpriority(PRIO_PROCESS, 0, kCompilingNiceness);  // this thread's; tokens of others come first
-            Result<std::unique_ptr<model::Grammar>> grammar =
-                model::Grammar::create(*tokenizer_, source.kind, source.structure.source, source.eos_ids, source.vocab_size);
-            if (!grammar.ok()) {
-                done = grammar.error();
-                return;
-            }
-            std::vector<uint32_t> mask(model::mask_words(source.vocab_size), 0);
-            const double begin_s = thread_seconds();
-            done = (*grammar)->mask(mask);
-            made->first_mask = std::make_shared<const FirstMask>(FirstMask{std::move(mask), thread_seconds() - begin_s});
-            made->grammar = std::move(*grammar);
-        },
-        kBigStackBytes);
-    if (!runs) return make_error(ErrorCode::kOverloaded, "the system gives no more threads");
-    thread.join();
-    if (!done.ok()) {
-        made->grammar.reset();
-        if (!is_lasting(done.error())) return done.error();
-        made->refusal = done.error();
-    } else {
-        made->n_bytes = made->grammar->n_bytes();
-    }
+    double took_s = 0;
+    const Result<std::vector<std::string>> tried = helpers_->run(job, &took_s);
+    turn.charge(took_s);
+    const Status done = tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
+    if (done.ok()) return made;
+    if (!is_lasting(done.error())) return done.error();
+    made->refusal = done.error();
     return made;
 }
 
@@ -161,8 +163,18 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::find_or_make(con
 
 Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder) {
     if (!kept.grammar) return kept.refusal;
-    std::lock_guard lock(kept.mutex);
-    TRY_ASSIGN(std::unique_ptr<model::Grammar> copy, kept.grammar->duplicate());
+    std::unique_ptr<model::Grammar> copy;
+    const auto duplicate = [&]() -> Status {
+        std::lock_guard lock(kept.mutex);
+        TRY_ASSIGN(copy, kept.grammar->duplicate());
+        return ok_status();
+    };
+    if (kept.n_bytes < GrammarMemory::kLargeBytes) {
+        TRY(duplicate());
+    } else {
+        TRY_ASSIGN(Turns::Turn turn, turns_.enter(holder));
+        TRY(run_aside(turn, duplicate));
+    }
     auto constraint = std::make_unique<GrammarConstraint>(std::move(copy), vocab_size, kept.first_mask, memory_, holder);
     TRY(constraint->count());
     return std::unique_ptr<TokenConstraint>(std::move(constraint));

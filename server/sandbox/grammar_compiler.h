@@ -1,5 +1,6 @@
 // Grammars of clients. One not seen before is compiled in a helper (helper.h) first; what that takes within its limits is compiled here, on a thread with
-// twice the stack, and kept for the next request that asks the same. Any thread.
+// twice the stack, and kept for the next request that asks the same. What takes long is done on threads that give way to those that make tokens, in turns
+// (turns.h). Any thread.
 #pragma once
 
 #include <chrono>
@@ -26,6 +27,7 @@ namespace lorad::server::sandbox {
 class GrammarMemory {
   public:
     static constexpr uint64_t kOneBytesMax = uint64_t(64) << 20;
+    static constexpr uint64_t kLargeBytes = uint64_t(4) << 20;  // from here on copying and freeing one takes milliseconds
     static constexpr uint64_t kAllMibMax = 512;
 
     using Places = std::vector<access::SharedPlaces::Place>;
@@ -34,8 +36,7 @@ class GrammarMemory {
     ~GrammarMemory();
     GrammarMemory(const GrammarMemory&) = delete;
     GrammarMemory& operator=(const GrammarMemory&) = delete;
-    // Frees a grammar and what it was counted with. A large one takes tens of milliseconds, on a thread of its own: the one that lets it go makes
-    // everybody's tokens.
+    // Frees a grammar and what it was counted with. A large one on a thread of its own: the one that lets it go may make everybody's tokens.
     void let_go(std::unique_ptr<model::Grammar> grammar, Places counted);
 
     access::SharedPlaces all_mib{kAllMibMax};
@@ -80,6 +81,11 @@ class GrammarCompiler {
   private:
     // A grammar that nobody has followed yet, or why there is none.
     struct Kept {
+        explicit Kept(std::shared_ptr<GrammarMemory> of) : memory(std::move(of)) {}
+        ~Kept() { memory->let_go(std::move(grammar), {}); }
+        Kept(const Kept&) = delete;
+        Kept& operator=(const Kept&) = delete;
+        const std::shared_ptr<GrammarMemory> memory;
         std::string key;
         std::mutex mutex;  // of the grammar
         std::unique_ptr<model::Grammar> grammar;
@@ -99,6 +105,7 @@ class GrammarCompiler {
     Result<std::shared_ptr<Kept>> find_or_make(const Source& source, const access::Holder& holder, const std::string& key);
     void keep(const std::shared_ptr<Kept>& made);       // under mutex_
     Result<std::shared_ptr<Kept>> make(const Source& source, const access::Holder& holder);
+    Status compile_here(const Source& source, Kept& made) const;
     Result<std::unique_ptr<TokenConstraint>> follow(Kept& kept, uint32_t vocab_size, const access::Holder& holder);
 
     const std::shared_ptr<const model::Tokenizer> tokenizer_;

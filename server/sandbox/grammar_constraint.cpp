@@ -1,7 +1,5 @@
 #include <utility>
 
-#include <sys/resource.h>
-
 #include "model/logits.h"
 #include "proto/base/format.h"
 #include "proto/base/rounding.h"
@@ -9,12 +7,6 @@
 #include "server/sandbox/grammar_compiler.h"
 
 namespace lorad::server::sandbox {
-namespace {
-
-constexpr int kFreeingNiceness = 10;
-
-}  // namespace
-
 GrammarMemory::~GrammarMemory() {
     {
         std::lock_guard lock(mutex_);
@@ -25,7 +17,6 @@ GrammarMemory::~GrammarMemory() {
 }
 
 void GrammarMemory::let_go(std::unique_ptr<model::Grammar> grammar, Places counted) {
-    constexpr size_t kLargeBytes = size_t(4) << 20;
     if (grammar == nullptr || grammar->n_bytes() < kLargeBytes) return;
     std::lock_guard lock(mutex_);
     // Without the thread it is freed here after all.
@@ -35,7 +26,8 @@ void GrammarMemory::let_go(std::unique_ptr<model::Grammar> grammar, Places count
 }
 
 void GrammarMemory::run() {
-    (void)setpriority(PRIO_PROCESS, 0, kFreeingNiceness);  // this thread's
+    name_thread("lorad-freeing");
+    give_way();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return stop_ || !left_.empty(); });

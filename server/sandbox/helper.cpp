@@ -10,6 +10,7 @@
 
 #include "model/logits.h"
 #include "model/text.h"
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "server/sandbox/confine.h"
 #include "server/sandbox/socket_passing.h"
@@ -115,7 +116,9 @@ void serve_jobs(int socket, const HelperSetup& setup, uint64_t size_bytes) {
         ++(is_grammar ? n_grammars : n_templates);
         if (!limit_memory(size_bytes, limits.stack_bytes + (is_grammar ? limits.grammar_bytes : limits.template_bytes))) return;
         if (!limit_time(is_grammar ? limits.grammar_cpu_ms : limits.template_cpu_ms, limits.wall_ms)) return;
-        const Frame answer = is_grammar ? compile(job) : is_render ? render(job) : check(job);
+        const double begin_s = thread_seconds();
+        Frame answer = is_grammar ? compile(job) : is_render ? render(job) : check(job);
+        answer.fields.push_back(number_field(uint64_t((thread_seconds() - begin_s) * 1e6)));
         (void)limit_time(0, 0);
         if (write_frame(socket, answer) != Transfer::kDone) return;
     }

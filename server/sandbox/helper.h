@@ -43,6 +43,7 @@ enum JobKind : uint32_t {
     kCompile = 3,    // kind, source, end tokens, size of the vocabulary: kDone with the bytes it took
     kRender = 4,     // special tokens, input, time, name and source of each template: kDone with the text
     kCheck = 5,      // template: kDone
+    // Answers to jobs have one field more at the end: microseconds of a processor.
     kDone = 6,       // what was asked for
     kFailed = 7,     // ErrorCode, message, parameter
 };

@@ -184,7 +184,9 @@ Result<HelperPool::Helper> HelperPool::take() {
     }
 }
 
-Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
+Result<std::vector<std::string>> HelperPool::run(const Frame& job, double* cpu_seconds) {
+    double took_s = 0;
+    double& took = cpu_seconds != nullptr ? *cpu_seconds : took_s;
     for (int attempt = 0;; ++attempt) {
         TRY_ASSIGN(Helper helper, take());
         const auto begin = steady_clock::now();
@@ -194,7 +196,10 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
         Transfer done = write_frame(helper.socket.get(), job, deadline);
         const bool took_job = done == Transfer::kDone;
         if (took_job) done = read_frame(helper.socket.get(), answer, deadline);
+        if (done == Transfer::kDone && answer.fields.empty()) done = Transfer::kGone;  // all have the time at least
         if (done == Transfer::kDone) {
+            took = double(field_number(answer.fields.back())) / 1e6;
+            answer.fields.pop_back();
             give_back(std::move(helper), job);
             if (answer.kind == kDone) return std::move(answer.fields);
             return error_of(answer);
@@ -215,6 +220,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job) {
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
         const auto passed = steady_clock::now() - begin;
+        took = std::min(std::chrono::duration<double>(passed).count(), double(cpu_ms) / 1000);
         if (passed >= std::chrono::milliseconds(limits.wall_ms))
             return make_error(ErrorCode::kOverloaded, "reading it took too long on a busy machine; try again in a moment");
         const bool was_time = passed >= std::chrono::milliseconds(cpu_ms);

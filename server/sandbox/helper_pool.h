@@ -30,8 +30,9 @@ class HelperPool {
     HelperPool& operator=(const HelperPool&) = delete;
 
     // The fields of what is done. The library's refusal as its own error; kInputTooComplex where the helper did not live to answer;
-    // kSandboxUnavailable where there is none. Blocks for at most the job's time and some.
-    Result<std::vector<std::string>> run(const Frame& job);
+    // kSandboxUnavailable where there is none. Blocks for at most the job's time and some. `cpu_seconds`, where it is given: what the helper took of a
+    // processor, also where the job failed; of one that has ended, which does not say it, the most that it may have been.
+    Result<std::vector<std::string>> run(const Frame& job, double* cpu_seconds = nullptr);
 
     bool filters_calls() const { return filters_calls_; }
     pid_t process() const;  // which forks the helpers

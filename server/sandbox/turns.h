@@ -1,12 +1,19 @@
-// Turns at the helpers, and at what is done here with what passed them: so many at a time, a bounded number that waits, of both a share for everybody
-// (server/access/shared_places.h). Any thread.
+// Turns at the helpers, and at what is done here with what passed them. Any thread.
+//
+// Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody (server/access/shared_places.h); and the processor
+// time that they take while answers are computed, of each tenant and of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
+// always on a software device, and a little on every other one.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
 
 #include "proto/base/result.h"
 #include "server/access/shared_places.h"
+#include "server/access/time_debts.h"
 
 namespace lorad::server::sandbox {
 
@@ -14,23 +21,49 @@ class Turns {
   public:
     static constexpr uint32_t kWaitingMax = 256;
     static constexpr std::chrono::seconds kWaitMax{15};
+    // Of each processor, for good; and seconds of each that may be taken at once before that.
+    static constexpr double kTenantShare = 0.1, kAllShare = 0.25;
+    static constexpr double kTenantAtOnce = 0.25, kAllAtOnce = 0.5;
 
-    explicit Turns(uint32_t n_running_max) : running_(n_running_max) {}
+    struct Options {
+        uint32_t n_running_max = 2;
+        double n_processors = 1;
+        std::function<bool()> is_busy = {};  // whether answers are computed; none: never, and processor time is not bounded
+        std::function<std::chrono::steady_clock::time_point()> now = {};  // none: the clock
+    };
+    explicit Turns(Options options);
 
     // Given back when it goes.
-    using Turn = access::SharedPlaces::Place;
+    class Turn {
+      public:
+        Turn() = default;
+        // What was done in it, also what failed, took so long of a processor.
+        void charge(double seconds) {
+            if (turns_ != nullptr) turns_->charge(holder_, seconds);
+        }
+
+      private:
+        friend class Turns;
+        Turn(Turns& turns, access::Holder holder, access::SharedPlaces::Place place)
+            : turns_(&turns), holder_(std::move(holder)), place_(std::move(place)) {}
+        Turns* turns_ = nullptr;
+        access::Holder holder_;
+        access::SharedPlaces::Place place_;
+    };
     // Waits. kOverloaded where as many wait as may, in all or of this holder, and where the wait takes too long.
-    Result<Turn> enter(const access::Holder& holder) {
-        const access::SharedPlaces::Place waits = waiting_.take(holder);
-        if (!waits.taken()) return make_error(ErrorCode::kOverloaded, "as many grammars and templates wait to be read as may; try again in a moment");
-        Turn turn = running_.wait(holder, 1, kWaitMax);
-        if (!turn.taken()) return make_error(ErrorCode::kOverloaded, "reading the grammars and templates of other requests takes too long; try again in a moment");
-        return turn;
-    }
+    Result<Turn> enter(const access::Holder& holder);
 
   private:
+    using TimePoint = std::chrono::steady_clock::time_point;
+    TimePoint now() const { return options_.now ? options_.now() : std::chrono::steady_clock::now(); }
+    void charge(const access::Holder& holder, double seconds);
+    bool is_over(const access::Holder& holder) const;
+
+    const Options options_;
     access::SharedPlaces waiting_{kWaitingMax};
     access::SharedPlaces running_;
+    mutable std::mutex mutex_;
+    access::TimeDebts of_each_, of_all_;  // under mutex_; the second knows one name
 };
 
 }  // namespace lorad::server::sandbox

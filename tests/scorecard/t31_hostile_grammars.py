@@ -5,8 +5,9 @@
 import http.client
 import itertools
 import json
-import os
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 
@@ -225,47 +226,44 @@ class Streams:
             raise self.failures[0]
 
 
+def attack_of(card, server, jobs):
+    """A process in which hostile clients send these, [route, body] each."""
+    path = card.folder / "hostile.json"
+    path.write_text(json.dumps(jobs))
+    client = pathlib.Path(__file__).with_name("hostile_client.py")
+    return subprocess.Popen([sys.executable, str(client), server.host, str(server.port), key_of("hostile"), str(path), "8"], stdout=subprocess.PIPE, text=True)
+
+
+def make_programs(card, server):
+    """What a device makes once, when somebody's first grammar comes, whoever that is: programs for steps of masked rows beside others, of several sizes."""
+    body = {"model": "base", "prompt": "a", "max_tokens": 4, "structured_outputs": {"regex": "[ab]+"}}
+    with attack_of(card, server, [["/v1/completions", json.dumps(body)]] * 48) as attack:
+        said = attack.communicate()[0]
+    check_equal(set(json.loads(said)["statuses"]), {"200"}, "statuses of an honest grammar")
+
+
 def beside_others(card):
     n_streams, n_hostile, seconds = (8, 30, 5) if card.quick else (32, 1000, 60)
     keys = key_file(card.folder, honest={"tenant": "honest"}, hostile={"tenant": "hostile"})
     with card.part("honest streams beside them"), card.server("--api-key-file", keys, adapters=()) as server:
         # What runs on is h's tokens: here counts what is refused, and what compiling costs others.
         jobs = [(route, {**body, "max_tokens": 1}) for name, route, body in bodies() if route == "/v1/completions"]
+        # Nobody else has sent any of these: what is compiled is not kept for the next.
+        hostile = [(route, json.dumps({**body, "structured_outputs": {kind: vary(kind, source, i) for kind, source in body["structured_outputs"].items()}}))
+                   for i, (route, body) in zip(range(n_hostile), itertools.cycle(jobs))]
         streams = Streams(server, n_streams)
         try:
             time.sleep(2)
+            make_programs(card, server)
             alone = streams.p99_ms(seconds)
-            # Nobody else has sent any of these: what is compiled is not kept for the next.
-            left = [(route, json.dumps({**body, "structured_outputs": {kind: vary(kind, source, i) for kind, source in body["structured_outputs"].items()}}))
-                    for i, (route, body) in zip(range(n_hostile), itertools.cycle(jobs))]
-            lock, statuses = threading.Lock(), {}
-
-            def attack():
-                # What the attackers' own machine would do is not to hold up the daemon.
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-                while True:
-                    with lock:
-                        if not left:
-                            return
-                        route, body = left.pop()
-                    connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
-                    connection.request("POST", route, body, {"Content-Type": "application/json", "Authorization": f"Bearer {key_of('hostile')}"})
-                    response = connection.getresponse()
-                    status = response.status
-                    response.read()
-                    connection.close()
-                    with lock:
-                        statuses[status] = statuses.get(status, 0) + 1
-
-            threads = [threading.Thread(target=attack) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            beside = streams.p99_ms(seconds * 10, until=lambda: not any(thread.is_alive() for thread in threads))
-            for thread in threads:
-                thread.join()
+            with attack_of(card, server, hostile) as attack:
+                beside = streams.p99_ms(seconds * 10, until=lambda: attack.poll() is not None)
+                said = attack.communicate()[0]
         finally:
             streams.stop()
+        statuses = {int(status): n for status, n in json.loads(said)["statuses"].items()}
         check(set(statuses) <= {200, 400, 422, 429}, f"statuses {statuses}")
+        check_equal(sum(statuses.values()), n_hostile, "answers")
         check(server.process.poll() is None, "the daemon ended")
         card.trials += n_hostile
         card.figure("p99 alone, ms", alone)

@@ -134,9 +134,13 @@ TEST(Sandbox, HelpersDoWhatTheDaemonWouldDo) {
     auto helpers = pool();
     ASSERT_TRUE(helpers);
     EXPECT_TRUE(helpers->filters_calls());
-    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"));
+    double cpu_seconds = 0;
+    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"), &cpu_seconds);
     ASSERT_TRUE(took.ok()) << took.error().message;
+    ASSERT_EQ(took->size(), 1u);
     EXPECT_GT(field_number((*took)[0]), 1000u) << "bytes";
+    EXPECT_GT(cpu_seconds, 1e-5);
+    EXPECT_LT(cpu_seconds, 1.0);
     auto text = helpers->run(render_job("{{ messages[0].content }}{{ eos_token }}"));
     ASSERT_TRUE(text.ok()) << text.error().message;
     EXPECT_EQ((*text)[0], "hi</s>");
@@ -245,7 +249,7 @@ class Grammars : public ::testing::Test {
     }
 
     std::unique_ptr<HelperPool> helpers = pool();
-    Turns turns{2};
+    Turns turns{{.n_running_max = 2}};
     GrammarCompiler compiler{tokenizer(), helpers.get(), turns, {.kept_bytes_max = 64 << 20, .n_kept_max = 4}};
 };
 
@@ -308,6 +312,116 @@ TEST_F(Grammars, WhoeverHasManyWaitingLeavesPlacesToOthers) {
     EXPECT_TRUE(other_ok);
 }
 
+// A clock that goes on by 100 ms whenever somebody looks.
+std::function<std::chrono::steady_clock::time_point()> hasty_clock(std::chrono::steady_clock::time_point& at) {
+    return [&at] { return at += std::chrono::milliseconds(100); };
+}
+
+TEST(TurnsTest, ProcessorTimeIsBoundedWhileAnswersAreComputed) {
+    std::chrono::steady_clock::time_point at{};
+    bool is_busy = true;
+    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [&] { return is_busy; }, .now = hasty_clock(at)});
+    const access::Holder greedy{"greedy", ""}, other{"other", ""};
+    const auto seconds_for = [&](const access::Holder& holder) {
+        const auto begin = at;
+        EXPECT_TRUE(turns.enter(holder).ok()) << holder.tenant;
+        return std::chrono::duration<double>(at - begin).count();
+    };
+    turns.enter(greedy)->charge(0.45);
+    EXPECT_LT(seconds_for(greedy), 1.0) << "half a second at once";
+    turns.enter(greedy)->charge(1.0);
+    EXPECT_LT(seconds_for(other), 1.0) << "whoever has had little does not wait for whoever has had much";
+    // A second is forgotten in five: a tenth of two processors.
+    const double waited = seconds_for(greedy);
+    EXPECT_GT(waited, 2.5);
+    EXPECT_LT(waited, 6.0);
+    turns.enter(greedy)->charge(0.7);
+    is_busy = false;
+    EXPECT_LT(seconds_for(greedy), 1.0) << "where no answers are computed nobody waits";
+    is_busy = true;
+    at += std::chrono::minutes(10);
+    EXPECT_LT(seconds_for(greedy), 1.0);
+}
+
+// A half of one of two processors, after a second at once; whoever owes nothing is let in all the same.
+TEST(TurnsTest, ProcessorTimeOfAllTogetherIsBounded) {
+    std::chrono::steady_clock::time_point at{};
+    bool goes_on = false;
+    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [] { return true; }, .now = [&] { return goes_on ? at += std::chrono::milliseconds(100) : at; }});
+    const auto name = [](int i) { return access::Holder{format("t{}", i), ""}; };
+    for (int i = 0; i < 30; ++i) turns.enter(name(i))->charge(0.4);
+    goes_on = true;
+    auto begin = at;
+    EXPECT_TRUE(turns.enter({"another", ""}).ok());
+    EXPECT_LT(at - begin, std::chrono::seconds(1));
+    // Alone it would not wait, as 0.4 s are within its own bound. In two seconds it owes nothing any more.
+    begin = at;
+    EXPECT_TRUE(turns.enter(name(29)).ok());
+    EXPECT_GT(at - begin, std::chrono::seconds(1));
+    turns.enter({"large", ""})->charge(5.0);
+    const Result<Turns::Turn> late = turns.enter({"large", ""});
+    ASSERT_FALSE(late.ok());
+    EXPECT_EQ(late.error().code, ErrorCode::kOverloaded);
+}
+
+TEST(TurnsTest, WithoutTenantsAddressesHaveTheirTime) {
+    std::chrono::steady_clock::time_point at{};
+    Turns turns({.n_running_max = 4, .n_processors = 2, .is_busy = [] { return true; }, .now = hasty_clock(at)});
+    turns.enter({"", "10.0.0.1"})->charge(0.9);
+    auto begin = at;
+    ASSERT_TRUE(turns.enter({"", "10.0.0.2"}).ok());
+    EXPECT_LT(at - begin, std::chrono::seconds(1));
+    begin = at;
+    ASSERT_TRUE(turns.enter({"", "10.0.0.1"}).ok());
+    EXPECT_GT(at - begin, std::chrono::seconds(1));
+}
+
+// A helper that is ended does not say what it took: then what it may have taken counts.
+TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
+    HelperPool::Options with = options();
+    std::unique_ptr<HelperPool> some = pool(std::move(with));
+    double cpu_seconds = 0;
+    std::string patterns;
+    for (int i = 5; i < 25; ++i) patterns += format("{}{{\"type\":\"string\",\"pattern\":\"a.{{{}}}b\"}}", i == 5 ? "" : ",", i);
+    EXPECT_EQ(some->run(compile_job(model::GrammarKind::kJsonSchema, "{\"allOf\":[" + patterns + "]}"), &cpu_seconds).error().code, ErrorCode::kInputTooComplex);
+    EXPECT_GE(cpu_seconds, 0.4 * double(kMore)) << "it may take half a second here";
+    EXPECT_LE(cpu_seconds, 0.5 * double(kMore));
+    // Through the compiler: beside answers the next grammar of this tenant waits until enough of it is forgotten, another's does not.
+    std::chrono::steady_clock::time_point at{};
+    Turns busy({.n_running_max = 2, .n_processors = 0.1, .is_busy = [] { return true; }, .now = hasty_clock(at)});
+    GrammarCompiler beside(tokenizer(), some.get(), busy, {});
+    const auto seconds_for = [&](const char* tenant, std::string source, bool is_schema) {
+        const auto begin = at;
+        (void)beside.compile({is_schema ? proto::StructureKind::kJsonSchema : proto::StructureKind::kRegex, std::move(source), "x"}, kEnds, tokenizer()->vocab_size(), {tenant, ""}).ok();
+        return std::chrono::duration<double>(at - begin).count();
+    };
+    // 25 ms at once, and a hundredth of a processor: what half a second is, which is not forgotten in the 15 s that one waits.
+    EXPECT_LT(seconds_for("greedy", "{\"allOf\":[" + patterns + "]}", true), 1.0);
+    EXPECT_GT(seconds_for("greedy", "[a-c]+", false), 14.0);
+}
+
+// Copying it takes milliseconds: as many copies at a time as there are turns.
+TEST_F(Grammars, ALargeOneIsCopiedInATurn) {
+    std::string large;
+    for (int i = 0; i < 60'000; ++i) large += "[^a]";
+    const auto constraint = compile(large);
+    ASSERT_TRUE(constraint.ok()) << constraint.error().message;
+    ASSERT_TRUE(compile("[a-c]+").ok());
+    std::atomic<bool> is_copied = false;
+    std::thread asks;
+    {
+        const auto one = turns.enter({"x", ""}), two = turns.enter({"y", ""});
+        ASSERT_TRUE(one.ok() && two.ok());
+        ASSERT_TRUE(compile("[a-c]+").ok()) << "a small one waits for nobody";
+        asks = std::thread([&] { is_copied = compile(large).ok(); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        EXPECT_FALSE(is_copied);
+    }
+    asks.join();
+    EXPECT_TRUE(is_copied);
+    EXPECT_EQ(compiler.n_compiled(), 2u);
+}
+
 TEST_F(Grammars, ARefusalIsKeptToo) {
     std::string chain = "start: r0\n";
     for (int i = 0; i < 4000; ++i) chain += format("r{}: r{}\n", i, i + 1);
@@ -351,7 +465,7 @@ Result<std::vector<model::NamedTemplate>> own(const char* source) { return std::
 TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     auto inside = ModelText::load(kBase), outside = ModelText::load(kBase);
     ASSERT_TRUE(inside.ok() && outside.ok());
-    (*outside)->isolate(pool(), 2);
+    (*outside)->isolate(pool(), {.n_running_max = 2});
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi \u00e9"}])"};
     chat.template_digest = "d1";
     chat.template_sources = [&] { return own("{{ bos_token }}{% for m in messages %}{{ m | tojson }}{% endfor %}{{ strftime_now('%Y')|length }}{{ eos_token }}"); };
@@ -359,7 +473,7 @@ TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
     EXPECT_TRUE((*outside)->check_template("{{ a }}").ok());
     EXPECT_FALSE((*outside)->check_template("{{ a ").ok());
     // The model's own template stays inside, and works without helpers.
-    (*outside)->isolate(nullptr, 0);
+    (*outside)->isolate(nullptr, {.n_running_max = 0});
     EXPECT_EQ((*outside)->render_chat(chat).error().code, ErrorCode::kSandboxUnavailable);
     chat.template_digest.clear();
     EXPECT_EQ((*inside)->render_chat(chat)->text, (*outside)->render_chat(chat)->text);
@@ -369,7 +483,7 @@ TEST(IsolatedText, AdaptersTemplatesGiveWhatTheyGaveInThisProcess) {
 TEST(IsolatedText, ARenderingCostsLittleMoreThanInside) {
     auto text = ModelText::load(kBase);
     ASSERT_TRUE(text.ok());
-    (*text)->isolate(pool(), 2);
+    (*text)->isolate(pool(), {.n_running_max = 2});
     ChatInput chat{.messages_json = R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}])"};
     chat.template_digest = "d1";
     chat.template_sources = [] { return own("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"); };

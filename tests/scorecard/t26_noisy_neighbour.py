@@ -225,7 +225,7 @@ def masks(card, server, seconds):
 
 
 def run(card):
-    card.gtest("pools have shares, and masks a budget", "server_tests", "SharedPlaces.*:SharesTest.*:MaskPool.*:MaskBudget.*:Draws/LateMasks.*")
+    card.gtest("pools have shares, and masks a budget", "server_tests", "SharedPlaces.*:SharesTest.*:MaskPool.*:TimeDebts.*:Draws/LateMasks.*")
     card.gtest("the service of two backlogged tenants", "server_tests", "FairShare.TheServiceOfTwoBackloggedTenantsStaysWithinTheBound:"
                                                                         "FairEngine.AFloodOfOneTenantDoesNotHoldUpAnother:Quotas.*:TenantsTest.TokensHaveAQuota")
     card.gtest("the prompts of tenants share the rows of steps", "server_tests", "FairPrompts.*:FairEngine.AShortPromptIsInTheNextStepThoughALongOneIsHalfComputed:"

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "adapters/files.h"
+#include "model/quant/matrix_source.h"
 #include "model/quant/quantized_folder.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -46,6 +47,17 @@ float step_of(float value, int digits) {
     return std::ldexp(1.0f, is_small ? std::max(exponent - digits, kF16SmallestStep) : exponent - digits);
 }
 
+std::string_view type_name(const model::Tensor& tensor) { return tensor.source ? tensor.source->format() : model::name_of(tensor.dtype); }
+
+WeightFormats formats_of(const model::TensorFiles& files) {
+    WeightFormats formats{.file_bytes = files.total_bytes()};
+    for (const model::Tensor& tensor : files.tensors()) {
+        if (tensor.shape.size() == 2) ++formats.n_matrices[std::string(type_name(tensor))];
+        formats.is_quantized = formats.is_quantized || tensor.source != nullptr;
+    }
+    return formats;
+}
+
 // A config that ties the output layer to the embedding, beside files with an output layer of other numbers: these count, as in transformers since version 5.
 void untie_own_head(const model::TensorFiles& files, model::ModelConfig& config) {
     const model::Tensor* head = files.find("lm_head.weight");
@@ -59,6 +71,15 @@ void untie_own_head(const model::TensorFiles& files, model::ModelConfig& config)
 
 }  // namespace
 
+std::string WeightFormats::text() const {
+    std::string out;
+    for (const auto& [name, n] : n_matrices) {
+        const std::string_view what = !out.empty() ? "" : n == 1 ? " matrix" : " matrices";
+        out += format("{}{}{} in {}", out.empty() ? "" : ", ", n, what, name);
+    }
+    return out + format("; {} bytes", file_bytes);
+}
+
 std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files) {
     Sha256 digest;
     digest.add(format("lorad base 1\n{} vocab {} hidden {} ffn {} layers {} heads {} {} dim {} eps {} theta {} rotary {}\n",
@@ -66,7 +87,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
                       config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
                       config.rope.rotary_dim));
     for (const model::Tensor& tensor : files.tensors()) {  // by name
-        digest.add(format("{} {} {}\n", tensor.name, model::name_of(tensor.dtype), model::shape_text(tensor.shape)));
+        digest.add(format("{} {} {}\n", tensor.name, type_name(tensor), model::shape_text(tensor.shape)));
         const size_t size = tensor.data.size();
         if (size <= kSamples * kSampleBytes) {
             digest.add(tensor.data);
@@ -86,6 +107,7 @@ Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     BaseModel base(std::move(config));
     base.folder = folder;
     base.fingerprint = base_fingerprint(base.config, files);
+    base.formats = formats_of(files);
     for (const model::Tensor& tensor : files.tensors()) {
         if (tensor.name.ends_with(".bias") && tensor.shape.size() == 1 && model::is_weight_type(tensor.dtype)) {
             base.biases.emplace(tensor.name, as_floats(tensor));

@@ -33,6 +33,15 @@ enum class TableOrigin : uint8_t { kMayBeTrained, kFrozen };
 // Two of float types and one shape.
 TableComparison compare_tables(const model::Tensor& base, const model::Tensor& saved, TableOrigin origin = TableOrigin::kMayBeTrained);
 
+// How the files hold the matrices, for people: the number of each type or format, and the bytes of all tensors.
+struct WeightFormats {
+    std::map<std::string, uint32_t, std::less<>> n_matrices;  // "BF16", "NF4"
+    uint64_t file_bytes = 0;
+    bool is_quantized = false;
+    // "14 matrices in NF4, 2 in F16; 283476 bytes"
+    std::string text() const;
+};
+
 // Copied freely; read by any thread.
 struct BaseModel {
     // From the config alone: adapters with trained biases, which are differences to the base's, cannot be checked then.
@@ -53,11 +62,12 @@ struct BaseModel {
     std::function<Status(std::string_view source)> check_template;
     std::filesystem::path folder;  // empty: from the config alone
     std::string fingerprint;       // 64 hex digits
+    WeightFormats formats;
     std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32
 };
 
-// SHA-256 over the shape of the model and each tensor's name, type, shape and a few of its bytes: the same however the
-// weights are split into files. Cheap, so no proof against forgery: it finds mistaken bases.
+// SHA-256 over the shape of the model and each tensor's name, type (of a matrix of few bits its format), shape and a few of its bytes: the same
+// however the weights are split into files, another for each quantization of a model. Cheap, so no proof against forgery: it finds mistaken bases.
 std::string base_fingerprint(const model::ModelConfig& config, const model::TensorFiles& files);
 
 }  // namespace lorad::adapters

@@ -7,6 +7,7 @@
 
 #include "adapters/chat_files.h"
 #include "adapters/foreign.h"
+#include "adapters/recorded_base.h"
 #include "adapters/tensor_names.h"
 #include "model/text.h"
 #include "proto/base/format.h"
@@ -111,8 +112,14 @@ Status check_tensors(CheckedAdapter& adapter, const BaseModel& base, std::vector
     std::ranges::move(outcome.misfits, std::back_inserter(misfits));
     const std::string& recorded = adapter.tensors.base_fingerprint;
     if (!recorded.empty() && !base.fingerprint.empty() && recorded != base.fingerprint) {
-        misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
+        if (base.formats.is_quantized) {
+            adapter.warnings.push_back(format("{} is not that of this base, whose weights are quantized: it was made for the model in another form, or for another model",
+                                              kFingerprintKey));
+        } else {
+            misfits.push_back({std::string(kFingerprintKey), base.fingerprint + ", the base's", recorded});
+        }
     }
+    if (auto warning = quantization_warning(adapter.peft.base_model_name, base.formats)) adapter.warnings.push_back(std::move(*warning));
     for (Misfit& misfit : misfits) {
         const auto name = adapter.tensors.file_names.find(misfit.tensor);
         if (name != adapter.tensors.file_names.end()) misfit.tensor = name->second;

@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 19> kRead = {
 struct Variant {
     std::string_view field, meaning;
 };
-constexpr std::array<Variant, 9> kVariants = {{
+constexpr std::array<Variant, 10> kVariants = {{
     {"use_qalora", "QALoRA"},
     {"use_bdlora", "BD-LoRA"},
     {"arrow_config", "Arrow routing"},
@@ -47,6 +47,7 @@ constexpr std::array<Variant, 9> kVariants = {{
     {"kasa_config", "KaSA"},
     {"velora_config", "VeLoRA"},
     {"monteclora_config", "MonteCLoRA"},
+    {"nvfp4_merge_aware", "trained to be merged and rounded to NVFP4, and another model unmerged; merge it by the program that trained it"},
 }};
 
 // Other methods by peft_type, as people call them.
@@ -300,8 +301,8 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
         }
         for (const JsonValue& item : items) {
             TRY_ASSIGN(const std::string_view pattern, item.as_string());
-            if (pattern.empty() && !patterns->is_array()) continue;  // in a list it is one that nothing matches
-            Result<Regex> regex = Regex::compile(format("(?:^|.*?\\.){}\\.(\\d+)\\.", pattern));
+            if (pattern.empty()) continue;
+            Result<Regex> regex = Regex::compile(format("(.*\\.)?{}\\.(\\d+)\\..*", pattern));
             if (!regex.ok()) return at_field(item, regex.error());
             config.layers_patterns.push_back(std::move(regex).value());
         }

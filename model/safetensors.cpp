@@ -349,7 +349,13 @@ const Tensor* TensorFiles::find(std::string_view name) const {
     return at != tensors_.end() && at->name == name ? &*at : nullptr;
 }
 
+void TensorFiles::set_tensors(std::vector<Tensor> tensors) {
+    n_bytes_told_otherwise_ = total_bytes();
+    tensors_ = std::move(tensors);
+}
+
 uint64_t TensorFiles::total_bytes() const {
+    if (n_bytes_told_otherwise_) return *n_bytes_told_otherwise_;
     uint64_t sum = 0;
     for (const auto& tensor : tensors_) sum += tensor.data.size();
     return sum;

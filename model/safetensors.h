@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,9 +78,9 @@ class TensorFiles {
 
     std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
     // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a matrix of few bits joined.
-    void set_tensors(std::vector<Tensor> tensors) { tensors_ = std::move(tensors); }
+    void set_tensors(std::vector<Tensor> tensors);
     const Tensor* find(std::string_view name) const;              // nullptr if absent
-    uint64_t total_bytes() const;                                 // of all tensors
+    uint64_t total_bytes() const;                                 // of all tensors that the files hold, however they are told
 
   private:
     struct Bytes;  // of one file, mapped or copied
@@ -88,6 +89,7 @@ class TensorFiles {
     static Result<TensorFiles> parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code);
     std::vector<std::unique_ptr<Bytes>> bytes_;
     std::vector<Tensor> tensors_;
+    std::optional<uint64_t> n_bytes_told_otherwise_;  // total_bytes() before set_tensors()
 };
 
 }  // namespace lorad::model

@@ -100,6 +100,18 @@ bool is_ignored(const ModelConfig& config, std::string_view name) {
     return name.ends_with("rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
 }
 
+// Some quantizers write a bias of zeros for each layer, also of models that have none.
+bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
+    constexpr std::string_view kBias = "bias";
+    if (!tensor.name.ends_with(".bias") || !is_weight_type(tensor.dtype)) return false;
+    const Tensor* weight = files.find(tensor.name.substr(0, tensor.name.size() - kBias.size()) + "weight");
+    if (!weight || !weight->source) return false;
+    for (uint64_t i = 0; i < tensor.n_elements(); ++i) {
+        if (widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype)) != 0.0f) return false;
+    }
+    return true;
+}
+
 std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> wished) {
     if (wished) return wished;
     if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; })) return std::nullopt;
@@ -148,7 +160,7 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
         part.matrix->type = type;
     }
     for (const Tensor& tensor : files.tensors()) {
-        if (!known.contains(tensor.name) && !is_ignored(config, tensor.name)) {
+        if (!known.contains(tensor.name) && !is_ignored(config, tensor.name) && !is_empty_bias(files, tensor)) {
             return make_error(kCode, format("tensor {} {} is not part of a {} with this config.json", json_quote(tensor.name),
                                             shape_text(tensor.shape), config.architecture));
         }

@@ -8,7 +8,6 @@
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
 #include "proto/json.h"
-#include "proto/known_fields.h"
 
 namespace lorad::proto {
 namespace {
@@ -145,10 +144,7 @@ Status check_file_name(std::string_view name, std::string_view param) {
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    static constexpr KnownField kFields[] = {{"lora_name"}, {"lora_path"}, {"load_inplace"}, {"pinned"},
-                                             {"is_3d_lora_weight"}, {"expected_generation"}};
     LoadAdapterRequest request;
-    TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
     TRY_ASSIGN(JsonValue path, root.require("lora_path"));
     TRY_ASSIGN(request.path, parse_path(path));
@@ -164,10 +160,7 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
 Result<UnloadAdapterRequest> parse_unload_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
-    // vLLM's number of the adapter is one of another process.
-    static constexpr KnownField kFields[] = {{"lora_name"}, {"expected_generation"}, {"lora_int_id", false, Neutral::kNone, Neutral::kAny}};
     UnloadAdapterRequest request;
-    TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
     TRY_ASSIGN(request.expected_generation, parse_generation(root, "expected_generation"));
     return request;
@@ -250,11 +243,9 @@ Status parse_empty_request(std::string_view body) {
     return check_keys(document.root(), {});
 }
 
-Result<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
+Result<std::vector<IdScale>> parse_lora_scales_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
-    LoraScalesRequest request;
-    TRY_ASSIGN(request.scales, parse_id_scales(document.root(), request.ignored_fields));
-    return request;
+    return parse_id_scales(document.root());
 }
 
 Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
@@ -281,9 +272,7 @@ Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
     return terms;
 }
 
-Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<std::string>& ignored) {
-    // Also what GET /lora-adapters shows of each, which comes back with it.
-    static constexpr KnownField kFields[] = {{"id"}, {"scale"}, {"path"}, {"task_name"}, {"prompt_prefix"}};
+Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list) {
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kLoraEntriesMax) {
         return list.error(
@@ -294,7 +283,6 @@ Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<
     size_t n_used = 0;
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(JsonValue id, element.require("id"));
-        TRY(check_fields(element, kFields, ignored));
         TRY_ASSIGN(int64_t number, id.as_int(0, 0x7fffffff));
         TRY_ASSIGN(JsonValue scale, element.require("scale"));
         IdScale entry{uint32_t(number), 0.0f};

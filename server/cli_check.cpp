@@ -98,6 +98,9 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
     if (base.ok()) {
         const model::ModelConfig& config = base->config;
         findings.well("model", format("{}: {} layers, hidden size {}, {} tokens", folder, config.n_layers, config.hidden_size, config.vocab_size));
+        const std::string method = config.quantization.summary();
+        findings.well("weights", format("{}{}{}{}", method, method.empty() ? "" : ": ", base->formats.text(),
+                                        config.quantization.note.empty() ? "" : "; " + config.quantization.note));
     } else {
         findings.bad("model", base.error());
     }

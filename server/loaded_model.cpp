@@ -134,6 +134,8 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     TRY_ASSIGN(adapters::BaseModel base, adapters::BaseModel::load(arguments.folder));
     loaded.config = base.config;
     base.check_template = arguments.check_template;
+    if (base.formats.is_quantized) log_info("quantized weights: {}", base.formats.text());
+    if (!base.config.quantization.note.empty()) log_info("{}", base.config.quantization.note);
     TRY_ASSIGN(std::unique_ptr<adapters::Store> files, open_store(arguments, base));
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));

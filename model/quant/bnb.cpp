@@ -19,8 +19,8 @@ constexpr int64_t kBlockMax = 1 << 24;
 struct StateKind {
     std::string_view part, format, format_of_nested;
 };
-constexpr StateKind kStates[] = {{"weight.quant_state.bitsandbytes__nf4", "NF4", "NF4, double quantization"},
-                                 {"weight.quant_state.bitsandbytes__fp4", "FP4", "FP4, double quantization"}};
+constexpr StateKind kStates[] = {{"weight.quant_state.bitsandbytes__nf4", "NF4", "NF4 with double quantization"},
+                                 {"weight.quant_state.bitsandbytes__fp4", "FP4", "FP4 with double quantization"}};
 
 // What quant_state, a JSON text in a tensor, says.
 struct BnbState {

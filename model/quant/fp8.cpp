@@ -91,9 +91,11 @@ Result<Tensor> make_fp8_matrix(LinearTensors& linear, const QuantizationConfig& 
         return make_fp8_matrix(linear, {.strategy = ScaleStrategy::kBlock, .block_rows = config.block_rows, .block_columns = config.block_columns,
                                         .part = "weight_scale_inv"});
     }
-    const Tensor* scale = linear.find("weight_scale");
+    // transformers writes one weight_scale_inv for a matrix, others weight_scale.
+    const std::string_view part = linear.find("weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
+    const Tensor* scale = linear.find(part);
     const bool is_of_rows = scale && is_weight_type(scale->dtype) && scale->n_elements() != 1;
-    return make_fp8_matrix(linear, {.strategy = is_of_rows ? ScaleStrategy::kChannel : ScaleStrategy::kTensor});
+    return make_fp8_matrix(linear, {.strategy = is_of_rows ? ScaleStrategy::kChannel : ScaleStrategy::kTensor, .part = part});
 }
 
 }  // namespace lorad::model

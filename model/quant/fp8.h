@@ -19,7 +19,7 @@ struct Fp8Scales {
 // The matrix of `linear`'s tensors weight (F8_E4M3) and weight_scale, by which numbers are multiplied, in f32. kInvalidModel.
 Result<Tensor> make_fp8_matrix(LinearTensors& linear, const Fp8Scales& scales);
 
-// The same by the config of quant_method fp8: blocks and weight_scale_inv (by which numbers are multiplied too), or weight_scale.
+// The same by the config of quant_method fp8: weight_scale_inv, by which numbers are multiplied too, of blocks, or it or weight_scale of a matrix or rows.
 Result<Tensor> make_fp8_matrix(LinearTensors& linear, const QuantizationConfig& config);
 
 }  // namespace lorad::model

@@ -43,7 +43,8 @@ constexpr PartName kParts[] = {
 };
 
 // How activations and the KV cache were rounded, which lorad does not do.
-constexpr std::string_view kOfActivations[] = {"input_scale", "output_scale", "input_zero_point", "output_zero_point", "k_scale", "v_scale", "q_scale"};
+constexpr std::string_view kOfActivations[] = {"input_scale", "output_scale", "input_zero_point", "output_zero_point", "activation_scale",
+                                               "k_scale",     "v_scale",      "q_scale"};
 
 // "layer.q_proj" of "layer.q_proj.scales"; empty where the name does not end in that part.
 std::string_view layer_of(std::string_view name, std::string_view part) {

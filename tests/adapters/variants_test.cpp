@@ -424,6 +424,13 @@ TEST(PeftVariants, ARecordedFingerprintOfAnotherBaseIsRefused) {
         const auto adapter = check_adapter(folder.path(), base);
         EXPECT_EQ(adapter.ok(), fits);
         EXPECT_THAT(fits ? kFingerprintKey : adapter.error().message, HasSubstr("lorad.base_fingerprint"));
+        // Of a quantized base nobody can tell: the adapter may have been made for the same model in another form.
+        BaseModel quantized = base;
+        quantized.formats.is_quantized = true;
+        const auto warned = check_adapter(folder.path(), quantized);
+        ASSERT_TRUE(warned.ok()) << warned.error().message;
+        ASSERT_EQ((*warned)->warnings.size(), fits ? 0u : 1u);
+        for (const std::string& warning : (*warned)->warnings) EXPECT_THAT(warning, HasSubstr("lorad.base_fingerprint is not that of this base, whose weights are quantized"));
     }
 }
 

@@ -92,7 +92,7 @@ TEST(BnbMatrix, DoubleQuantizationRoundsTheProductBeforeTheOffsetIsAdded) {
         .text("x.weight.quant_state.bitsandbytes__fp4",
               R"({"quant_type": "fp4", "blocksize": 64, "dtype": "bfloat16", "shape": [1, 2], "nested_blocksize": 256, "nested_offset": 0.1, "nested_dtype": "float32"})");
     EXPECT_THAT(files.numbers(kBnb), ElementsAre(expected, 0));
-    EXPECT_EQ(files.join(kBnb)->front().source->format(), "FP4, double quantization");
+    EXPECT_EQ(files.join(kBnb)->front().source->format(), "FP4 with double quantization");
 }
 
 TEST(BnbMatrix, LlmInt8HasAScaleForEachRow) {
@@ -266,6 +266,7 @@ TEST(Fp8Matrix, BlocksAreCutAtTheEnds) {
 TEST(Fp8Matrix, ScalesOfRowsAndOfTheWholeAreToldByTheirSize) {
     EXPECT_THAT(fp8_files({0x38, 0xb8, 0x40, 0x38}, {2, 2}).floats("x.weight_scale", {2, 1}, {1, 10}).numbers(kFp8), ElementsAre(1, -1, 20, 10));
     EXPECT_THAT(fp8_files({0x38, 0xb8, 0x40, 0x38}, {2, 2}).floats("x.weight_scale", {}, {2}).floats("x.input_scale", {}, {1}).numbers(kFp8), ElementsAre(2, -2, 4, 2));
+    EXPECT_THAT(fp8_files({0x38, 0xb8, 0x40, 0x38}, {2, 2}).floats("x.weight_scale_inv", {}, {2}).floats("x.activation_scale", {}, {1}).numbers(kFp8), ElementsAre(2, -2, 4, 2));
     EXPECT_THAT(fp8_files({0x38, 0xb8, 0x40, 0x38}, {2, 2}).floats("x.weight_scale", {3}, {1, 1, 1}).refusal(kFp8), HasSubstr("tensor x.weight_scale: expected F32, F16 or BF16 [2], found"));
 }
 

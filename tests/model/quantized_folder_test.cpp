@@ -135,5 +135,25 @@ TEST(BrokenQuantizedFolders, AreRefusedWithWhatWasExpectedAndFound) {
     }
 }
 
+// AutoGPTQ wrote a bias of zeros for each layer, also of models without.
+TEST(QuantizedFolders, BiasesOfZerosOfAModelWithoutAreLeftOut) {
+    const auto folder = quantized_goldens() / "hf/llama-gptq-sym";
+    const auto config = load_model_config(folder);
+    ASSERT_TRUE(config.ok());
+    for (const float value : {0.0f, 0.5f}) {
+        auto files = map_quantized_folder(folder, config->quantization);
+        ASSERT_TRUE(files.ok());
+        const std::vector<float> bias(128, value);
+        std::vector<Tensor> tensors(files->tensors().begin(), files->tensors().end());
+        tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias", .dtype = DType::kF32, .shape = {128}, .data = std::as_bytes(std::span(bias))});
+        std::ranges::sort(tensors, {}, &Tensor::name);
+        files->set_tensors(std::move(tensors));
+        ModelWeights weights;
+        const auto loader = WeightLoader::create(*files, *config, weights);
+        const std::string said = loader.ok() ? "loads" : loader.error().message;
+        EXPECT_THAT(said, HasSubstr(value == 0.0f ? "loads" : "self_attn.q_proj.bias\" [128] is not part of a LlamaForCausalLM"));
+    }
+}
+
 }  // namespace
 }  // namespace lorad::model::quantized_folder_test

@@ -301,8 +301,8 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
         }
         for (const JsonValue& item : items) {
             TRY_ASSIGN(const std::string_view pattern, item.as_string());
-            if (pattern.empty()) continue;
-            Result<Regex> regex = Regex::compile(format("(.*\\.)?{}\\.(\\d+)\\..*", pattern));
+            if (pattern.empty() && !patterns->is_array()) continue;  // in a list it is one that nothing matches
+            Result<Regex> regex = Regex::compile(format("(?:^|.*?\\.){}\\.(\\d+)\\.", pattern));
             if (!regex.ok()) return at_field(item, regex.error());
             config.layers_patterns.push_back(std::move(regex).value());
         }

@@ -57,7 +57,7 @@ struct PeftConfig {
     ModuleSelector target_modules;
     ModuleSelector exclude_modules;
     std::optional<std::vector<int64_t>> layers_to_transform;
-    std::vector<Regex> layers_patterns;  // each "(.*\.)?PATTERN\.\d+\..*"
+    std::vector<Regex> layers_patterns;  // each "(?:^|.*?\.)PATTERN\.(\d+)\.", of a module's name up to its layer's index
     std::string base_model_name;
     bool use_dora = false;
     bool lora_bias = false;           // a bias on lora_B
@@ -79,6 +79,8 @@ struct PeftConfig {
     // True, false, or nothing where the config does not tell (no target_modules, or an expression beyond adapters/regex.h). What modules_to_save
     // names is no target.
     Result<std::optional<bool>> targets(std::string_view module, RegexBudget& budget) const;
+    // The index of the layer that a module is in, as layers_to_transform means it.
+    Result<std::optional<int64_t>> layer_of(std::string_view module, RegexBudget& budget) const;
     // With ensure_weight_tying and a tied base: that the embedding and the output layer share one A and B, whichever of them is targeted.
     Result<bool> ties_lora(RegexBudget& budget) const;
 };

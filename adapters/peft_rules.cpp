@@ -1,6 +1,7 @@
 // What an adapter's configuration means for a module: as PEFT's own code decides it.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 
 #include "adapters/peft_config.h"
@@ -9,20 +10,27 @@ namespace lorad::adapters {
 
 namespace {
 
-// The first index behind so many parts: with layers_pattern a list may stand at the root ("layers.3."), without it PEFT wants something before
-// ("model.layers.3.", `.*?\.[^.]*\.(\d+)\.`).
-std::optional<int64_t> layer_of(std::string_view module, int n_parts_before) {
+// A part of a module's name that is a number, with others before and behind it.
+struct LayerIndex {
+    int64_t value = 0;
+    size_t n_parts_before = 0;
+    std::string_view up_to;  // the name as far as the dot behind it
+};
+
+std::vector<LayerIndex> indices_in(std::string_view module) {
+    std::vector<LayerIndex> indices;
     size_t begin = 0;
-    for (int part = 0; begin <= module.size(); ++part) {
+    for (size_t part = 0;; ++part) {
         const size_t dot = module.find('.', begin);
-        if (dot == std::string_view::npos) break;
+        if (dot == std::string_view::npos) return indices;
         const std::string_view text = module.substr(begin, dot - begin);
-        if (part >= n_parts_before && !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos) {
-            return std::stol(std::string(text));
+        if (part > 0 && !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos) {
+            int64_t value = -1;  // none that a config could mean, where it is too large
+            std::from_chars(text.data(), text.data() + text.size(), value);
+            indices.push_back({value, part, module.substr(0, dot + 1)});
         }
         begin = dot + 1;
     }
-    return std::nullopt;
 }
 
 // Whether the parts of `name` stand in the module's, one after the other: `(^|.*\.)NAME($|\..*)`.
@@ -107,15 +115,24 @@ Result<std::optional<bool>> PeftConfig::targets(std::string_view module, RegexBu
     if (!names_module(target_modules.names, module, exactly)) return std::optional(false);
     // A module named in full is adapted whatever its layer.
     if (exactly || !layers_to_transform) return std::optional(true);
-    bool in_pattern = layers_patterns.empty();
-    for (const Regex& pattern : layers_patterns) {
-        TRY_ASSIGN(const bool matches, pattern.full_match(module, budget));
-        in_pattern |= matches;
+    TRY_ASSIGN(const std::optional<int64_t> layer, layer_of(module, budget));
+    return std::optional(layer && std::ranges::find(*layers_to_transform, *layer) != layers_to_transform->end());
+}
+
+// The index behind the first of the patterns that the name has, where it has it first: the list of layers may stand at the root
+// ("layers.3."). Without patterns PEFT wants something before it ("model.layers.3.", `.*?\.[^.]*\.(\d+)\.`).
+Result<std::optional<int64_t>> PeftConfig::layer_of(std::string_view module, RegexBudget& budget) const {
+    const std::vector<LayerIndex> indices = indices_in(module);
+    for (const LayerIndex& index : indices) {
+        if (layers_patterns.empty() && index.n_parts_before >= 2) return std::optional(index.value);
     }
-    const std::optional<int64_t> layer = layer_of(module, layers_patterns.empty() ? 2 : 1);
-    const bool in_layers = layer && std::find(layers_to_transform->begin(), layers_to_transform->end(), *layer) !=
-                                        layers_to_transform->end();
-    return std::optional(in_pattern && in_layers);
+    for (const Regex& pattern : layers_patterns) {
+        for (const LayerIndex& index : indices) {
+            TRY_ASSIGN(const bool matches, pattern.full_match(index.up_to, budget));
+            if (matches) return std::optional(index.value);
+        }
+    }
+    return std::optional<int64_t>();
 }
 
 Result<bool> PeftConfig::ties_lora(RegexBudget& budget) const {

@@ -298,7 +298,7 @@ bool ToolCallParser::read_call(Output& out) {
     }
     emit(out);
     if (!scanner_->ended()) return false;
-    if (scanner_->arguments.empty()) out.calls.push_back({n_calls_ - 1, "", "{}"});
+    if (scanner_->arguments.empty()) out.calls.push_back({n_calls_ - 1, "", "{}", out.content.size()});
     end_call();
     state_ = State::kBetween;
     return !pending_.empty();
@@ -322,6 +322,7 @@ void ToolCallParser::emit(Output& out) {
         piece.name = *scanner_->name;
     }
     piece.index = n_calls_ - 1;
+    piece.content_before = out.content.size();
     const std::string& arguments = scanner_->arguments;
     // Arguments that are a string are only known when it ends.
     if (!arguments.starts_with('"') && arguments.size() > n_emitted_) {

@@ -32,6 +32,7 @@ struct ToolCallPiece {
     uint32_t index = 0;
     std::string name;  // in the call's first piece
     std::string arguments;
+    size_t content_before = 0;  // bytes of the same output's content that stand before it
 };
 
 class ToolCallParser {

@@ -1,6 +1,6 @@
 // Bodies of the routes about adapters, typed and checked: ours, vLLM's, SGLang's and llama-server's.
 // Every error names the field at fault; keys that occur twice are errors. In our own routes unknown
-// fields are, too: a misspelt expected_generation would be dangerous.
+// fields are, too: a misspelt expected_generation would be dangerous. In those of others they are listed.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,7 @@ struct LoadAdapterRequest {
     std::string expected_generation;  // with load_inplace: only if this is the present one; empty:
                                       // whatever it is
     bool pin = false;                 // keep it on the device (SGLang's "pinned")
+    std::vector<std::string> ignored_fields = {};  // those that nobody knows
 };
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);
 
@@ -56,6 +57,7 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body);
 struct UnloadAdapterRequest {
     std::string name;
     std::string expected_generation;
+    std::vector<std::string> ignored_fields = {};
 };
 Result<UnloadAdapterRequest> parse_unload_adapter_request(std::string_view body);
 
@@ -93,10 +95,15 @@ Result<RollbackRequest> parse_rollback_request(std::string_view body);
 Status parse_empty_request(std::string_view body);
 
 // POST /lora-adapters: [{"id":0,"scale":0.5}]; ids that are left out get 0.
-Result<std::vector<IdScale>> parse_lora_scales_request(std::string_view body);
+struct LoraScalesRequest {
+    std::vector<IdScale> scales;
+    std::vector<std::string> ignored_fields = {};
+};
+Result<LoraScalesRequest> parse_lora_scales_request(std::string_view body);
 
 // The same lists as fields of other bodies.
 Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list);
-Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list);
+// The paths of what nobody knows are added to `ignored`.
+Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<std::string>& ignored);
 
 }  // namespace lorad::proto

@@ -8,6 +8,7 @@
 #include "proto/base/format.h"
 #include "proto/base/printable.h"
 #include "proto/json.h"
+#include "proto/known_fields.h"
 
 namespace lorad::proto {
 namespace {
@@ -144,7 +145,10 @@ Status check_file_name(std::string_view name, std::string_view param) {
 Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
+    static constexpr KnownField kFields[] = {{"lora_name"}, {"lora_path"}, {"load_inplace"}, {"pinned"},
+                                             {"is_3d_lora_weight"}, {"expected_generation"}};
     LoadAdapterRequest request;
+    TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
     TRY_ASSIGN(JsonValue path, root.require("lora_path"));
     TRY_ASSIGN(request.path, parse_path(path));
@@ -160,7 +164,10 @@ Result<LoadAdapterRequest> parse_load_adapter_request(std::string_view body) {
 Result<UnloadAdapterRequest> parse_unload_adapter_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
+    // vLLM's number of the adapter is one of another process.
+    static constexpr KnownField kFields[] = {{"lora_name"}, {"expected_generation"}, {"lora_int_id", false, Neutral::kNone, Neutral::kAny}};
     UnloadAdapterRequest request;
+    TRY(check_fields(root, kFields, request.ignored_fields));
     TRY_ASSIGN(request.name, parse_name(root, "lora_name"));
     TRY_ASSIGN(request.expected_generation, parse_generation(root, "expected_generation"));
     return request;
@@ -243,9 +250,11 @@ Status parse_empty_request(std::string_view body) {
     return check_keys(document.root(), {});
 }
 
-Result<std::vector<IdScale>> parse_lora_scales_request(std::string_view body) {
+Result<LoraScalesRequest> parse_lora_scales_request(std::string_view body) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
-    return parse_id_scales(document.root());
+    LoraScalesRequest request;
+    TRY_ASSIGN(request.scales, parse_id_scales(document.root(), request.ignored_fields));
+    return request;
 }
 
 Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
@@ -272,7 +281,9 @@ Result<std::vector<NamedScale>> parse_named_scales(const JsonValue& list) {
     return terms;
 }
 
-Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list) {
+Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list, std::vector<std::string>& ignored) {
+    // Also what GET /lora-adapters shows of each, which comes back with it.
+    static constexpr KnownField kFields[] = {{"id"}, {"scale"}, {"path"}, {"task_name"}, {"prompt_prefix"}};
     TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
     if (elements.size() > kLoraEntriesMax) {
         return list.error(
@@ -283,6 +294,7 @@ Result<std::vector<IdScale>> parse_id_scales(const JsonValue& list) {
     size_t n_used = 0;
     for (const JsonValue& element : elements) {
         TRY_ASSIGN(JsonValue id, element.require("id"));
+        TRY(check_fields(element, kFields, ignored));
         TRY_ASSIGN(int64_t number, id.as_int(0, 0x7fffffff));
         TRY_ASSIGN(JsonValue scale, element.require("scale"));
         IdScale entry{uint32_t(number), 0.0f};

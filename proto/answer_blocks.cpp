@@ -1,5 +1,6 @@
 #include "proto/answer_blocks.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -41,21 +42,25 @@ std::vector<BlockChange> AnswerBlocks::take(const ChoicePart& part) {
         logprobs_.insert(logprobs_.end(), part.logprobs->tokens.begin(),
                          part.logprobs->tokens.end());
     }
-    // The rest of a call that is being written stands before what follows it.
-    auto call = part.tool_calls.begin();
-    for (; call != part.tool_calls.end() && call->name.empty(); ++call)
-        grow(BlockKind::kToolCall, call->arguments, changes);
+    // Thoughts come before the text, which is where it stands among the calls.
     grow(BlockKind::kReasoning, part.reasoning, changes);
-    grow(BlockKind::kText, part.text, changes);
-    for (; call != part.tool_calls.end(); ++call) {
-        if (!call->name.empty()) {
+    size_t n_text = 0;
+    const auto grow_text = [&](size_t end) {
+        end = std::clamp(end, n_text, part.text.size());
+        grow(BlockKind::kText, part.text.substr(n_text, end - n_text), changes);
+        n_text = end;
+    };
+    for (const ToolCallPart& call : part.tool_calls) {
+        grow_text(call.text_before);
+        if (!call.name.empty()) {
             AnswerBlock& block = open(BlockKind::kToolCall, changes);
-            block.call_id = call->id;
-            block.name = call->name;
+            block.call_id = call.id;
+            block.name = call.name;
             changes.push_back({BlockChange::What::kBegins, uint32_t(blocks_.size()) - 1});
         }
-        grow(BlockKind::kToolCall, call->arguments, changes);
+        grow(BlockKind::kToolCall, call.arguments, changes);
     }
+    grow_text(part.text.size());
     bool whole = part.finish_reason == "stop" || part.finish_reason == "tool_calls";
     if (!part.finish_reason.empty()) close(changes, !whole);
     return changes;

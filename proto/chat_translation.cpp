@@ -68,8 +68,10 @@ Error FieldNames::renamed(Error error) const {
     return error;
 }
 
+std::string ChatMessages::message_name() const { return format("messages[{}]", n_messages_); }
+
 void ChatMessages::begin_message(std::string_view role, const std::string& path) {
-    names_.add(format("messages[{}]", n_messages_), path);
+    names_.add(message_name(), path);
     if (n_messages_++ > 0) text_ += ',';
     messages_.begin_object().field("role", role);
 }
@@ -77,12 +79,15 @@ void ChatMessages::begin_message(std::string_view role, const std::string& path)
 void ChatMessages::flush() {
     if (has_system_) {
         has_system_ = false;
+        names_.add(message_name() + ".content", system_text_path_);
         begin_message("system", system_path_);
         text_ += messages_.field("content", system_).end_object().take();
     }
     if (!turn_.begun) return;
-    std::string message = format("messages[{}]", n_messages_);
+    const std::string message = message_name();
     begin_message("assistant", turn_.path);
+    if (turn_.has_text) names_.add(message + ".content", turn_.text_path);
+    if (!turn_.reasoning.empty()) names_.add(message + ".reasoning_content", turn_.reasoning_path);
     // Never null: templates that know nothing of calls join it with other texts.
     messages_.field("content", turn_.text);
     if (!turn_.reasoning.empty()) messages_.field("reasoning_content", turn_.reasoning);
@@ -90,8 +95,11 @@ void ChatMessages::flush() {
         messages_.key("tool_calls").begin_array();
         for (size_t i = 0; i < turn_.calls.size(); ++i) {
             const Call& call = turn_.calls[i];
-            names_.add(format("{}.tool_calls[{}].function.arguments", message, i),
-                       call.arguments_path);
+            const std::string name = format("{}.tool_calls[{}]", message, i);
+            names_.add(name, call.path);
+            names_.add(name + ".id", format("{}.{}", call.path, call.id_field));
+            names_.add(name + ".function", call.path);
+            names_.add(name + ".function.arguments", format("{}.{}", call.path, call.arguments_field));
             messages_.begin_object().field("id", call.id).field("type", "function");
             messages_.key("function").begin_object().field("name", call.name);
             messages_.field("arguments", call.arguments).end_object().end_object();
@@ -109,50 +117,59 @@ void ChatMessages::begin_turn(const std::string& path) {
     turn_.path = path;
 }
 
-void ChatMessages::add(std::string_view role, std::string_view text, const std::string& path) {
+void ChatMessages::add(std::string_view role, std::string_view text, const std::string& path, const std::string& text_path) {
     if (role == "system" && n_messages_ == 0 && !turn_.begun) {
         if (has_system_) {
             system_ += "\n\n";
         } else {
             system_path_ = path;
+            system_text_path_ = text_path;
         }
         has_system_ = true;
         system_ += text;
         return;
     }
     flush();
+    names_.add(message_name() + ".content", text_path);
     begin_message(role, path);
     text_ += messages_.field("content", text).end_object().take();
 }
 
 void ChatMessages::add_tool_result(std::string_view call_id, std::string_view text, bool is_error,
-                                   const std::string& path) {
+                                   const std::string& path, const ResultFields& fields) {
     flush();
+    names_.add(message_name() + ".tool_call_id", format("{}.{}", path, fields.id));
+    names_.add(message_name() + ".content", format("{}.{}", path, fields.text));
     begin_message("tool", path);
     messages_.field("tool_call_id", call_id).field("content", text);
     if (is_error) messages_.field("is_error", true);
     text_ += messages_.end_object().take();
 }
 
-void ChatMessages::add_assistant_text(std::string_view text, const std::string& path) {
+void ChatMessages::add_assistant_text(std::string_view text, const std::string& path, const std::string& text_path) {
     if (turn_.has_text || !turn_.calls.empty()) flush();
     begin_turn(path);
     turn_.text = std::string(text);
+    turn_.text_path = text_path;
     turn_.has_text = true;
 }
 
-void ChatMessages::add_reasoning(std::string_view text, const std::string& path) {
+void ChatMessages::add_reasoning(std::string_view text, const std::string& path, const std::string& text_path) {
     if (turn_.has_text || !turn_.calls.empty()) flush();
     begin_turn(path);
+    if (turn_.reasoning_path.empty()) turn_.reasoning_path = text_path;
     if (!turn_.reasoning.empty()) turn_.reasoning += '\n';
     turn_.reasoning += text;
 }
 
-void ChatMessages::add_call(std::string_view id, std::string_view name, std::string arguments,
-                            const std::string& path, const std::string& arguments_path) {
-    begin_turn(path);
-    turn_.calls.push_back(
-        {std::string(id), std::string(name), std::move(arguments), arguments_path});
+void ChatMessages::add_call(Call call, const std::string& turn_path) {
+    begin_turn(turn_path);
+    turn_.calls.push_back(std::move(call));
+}
+
+void ChatMessages::list_unknown_parts(const std::optional<JsonValue>& parts, std::initializer_list<std::string_view> known) {
+    if (!parts || !parts->is_array()) return;
+    for (const JsonValue& part : *parts->as_array()) list_unknown_fields(part, known, ignored_);
 }
 
 std::string ChatMessages::take() {
@@ -199,31 +216,10 @@ Result<std::string> text_of_parts(const JsonValue& content,
     return joined;
 }
 
-void add_ignored_fields(const FieldNames& names, const std::vector<std::string>& translated, std::vector<std::string>& ignored) {
-    for (const std::string& field : translated) {
-        std::string name = names.original(field);
-        if (ignored.size() < kIgnoredFieldsMax && std::find(ignored.begin(), ignored.end(), name) == ignored.end())
-            ignored.push_back(std::move(name));
-    }
-}
-
-void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,
-                 JsonWriter& writer) {
+void copy_fields(const JsonValue& root, std::span<const std::string_view> names, JsonWriter& writer) {
     for (std::string_view name : names) {
         if (std::optional<JsonValue> value = root.find(name)) writer.key(name).raw(value->dump());
     }
-}
-
-const std::vector<std::string_view>& extension_fields() {
-    static const std::vector<std::string_view> kNames = {
-        "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request", "lora_name", "adapter_name",
-        "min_p", "typical_p", "presence_penalty",
-        "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "seed",
-        "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
-        "add_special_tokens", "min_tokens", "priority", "cache_salt", "chat_template", "chat_template_kwargs",
-        "documents", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "include_reasoning", "bad_words", "truncate_prompt_tokens"};
-    return kNames;
 }
 
 }  // namespace lorad::proto

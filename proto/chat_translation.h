@@ -2,7 +2,8 @@
 // of sampling, limits, tools and schemas for all of them. Private to parsers in proto/.
 #pragma once
 
-#include <map>
+#include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,19 +23,29 @@ class ChatMessages {
   public:
     explicit ChatMessages(FieldNames& names) : names_(names) {}
 
-    // `path`: where it stands in the body of the other endpoint.
-    void add(std::string_view role, std::string_view text, const std::string& path);
+    // `path`: where it stands in the body of the other endpoint; text_path: where its text does.
+    void add(std::string_view role, std::string_view text, const std::string& path, const std::string& text_path);
+    // What holds the id, the text and the mark of an error: names of members of the value at `path`.
+    struct ResultFields {
+        std::string_view id, text;
+    };
     void add_tool_result(std::string_view call_id, std::string_view text, bool is_error,
-                         const std::string& path);
-    void add_assistant_text(std::string_view text, const std::string& path);
-    void add_reasoning(std::string_view text, const std::string& path);
-    // `arguments`: a text, as a rule of a JSON object; arguments_path: where it stands.
-    void add_call(std::string_view id, std::string_view name, std::string arguments,
-                  const std::string& path, const std::string& arguments_path);
+                         const std::string& path, const ResultFields& fields);
+    void add_assistant_text(std::string_view text, const std::string& path, const std::string& text_path);
+    void add_reasoning(std::string_view text, const std::string& path, const std::string& text_path);
+    struct Call {
+        std::string id, name;
+        std::string arguments;  // a text, as a rule of a JSON object
+        std::string path;       // of the call
+        std::string_view id_field, arguments_field;  // its members
+    };
+    void add_call(Call call, const std::string& turn_path);
     // Lists what nobody knows of a message's parts in the other body.
-    void list_unknown(const JsonValue& part, std::span<const std::string_view> known) {
+    void list_unknown(const JsonValue& part, std::initializer_list<std::string_view> known) {
         list_unknown_fields(part, known, ignored_);
     }
+    // Parts of a text, in a list: of these members.
+    void list_unknown_parts(const std::optional<JsonValue>& parts, std::initializer_list<std::string_view> known);
     const std::vector<std::string>& ignored() const { return ignored_; }
     // The assistant has spoken last, and its text may be continued.
     bool ends_with_assistant_text() const { return turn_.has_text && turn_.calls.empty(); }
@@ -43,14 +54,13 @@ class ChatMessages {
     std::string take();
 
   private:
-    struct Call {
-        std::string id, name, arguments, arguments_path;
-    };
     struct Turn {
-        std::string text, reasoning, path;
+        std::string text, reasoning;
+        std::string path, text_path, reasoning_path;
         std::vector<Call> calls;
         bool begun = false, has_text = false;
     };
+    std::string message_name() const;  // of the next one that is written
     void begin_turn(const std::string& path);
     void begin_message(std::string_view role, const std::string& path);
     void flush();
@@ -60,7 +70,7 @@ class ChatMessages {
     JsonWriter messages_;
     std::string text_ = "[";  // the array so far
     size_t n_messages_ = 0;
-    std::string system_, system_path_;  // at the beginning, not yet written
+    std::string system_, system_path_, system_text_path_;  // at the beginning, not yet written
     bool has_system_ = false;
     Turn turn_;  // of the assistant, not yet written
 };
@@ -75,13 +85,7 @@ void write_chat_tool(JsonWriter& writer, const std::vector<JsonMember>& fields,
 Result<std::string> text_of_parts(const JsonValue& content,
                                   const std::vector<std::string_view>& types);
 
-// What the chat's parser has listed as unknown, by the names of the body that the client sent.
-void add_ignored_fields(const FieldNames& names, const std::vector<std::string>& translated, std::vector<std::string>& ignored);
-
-// Members of `root` that chats have under the same name.
-void copy_fields(const JsonValue& root, const std::vector<std::string_view>& names,
-                 JsonWriter& writer);
-// Those of them that other endpoints' clients send for lorad's and vLLM's sake.
-const std::vector<std::string_view>& extension_fields();
+// Members of `root` that the other body has under the same name.
+void copy_fields(const JsonValue& root, std::span<const std::string_view> names, JsonWriter& writer);
 
 }  // namespace lorad::proto

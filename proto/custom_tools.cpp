@@ -46,21 +46,21 @@ struct Rewriter {
     JsonWriter writer = {};
 
     Status custom_tool(const JsonValue& tool) {
-        static constexpr KnownField kFields[] = {{"name"}, {"description"}, {"format"}};
+        static constexpr KnownField kOuterFields[] = {{"type"}, {"custom"}};
         TRY_ASSIGN(JsonValue inner, tool.require("custom"));
-        std::vector<std::string> ignored;
-        TRY(check_fields(inner, kFields, ignored));
-        TRY_ASSIGN(std::string name, named_tool(tool));
-        std::optional<JsonValue> form = inner.find("format");
-        std::optional<JsonValue> kind = form ? form->find("type") : std::nullopt;
-        if (form && !(kind && is_text(*kind, "text")))
-            return unsupported_field(form->path(), "a custom tool's input is a text without a grammar here");
-        TRY_ASSIGN(std::string_view description, inner.string_or("description", ""));
-        writer.begin_object().field("type", "function").key("function").begin_object().field("name", name);
-        if (!description.empty()) writer.field("description", description);
-        writer.key("parameters").raw(kCustomToolSchema).end_object().end_object();
+        TRY(check_fields(tool, kOuterFields, out.ignored_fields));
+        TRY_ASSIGN(std::string name, write_custom_tool(inner, writer, out.ignored_fields));
         out.custom_tools.insert(std::move(name));
         return ok_status();
+    }
+    // {"type": "custom", "custom": {"name": NAME}} or the same of a function, in a choice.
+    Result<std::string> chosen_tool(const JsonValue& tool) {
+        static constexpr KnownField kFields[] = {{"type"}, {"custom"}, {"function"}};
+        static constexpr KnownField kInnerFields[] = {{"name"}};
+        TRY_ASSIGN(std::string name, named_tool(tool));
+        TRY(check_fields(tool, kFields, out.ignored_fields));
+        TRY(check_fields(*tool.find(is_custom(tool) ? "custom" : "function"), kInnerFields, out.ignored_fields));
+        return name;
     }
 
     Status tools(const std::optional<ToolNames>& allowed) {
@@ -91,7 +91,12 @@ struct Rewriter {
         std::optional<JsonValue> choice = root.find("tool_choice");
         std::optional<JsonValue> type = choice ? choice->find("type") : std::nullopt;
         if (type && is_text(*type, "allowed_tools")) {
+            static constexpr KnownField kFields[] = {{"type"}, {"allowed_tools"}};
+            static constexpr KnownField kAmongFields[] = {{"mode"}, {"tools"}};
             TRY_ASSIGN(JsonValue among, choice->require("allowed_tools"));
+            TRY(check_fields(*choice, kFields, out.ignored_fields));
+            if (!among.is_object()) return among.error(format("expected an object, found {}", among.describe()));
+            TRY(check_fields(among, kAmongFields, out.ignored_fields));
             TRY_ASSIGN(JsonValue mode, among.require("mode"));
             if (!is_text(mode, "auto") && !is_text(mode, "required"))
                 return mode.error(format("expected \"auto\" or \"required\", found {}", mode.describe()));
@@ -99,14 +104,14 @@ struct Rewriter {
             TRY_ASSIGN(std::vector<JsonValue> elements, list.as_array());
             ToolNames allowed;
             for (const JsonValue& element : elements) {
-                TRY_ASSIGN(std::string name, named_tool(element));
+                TRY_ASSIGN(std::string name, chosen_tool(element));
                 allowed.insert(std::move(name));
             }
             writer.key("tool_choice").raw(mode.dump());
             return tools(allowed);
         }
         if (type && is_text(*type, "custom")) {
-            TRY_ASSIGN(std::string name, named_tool(*choice));
+            TRY_ASSIGN(std::string name, chosen_tool(*choice));
             out.names.add("tool_choice.function", "tool_choice.custom");
             writer.key("tool_choice").begin_object().field("type", "function").key("function");
             writer.begin_object().field("name", name).end_object().end_object();
@@ -116,13 +121,18 @@ struct Rewriter {
         return tools(std::nullopt);
     }
 
-    Status call(const JsonValue& call) {
+    // `path`: of the call in the chat that is written.
+    Status call(const JsonValue& call, const std::string& path) {
         if (!is_custom(call)) {
             writer.raw(call.dump());
             return ok_status();
         }
         TRY_ASSIGN(std::string name, named_tool(call));
-        TRY_ASSIGN(JsonValue input, call.find("custom")->require("input"));
+        const JsonValue custom = *call.find("custom");
+        list_unknown_fields(custom, {"name", "input"}, out.ignored_fields);
+        out.names.add(path + ".function", custom.path());
+        out.names.add(path + ".function.arguments", custom.path() + ".input");
+        TRY_ASSIGN(JsonValue input, custom.require("input"));
         TRY_ASSIGN(std::string_view text, input.as_string());
         writer.begin_object();
         for (const JsonMember& member : *call.as_object()) {
@@ -150,7 +160,7 @@ struct Rewriter {
                     continue;
                 }
                 writer.begin_array();
-                for (const JsonValue& one : *member.value.as_array()) TRY(call(one));
+                for (const JsonValue& one : *member.value.as_array()) TRY(call(one, one.path()));
                 writer.end_array();
             }
             writer.end_object();
@@ -164,6 +174,26 @@ struct Rewriter {
 
 Error no_such_tool(std::string_view param, std::string_view name) {
     return make_error(ErrorCode::kInvalidRequest, format("{}: no tool is called {}", param, json_quote_short(name)), std::string(param));
+}
+
+Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored) {
+    static constexpr KnownField kFields[] = {{"type"}, {"name"}, {"description"}, {"format"}};
+    static constexpr KnownField kFormatFields[] = {{"type"}};
+    if (!tool.is_object()) return tool.error(format("expected an object, found {}", tool.describe()));
+    TRY(check_fields(tool, kFields, ignored));
+    TRY_ASSIGN(JsonValue name, tool.require("name"));
+    TRY_ASSIGN(std::string_view text, name.as_string());
+    if (std::optional<JsonValue> form = tool.find("format")) {
+        std::optional<JsonValue> kind = form->find("type");
+        if (!kind || !is_text(*kind, "text"))
+            return unsupported_field(form->path(), "a custom tool's input is a text without a grammar here");
+        TRY(check_fields(*form, kFormatFields, ignored));
+    }
+    TRY_ASSIGN(std::string_view description, tool.string_or("description", ""));
+    writer.begin_object().field("type", "function").key("function").begin_object().field("name", text);
+    if (!description.empty()) writer.field("description", description);
+    writer.key("parameters").raw(kCustomToolSchema).end_object().end_object();
+    return std::string(text);
 }
 
 std::string custom_tool_arguments(std::string_view input) {

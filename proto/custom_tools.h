@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "proto/field_names.h"
 #include "proto/generate_response.h"
@@ -31,7 +32,10 @@ struct PlainChat {
     std::string body;  // JSON
     ToolNames custom_tools;
     FieldNames names;  // of its fields in the client's body
+    std::vector<std::string> ignored_fields = {};  // of what is not in it any more, that nobody knows
 };
+// A custom tool, which is `tool` itself or stands in it, as a function; its name. `ignored`: as in check_fields().
+Result<std::string> write_custom_tool(const JsonValue& tool, JsonWriter& writer, std::vector<std::string>& ignored);
 // Nothing where the body has no such tools or choice already. Errors are about the client's fields.
 Result<std::optional<PlainChat>> plain_chat(const JsonValue& root);
 

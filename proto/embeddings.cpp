@@ -129,17 +129,15 @@ Result<EmbeddingsRequest> parse_embeddings_request(std::string_view body, uint32
     TRY_ASSIGN(out.normalized, root.bool_or("normalize", true));
     JsonWriter completion;
     completion.begin_object().field("prompt", "-");
-    copy_fields(root, {"model", "user", "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request",
-                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens", "truncate_prompt_tokens"},
-                completion);
-    TRY_ASSIGN(JsonDocument translated, parse_json(completion.end_object().take()));
-    TRY_ASSIGN(out.generate,
-               parse_generate_object(translated.root(), ApiKind::kCompletion, vocab_size));
+    static constexpr std::string_view kCopied[] = {"model", "user", "adapter", "adapters", "lora", "lora_path", "adapter_id", "parameters", "lora_request",
+                       "lora_name", "adapter_name", "priority", "cache_salt", "add_special_tokens", "truncate_prompt_tokens"};
+    copy_fields(root, kCopied, completion);
+    FieldNames names;
+    names.add("prompt", "input");
+    TRY_ASSIGN(out.generate, parse_translated(completion.end_object().take(), ApiKind::kCompletion, vocab_size, std::move(names),
+                                              std::move(ignored)));
     out.generate.prompts = std::move(prompts);
     out.generate.embed = true;
-    ignored.insert(ignored.end(), out.generate.ignored_fields.begin(), out.generate.ignored_fields.end());
-    out.generate.ignored_fields = std::move(ignored);
-    out.names.add("prompt", "input");
     return out;
 }
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/field_names.h"
 #include "proto/generate_request.h"
 
 namespace lorad::proto {
@@ -17,7 +16,6 @@ inline constexpr size_t kEmbeddingInputsMax = 2048;  // of one request, as OpenA
 
 struct EmbeddingsRequest {
     GenerateRequest generate;  // one prompt for each input; embed is set
-    FieldNames names;          // of its fields in this body, for later errors
     bool as_base64 = false;
     bool normalized = true;    // to the length 1
     std::optional<uint32_t> n_dimensions;  // only the first so many

@@ -92,7 +92,7 @@ Status parse_adapters(const JsonValue& root, GenerateRequest& request) {
         if (field == "adapters") {
             TRY_ASSIGN(request.adapters, parse_named_scales(*value));
         } else if (field == "lora") {
-            TRY_ASSIGN(request.lora, parse_id_scales(*value));
+            TRY_ASSIGN(request.lora, parse_id_scales(*value, request.ignored_fields));
         } else {
             request.adapters = {{std::move(chosen.name), 1.0f}};
             if (field != "adapter") request.adapters_field = chosen.field;

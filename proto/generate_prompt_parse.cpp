@@ -132,6 +132,8 @@ Status write_tool_calls(const JsonValue& calls, JsonWriter& writer) {
                     writer.raw(part.key == "arguments" ? "{}" : part.value.dump());
                 }
             }
+            // A function without arguments may be called so.
+            if (!function.has("arguments")) writer.key("arguments").raw("{}");
             writer.end_object();
         }
         writer.end_object();

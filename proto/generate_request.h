@@ -13,6 +13,7 @@
 #include "proto/adapter_request.h"
 #include "proto/base/ids.h"
 #include "proto/base/result.h"
+#include "proto/field_names.h"
 #include "proto/sampling_params.h"
 #include "proto/schema.h"
 #include "proto/structure.h"
@@ -36,6 +37,7 @@ enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 struct CallableTool {
     std::string name;
     GrammarSchema arguments;  // its root is empty where no grammar needs it
+    uint32_t index = 0;       // in the request's tools
 };
 
 struct Prompt {
@@ -95,11 +97,12 @@ struct GenerateRequest {
     // The structure is a response's, in the place of which tools may be called.
     bool is_response_format = false;
     GrammarSchema response_schema;  // of the structure, where it is one
-    std::vector<CallableTool> tools;  // where the model decides whether it calls them
+    std::vector<CallableTool> tools;  // those that the answer may call
     ToolChoice tool_choice = ToolChoice::kNone;
     std::string forced_function;  // of kNamed
     bool parallel_tool_calls = true;
     std::set<std::string, std::less<>> custom_tools;  // custom_tools.h
+    std::set<std::string, std::less<>> eager_tools;   // /v1/messages: whose input is sent as it is written
     bool include_reasoning = true;  // in the answer, where the server separates it
 
     // Nothing is generated: the hidden state of each prompt's last token is wanted.
@@ -120,8 +123,11 @@ struct GenerateRequest {
     std::string user;
     std::string cache_salt;
 
-    std::vector<std::string> ignored_fields;  // the first of those that nobody knows
-    std::vector<std::string> not_enforced;    // keywords of schemas that answers need not obey
+    // As the client's body has them: the first of the fields that had no effect, and keywords of schemas that answers need not obey.
+    std::vector<std::string> ignored_fields;
+    std::vector<std::string> not_enforced;
+    // Of a body that was said as a chat: what everything else here, and every later error, calls a field is so called in it.
+    FieldNames names;
 };
 
 // Errors carry the field at fault in `param`; malformed JSON is named with line, column and byte.

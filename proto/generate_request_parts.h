@@ -7,12 +7,14 @@
 
 namespace lorad::proto {
 
-// The whole of it.
+// The whole of it; a chat without custom tools and choices among tools.
 Result<GenerateRequest> parse_generate_object(const JsonValue& root, ApiKind kind,
                                               uint32_t vocab_size);
-
-// Honours, accepts or refuses every field that clients know; lists the others.
-Status check_known_fields(const JsonValue& root, GenerateRequest& request);
+// With them.
+Result<GenerateRequest> parse_generate_root(const JsonValue& root, ApiKind kind, uint32_t vocab_size);
+// A body that was said as another one, "translated"; `ignored`: what had no effect already.
+Result<GenerateRequest> parse_translated(const std::string& translated, ApiKind kind, uint32_t vocab_size, FieldNames names,
+                                         std::vector<std::string> ignored);
 
 Status parse_sampling(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);
 Status parse_limits(const JsonValue& root, GenerateRequest& request, uint32_t vocab_size);

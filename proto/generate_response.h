@@ -49,6 +49,7 @@ struct ToolCallPart {
     std::string name;
     std::string arguments;  // JSON text; of a custom tool: its input
     bool is_custom = false;
+    size_t text_before = 0;  // bytes of the part's text that stand before it; of an answer's parts, not of whole ones
 };
 
 // A choice, or the part of it that a chunk brings.

@@ -76,8 +76,11 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
     std::optional<JsonValue> plain = wanted->find("schema");  // as llama-server has it
     TRY(check_fields(*wanted, name == "text" ? std::span<const KnownField>(kPlainFields) : kFields, request.ignored_fields));
     if (name == "text") return std::optional<Structure>();
-    if (std::optional<JsonValue> named = name == "json_object" && !plain ? wanted->find("json_schema") : std::nullopt)
+    static constexpr KnownField kSchemaFields[] = {{"name"}, {"description"}, {"schema"}, {"strict"}};
+    if (std::optional<JsonValue> named = name == "json_object" && !plain ? wanted->find("json_schema") : std::nullopt) {
         plain = named->has("schema") ? named->find("schema") : named;
+        if (named->has("schema")) TRY(check_fields(*named, kSchemaFields, request.ignored_fields));
+    }
     if (name == "json_object" && plain && plain->dump() == "true") return std::optional(any_object(plain->path(), request));
     if (name == "json_object" && !plain) {
         return std::optional(any_object("response_format", request));
@@ -93,7 +96,6 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
                    type.describe()));
     }
     TRY_ASSIGN(JsonValue outer, wanted->require("json_schema"));
-    static constexpr KnownField kSchemaFields[] = {{"name"}, {"description"}, {"schema"}, {"strict"}};
     TRY(check_fields(outer, kSchemaFields, request.ignored_fields));
     TRY(outer.bool_or("strict", true));
     TRY(outer.string_or("name", ""));
@@ -143,7 +145,7 @@ Status parse_structure(const JsonValue& root, GenerateRequest& request) {
             } else if (member.key == "json" || member.key == "regex" || member.key == "choice" ||
                        member.key == "grammar") {
                 TRY(take(member.value, member.key));
-            } else if (!is_bool(member.value, false)) {
+            } else if (!(member.key.starts_with("disable_") && is_bool(member.value, false))) {
                 return make_error(ErrorCode::kUnsupportedParameter,
                                   format("{}: this server knows json, json_object, regex, choice "
                                          "and grammar",

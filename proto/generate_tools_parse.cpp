@@ -18,6 +18,12 @@ struct Tool {
     std::optional<bool> strict;  // as the client says it
 };
 
+// The same error; a path alone does not say which function it is about.
+Error of_function(const Tool& tool, Error error) {
+    error.message += format(" (function {})", json_quote_short(tool.name));
+    return error;
+}
+
 Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std::string>& ignored) {
     static constexpr KnownField kFields[] = {{"type"}, {"function"}};
     static constexpr KnownField kFunctionFields[] = {{"name"}, {"description"}, {"parameters"}, {"strict"}, {"input_examples"}};
@@ -44,8 +50,7 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
             TRY_ASSIGN(tool.strict, function.bool_or("strict", false));
         }
         if (tool.parameters && !tool.parameters->is_object()) {
-            return tool.parameters->error(
-                format("expected a JSON schema, found {}", tool.parameters->describe()));
+            return of_function(tool, tool.parameters->error(format("expected a JSON schema, found {}", tool.parameters->describe())));
         }
         tools.push_back(std::move(tool));
     }
@@ -57,7 +62,9 @@ Result<std::vector<Tool>> parse_tool_list(const JsonValue& list, std::vector<std
 Result<GrammarSchema> arguments_of(const Tool& tool, size_t index, GenerateRequest& request) {
     if (!tool.parameters) return GrammarSchema{R"({"type":"object","additionalProperties":false})"};
     SchemaUse use{.is_arguments = true, .is_closed = tool.strict.value_or(true), .definition_prefix = format("t{}_", index)};
-    return schema_for_grammar(*tool.parameters, use, request.not_enforced);
+    Result<GrammarSchema> schema = schema_for_grammar(*tool.parameters, use, request.not_enforced);
+    if (!schema.ok()) return of_function(tool, schema.error());
+    return schema;
 }
 
 // [{"name": NAME, "arguments": {...}}, ...] with at least one.
@@ -74,7 +81,8 @@ Result<std::string> calls_schema(const std::vector<Tool>& tools, bool parallel, 
         writer.key("arguments").raw(arguments.root);
         writer.end_object().key("required").begin_array().value("name").value("arguments");
         writer.end_array().field("additionalProperties", false).end_object();
-        std::move(arguments.definitions.begin(), arguments.definitions.end(), std::back_inserter(calls.definitions));
+        calls.definitions.insert(calls.definitions.end(), arguments.definitions.begin(), arguments.definitions.end());
+        request.tools.push_back({tools[i].name, std::move(arguments), uint32_t(i)});
     }
     calls.root = writer.end_array().end_object().end_object().take();
     return calls.whole(kOneLineSwitches);
@@ -128,7 +136,7 @@ Status take_callable(const JsonValue& list, const std::vector<Tool>& tools, Gene
     const bool has_grammar = any_strict || request.is_response_format;
     size_t n_bytes = 0;
     for (size_t i = 0; i < tools.size(); ++i) {
-        CallableTool callable{tools[i].name, {}};
+        CallableTool callable{tools[i].name, {}, uint32_t(i)};
         if (request.is_response_format || tools[i].strict.value_or(false)) {
             TRY_ASSIGN(callable.arguments, arguments_of(tools[i], i, request));
         } else if (has_grammar) {
@@ -181,6 +189,7 @@ Status parse_tools(const JsonValue& root, GenerateRequest& request) {
             if (tools[i].name != request.forced_function) continue;
             TRY_ASSIGN(GrammarSchema arguments, arguments_of(tools[i], i, request));
             structure.source = arguments.whole(kOneLineSwitches);
+            request.tools.push_back({tools[i].name, std::move(arguments), uint32_t(i)});
         }
     } else {
         TRY_ASSIGN(structure.source, calls_schema(tools, parallel, request));

@@ -25,7 +25,7 @@ bool is_neutral(const JsonValue& value, Neutral neutral) {
         case Neutral::kNoTools:
             return is_text(value, "none") || is_text(value, "auto");
         case Neutral::kTextOnly: {
-            if (std::optional<JsonValue> type = value.find("type")) return is_text(*type, "text");
+            if (std::optional<JsonValue> type = value.find("type")) return value.size() == 1 && is_text(*type, "text");
             Result<std::vector<JsonValue>> kinds = value.as_array();
             return kinds.ok() && kinds->size() == 1 && is_text(kinds->front(), "text");
         }
@@ -33,6 +33,8 @@ bool is_neutral(const JsonValue& value, Neutral neutral) {
             return is_text(value, "auto") || is_text(value, "default");
         case Neutral::kMedium:
             return is_text(value, "medium");
+        case Neutral::kDisabled:
+            return is_text(value, "disabled");
         case Neutral::kAny:
             return true;
     }
@@ -57,7 +59,7 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
                                                       is_neutral(member.value, field->neutral));
         if (is_idle || (field == known.end() && member.value.is_null())) continue;
         if (field == known.end() || is_neutral(member.value, field->hint)) {
-            if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(within + std::string(member.key));
+            list_field(within + std::string(member.key), ignored);
         } else {
             return unsupported_field(
                 member.value.path(),
@@ -73,8 +75,18 @@ void list_unknown_fields(const JsonValue& object, std::span<const std::string_vi
     for (const JsonMember& member : *object.as_object()) {
         if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
         if (member.value.is_null() || is_neutral(member.value, Neutral::kEmpty)) continue;
-        if (ignored.size() < kIgnoredFieldsMax) ignored.push_back(object.path() + '.' + std::string(member.key));
+        list_field(object.path() + '.' + std::string(member.key), ignored);
     }
+}
+
+void list_unknown_fields(const JsonValue& object, std::initializer_list<std::string_view> known,
+                         std::vector<std::string>& ignored) {
+    list_unknown_fields(object, std::span(known.begin(), known.size()), ignored);
+}
+
+void list_field(std::string path, std::vector<std::string>& ignored) {
+    const bool is_new = std::find(ignored.begin(), ignored.end(), path) == ignored.end();
+    if (is_new && ignored.size() < kIgnoredFieldsMax) ignored.push_back(std::move(path));
 }
 
 }  // namespace lorad::proto

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ enum class Neutral : uint8_t {
     kTextOnly,
     kAuto,
     kMedium,
+    kDisabled,
     kAny
 };
 bool is_neutral(const JsonValue& value, Neutral neutral);
@@ -44,12 +46,21 @@ Status check_fields(const JsonValue& object, std::span<const KnownField> known,
 // nulls and empty lists. Objects only.
 void list_unknown_fields(const JsonValue& object, std::span<const std::string_view> known,
                          std::vector<std::string>& ignored);
-// Of POST /v1/completions and /v1/chat/completions, of /v1/responses, /v1/messages and
-// /v1/embeddings: what the interface's description has to tell.
-std::vector<KnownField> generation_fields(bool chat);
-std::span<const KnownField> responses_fields();
-std::span<const KnownField> messages_fields();
-std::span<const KnownField> embeddings_fields();
+void list_unknown_fields(const JsonValue& object, std::initializer_list<std::string_view> known,
+                         std::vector<std::string>& ignored);
+// The path of one more field that had no effect, unless there are kIgnoredFieldsMax already.
+void list_field(std::string path, std::vector<std::string>& ignored);
 Error unsupported_field(std::string_view name, std::string_view why);
+
+// Bodies that ask for an answer. One table (request_fields.cpp) has the fields at the root of all of them: what is known to the
+// clients of one is known at all.
+enum class Endpoint : uint8_t { kCompletions, kChats, kResponses, kMessages };
+std::span<const KnownField> request_fields(Endpoint endpoint);
+// Those that the endpoint honours exactly as chats do; none for completions and chats.
+std::span<const std::string_view> fields_as_in_chats(Endpoint endpoint);
+// check_fields() of a body's root; a field that other endpoints honour is refused with their names.
+Status check_request_fields(const JsonValue& root, Endpoint endpoint, std::vector<std::string>& ignored);
+
+std::span<const KnownField> embeddings_fields();
 
 }  // namespace lorad::proto

@@ -13,11 +13,14 @@ Result<std::string_view> text_field(const JsonValue& block, std::string_view nam
     return value.as_string();
 }
 
-// Of all kinds of blocks; marks for a cache change no answer.
-void list_unknown(const JsonValue& block, ChatMessages& messages) {
-    static constexpr std::string_view kFields[] = {"type", "text", "cache_control", "citations", "thinking", "signature", "id", "name",
-                                                   "input", "tool_use_id", "content", "is_error", "caller"};
-    messages.list_unknown(block, kFields);
+// By their kind; marks for a cache change no answer.
+void list_unknown(const JsonValue& block, const JsonValue& type, ChatMessages& messages) {
+    if (is_text(type, "text")) messages.list_unknown(block, {"type", "text", "cache_control", "citations"});
+    if (is_text(type, "thinking")) messages.list_unknown(block, {"type", "thinking", "signature", "cache_control"});
+    if (is_text(type, "tool_use")) messages.list_unknown(block, {"type", "id", "name", "input", "cache_control", "caller"});
+    if (!is_text(type, "tool_result")) return;
+    messages.list_unknown(block, {"type", "tool_use_id", "content", "is_error", "cache_control"});
+    messages.list_unknown_parts(block.find("content"), {"type", "text", "cache_control", "citations"});
 }
 
 // What was shown of arguments that are no JSON object (proto/messages_write.cpp) is that text again.
@@ -40,13 +43,13 @@ Status translate_user(const JsonValue& message, const std::vector<JsonValue>& bl
     std::string text;
     bool has_text = false;
     auto flush = [&] {
-        if (has_text) messages.add("user", text, message.path());
+        if (has_text) messages.add("user", text, message.path(), message.path() + ".content");
         has_text = false;
         text.clear();
     };
     for (const JsonValue& block : blocks) {
         TRY_ASSIGN(JsonValue type, block.require("type"));
-        list_unknown(block, messages);
+        list_unknown(block, type, messages);
         if (is_text(type, "text")) {
             TRY_ASSIGN(std::string_view piece, text_field(block, "text"));
             if (has_text) text += '\n';
@@ -60,7 +63,7 @@ Status translate_user(const JsonValue& message, const std::vector<JsonValue>& bl
             if (std::optional<JsonValue> content = block.find("content")) {
                 TRY_ASSIGN(result, text_of_parts(*content, {"text"}));
             }
-            messages.add_tool_result(id, result, is_error, block.path());
+            messages.add_tool_result(id, result, is_error, block.path(), {"tool_use_id", "content"});
         } else {
             return no_such_block(type, "user");
         }
@@ -74,13 +77,13 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
     std::string text;
     bool has_text = false;
     auto flush = [&] {
-        if (has_text) messages.add_assistant_text(text, message.path());
+        if (has_text) messages.add_assistant_text(text, message.path(), message.path() + ".content");
         has_text = false;
         text.clear();
     };
     for (const JsonValue& block : blocks) {
         TRY_ASSIGN(JsonValue type, block.require("type"));
-        list_unknown(block, messages);
+        list_unknown(block, type, messages);
         if (is_text(type, "text")) {
             TRY_ASSIGN(std::string_view piece, text_field(block, "text"));
             if (has_text) text += '\n';
@@ -91,14 +94,14 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
         flush();
         if (is_text(type, "thinking")) {
             TRY_ASSIGN(std::string_view thought, text_field(block, "thinking"));
-            messages.add_reasoning(thought, message.path());
+            messages.add_reasoning(thought, message.path(), block.path() + ".thinking");
         } else if (is_text(type, "tool_use")) {
             TRY_ASSIGN(std::string_view id, text_field(block, "id"));
             TRY_ASSIGN(std::string_view name, text_field(block, "name"));
             TRY_ASSIGN(JsonValue input, block.require("input"));
             if (!input.is_object())
                 return input.error(format("expected an object, found {}", input.describe()));
-            messages.add_call(id, name, arguments_of(input), message.path(), input.path());
+            messages.add_call({std::string(id), std::string(name), arguments_of(input), block.path(), "id", "input"}, message.path());
         } else {
             return no_such_block(type, "assistant");
         }
@@ -110,8 +113,7 @@ Status translate_assistant(const JsonValue& message, const std::vector<JsonValue
 Status translate_message(const JsonValue& message, ChatMessages& messages) {
     if (!message.is_object())
         return message.error(format("expected an object, found {}", message.describe()));
-    static constexpr std::string_view kFields[] = {"role", "content"};
-    messages.list_unknown(message, kFields);
+    messages.list_unknown(message, {"role", "content"});
     TRY_ASSIGN(JsonValue role_value, message.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     if (role != "user" && role != "assistant" && role != "system") {
@@ -122,10 +124,11 @@ Status translate_message(const JsonValue& message, ChatMessages& messages) {
     if (content.is_string() || role == "system") {
         TRY_ASSIGN(std::string text, text_of_parts(content, {"text"}));
         if (role == "assistant") {
-            messages.add_assistant_text(text, message.path());
+            messages.add_assistant_text(text, message.path(), content.path());
         } else {
-            messages.add(role, text, message.path());
+            messages.add(role, text, message.path(), content.path());
         }
+        messages.list_unknown_parts(content, {"type", "text", "cache_control", "citations"});
         return ok_status();
     }
     if (!content.is_array()) {

@@ -12,44 +12,19 @@ Status translate_messages(const JsonValue& list, ChatMessages& messages);
 
 namespace {
 
-std::vector<KnownField> make_known_fields() {
-    std::vector<KnownField> fields = {
-        {"model"}, {"messages"}, {"system"}, {"max_tokens"}, {"metadata"}, {"stop_sequences"},
-        {"stream"}, {"temperature"}, {"top_k"}, {"top_p"}, {"tools"}, {"tool_choice"},
-        {"thinking"}, {"output_config"},
-        // Labels and hints, which change no answer.
-        {"service_tier", false, Neutral::kAny},
-        {"cache_control", false, Neutral::kAny},
-        {"user_profile_id", false, Neutral::kAny},
-        {"workspace_id", false, Neutral::kAny},
-        // What clients know and lorad does not do.
-        {"container", false},
-        {"mcp_servers", false, Neutral::kEmpty},
-        {"context_management", false, Neutral::kNone, Neutral::kEmpty},
-        {"diagnostics", false},
-        {"inference_geo", false},
-        {"speed", false, Neutral::kNone, Neutral::kAny},
-        {"output_format", false},
-        {"prefill", false},
-        {"stop", false},
-        {"response_format", false},
-        {"merged_adapters", false, Neutral::kEmpty},
-    };
-    for (std::string_view name : extension_fields()) fields.push_back({name});
-    return fields;
-}
-
 struct Translator {
     const JsonValue& root;
     JsonWriter& chat;
-    MessagesRequest& out;
+    FieldNames& names;  // of the chat's fields in this body
     std::vector<std::string>& ignored;
+    std::set<std::string, std::less<>>& eager_tools;
 
     Status messages() {
-        ChatMessages list(out.names);
+        ChatMessages list(names);
         if (std::optional<JsonValue> system = root.find("system")) {
             TRY_ASSIGN(std::string text, text_of_parts(*system, {"text"}));
-            list.add("system", text, "system");
+            list.list_unknown_parts(system, {"type", "text", "cache_control", "citations"});
+            list.add("system", text, "system", "system");
         }
         TRY_ASSIGN(JsonValue given, root.require("messages"));
         TRY(translate_messages(given, list));
@@ -57,8 +32,8 @@ struct Translator {
         bool continues = list.ends_with_assistant_text();
         chat.field("add_generation_prompt", !continues);
         chat.field("continue_final_message", continues);
-        out.names.add("continue_final_message", "messages");
-        add_ignored_fields({}, list.ignored(), ignored);
+        names.add("continue_final_message", "messages");
+        for (const std::string& field : list.ignored()) list_field(field, ignored);
         chat.key("messages").raw(list.take());
         return ok_status();
     }
@@ -66,7 +41,7 @@ struct Translator {
     Status tools() {
         static constexpr KnownField kFields[] = {
             {"name"}, {"description"}, {"input_schema"}, {"type"}, {"strict"}, {"input_examples"},
-            {"cache_control", false, Neutral::kAny}, {"eager_input_streaming", false, Neutral::kAny},
+            {"cache_control", false, Neutral::kAny}, {"eager_input_streaming"},
             {"defer_loading", false, Neutral::kFalse}, {"allowed_callers", false}};
         std::optional<JsonValue> list = root.find("tools");
         if (!list) return ok_status();
@@ -85,10 +60,12 @@ struct Translator {
             std::erase_if(fields, [](const JsonMember& field) {
                 return field.key == "cache_control" || field.key == "eager_input_streaming";
             });
+            TRY_ASSIGN(const bool is_eager, element.bool_or("eager_input_streaming", false));
+            TRY_ASSIGN(std::string_view name, element.string_or("name", ""));
+            if (is_eager) eager_tools.emplace(name);
             write_chat_tool(chat, fields, "input_schema");
-            out.names.add(format("tools[{}].function", i), element.path());
-            out.names.add(format("tools[{}].function.parameters", i),
-                          element.path() + ".input_schema");
+            names.add(format("tools[{}].function", i), element.path());
+            names.add(format("tools[{}].function.parameters", i), element.path() + ".input_schema");
         }
         chat.end_array();
         return ok_status();
@@ -97,7 +74,11 @@ struct Translator {
     Status tool_choice() {
         static constexpr KnownField kFields[] = {{"type"}, {"name"}, {"disable_parallel_tool_use"}};
         std::optional<JsonValue> choice = root.find("tool_choice");
-        if (!choice) return ok_status();
+        TRY_ASSIGN(const bool may_be_more, root.bool_or("parallel_tool_calls", true));
+        if (!choice) {
+            chat.field("parallel_tool_calls", may_be_more);
+            return ok_status();
+        }
         TRY_ASSIGN(JsonValue type, choice->require("type"));
         TRY(check_fields(*choice, kFields, ignored));
         TRY_ASSIGN(std::string_view kind, type.as_string());
@@ -109,7 +90,7 @@ struct Translator {
         } else if (kind == "tool") {
             TRY_ASSIGN(JsonValue name, choice->require("name"));
             TRY_ASSIGN(std::string_view text, name.as_string());
-            out.names.add("tool_choice.function", "tool_choice");
+            names.add("tool_choice.function", "tool_choice");
             chat.begin_object().field("type", "function").key("function");
             chat.begin_object().field("name", text).end_object().end_object();
         } else {
@@ -117,7 +98,7 @@ struct Translator {
                                      type.describe()));
         }
         TRY_ASSIGN(bool one, choice->bool_or("disable_parallel_tool_use", false));
-        chat.field("parallel_tool_calls", !one);
+        chat.field("parallel_tool_calls", may_be_more && !one);
         return ok_status();
     }
 
@@ -140,7 +121,7 @@ struct Translator {
         if (display && !is_omitted && !is_text(*display, "summarized"))
             return display->error(format("expected \"summarized\" or \"omitted\", found {}", display->describe()));
         // Nothing is summarised here: thoughts are shown as they are.
-        if (display && !is_omitted && ignored.size() < kIgnoredFieldsMax) ignored.push_back(display->path());
+        if (display && !is_omitted) list_field(display->path(), ignored);
         const bool shown = thinks && !is_omitted;
         if (!root.find("include_reasoning")) chat.field("include_reasoning", shown);
         return ok_status();
@@ -159,8 +140,8 @@ struct Translator {
         static constexpr KnownField kFormatFields[] = {{"type"}, {"schema"}, {"name"}};
         TRY(check_fields(*wanted, kFormatFields, ignored));
         TRY_ASSIGN(JsonValue schema, wanted->require("schema"));
-        out.names.add("response_format", "output_config.format");
-        out.names.add("response_format.json_schema", "output_config.format");
+        names.add("response_format", "output_config.format");
+        names.add("response_format.json_schema", "output_config.format");
         chat.key("response_format").begin_object().field("type", "json_schema");
         chat.key("json_schema").begin_object().field("name", "output");
         chat.key("schema").raw(schema.dump()).end_object().end_object();
@@ -169,30 +150,32 @@ struct Translator {
 
     Status metadata() {
         std::optional<JsonValue> metadata = root.find("metadata");
-        if (!metadata) return ok_status();
-        static constexpr KnownField kFields[] = {{"user_id"}};
-        TRY(check_fields(*metadata, kFields, ignored));
-        if (std::optional<JsonValue> user = metadata->find("user_id")) {
-            out.names.add("user", "metadata.user_id");
-            chat.key("user").raw(user->dump());
+        std::optional<JsonValue> user = root.find("user");
+        if (metadata) {
+            static constexpr KnownField kFields[] = {{"user_id"}};
+            TRY(check_fields(*metadata, kFields, ignored));
+            if (std::optional<JsonValue> id = metadata->find("user_id")) {
+                if (user && user->dump() != id->dump()) return user->error("metadata.user_id is given, too: use one of them");
+                names.add("user", "metadata.user_id");
+                user = id;
+            }
         }
+        if (user) chat.key("user").raw(user->dump());
         return ok_status();
     }
 };
 
-Status translate(const JsonValue& root, MessagesUse use, JsonWriter& chat, MessagesRequest& out,
-                 std::vector<std::string>& ignored) {
-    TRY(check_fields(root, messages_fields(), ignored));
+Status translate(MessagesUse use, Translator translator) {
+    const auto& [root, chat, names, ignored, eager_tools] = translator;
+    TRY(check_request_fields(root, Endpoint::kMessages, ignored));
     if (use == MessagesUse::kGenerate) TRY(root.require("max_tokens"));
     chat.begin_object();
-    copy_fields(root, {"model", "stream", "max_tokens", "temperature", "top_p", "top_k"}, chat);
-    copy_fields(root, extension_fields(), chat);
+    copy_fields(root, fields_as_in_chats(Endpoint::kMessages), chat);
     if (std::optional<JsonValue> stop = root.find("stop_sequences")) {
         TRY(stop->as_array());
-        out.names.add("stop", "stop_sequences");
+        names.add("stop", "stop_sequences");
         chat.key("stop").raw(stop->dump());
     }
-    Translator translator{root, chat, out, ignored};
     TRY(translator.messages());
     TRY(translator.tools());
     TRY(translator.tool_choice());
@@ -205,35 +188,22 @@ Status translate(const JsonValue& root, MessagesUse use, JsonWriter& chat, Messa
 
 }  // namespace
 
-std::span<const KnownField> messages_fields() {
-    static const std::vector<KnownField> kFields = make_known_fields();
-    return kFields;
-}
-
-Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUse use,
-                                               uint32_t vocab_size) {
+Result<GenerateRequest> parse_messages_request(std::string_view body, MessagesUse use, uint32_t vocab_size) {
     TRY_ASSIGN(JsonDocument document, parse_json(body));
     JsonValue root = document.root();
     if (!root.is_object())
         return root.error(format("expected an object, found {}", root.describe()));
-    MessagesRequest out;
+    FieldNames names;
     std::vector<std::string> ignored;
     JsonWriter chat;
-    TRY(translate(root, use, chat, out, ignored));
-    TRY_ASSIGN(JsonDocument translated, parse_json(chat.take()));
-    Result<GenerateRequest> parsed =
-        parse_generate_object(translated.root(), ApiKind::kChat, vocab_size);
-    if (!parsed.ok()) return out.names.renamed(parsed.error());
-    out.generate = std::move(*parsed);
-    add_ignored_fields(out.names, out.generate.ignored_fields, ignored);
-    out.generate.ignored_fields = std::move(ignored);
-    for (std::string& keyword : out.generate.not_enforced) keyword = out.names.original(keyword);
-    out.generate.adapters_field = out.names.original(out.generate.adapters_field);
+    std::set<std::string, std::less<>> eager_tools;
+    TRY(translate(use, {root, chat, names, ignored, eager_tools}));
+    TRY_ASSIGN(GenerateRequest request,
+               parse_translated(chat.take(), ApiKind::kChat, vocab_size, std::move(names), std::move(ignored)));
+    request.eager_tools = std::move(eager_tools);
     // Clients must say a number and say what their model may write at most, whatever is left of its context.
-    out.generate.n_tokens_max_is_cut = true;
-    if (out.generate.structure)
-        out.generate.structure->param = out.names.original(out.generate.structure->param);
-    return out;
+    request.n_tokens_max_is_cut = true;
+    return request;
 }
 
 }  // namespace lorad::proto

@@ -4,7 +4,6 @@
 
 #include <string_view>
 
-#include "proto/field_names.h"
 #include "proto/generate_request.h"
 
 namespace lorad::proto {
@@ -13,16 +12,10 @@ namespace lorad::proto {
 // what a stream brought of such.
 inline constexpr std::string_view kInvalidJsonInput = "INVALID_JSON";
 
-struct MessagesRequest {
-    GenerateRequest generate;
-    FieldNames names;  // of the chat's fields in this body, for later errors
-};
-
 enum class MessagesUse : uint8_t { kGenerate, kCountTokens };
 
 // Errors as parse_generate_request(), about the body's own fields. max_tokens is required to
 // generate, as there.
-Result<MessagesRequest> parse_messages_request(std::string_view body, MessagesUse use,
-                                               uint32_t vocab_size);
+Result<GenerateRequest> parse_messages_request(std::string_view body, MessagesUse use, uint32_t vocab_size);
 
 }  // namespace lorad::proto

@@ -60,6 +60,14 @@ void write_messages_usage(JsonWriter& writer, const Usage& usage) {
         .end_object();
 }
 
+// An answer that was cut may hold half of an object, and models write broken ones: never one that could be run.
+std::string input_of(const std::string& arguments) {
+    Result<JsonDocument> input = parse_json(arguments, {.allow_duplicate_keys = true});
+    if (input.ok() && input->root().is_object()) return input->root().dump();
+    JsonWriter writer;
+    return writer.begin_object().field(kInvalidJsonInput, arguments).end_object().take();
+}
+
 // `begins`: as content_block_start shows it, still empty.
 void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
     std::string text = begins ? std::string() : block.text;
@@ -73,16 +81,7 @@ void write_block(JsonWriter& writer, const AnswerBlock& block, bool begins) {
             break;
         case BlockKind::kToolCall: {
             writer.field("type", "tool_use").field("id", block.call_id).field("name", block.name);
-            writer.key("input");
-            // An answer that was cut may hold half of an object, and models write broken ones: never one that could be run.
-            Result<JsonDocument> input = parse_json(text, {.allow_duplicate_keys = true});
-            if (begins) {
-                writer.raw("{}");
-            } else if (input.ok() && input->root().is_object()) {
-                writer.raw(input->root().dump());
-            } else {
-                writer.begin_object().field(kInvalidJsonInput, text).end_object();
-            }
+            writer.key("input").raw(begins ? "{}" : input_of(text));
             break;
         }
     }
@@ -122,6 +121,13 @@ void write_delta(JsonWriter& writer, BlockKind kind, const std::string& delta) {
             break;
     }
     writer.end_object();
+}
+
+std::string delta_event(uint32_t block, BlockKind kind, const std::string& delta) {
+    JsonWriter writer = begun("content_block_delta");
+    writer.field("index", block);
+    write_delta(writer, kind, delta);
+    return sent("content_block_delta", writer);
 }
 
 }  // namespace
@@ -170,9 +176,9 @@ std::string messages_ping_event() {
     return sent("ping", writer);
 }
 
-std::string messages_change_event(const std::vector<AnswerBlock>& blocks,
-                                  const BlockChange& change) {
+std::string messages_change_event(const std::vector<AnswerBlock>& blocks, const BlockChange& change, const EagerTools& eager_tools) {
     const AnswerBlock& block = blocks[change.block];
+    const bool is_whole_input = block.kind == BlockKind::kToolCall && !eager_tools.contains(block.name);
     switch (change.what) {
         case BlockChange::What::kBegins: {
             JsonWriter writer = begun("content_block_start");
@@ -181,15 +187,13 @@ std::string messages_change_event(const std::vector<AnswerBlock>& blocks,
             return sent("content_block_start", writer);
         }
         case BlockChange::What::kGrows: {
-            JsonWriter writer = begun("content_block_delta");
-            writer.field("index", change.block);
-            write_delta(writer, block.kind, change.delta);
-            return sent("content_block_delta", writer);
+            return is_whole_input ? std::string() : delta_event(change.block, block.kind, change.delta);
         }
         case BlockChange::What::kEnds: {
+            std::string out = is_whole_input ? delta_event(change.block, block.kind, input_of(block.text)) : std::string();
             JsonWriter writer = begun("content_block_stop");
             writer.field("index", change.block);
-            return sent("content_block_stop", writer);
+            return out += sent("content_block_stop", writer);
         }
     }
     return {};

@@ -14,17 +14,19 @@ Result<std::string_view> item_text(const JsonValue& item, std::string_view name)
 }
 
 Status translate_input_message(const JsonValue& item, ChatMessages& messages) {
+    messages.list_unknown(item, {"type", "id", "status", "role", "content"});
+    messages.list_unknown_parts(item.find("content"), {"type", "text", "refusal", "annotations", "logprobs"});
     TRY_ASSIGN(JsonValue role_value, item.require("role"));
     TRY_ASSIGN(std::string_view role, role_value.as_string());
     TRY_ASSIGN(JsonValue content, item.require("content"));
     TRY_ASSIGN(std::string text,
                text_of_parts(content, {"input_text", "output_text", "text", "refusal"}));
     if (role == "assistant") {
-        messages.add_assistant_text(text, item.path());
+        messages.add_assistant_text(text, item.path(), content.path());
     } else if (role == "user") {
-        messages.add("user", text, item.path());
+        messages.add("user", text, item.path(), content.path());
     } else if (role == "system" || role == "developer") {
-        messages.add("system", text, item.path());
+        messages.add("system", text, item.path(), content.path());
     } else {
         return role_value.error(
             format("expected \"user\", \"assistant\", \"system\" or \"developer\", found {}",
@@ -34,6 +36,8 @@ Status translate_input_message(const JsonValue& item, ChatMessages& messages) {
 }
 
 Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
+    messages.list_unknown(item, {"type", "id", "status", "content", "summary", "encrypted_content"});
+    for (std::string_view name : {"content", "summary"}) messages.list_unknown_parts(item.find(name), {"type", "text"});
     if (item.find("encrypted_content")) {
         return unsupported_field(item.path() + ".encrypted_content",
                                  "this server encrypts nothing and cannot read it");
@@ -43,7 +47,7 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
         if (!parts || (parts->is_array() && parts->size() == 0)) continue;
         TRY_ASSIGN(std::string text,
                    text_of_parts(*parts, {"reasoning_text", "summary_text"}));
-        messages.add_reasoning(text, item.path());
+        messages.add_reasoning(text, item.path(), parts->path());
         return ok_status();  // a summary says the same again
     }
     return ok_status();
@@ -52,13 +56,6 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
 Status translate_item(const JsonValue& item, ChatMessages& messages) {
     if (!item.is_object())
         return item.error(format("expected an object, found {}", item.describe()));
-    static constexpr std::string_view kFields[] = {"type", "role", "content", "id", "status", "call_id", "name", "arguments", "input", "output",
-                                                   "summary", "encrypted_content"};
-    static constexpr std::string_view kPart[] = {"type", "text", "refusal", "annotations", "logprobs"};
-    messages.list_unknown(item, kFields);
-    if (std::optional<JsonValue> parts = item.find("content"); parts && parts->is_array()) {
-        for (const JsonValue& part : *parts->as_array()) messages.list_unknown(part, kPart);
-    }
     TRY_ASSIGN(std::string_view type, item.string_or("type", "message"));
     if (type == "message") return translate_input_message(item, messages);
     if (type == "reasoning") return translate_reasoning(item, messages);
@@ -66,22 +63,27 @@ Status translate_item(const JsonValue& item, ChatMessages& messages) {
         TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
         TRY_ASSIGN(std::string_view name, item_text(item, "name"));
         TRY_ASSIGN(std::string_view arguments, item_text(item, "arguments"));
-        messages.add_call(call_id, name, std::string(arguments), item.path(),
-                          item.path() + ".arguments");
+        messages.list_unknown(item, {"type", "id", "status", "call_id", "name", "arguments"});
+        messages.add_call({std::string(call_id), std::string(name), std::string(arguments), item.path(), "call_id", "arguments"},
+                          item.path());
         return ok_status();
     }
     if (type == "custom_tool_call") {
         TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
         TRY_ASSIGN(std::string_view name, item_text(item, "name"));
         TRY_ASSIGN(std::string_view text, item_text(item, "input"));
-        messages.add_call(call_id, name, custom_tool_arguments(text), item.path(), item.path() + ".input");
+        messages.list_unknown(item, {"type", "id", "status", "call_id", "name", "input"});
+        messages.add_call({std::string(call_id), std::string(name), custom_tool_arguments(text), item.path(), "call_id", "input"},
+                          item.path());
         return ok_status();
     }
     if (type == "function_call_output" || type == "custom_tool_call_output") {
         TRY_ASSIGN(std::string_view call_id, item_text(item, "call_id"));
         TRY_ASSIGN(JsonValue output, item.require("output"));
         TRY_ASSIGN(std::string text, text_of_parts(output, {"input_text", "text"}));
-        messages.add_tool_result(call_id, text, false, item.path());
+        messages.list_unknown(item, {"type", "id", "status", "call_id", "output"});
+        messages.list_unknown_parts(output, {"type", "text"});
+        messages.add_tool_result(call_id, text, false, item.path(), {"call_id", "output"});
         return ok_status();
     }
     std::string path = item.path() + ".type";
@@ -96,8 +98,17 @@ std::shared_ptr<const ResponseItem> kept_item(const JsonValue& item, const Respo
     std::string id = given && given->is_string() ? std::string(*given->as_string()) : memory.make_item_id(type);
     JsonWriter writer;
     writer.begin_object().field("id", id).field("type", type);
+    const bool is_assistants = item.find("role") && is_text(*item.find("role"), "assistant");
     for (const JsonMember& member : *item.as_object()) {
-        if (member.key != "id" && member.key != "type") writer.key(member.key).raw(member.value.dump());
+        if (member.key == "id" || member.key == "type") continue;
+        writer.key(member.key);
+        // Lists of items show a text as a part.
+        if (type == "message" && member.key == "content" && member.value.is_string()) {
+            writer.begin_array().begin_object().field("type", is_assistants ? "output_text" : "input_text");
+            writer.key("text").raw(member.value.dump()).end_object().end_array();
+        } else {
+            writer.raw(member.value.dump());
+        }
     }
     return std::make_shared<const ResponseItem>(ResponseItem{std::move(id), writer.end_object().take()});
 }
@@ -128,6 +139,7 @@ Status translate_reference(const JsonValue& item, const InputMemory& memory, siz
                                  "this server stores nothing that could be referred to (--response-store is off)");
     }
     TRY_ASSIGN(std::string_view id, item_text(item, "id"));
+    messages.list_unknown(item, {"type", "id"});
     std::shared_ptr<const ResponseItem> found = memory.responses->item(id);
     if (found == nullptr) {
         return make_error(ErrorCode::kInvalidRequest,
@@ -163,7 +175,7 @@ Status translate_conversation(const ResponseItems& items, ChatMessages& messages
 Status translate_input(const JsonValue& input, ChatMessages& messages, const InputMemory& memory) {
     if (input.is_string()) {
         TRY_ASSIGN(std::string_view text, input.as_string());
-        messages.add("user", text, "input");
+        messages.add("user", text, "input", "input");
         if (memory.responses != nullptr) memory.own->push_back(kept_text(text, *memory.responses));
         return ok_status();
     }

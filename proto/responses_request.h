@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "proto/field_names.h"
 #include "proto/generate_request.h"
 #include "proto/responses_stored.h"
 
@@ -14,7 +13,6 @@ namespace lorad::proto {
 
 struct ResponsesRequest {
     GenerateRequest generate;
-    FieldNames names;  // of the chat's fields in this body, for later errors
 
     // What the answer repeats, as JSON.
     std::string instructions_json = "null";

@@ -6,6 +6,7 @@
 #include "proto/base/format.h"
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
+#include "proto/schema_beside.h"
 #include "proto/schema_disjoint.h"
 #include "proto/schema_rewrite.h"
 
@@ -33,16 +34,16 @@ class Writer {
     Result<GrammarSchema> run();
 
   private:
-    // `alone`: no other schema speaks about the same value.
+    // `alone`: no other schema speaks about the same value, or about one that it is a part of.
     Status write(const JsonValue& schema, bool alone, JsonWriter& out);
     Status write_keyword(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_list(const JsonMember& member, bool alone, JsonWriter& out);
     Status write_one_of(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
-    Status write_properties(const JsonMember& member, JsonWriter& out);
-    Status write_property_names(const JsonValue& schema, const JsonMember& member, JsonWriter& out);
+    Status write_properties(const JsonMember& member, bool alone, JsonWriter& out);
+    Status write_property_names(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out);
     Status write_reference(const JsonMember& member, bool alone, JsonWriter& out);
     void write_not(const JsonValue& schema, JsonWriter& out);
-    void check_counts(const JsonValue& schema, bool alone);
+    bool counts_are_kept(const JsonValue& schema, bool alone) const;
     bool closes(const JsonValue& schema, bool alone) const;
     bool is_root(const JsonValue& schema) const { return use_.is_arguments && schema.id() == root_.id(); }
     void lose(const JsonValue& keyword);
@@ -84,21 +85,17 @@ void Writer::copy(std::string_view key, const JsonValue& value, JsonWriter& out)
 // What a validator would let in beside the named properties is left out where the schema does not speak of it.
 bool Writer::closes(const JsonValue& schema, bool alone) const {
     if (!use_.is_closed || !alone || (schema_types(schema) & kSchemaObject) == 0) return false;
-    if (has_any(schema, {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "allOf", "anyOf",
-                         "oneOf", "if", "dependentSchemas", "dependencies", "$ref", "$dynamicRef", "$recursiveRef", "const", "enum"}))
-        return false;
-    std::optional<JsonValue> properties = schema.find("properties"), required = schema.find("required");
-    if (!properties && !(is_root(schema) && !schema.has("minProperties") && !required)) return false;
-    if (!required || !required->is_array()) return true;
-    return std::ranges::all_of(*required->as_array(), [&](const JsonValue& name) {
-        return name.is_string() && properties && properties->has(*name.as_string());
-    });
+    if (has_any(schema, {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "const", "enum"})) return false;
+    std::optional<JsonValue> properties = schema.find("properties"), least = schema.find("minProperties");
+    if (!properties && !is_root(schema)) return false;
+    const size_t n_named = properties ? properties->size() : 0;
+    if (least && !least->as_int(0, int64_t(n_named)).ok()) return false;
+    return names_what_it_requires(schema) && !others_speak_of_parts(schema);
 }
 
 // The compiler counts properties where all that are named are required, or one is the bound and there are no others.
-void Writer::check_counts(const JsonValue& schema, bool alone) {
+bool Writer::counts_are_kept(const JsonValue& schema, bool alone) const {
     std::optional<JsonValue> least = schema.find("minProperties"), most = schema.find("maxProperties");
-    if (!least && !most) return;
     std::optional<JsonValue> properties = schema.find("properties"), required = schema.find("required");
     const size_t n_named = properties ? properties->size() : 0;
     const size_t n_required = required ? required->size() : 0;
@@ -107,9 +104,7 @@ void Writer::check_counts(const JsonValue& schema, bool alone) {
     const bool is_closed = closes(schema, alone) || (others && is_bool(*others, false));
     const bool is_one = is_closed && !schema.has("patternProperties") && n_required == 0 && (!least || is_number(*least, 1) || is_number(*least, 0)) &&
                         (!most || is_number(*most, 1));
-    if (is_plain && (n_named == 0 || n_named == n_required || is_one)) return;
-    if (least && !is_number(*least, 0)) lose(*least);
-    if (most) lose(*most);
+    return is_plain && (n_named == 0 || n_named == n_required || is_one);
 }
 
 Status Writer::write_reference(const JsonMember& member, bool alone, JsonWriter& out) {
@@ -148,7 +143,7 @@ Status Writer::write_one_of(const JsonValue& schema, const JsonMember& member, b
     return ok_status();
 }
 
-Status Writer::write_properties(const JsonMember& member, JsonWriter& out) {
+Status Writer::write_properties(const JsonMember& member, bool alone, JsonWriter& out) {
     TRY_ASSIGN(std::vector<JsonMember> properties, member.value.as_object());
     const bool by_pattern = member.key == "patternProperties";
     std::vector<std::string_view> absent;
@@ -163,7 +158,7 @@ Status Writer::write_properties(const JsonMember& member, JsonWriter& out) {
         if (std::erase(absent, property.key) > 0) {
             out.value(false);
         } else {
-            TRY(write(property.value, true, out));
+            TRY(write(property.value, alone, out));
         }
     }
     for (std::string_view name : absent) out.key(name).value(false);
@@ -171,7 +166,7 @@ Status Writer::write_properties(const JsonMember& member, JsonWriter& out) {
     return ok_status();
 }
 
-Status Writer::write_property_names(const JsonValue& schema, const JsonMember& member, JsonWriter& out) {
+Status Writer::write_property_names(const JsonValue& schema, const JsonMember& member, bool alone, JsonWriter& out) {
     const JsonValue names = refs_.resolved(member.value);
     if (is_bool(names, true)) return ok_status();
     std::optional<std::string> properties;
@@ -179,7 +174,7 @@ Status Writer::write_property_names(const JsonValue& schema, const JsonMember& m
         JsonWriter value;
         std::optional<JsonValue> others = schema.find("additionalProperties");
         if (others) {
-            TRY(write(*others, true, value));
+            TRY(write(*others, alone, value));
         } else {
             value.value(true);
         }
@@ -192,7 +187,7 @@ Status Writer::write_property_names(const JsonValue& schema, const JsonMember& m
     lose(member.value);
     if (std::optional<JsonValue> others = schema.find("additionalProperties")) {
         out.key("additionalProperties");
-        return write(*others, true, out);
+        return write(*others, alone, out);
     }
     return ok_status();
 }
@@ -217,26 +212,32 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
     const JsonValue& value = member.value;
     if (is_annotation(key)) return ok_status();
     if (key == "x-guidance") return unsupported_field(use_.path_prefix + value.path(), "this server has no switches in schemas");
-    if (is_reference(key)) return write_reference(member, alone && !has_any(schema, {"properties", "allOf", "anyOf", "oneOf"}), out);
+    // What its members would have to leave room for.
     const bool beside = has_any(schema, {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames",
-                                         "minProperties", "maxProperties", "$ref"});
-    const size_t n_combined = schema.has("allOf") + schema.has("anyOf") + schema.has("oneOf");
+                                         "minProperties", "maxProperties", "required", "dependentRequired", "dependencies", "const", "enum"});
+    const size_t n_combined = schema.has("allOf") + schema.has("anyOf") + schema.has("oneOf") +
+                              has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef"}) + has_any(schema, {"if", "dependentSchemas"});
     const bool part_alone = alone && !beside && n_combined == 1;
+    if (is_reference(key)) return write_reference(member, part_alone, out);
+    // A name may be one of "properties" and match several patterns.
+    std::optional<JsonValue> patterns = schema.find("patternProperties");
+    const bool has_one_each = !patterns || (!schema.has("properties") && patterns->size() < 2);
+    const auto of_parts = [&] { return alone && !others_speak_of_parts(schema); };
     if (key == "allOf" || key == "anyOf") {
         out.key(key);
         return write_list(member, part_alone && (key == "anyOf" || value.size() == 1), out);
     }
     if (key == "oneOf") return write_one_of(schema, member, part_alone, out);
-    if (key == "properties" || key == "patternProperties") return write_properties(member, out);
-    if (key == "propertyNames") return write_property_names(schema, member, out);
+    if (key == "properties" || key == "patternProperties") return write_properties(member, has_one_each && of_parts(), out);
+    if (key == "propertyNames") return write_property_names(schema, member, of_parts(), out);
     if (key == "additionalProperties" && schema.has("propertyNames")) return ok_status();  // written with them
     if (key == "prefixItems" || (key == "items" && value.is_array())) {
         out.key(key);
-        return write_list(member, true, out);
+        return write_list(member, of_parts(), out);
     }
     if (key == "additionalProperties" || key == "items" || key == "additionalItems") {
         out.key(key);
-        return write(value, true, out);
+        return write(value, of_parts(), out);
     }
     if (key == "type") {
         if (!is_root(schema) && !(negation_ && !negation_->types.empty())) copy(key, value, out);
@@ -253,6 +254,11 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
         if (kind == FormatKind::kEnforced) copy(key, value, out);
         return ok_status();
     }
+    if ((key == "minProperties" || key == "maxProperties") && !counts_are_kept(schema, alone)) {
+        // Otherwise the compiler leaves out what the rest of the schema lets in.
+        if (key == "maxProperties" || !is_number(value, 0)) lose(value);
+        return ok_status();
+    }
     if (is_copied(key) || key == "pattern") {
         copy(key, value, out);
         return ok_status();
@@ -267,7 +273,7 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
     if (unevaluated && (schema.has(plain) || is_bool(value, true))) return ok_status();
     if (unevaluated && n_combined == 0 && !has_any(schema, {"$ref", "$dynamicRef", "$recursiveRef", "if", "dependentSchemas", "contains", "propertyNames"})) {
         out.key(plain);
-        return write(value, true, out);
+        return write(value, of_parts(), out);
     }
     lose(value);
     return ok_status();
@@ -293,7 +299,6 @@ Status Writer::write(const JsonValue& schema, bool alone, JsonWriter& out) {
     if (negation_ && negation_->allows_nothing) {
         out.value(false);
     } else {
-        check_counts(schema, alone);
         out.begin_object();
         if (is_root(schema)) out.field("type", "object");
         std::optional<JsonMember> all_of;

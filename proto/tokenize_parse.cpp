@@ -13,7 +13,7 @@ Result<TokenizeRequest> parse_tokenize_request(std::string_view body, uint32_t v
     bool chat = root.find("messages").has_value();
     TokenizeRequest request;
     TRY_ASSIGN(request.prompt,
-               parse_generate_object(root, chat ? ApiKind::kChat : ApiKind::kCompletion, vocab_size));
+               parse_generate_root(root, chat ? ApiKind::kChat : ApiKind::kCompletion, vocab_size));
     if (!chat && (request.prompt.prompts.size() != 1 || !request.prompt.prompts[0].text)) {
         return root.find("prompt")->error(
             format("expected a string, found {}", root.find("prompt")->describe()));

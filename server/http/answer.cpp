@@ -123,6 +123,7 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
         return;
     }
     auto take = [&](model::ToolCallParser::Output out) {
+        const size_t n_before = part.text.size();
         part.text += out.content;
         for (model::ToolCallPiece& piece : out.calls) {
             // Models write several although they are asked for one.
@@ -130,7 +131,8 @@ void AnswerParts::take_content(Progress& progress, std::string_view text, bool a
             bool begins = !piece.name.empty();
             part.tool_calls.push_back({piece.index,
                                        begins ? call_id(*generation_.tool_format()) : "",
-                                       std::move(piece.name), std::move(piece.arguments)});
+                                       std::move(piece.name), std::move(piece.arguments), false,
+                                       n_before + piece.content_before});
         }
     };
     take(progress.tools->push(text));
@@ -208,6 +210,23 @@ Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& g
         }
     }
     return std::optional(best_answers(generation, std::move(answers)));
+}
+
+Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http, proto::AnswerBlocks& blocks) {
+    AnswerParts parts(generation);
+    proto::ChoicePart last;
+    while (!generation.ended()) {
+        for (Generation::Piece& piece : generation.next()) {
+            if (piece.error) return *piece.error;
+            last = parts.part_of(std::move(piece));
+            blocks.take(last);
+        }
+        if (http.client_gone && http.client_gone()) {
+            generation.cancel();
+            return std::optional<proto::ChoicePart>();
+        }
+    }
+    return std::optional(std::move(last));
 }
 
 }  // namespace lorad::server

@@ -7,6 +7,7 @@
 
 #include "model/reasoning.h"
 #include "model/tool_calls.h"
+#include "proto/answer_blocks.h"
 #include "proto/generate_response.h"
 #include "server/http/generation.h"
 
@@ -43,5 +44,8 @@ class AnswerParts {
 // those of the first prompt first. Nothing if the client has gone, then the generation is cancelled.
 Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
                                                                    const HttpRequest& http);
+
+// The one answer of a request, as the blocks that its stream would have; the last part, which says why it ended. Nothing likewise.
+Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http, proto::AnswerBlocks& blocks);
 
 }  // namespace lorad::server

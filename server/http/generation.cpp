@@ -127,7 +127,17 @@ Result<std::unique_ptr<Generation>> Generation::start(ServerContext& context,
                                                       const HttpRequest& http,
                                                       GenerateRequest request,
                                                       std::optional<adapters::MixLease> lease) {
+    const proto::FieldNames names = request.names;
+    auto generation = prepared(context, http, std::move(request), lease);
+    if (!generation.ok()) return names.renamed(generation.error());
+    return generation;
+}
+
+Result<std::unique_ptr<Generation>> Generation::prepared(ServerContext& context, const HttpRequest& http, GenerateRequest request,
+                                                         const std::optional<adapters::MixLease>& lease) {
     TRY(limit_adapters(context, http, request));
+    // A name that is none is told first, with those that are like it.
+    if (!lease) TRY(check_adapters(context, http, request));
     TRY(context.engine.check_room());
     auto generation =
         std::unique_ptr<Generation>(new Generation(context, std::move(request)));

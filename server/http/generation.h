@@ -31,7 +31,7 @@ class Generation {
     };
 
     // Prepares the prompts, brings the adapters to the device and hands everything to the engine:
-    // all of it or nothing.
+    // all of it or nothing. Errors are about the client's fields.
     // With a lease its adapters are used, whatever the request's names stand for by now.
     static Result<std::unique_ptr<Generation>> start(
         ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
@@ -50,8 +50,8 @@ class Generation {
     const PreparedPrompt& prompt_of(uint32_t choice) const;
     // As the client wrote it, or the text of its ids.
     std::string prompt_text(uint32_t choice) const;
-    // Fields of a chat that its template does not show to the model, by their names in a chat.
-    const std::vector<std::string>& unread_fields() const { return prompts_.front().unread_fields; }
+    // Fields of a chat that its template does not show to the model, as the client calls them.
+    std::vector<std::string> unread_fields() const { return request.names.originals(prompts_.front().unread_fields); }
     // How this request's answers hold tool calls; nothing: they hold none.
     std::optional<model::ToolFormat> tool_format() const { return tool_format_; }
     bool separates_reasoning() const { return separates_reasoning_; }
@@ -88,6 +88,8 @@ class Generation {
     };
 
     Generation(ServerContext& context, proto::GenerateRequest its_request);
+    static Result<std::unique_ptr<Generation>> prepared(ServerContext& context, const HttpRequest& http, proto::GenerateRequest request,
+                                                        const std::optional<adapters::MixLease>& lease);
     Status submit_all(ServerContext& context, const HttpRequest& http,
                       const std::optional<adapters::MixLease>& given);
     Status check_template(ServerContext& context, const adapters::MixLease& lease) const;

@@ -3,8 +3,12 @@
 #include <algorithm>
 
 #include "proto/base/format.h"
+#include "proto/json.h"
+#include "proto/schema.h"
 #include "server/http/adapter_choice.h"
 #include "server/http/call_grammar.h"
+#include "server/http/place.h"
+#include "server/http/reply_parts.h"
 
 namespace lorad::server {
 
@@ -44,14 +48,38 @@ Status check_min_tokens(const GenerateRequest& request, uint32_t n_tokens_max) {
                       "min_tokens");
 }
 
+namespace {
+
+// What is wrong with a grammar of several functions is told of the one that cannot be compiled on its own either.
+Error of_function(const ServerContext& context, const GenerateRequest& request, std::span<const TokenId> end_tokens,
+                  const access::Holder& holder, Error error) {
+    const bool is_clients = error.code == ErrorCode::kInvalidRequest || error.code == ErrorCode::kInputTooComplex;
+    const bool is_of_functions = error.param == "tools" || request.is_response_format;
+    if (!is_of_functions || !is_clients) return error;
+    for (const proto::CallableTool& tool : request.tools) {
+        if (tool.arguments.root.empty()) continue;
+        const std::string param = format("tools[{}].function.parameters", tool.index);
+        const proto::Structure alone{proto::StructureKind::kJsonSchema, tool.arguments.whole(proto::kOneLineSwitches), param};
+        const auto compiled = context.text.make_constraint(alone, end_tokens, context.vocab_size, holder);
+        if (compiled.ok() || compiled.error().code != error.code) continue;
+        Error found = compiled.error();
+        found.message += format(" (function {})", json_quote_short(tool.name));
+        return found;
+    }
+    return error;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const GenerateRequest& request,
                                                            std::span<const TokenId> end_tokens, const access::Holder& holder) {
     const std::optional<model::ToolFormat> tools = tool_format_of(context, request);
     const std::optional<proto::Structure> structure =
         tools ? answer_structure(request, *tools, context.text) : request.structure;
     if (!structure) return std::unique_ptr<TokenConstraint>();
-    TRY_ASSIGN(std::unique_ptr<TokenConstraint> constraint,
-               context.text.make_constraint(*structure, end_tokens, context.vocab_size, holder));
+    auto compiled = context.text.make_constraint(*structure, end_tokens, context.vocab_size, holder);
+    if (!compiled.ok()) return of_function(context, request, end_tokens, holder, compiled.error());
+    std::unique_ptr<TokenConstraint> constraint = std::move(*compiled);
     // A grammar that lets nothing begin is refused while the answer can still say so.
     std::vector<uint32_t> mask;
     bool begins = constraint->next_mask(mask).ok() &&
@@ -68,14 +96,43 @@ std::vector<TokenId> end_tokens(ServerContext& context, const GenerateRequest& r
     return end_tokens(context, adapter ? context.registry.chat_files(*adapter).ends : adapters::ChatEnds());
 }
 
-Status check_request(ServerContext& context, const GenerateRequest& request,
-                     const std::vector<PreparedPrompt>& prompts, const access::Holder& holder) {
+Status check_structure(ServerContext& context, const HttpRequest& http, const GenerateRequest& request) {
+    TRY(compile_structure(context, request, end_tokens(context, request), holder_of(http)));
+    return ok_status();
+}
+
+namespace {
+
+Result<std::vector<PreparedPrompt>> prepared_prompts(ServerContext& context, const HttpRequest& http, GenerateRequest& request,
+                                                     Length length) {
+    TRY(limit_adapters(context, http, request));
+    TRY(check_adapters(context, http, request));
+    TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, http, request, TokensFor::kShowing));
     for (const PreparedPrompt& prompt : prompts) {
+        if (length == Length::kAny) continue;
         TRY_ASSIGN(uint32_t n_tokens_max, tokens_to_generate(context, request, prompt.tokens.size()));
         TRY(check_min_tokens(request, std::max(n_tokens_max, 1u)));
     }
-    TRY(compile_structure(context, request, end_tokens(context, request), holder));
-    return ok_status();
+    TRY(check_structure(context, http, request));
+    return prompts;
+}
+
+}  // namespace
+
+Result<PreparedOnly> prepare_only(ServerContext& context, const HttpRequest& http, GenerateRequest& request, Length length) {
+    PreparedOnly out;
+    TRY_ASSIGN(out.ignored, ignored_fields_header(context, request.ignored_fields));
+    TRY_ASSIGN(out.not_enforced, not_enforced_header(context, request.not_enforced));
+    Result<std::vector<PreparedPrompt>> prompts = prepared_prompts(context, http, request, length);
+    if (!prompts.ok()) return request.names.renamed(prompts.error());
+    out.prompts = std::move(*prompts);
+    out.unread_fields = request.names.originals(out.prompts.front().unread_fields);
+    return out;
+}
+
+void add_headers(HttpReply& reply, const PreparedOnly& prepared) {
+    add_ignored_fields(reply, prepared.ignored, prepared.unread_fields);
+    add_not_enforced(reply, prepared.not_enforced);
 }
 
 }  // namespace lorad::server

@@ -1,5 +1,5 @@
 // What a request has to satisfy beyond its words before anything is generated, for routes that generate and for those that
-// only prepare: both refuse the same. HTTP workers.
+// only prepare: both refuse the same. Errors are about the chat's fields, but for prepare_only(). HTTP workers.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,18 @@ Status check_min_tokens(const proto::GenerateRequest& request, uint32_t n_tokens
 Result<std::unique_ptr<TokenConstraint>> compile_structure(const ServerContext& context, const proto::GenerateRequest& request,
                                                            std::span<const TokenId> end_tokens, const access::Holder& holder);
 
-// All of it, for a request that is not going to be generated.
-Status check_request(ServerContext& context, const proto::GenerateRequest& request,
-                     const std::vector<PreparedPrompt>& prompts, const access::Holder& holder);
+// That answers can be as the request asks, with what ends them; compiles it.
+Status check_structure(ServerContext& context, const HttpRequest& http, const proto::GenerateRequest& request);
+
+// A request that is not going to be generated: what generating would refuse is refused, but for what others' requests decide
+// (room in the queue and for adapters, quotas).
+enum class Length : uint8_t { kMustFit, kAny };  // the context, with max_tokens
+struct PreparedOnly {
+    std::vector<PreparedPrompt> prompts;
+    std::vector<std::string> unread_fields;   // as the client calls them
+    std::string ignored, not_enforced;        // headers so far
+};
+Result<PreparedOnly> prepare_only(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request, Length length);
+void add_headers(HttpReply& reply, const PreparedOnly& prepared);
 
 }  // namespace lorad::server

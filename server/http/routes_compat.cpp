@@ -6,6 +6,7 @@
 #include "proto/json.h"
 #include "server/http/adapter_access.h"
 #include "server/http/adapter_json.h"
+#include "server/http/reply_parts.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
@@ -21,8 +22,10 @@ HttpReply plain_text(std::string text) {
 }
 bool wants_text(const HttpRequest& request) { return request.accept.starts_with("text/plain"); }
 
-Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
+// `ignored`: the header about fields that nobody knows.
+Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request, std::string& ignored) {
     TRY_ASSIGN(proto::LoadAdapterRequest parsed, proto::parse_load_adapter_request(request.body));
+    TRY_ASSIGN(ignored, ignored_fields_header(context, parsed.ignored_fields));
     TRY(check_may_name(request, parsed.name));
     TRY_ASSIGN(adapters::AdapterLocation location, allowed_path(context, parsed.path, "lora_path"));
     Result<AdapterInfo> loaded = context.registry.load(
@@ -35,9 +38,10 @@ Result<AdapterInfo> load(ServerContext& context, const HttpRequest& request) {
     return context.registry.activate(parsed.name, {adapters::ActivationMode::kUnmerged, true});
 }
 
-Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request) {
+Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request, std::string& ignored) {
     TRY_ASSIGN(proto::UnloadAdapterRequest parsed,
                proto::parse_unload_adapter_request(request.body));
+    TRY_ASSIGN(ignored, ignored_fields_header(context, parsed.ignored_fields));
     TRY(check_visible(context.registry, request, parsed.name));
     adapters::RemoveOptions options;
     options.expected_generation = parsed.expected_generation;
@@ -45,21 +49,23 @@ Result<AdapterInfo> unload(ServerContext& context, const HttpRequest& request) {
 }
 
 HttpReply vllm_load(ServerContext& context, const HttpRequest& request) {
-    Result<AdapterInfo> loaded = load(context, request);
+    std::string ignored;
+    Result<AdapterInfo> loaded = load(context, request, ignored);
     if (!loaded.ok()) return error_reply(loaded.error());
-    if (wants_text(request))
-        return plain_text(format("Success: LoRA adapter '{}' added successfully.", loaded->name));
-    return adapter_reply(*loaded);
+    HttpReply reply = wants_text(request) ? plain_text(format("Success: LoRA adapter '{}' added successfully.", loaded->name))
+                                          : adapter_reply(*loaded);
+    add_ignored_fields(reply, ignored);
+    return reply;
 }
 
 HttpReply vllm_unload(ServerContext& context, const HttpRequest& request) {
-    Result<AdapterInfo> unloaded = unload(context, request);
+    std::string ignored;
+    Result<AdapterInfo> unloaded = unload(context, request, ignored);
     if (!unloaded.ok()) return error_reply(unloaded.error());
-    if (wants_text(request)) {
-        return plain_text(
-            format("Success: LoRA adapter '{}' removed successfully.", unloaded->name));
-    }
-    return removed_reply(visible(request, {*unloaded}).at(0));
+    HttpReply reply = wants_text(request) ? plain_text(format("Success: LoRA adapter '{}' removed successfully.", unloaded->name))
+                                          : removed_reply(visible(request, {*unloaded}).at(0));
+    add_ignored_fields(reply, ignored);
+    return reply;
 }
 
 HttpReply vllm_list(ServerContext& context, const HttpRequest& request) {
@@ -72,7 +78,9 @@ HttpReply vllm_list(ServerContext& context, const HttpRequest& request) {
 
 // SGLang's answer in both cases; an error also carries our envelope.
 HttpReply sglang_reply(ServerContext& context, const HttpRequest& request,
-                       const Result<AdapterInfo>& result) {
+                       Result<AdapterInfo> (*change)(ServerContext&, const HttpRequest&, std::string&)) {
+    std::string ignored;
+    const Result<AdapterInfo> result = change(context, request, ignored);
     JsonWriter writer;
     writer.begin_object().field("success", result.ok());
     HttpReply reply;
@@ -95,14 +103,15 @@ HttpReply sglang_reply(ServerContext& context, const HttpRequest& request,
     }
     writer.end_object().end_object();
     reply.body = writer.take();
+    add_ignored_fields(reply, ignored);
     return reply;
 }
 
 HttpReply sglang_load(ServerContext& context, const HttpRequest& request) {
-    return sglang_reply(context, request, load(context, request));
+    return sglang_reply(context, request, load);
 }
 HttpReply sglang_unload(ServerContext& context, const HttpRequest& request) {
-    return sglang_reply(context, request, unload(context, request));
+    return sglang_reply(context, request, unload);
 }
 
 HttpReply llama_list(ServerContext& context, const HttpRequest& request) {
@@ -121,14 +130,20 @@ HttpReply llama_list(ServerContext& context, const HttpRequest& request) {
     return json_reply(writer.take());
 }
 
-HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
-    Result<std::vector<proto::IdScale>> scales = proto::parse_lora_scales_request(request.body);
-    if (!scales.ok()) return error_reply(scales.error());
-    Status set = context.lora_scales.set(context.registry, *scales);
-    if (!set.ok()) return error_reply(set.error());
+Result<HttpReply> set_scales(ServerContext& context, const HttpRequest& request) {
+    TRY_ASSIGN(proto::LoraScalesRequest parsed, proto::parse_lora_scales_request(request.body));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
+    TRY(context.lora_scales.set(context.registry, parsed.scales));
     JsonWriter writer;
     writer.begin_object().field("success", true).end_object();
-    return json_reply(writer.take());
+    HttpReply reply = json_reply(writer.take());
+    add_ignored_fields(reply, ignored);
+    return reply;
+}
+
+HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
+    Result<HttpReply> reply = set_scales(context, request);
+    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
 }
 
 // Loads read files of the server, and the scales are everybody's.

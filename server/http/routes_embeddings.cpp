@@ -69,10 +69,10 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
     TRY(limit_adapters(context, http, request.generate));
     // What is wrong with an input is told before anything is computed.
     Result<std::vector<PreparedPrompt>> prepared = prepare_prompts(context, http, request.generate, TokensFor::kGenerating);
-    if (!prepared.ok()) return request.names.renamed(prepared.error());
+    if (!prepared.ok()) return request.generate.names.renamed(prepared.error());
     for (const PreparedPrompt& input : *prepared) {
         Result<uint32_t> fits = tokens_to_generate(context, request.generate, input.tokens.size());
-        if (!fits.ok()) return request.names.renamed(fits.error());
+        if (!fits.ok()) return request.generate.names.renamed(fits.error());
     }
     request.generate.prompts.clear();
     proto::EmbeddingsAnswer answer;
@@ -84,9 +84,8 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
         const size_t n = n_at_once(context, http, inputs);
         for (const PreparedPrompt& input : inputs.first(n)) some.prompts.push_back({{}, input.tokens});
         inputs = inputs.subspan(n);
-        auto generation = Generation::start(context, http, std::move(some), lease);
-        if (!generation.ok()) return request.names.renamed(generation.error());
-        Generation& running = **generation;
+        TRY_ASSIGN(std::unique_ptr<Generation> generation, Generation::start(context, http, std::move(some), lease));
+        Generation& running = *generation;
         running.head.id = format("embd-{:016x}", random_number());
         lease = running.lease();
         TRY_ASSIGN(bool done, embed_some(running, http, request, answer));

@@ -45,7 +45,7 @@ void stream_out(Generation& generation, HttpSink& sink) {
             }
             proto::ChoicePart part = parts.part_of(std::move(piece));
             for (const proto::BlockChange& change : answer.take(part))
-                out += proto::messages_change_event(blocks, change);
+                out += proto::messages_change_event(blocks, change, generation.request.eager_tools);
             if (part.finish_reason.empty()) continue;
             out += proto::messages_end_events(
                 blocks, {part.finish_reason, part.stop_text, generation.usage()});
@@ -58,43 +58,34 @@ void stream_out(Generation& generation, HttpSink& sink) {
 }
 
 HttpReply whole_reply(Generation& generation, const HttpRequest& http) {
-    auto whole = whole_answer(generation, http);
-    if (!whole.ok()) return messages_error_reply(whole.error());
-    if (!*whole) return messages_error_reply(client_closed());
-    const proto::ChoicePart& part = (*whole)->front();
     proto::AnswerBlocks answer = make_blocks();
-    answer.take(part);
-    return json_reply(
-        proto::messages_object(generation.head, answer.blocks(),
-                               {part.finish_reason, part.stop_text, generation.usage()}));
+    auto last = whole_blocks(generation, http, answer);
+    if (!last.ok()) return messages_error_reply(last.error());
+    if (!*last) return messages_error_reply(client_closed());
+    return json_reply(proto::messages_object(generation.head, answer.blocks(),
+                                             {(*last)->finish_reason, (*last)->stop_text, generation.usage()}));
 }
 
 Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
-    TRY_ASSIGN(proto::MessagesRequest parsed,
-               proto::parse_messages_request(http.body, MessagesUse::kGenerate,
-                                             context.vocab_size));
-    TRY_ASSIGN(std::string ignored,
-               ignored_fields_header(context, parsed.generate.ignored_fields));
-    TRY_ASSIGN(std::string not_enforced,
-               not_enforced_header(context, parsed.generate.not_enforced));
-    bool stream = parsed.generate.stream;
-    auto started = Generation::start(context, http, std::move(parsed.generate));
-    if (!started.ok()) return parsed.names.renamed(started.error());
-    std::shared_ptr<Generation> generation = std::move(*started);
+    TRY_ASSIGN(proto::GenerateRequest parsed,
+               proto::parse_messages_request(http.body, MessagesUse::kGenerate, context.vocab_size));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, parsed.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, parsed.not_enforced));
+    bool stream = parsed.stream;
+    TRY_ASSIGN(std::shared_ptr<Generation> generation, Generation::start(context, http, std::move(parsed)));
     generation->head.id = format("msg_{:016x}", random_number());
     HttpReply reply =
         stream ? event_stream([generation](HttpSink& sink) { stream_out(*generation, sink); })
                : whole_reply(*generation, http);
-    add_ignored_fields(reply, ignored, parsed.names.originals(generation->unread_fields()));
+    add_ignored_fields(reply, ignored, generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;
 }
 
 Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
-    TRY_ASSIGN(proto::MessagesRequest parsed,
-               proto::parse_messages_request(http.body, MessagesUse::kCountTokens,
-                                             context.vocab_size));
-    return token_count_reply(context, http, parsed.generate, parsed.names, proto::messages_token_count);
+    TRY_ASSIGN(proto::GenerateRequest parsed,
+               proto::parse_messages_request(http.body, MessagesUse::kCountTokens, context.vocab_size));
+    return token_count_reply(context, http, parsed, proto::messages_token_count);
 }
 
 HttpReply reply_of(Result<HttpReply> reply) {

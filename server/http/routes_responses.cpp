@@ -100,12 +100,10 @@ void stream_out(Answering& answering, HttpSink& sink) {
 }
 
 HttpReply whole_reply(Answering& answering, const HttpRequest& http) {
-    auto answer = whole_answer(*answering.generation, http);
-    if (!answer.ok()) return error_reply(answer.error());
-    if (!*answer) return error_reply(client_closed());
-    const proto::ChoicePart& part = (*answer)->front();
-    answering.blocks.take(part);
-    const proto::ResponsesEnd end = answering.end(part.finish_reason, {});
+    auto last = whole_blocks(*answering.generation, http, answering.blocks);
+    if (!last.ok()) return error_reply(last.error());
+    if (!*last) return error_reply(client_closed());
+    const proto::ResponsesEnd end = answering.end((*last)->finish_reason, {});
     keep(answering, end);
     return json_reply(proto::responses_object(answering.head(), answering.blocks.blocks(), end));
 }
@@ -118,17 +116,16 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
                ignored_fields_header(context, parsed.generate.ignored_fields));
     TRY_ASSIGN(std::string not_enforced,
                not_enforced_header(context, parsed.generate.not_enforced));
-    auto started = Generation::start(context, http, parsed.generate);
-    if (!started.ok()) return parsed.names.renamed(started.error());
+    TRY_ASSIGN(std::unique_ptr<Generation> started, Generation::start(context, http, parsed.generate));
     parsed.generate.messages_json.clear();  // the generation has its own
     auto answering = std::make_shared<Answering>(
-        Answering{context, std::move(parsed), std::move(*started), response_tenant(http)});
+        Answering{context, std::move(parsed), std::move(started), response_tenant(http)});
     answering->generation->head.id = format("resp_{:016x}", random_number());
     HttpReply reply =
         answering->request.generate.stream
             ? event_stream([answering](HttpSink& sink) { stream_out(*answering, sink); })
             : whole_reply(*answering, http);
-    add_ignored_fields(reply, ignored, answering->request.names.originals(answering->generation->unread_fields()));
+    add_ignored_fields(reply, ignored, answering->generation->unread_fields());
     add_not_enforced(reply, not_enforced);
     return reply;
 }

@@ -67,7 +67,7 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     const std::optional<proto::ResponsesMemory> memory = response_memory(context, http);
     TRY_ASSIGN(proto::ResponsesRequest parsed,
                proto::parse_responses_request(http.body, context.vocab_size, memory ? &*memory : nullptr));
-    return token_count_reply(context, http, parsed.generate, parsed.names, proto::input_tokens_response);
+    return token_count_reply(context, http, parsed.generate, proto::input_tokens_response);
 }
 
 HttpReply reply_of(Result<HttpReply> reply) { return reply.ok() ? std::move(*reply) : error_reply(reply.error()); }

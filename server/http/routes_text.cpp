@@ -4,7 +4,6 @@
 #include "server/http/adapter_choice.h"
 #include "server/http/prompt.h"
 #include "server/http/reply_parts.h"
-#include "server/http/place.h"
 #include "server/http/request_check.h"
 #include "server/http/routes.h"
 
@@ -23,15 +22,10 @@ void write_ids(JsonWriter& writer, std::string_view name, const std::vector<Toke
 Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiKind kind) {
     TRY_ASSIGN(GenerateRequest request,
                proto::parse_generate_request(http.body, kind, context.vocab_size));
-    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.ignored_fields));
-    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, request.not_enforced));
-    TRY(limit_adapters(context, http, request));
-    TRY(check_adapters(context, http, request));
-    TRY_ASSIGN(std::vector<PreparedPrompt> prompts, prepare_prompts(context, http, request, TokensFor::kShowing));
-    TRY(check_request(context, request, prompts, holder_of(http)));
+    TRY_ASSIGN(PreparedOnly prepared, prepare_only(context, http, request, Length::kMustFit));
     JsonWriter writer;
     if (kind == ApiKind::kCompletion) writer.begin_array();
-    for (PreparedPrompt& prompt : prompts) {
+    for (PreparedPrompt& prompt : prepared.prompts) {
         TRY_ASSIGN(uint32_t n_tokens_max,
                    tokens_to_generate(context, request, prompt.tokens.size()));
         if (prompt.text.empty()) {
@@ -49,27 +43,32 @@ Result<HttpReply> rendered(ServerContext& context, const HttpRequest& http, ApiK
     }
     if (kind == ApiKind::kCompletion) writer.end_array();
     HttpReply reply = json_reply(writer.take());
-    add_ignored_fields(reply, ignored, prompts.front().unread_fields);
-    add_not_enforced(reply, not_enforced);
+    add_headers(reply, prepared);
     return reply;
+}
+
+// Of a text that need not fit the context, and may be empty; `unread`: fields of a chat that its template does not show.
+Result<std::vector<TokenId>> tokens_of(ServerContext& context, const HttpRequest& http, GenerateRequest& request,
+                                       std::vector<std::string>& unread) {
+    TRY(limit_adapters(context, http, request));
+    TRY(check_adapters(context, http, request));
+    Tokenizing tokenizing(context, http, TokensFor::kShowing);
+    if (request.kind != ApiKind::kChat) return tokenizing.of_text(*request.prompts[0].text, request.add_special_tokens, "prompt");
+    TRY_ASSIGN(PreparedPrompt chat, render_prompt(context, http, request));
+    TRY(check_structure(context, http, request));
+    unread = request.names.originals(chat.unread_fields);
+    return tokenizing.of_text(chat.text, request.add_special_tokens, "messages");
 }
 
 Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
     TRY_ASSIGN(proto::TokenizeRequest request,
                proto::parse_tokenize_request(http.body, context.vocab_size));
-    TRY(limit_adapters(context, http, request.prompt));
-    const GenerateRequest& prompt = request.prompt;
-    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, prompt.ignored_fields));
-    TRY(check_adapters(context, http, prompt));
-    PreparedPrompt chat;
-    if (prompt.kind == ApiKind::kChat) {
-        TRY_ASSIGN(chat, render_prompt(context, http, prompt));
-        TRY(compile_structure(context, prompt, end_tokens(context, prompt), holder_of(http)));
-    }
-    const std::string& text = prompt.kind == ApiKind::kChat ? chat.text : *prompt.prompts[0].text;
-    Tokenizing tokenizing(context, http, TokensFor::kShowing);
-    TRY_ASSIGN(std::vector<TokenId> tokens,
-               tokenizing.of_text(text, prompt.add_special_tokens, prompt.kind == ApiKind::kChat ? "messages" : "prompt"));
+    TRY_ASSIGN(std::string ignored, ignored_fields_header(context, request.prompt.ignored_fields));
+    TRY_ASSIGN(std::string not_enforced, not_enforced_header(context, request.prompt.not_enforced));
+    std::vector<std::string> unread;
+    Result<std::vector<TokenId>> encoded = tokens_of(context, http, request.prompt, unread);
+    if (!encoded.ok()) return request.prompt.names.renamed(encoded.error());
+    const std::vector<TokenId>& tokens = *encoded;
     JsonWriter writer;
     writer.begin_object()
         .field("count", uint64_t(tokens.size()))
@@ -85,7 +84,8 @@ Result<HttpReply> tokenized(ServerContext& context, const HttpRequest& http) {
         writer.null();
     }
     HttpReply reply = json_reply(writer.end_object().take());
-    add_ignored_fields(reply, ignored, chat.unread_fields);
+    add_ignored_fields(reply, ignored, unread);
+    add_not_enforced(reply, not_enforced);
     return reply;
 }
 

@@ -4,13 +4,12 @@
 #include <string>
 
 #include "proto/generate_request.h"
-#include "proto/field_names.h"
 #include "server/http/routes.h"
 
 namespace lorad::server {
 
 // `write`: the answer's body. Errors and headers name the fields as the body has them.
 Result<HttpReply> token_count_reply(ServerContext& context, const HttpRequest& http, proto::GenerateRequest& request,
-                                    const proto::FieldNames& names, std::string (*write)(uint64_t n_tokens));
+                                    std::string (*write)(uint64_t n_tokens));
 
 }  // namespace lorad::server

@@ -1,10 +1,15 @@
 #include "adapters/peft_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/source_dir.h"
 
 namespace lorad::adapters::peft_config_test {
 namespace {
@@ -105,6 +110,21 @@ TEST(PeftConfig, LayersAreFoundByTheirPatternAtTheRootToo) {
     EXPECT_EQ(targets(any, "model.layers.2.self_attn.q_proj"), true);
     EXPECT_EQ(targets(any, "layers.2.self_attn.q_proj"), false) << "PEFT wants something before it";
     EXPECT_EQ(targets(any, "model.layers.2.experts.1.q_proj"), true) << "the first index counts";
+}
+
+// Of many configurations and names, also of output layers, what PEFT's own function answers (tests/goldens/peft-targets).
+TEST(PeftConfig, TargetsAreThoseOfPeft) {
+    std::ifstream file(lorad::testing::source_dir() / "tests/goldens/peft-targets/cases.json");
+    const nlohmann::json golden = nlohmann::json::parse(file);
+    ASSERT_GE(golden["cases"].size(), 180u);
+    for (const nlohmann::json& one : golden["cases"]) {
+        const std::string config = one["config"].dump();
+        const PeftConfig peft = parsed(config.substr(1, config.size() - 2));
+        for (const std::string module : golden["modules"]) {
+            const bool wanted = std::ranges::find(one["targets"], nlohmann::json(module)) != one["targets"].end();
+            EXPECT_EQ(targets(peft, module), wanted) << module << " with " << config;
+        }
+    }
 }
 
 TEST(PeftConfig, WhatIsSavedIsNoTarget) {

@@ -103,7 +103,8 @@ class Server:
                     connection.close()
                     return
                 yield json.loads(data)
-        raise AssertionError("the stream ended without [DONE]")
+        connection.close()
+        check(not path.endswith("completions"), "the stream ended without [DONE]")
 
     def metric(self, name):
         _, text = self.request("GET", "/metrics")

@@ -64,34 +64,67 @@ def ask_chat(server, name, n_max, stream):
 
 
 def ask_message(server, name, n_max):
-    status, answer = server.post("/v1/messages", model="scripted", messages=[{"role": "user", "content": f"[s:{name}]"}], max_tokens=n_max,
-                                 temperature=0, tools=[{"name": "f", "input_schema": TOOL["parameters"]}])
+    """Blocks in their order, each a text or the input of a call; the stream's are the same."""
+    body = dict(model="scripted", messages=[{"role": "user", "content": f"[s:{name}]"}], max_tokens=n_max, temperature=0,
+                tools=[{"name": "f", "input_schema": TOOL["parameters"]}])
+    status, answer = server.post("/v1/messages", **body)
     check_equal(status, 200, str(answer))
-    text = "".join(block["text"] for block in answer["content"] if block["type"] == "text")
-    return text, [block["input"] for block in answer["content"] if block["type"] == "tool_use"], answer["stop_reason"]
+    blocks = [block["text"] if block["type"] == "text" else block["input"] for block in answer["content"]]
+    streamed, reason = [], None
+    for event in server.events("/v1/messages", **body):
+        if event["type"] == "content_block_start":
+            check_equal(event["index"], len(streamed), name)
+            streamed.append("")
+            is_call = event["content_block"]["type"] == "tool_use"
+        elif event["type"] == "content_block_delta":
+            streamed[-1] += event["delta"].get("text", "") + event["delta"].get("partial_json", "")
+        elif event["type"] == "content_block_stop" and is_call:
+            streamed[-1] = json.loads(streamed[-1])
+        reason = event.get("delta", {}).get("stop_reason") or reason
+    check_equal((streamed, reason), (blocks, answer["stop_reason"]), f"{name}: a message's stream and whole after {n_max}")
+    return blocks, reason
 
 
 def ask_response(server, name, n_max):
-    status, answer = server.post("/v1/responses", model="scripted", input=f"[s:{name}]", max_output_tokens=n_max, temperature=0,
-                                 tools=[{"type": "function", **TOOL}])
+    """Items in their order, each a text or the name and arguments of a call; the stream's are the same."""
+    body = dict(model="scripted", input=f"[s:{name}]", max_output_tokens=n_max, temperature=0, tools=[{"type": "function", **TOOL}])
+
+    def shown(item):
+        what = "".join(part["text"] for part in item["content"]) if item["type"] == "message" else (item["name"], item["arguments"])
+        return what, item["status"]
+
+    status, answer = server.post("/v1/responses", **body)
     check_equal(status, 200, str(answer))
-    text = "".join(part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"])
-    return text, [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"], answer["status"]
+    items = [shown(item) for item in answer["output"]]
+    done, last = [], None
+    for event in server.events("/v1/responses", **body):
+        if event["type"] == "response.output_item.done":
+            done.append(shown(event["item"]))
+        last = event
+    check_equal(done, items, f"{name}: a response's stream and whole after {n_max}")
+    check_equal([shown(item) for item in last["response"]["output"]], items, f"{name}: the last event after {n_max}")
+    return [what for what, _ in items]
 
 
 def check_answer(server, name, n_pieces, text, n_calls):
     whole = ask_chat(server, name, n_pieces + 4, False)
     check_equal(whole, (text, [("f", ARGUMENTS)] * n_calls, "tool_calls" if n_calls else "stop"), name)
+    if text.endswith("Done."):
+        check_equal([item if isinstance(item, str) else "call" for item in ask_response(server, name, n_pieces + 4)],
+                    ["Sure. ", "call", "call", "\n\nDone."], f"{name}: text behind calls stands behind them")
     for n_max in range(1, n_pieces + 1):
         cut = ask_chat(server, name, n_max, False)
         check_equal(ask_chat(server, name, n_max, True), cut, f"{name}: streamed and whole, cut after {n_max} tokens")
         # Of a mark behind a text one or two letters are still text.
         is_part = any(text.startswith(cut[0][:len(cut[0]) - n]) for n in range(3))
         check(is_part or n_calls == 0, f"{name}: {cut} is no part of {text!r}")
-        check_equal(ask_response(server, name, n_max)[:2], cut[:2], f"{name}: as a response, after {n_max}")
-        said, inputs, reason = ask_message(server, name, n_max)
-        check_equal(said, cut[0], f"{name}: as a message, after {n_max}")
-        for given, (_, arguments) in zip(inputs, cut[1], strict=True):
+        items = ask_response(server, name, n_max)
+        check_equal("".join(item for item in items if isinstance(item, str)), cut[0], f"{name}: as a response, after {n_max}")
+        check_equal([item for item in items if not isinstance(item, str)], cut[1], f"{name}: calls of a response, after {n_max}")
+        blocks, reason = ask_message(server, name, n_max)
+        check_equal("".join(block for block in blocks if isinstance(block, str)), cut[0], f"{name}: as a message, after {n_max}")
+        check_equal([isinstance(block, str) for block in blocks], [isinstance(item, str) for item in items], f"{name}: the order, after {n_max}")
+        for given, (_, arguments) in zip([block for block in blocks if not isinstance(block, str)], cut[1], strict=True):
             is_whole = arguments == ARGUMENTS
             check_equal(given, json.loads(ARGUMENTS) if is_whole else {"INVALID_JSON": arguments}, f"{name}: input after {n_max}")
             check(is_whole or reason == "max_tokens", f"{name}: {reason}")

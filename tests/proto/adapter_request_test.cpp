@@ -134,9 +134,9 @@ TEST(AdapterRequest, RollbackAndValidateNameWhatIsWrong) {
 TEST(AdapterRequest, LoraScalesAreAListOfIdsAndScales) {
     auto list = parse_lora_scales_request(R"([{"id":0,"scale":0.5},{"id":7,"scale":-1}])");
     ASSERT_TRUE(list.ok());
-    EXPECT_EQ(list->at(1).id, 7u);
-    EXPECT_EQ(list->at(1).scale, -1.0f);
-    EXPECT_TRUE(parse_lora_scales_request("[]")->empty());
+    EXPECT_EQ(list->scales.at(1).id, 7u);
+    EXPECT_EQ(list->scales.at(1).scale, -1.0f);
+    EXPECT_TRUE(parse_lora_scales_request("[]")->scales.empty());
     expect_refused(parse_lora_scales_request, {{"{}", ""},
                                                {R"([{"id":0,"scale":0.5},{"id":0,"scale":0.5}])", "[1].id"},
                                                {R"([{"id":0,"scale":1e9}])", "[0].scale"},

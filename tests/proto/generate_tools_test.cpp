@@ -175,5 +175,31 @@ TEST(GenerateTools, UnknownFieldsWithinOthersAreListedByTheirPath) {
                                                                  "messages[1].tool_calls[0].function.s"}));
 }
 
+// A function without arguments may be called so: templates get an object all the same.
+TEST(GenerateTools, CallsOfAHistoryNeedNoArguments) {
+    for (const std::string arguments : {"", R"(,"arguments":null)", R"(,"arguments":"")", R"(,"arguments":{})"}) {
+        auto request = parse_generate_request(
+            R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f")" +
+                arguments + "}}]}]}",
+            ApiKind::kChat, 1000);
+        ASSERT_TRUE(request.ok()) << request.error().message;
+        EXPECT_NE(request->messages_json.find(R"("function":{"name":"f","arguments":{}})"), std::string::npos) << request->messages_json;
+    }
+}
+
+TEST(GenerateTools, WhatIsWrongWithASchemaIsToldWithTheFunctionsName) {
+    const std::string two = R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","parameters":)";
+    for (const auto& [schema, param] : std::vector<std::pair<std::string, std::string>>{
+             {"5", "tools[1].function.parameters"},
+             {R"({"properties":{"a":{"$ref":"#/nowhere"}}})", "tools[1].function.parameters.properties.a.$ref"},
+             {R"({"type":"string"})", "tools[1].function.parameters.type"}}) {
+        auto refused = chat(two + schema + R"(}}],"tool_choice":"required")");
+        ASSERT_FALSE(refused.ok()) << schema;
+        EXPECT_EQ(refused.error().param, param);
+        EXPECT_TRUE(refused.error().message.starts_with(param + ": ")) << refused.error().message;
+        EXPECT_TRUE(refused.error().message.ends_with(R"( (function "g"))")) << refused.error().message;
+    }
+}
+
 }  // namespace
 }  // namespace lorad::proto::generate_tools_test

@@ -10,14 +10,14 @@ namespace {
 constexpr uint32_t kVocab = 1000;
 constexpr const char* kHi = R"("messages":[{"role":"user","content":"hi"}])";
 
-MessagesRequest parsed(const std::string& fields) {
-    Result<MessagesRequest> request = parse_messages_request(
+GenerateRequest parsed(const std::string& fields) {
+    Result<GenerateRequest> request = parse_messages_request(
         "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
     EXPECT_TRUE(request.ok()) << fields << ": " << request.error().message;
-    return request.ok() ? std::move(*request) : MessagesRequest();
+    return request.ok() ? std::move(*request) : GenerateRequest();
 }
 Error refused(const std::string& fields) {
-    Result<MessagesRequest> request = parse_messages_request(
+    Result<GenerateRequest> request = parse_messages_request(
         "{\"max_tokens\":5," + fields + "}", MessagesUse::kGenerate, kVocab);
     EXPECT_FALSE(request.ok()) << fields;
     return request.ok() ? Error() : request.error();
@@ -31,7 +31,7 @@ TEST(MessagesRequest, BlocksBecomeMessagesOfAChat) {
             R"({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"well"},)"
             R"({"type":"tool_use","id":"t1","name":"f","input":{"x":1.50}}]},)"
             R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"7"}],"is_error":true},{"type":"text","text":"so?"}]}])")
-            .generate.messages_json,
+            .messages_json,
         R"([{"role":"system","content":"Be nice."},{"role":"user","content":"a\nb"},)"
         R"({"role":"assistant","content":"well","reasoning_content":"hm","tool_calls":[)"
         R"({"id":"t1","type":"function","function":{"name":"f","arguments":{"x":1.50}}}]},)"
@@ -40,22 +40,22 @@ TEST(MessagesRequest, BlocksBecomeMessagesOfAChat) {
 }
 
 TEST(MessagesRequest, AnAnswerThatTheClientHasBegunIsContinued) {
-    MessagesRequest begun = parsed(
+    GenerateRequest begun = parsed(
         R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well, "}])");
-    EXPECT_EQ(begun.generate.continued_text, "Well, ");
-    EXPECT_FALSE(begun.generate.add_generation_prompt);
-    MessagesRequest plain = parsed(kHi);
-    EXPECT_FALSE(plain.generate.continued_text);
-    EXPECT_TRUE(plain.generate.add_generation_prompt);
+    EXPECT_EQ(begun.continued_text, "Well, ");
+    EXPECT_FALSE(begun.add_generation_prompt);
+    GenerateRequest plain = parsed(kHi);
+    EXPECT_FALSE(plain.continued_text);
+    EXPECT_TRUE(plain.add_generation_prompt);
 }
 
 TEST(MessagesRequest, OptionsAreThoseOfChatsUnderOtherNames) {
-    MessagesRequest request = parsed(
+    GenerateRequest request = parsed(
         std::string(kHi) +
         R"(,"stop_sequences":["x"],"metadata":{"user_id":"me"},"top_k":3,"temperature":0.5,"stream":true,)"
         R"("tools":[{"name":"f","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}}],)"
         R"("tool_choice":{"type":"any","disable_parallel_tool_use":true},"service_tier":"auto","nonsense":1,"adapter":"x")");
-    const GenerateRequest& generate = request.generate;
+    const GenerateRequest& generate = request;
     EXPECT_EQ(generate.stop, std::vector<std::string>{"x"});
     EXPECT_EQ(generate.user, "me");
     EXPECT_EQ(generate.top_k, 3u);
@@ -67,12 +67,12 @@ TEST(MessagesRequest, OptionsAreThoseOfChatsUnderOtherNames) {
     EXPECT_FALSE(generate.parallel_tool_calls);
     EXPECT_EQ(generate.ignored_fields, std::vector<std::string>{"nonsense"});
     EXPECT_EQ(generate.adapters->at(0).name, "x");
-    MessagesRequest shaped = parsed(
+    GenerateRequest shaped = parsed(
         std::string(kHi) +
         R"(,"output_config":{"format":{"type":"json_schema","schema":{"type":"null"}}},"thinking":{"type":"disabled"})");
-    EXPECT_EQ(shaped.generate.structure->source.substr(0, 14), R"({"type":"null")");
-    EXPECT_EQ(shaped.generate.structure->param, "output_config.format.schema");
-    EXPECT_FALSE(shaped.generate.include_reasoning);
+    EXPECT_EQ(shaped.structure->source.substr(0, 14), R"({"type":"null")");
+    EXPECT_EQ(shaped.names.original(shaped.structure->param), "output_config.format.schema");
+    EXPECT_FALSE(shaped.include_reasoning);
 }
 
 TEST(MessagesRequest, OnlyCountingNeedsNoMaxTokens) {
@@ -133,20 +133,20 @@ TEST(MessagesRequest, WhatIsNotDoneIsRefusedByName) {
 }
 
 TEST(MessagesRequest, HintsChangeNothingAndAreListed) {
-    MessagesRequest request = parsed(
+    GenerateRequest request = parsed(
         std::string(kHi) +
         R"(,"thinking":{"type":"enabled","budget_tokens":1024},"output_config":{"effort":"low"},)"
         R"("context_management":{},"service_tier":"standard_only","speed":"fast","effort":"low","budget_tokens":5)");
-    EXPECT_EQ(request.generate.ignored_fields,
-              (std::vector<std::string>{"context_management", "speed", "effort", "budget_tokens",
+    EXPECT_EQ(request.ignored_fields,
+              (std::vector<std::string>{"context_management", "service_tier", "speed", "effort", "budget_tokens",
                                         "thinking.budget_tokens", "output_config.effort"}));
-    EXPECT_TRUE(request.generate.include_reasoning) << "what it thinks is shown";
-    MessagesRequest summarized = parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"summarized"})");
-    EXPECT_EQ(summarized.generate.ignored_fields, std::vector<std::string>{"thinking.display"});
-    EXPECT_TRUE(summarized.generate.include_reasoning);
-    EXPECT_FALSE(parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"omitted"})").generate.include_reasoning);
+    EXPECT_TRUE(request.include_reasoning) << "what it thinks is shown";
+    GenerateRequest summarized = parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"summarized"})");
+    EXPECT_EQ(summarized.ignored_fields, std::vector<std::string>{"thinking.display"});
+    EXPECT_TRUE(summarized.include_reasoning);
+    EXPECT_FALSE(parsed(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"omitted"})").include_reasoning);
     EXPECT_EQ(refused(std::string(kHi) + R"(,"thinking":{"type":"adaptive","display":"x"})").param, "thinking.display");
-    EXPECT_EQ(request.generate.messages_json, parsed(kHi).generate.messages_json);
+    EXPECT_EQ(request.messages_json, parsed(kHi).messages_json);
 }
 
 AnswerBlocks blocks_of(const std::vector<ChoicePart>& parts, std::string* events = nullptr) {
@@ -202,6 +202,45 @@ TEST(MessagesResponse, EventsHaveTheirNamesAndOrder) {
               "\n\n");
 }
 
+// A client that joins what a stream brings of an input has what the whole answer shows.
+TEST(MessagesResponse, StreamsBringInputsAsWholeAnswersShowThem) {
+    for (const std::string arguments : {"{\"x\":1}", "{\"x\":", "no JSON", "", "[1]"}) {
+        ChoicePart first, rest;
+        first.tool_calls = {{0, "c0", "f", arguments.substr(0, 4)}};
+        rest.tool_calls = {{0, "", "", arguments.substr(std::min<size_t>(4, arguments.size()))}};
+        rest.finish_reason = "length";
+        std::string events;
+        AnswerBlocks blocks = blocks_of({first, rest}, &events);
+        ResponseHead head;
+        auto whole = parse_json(messages_object(head, blocks.blocks(), {"length", "", {}}));
+        const std::string input = whole->root().find("content")->as_array()->at(0).find("input")->dump();
+        std::string joined;
+        size_t n_deltas = 0;
+        for (size_t at = 0; (at = events.find("data: ", at)) != std::string::npos; ++at) {
+            auto data = parse_json(std::string_view(events).substr(at + 6, events.find('\n', at) - at - 6));
+            std::optional<JsonValue> delta = data->root().find("delta");
+            if (!delta) continue;
+            joined += *delta->string_or("partial_json", "");
+            ++n_deltas;
+        }
+        EXPECT_EQ(joined, input) << arguments;
+        EXPECT_EQ(n_deltas, 1u) << "whole at once";
+        std::string eager;
+        AnswerBlocks as_written([](BlockKind) { return std::string(); });
+        for (const ChoicePart& part : {first, rest}) {
+            for (const BlockChange& change : as_written.take(part)) eager += messages_change_event(as_written.blocks(), change, {"f"});
+        }
+        EXPECT_EQ(eager.find("INVALID_JSON"), std::string::npos) << "as it is written";
+    }
+}
+
+TEST(MessagesRequest, ToolsMayHaveTheirInputStreamedAsItIsWritten) {
+    const GenerateRequest request = parsed(std::string(kHi) + R"(,"tools":[{"name":"f","input_schema":{"type":"object"},"eager_input_streaming":true},)"
+                                                              R"({"name":"g","input_schema":{"type":"object"},"eager_input_streaming":false}])");
+    EXPECT_EQ(request.eager_tools, (std::set<std::string, std::less<>>{"f"}));
+    EXPECT_TRUE(request.ignored_fields.empty());
+}
+
 // Clients check answers against schemas in which what has no value is not there.
 TEST(MessagesResponse, WhatHasNoValueIsLeftOut) {
     ResponseHead head;
@@ -235,18 +274,18 @@ TEST(MessagesResponse, SaysWhyTheAnswerEnded) {
 }
 
 TEST(MessagesRequest, ArgumentsThatAreNoObjectComeBackAsTheirText) {
-    MessagesRequest request = parsed(
+    GenerateRequest request = parsed(
         R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f",)"
         R"("input":{"INVALID_JSON":"{\"x\":"}}]}])");
-    EXPECT_NE(request.generate.messages_json.find(R"("arguments":"{\"x\":")"), std::string::npos) << request.generate.messages_json;
+    EXPECT_NE(request.messages_json.find(R"("arguments":"{\"x\":")"), std::string::npos) << request.messages_json;
 }
 
 TEST(MessagesRequest, UnknownFieldsWithinOthersAreListedByTheirPath) {
-    MessagesRequest request = parsed(
+    GenerateRequest request = parsed(
         R"("messages":[{"role":"user","content":[{"type":"text","text":"a","bold":true}],"mood":"good"}],)"
         R"("tools":[{"name":"f","input_schema":{"type":"object"},"colour":"red"}],"tool_choice":{"type":"auto","how":1},)"
         R"("thinking":{"type":"disabled","deep":true},"output_config":{"format":{"type":"json_schema","schema":{},"foo":1}})");
-    EXPECT_EQ(request.generate.ignored_fields,
+    EXPECT_EQ(request.ignored_fields,
               (std::vector<std::string>{"messages[0].mood", "messages[0].content[0].bold", "tools[0].colour", "tool_choice.how",
                                         "thinking.deep", "output_config.format.foo"}));
 }

@@ -202,7 +202,7 @@ TEST(ResponsesRequest, ToolsAndFormatsAreThoseOfChats) {
         R"("include":["message.output_text.logprobs"],"top_logprobs":2,"max_output_tokens":9})");
     ASSERT_TRUE(shaped.generate.structure);
     EXPECT_EQ(shaped.generate.structure->source.substr(0, 14), R"({"type":"null")");
-    EXPECT_EQ(shaped.generate.structure->param, "text.format.schema");
+    EXPECT_EQ(shaped.generate.names.original(shaped.generate.structure->param), "text.format.schema");
     EXPECT_EQ(shaped.generate.n_logprobs, 2u);
     EXPECT_EQ(shaped.generate.n_tokens_max, 9u);
 }
@@ -220,6 +220,23 @@ ChoicePart part_of(std::string reasoning, std::string text, std::vector<ToolCall
     return part;
 }
 
+TEST(AnswerBlocks, TextStandsWhereItIsAmongTheCalls) {
+    const auto shown = [](const std::vector<ChoicePart>& parts) {
+        AnswerBlocks blocks = numbered_blocks();
+        for (const ChoicePart& part : parts) blocks.take(part);
+        std::string text;
+        for (const AnswerBlock& block : blocks.blocks()) text += "[" + block.name + (block.name.empty() ? "" : ":") + block.text + "]";
+        return text;
+    };
+    const std::string expected = "[Well. ][f:{}][ So ][g:{1}][.]";
+    EXPECT_EQ(shown({part_of("", "Well.  So .", {{0, "c0", "f", "{}", false, 6}, {1, "c1", "g", "{1", false, 10}, {1, "", "", "}", false, 10}}, "stop")}),
+              expected);
+    // However the answer comes in parts.
+    EXPECT_EQ(shown({part_of("", "Well. "), part_of("", " ", {{0, "c0", "f", "{}"}}), part_of("", "So .", {{1, "c1", "g", "{1}", false, 3}}),
+                     part_of("", "", {}, "stop")}),
+              expected);
+}
+
 TEST(AnswerBlocks, FollowEachOtherAndOnlyTheLastIsOpen) {
     AnswerBlocks blocks = numbered_blocks();
     using What = BlockChange::What;
@@ -229,7 +246,7 @@ TEST(AnswerBlocks, FollowEachOtherAndOnlyTheLastIsOpen) {
     };
     take(part_of("hm", ""));
     take(part_of("m", "So"));
-    take(part_of("", "!", {{0, "c0", "f", "{"}}));
+    take(part_of("", "!", {{0, "c0", "f", "{", false, 1}}));
     take(part_of("", "", {{0, "", "", "}"}, {1, "c1", "g", "{}"}}));
     take(part_of("", "", {}, "tool_calls"));
     const std::vector<std::pair<What, uint32_t>> expected = {

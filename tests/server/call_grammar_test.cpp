@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/base/format.h"
-#include "tests/model/text_goldens.h"
+#include "tests/server/grammar_accepts.h"
 
 namespace lorad::server::call_grammar_test {
 namespace {
@@ -40,20 +40,6 @@ proto::Structure structure_of(const std::string& fields, ToolFormat format, cons
     std::optional<proto::Structure> structure = answer_structure(*request, format, codec);
     EXPECT_TRUE(structure);
     return structure.value_or(proto::Structure());
-}
-
-// Whether the text may be said as a whole.
-bool accepts(const proto::Structure& structure, std::string_view text) {
-    static const std::shared_ptr<const model::Tokenizer> kTokenizer = model::golden_tokenizer("qwen2");
-    const std::vector<TokenId> eos{*kTokenizer->token_id("<|im_end|>")};
-    const auto kind = structure.kind == proto::StructureKind::kLark ? model::GrammarKind::kLark : model::GrammarKind::kJsonSchema;
-    auto grammar = model::Grammar::create(*kTokenizer, kind, structure.source, eos, kTokenizer->vocab_size());
-    EXPECT_TRUE(grammar.ok()) << grammar.error().message << "\n" << structure.source;
-    if (!grammar.ok()) return false;
-    for (TokenId token : *kTokenizer->encode(text, false)) {
-        if (!(*grammar)->commit(token).ok()) return false;
-    }
-    return (*grammar)->complete();
 }
 
 void expect(const proto::Structure& structure, const std::vector<std::string>& yes, const std::vector<std::string>& no) {

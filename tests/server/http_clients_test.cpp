@@ -137,6 +137,23 @@ TEST_F(HttpTest, AnUnknownModelsErrorNamesTheNearestOnes) {
     EXPECT_THAT(post("/v1/completions", R"({"adapter":"pirata","prompt":[1]})").message, HasSubstr(R"(did you mean "pirate"?)"));
     EXPECT_THAT(post("/tokenize", R"({"model":"pirata","prompt":"a"})").message, HasSubstr(R"(did you mean "pirate"?)"));
     EXPECT_THAT(get("/v1/models/pirata").message, HasSubstr(R"(did you mean "pirate"?)"));
+    // On every route that takes a model, also where something else is wrong that is found later.
+    const std::string messages = R"("messages":[{"role":"user","content":"a"}])", format = R"({"type":"json_schema","schema":{}})";
+    for (const auto& [path, fields] : std::vector<std::pair<std::string, std::string>>{
+             {"/v1/chat/completions", messages + R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{}}})"},
+             {"/v1/chat/completions/render", messages},
+             {"/v1/completions/render", R"("prompt":"a")"},
+             {"/v1/responses", R"("input":"a","text":{"format":)" + format + "}"},
+             {"/v1/responses/input_tokens", R"("input":"a")"},
+             {"/v1/messages", R"("max_tokens":4,"output_config":{"format":)" + format + "}," + messages},
+             {"/v1/messages/count_tokens", messages},
+             {"/v1/embeddings", R"("input":["a","b"])"},
+             {"/tokenize", messages},
+             {"/detokenize", R"("tokens":[1])"}}) {
+        Answer refused = post(path, R"({"model":"pirata",)" + fields + "}");
+        EXPECT_EQ(refused.status, 404) << path;
+        EXPECT_THAT(refused.message, HasSubstr(R"(did you mean "pirate"?)")) << path;
+    }
     EXPECT_EQ(get("/v1/models/pirata").code, "model_not_found");
     EXPECT_THAT(post("/v1/completions", R"({"model":"gpt-4o","prompt":[1]})").message, HasSubstr("GET /v1/models lists what there is"));
 }

@@ -37,6 +37,16 @@ TEST_F(MessagesTest, AnswersAsTheChatDoes) {
         << stopped.body;
 }
 
+TEST_F(MessagesTest, WhatCompilingAToolFindsIsToldWithItsPlaceAndName) {
+    Answer refused = post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}})");
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.message, R"(tools[0].input_schema: no grammars here (function "f"))");
+    refused = post("/v1/responses", R"({"input":"a","tools":[{"type":"custom","name":"x"},{"type":"function","name":"f"}],)"
+                                    R"("tool_choice":{"type":"function","name":"f"}})");
+    EXPECT_EQ(refused.param, "tools[1].parameters");
+    EXPECT_EQ(refused.message, R"(tools[1].parameters: no grammars here (function "f"))");
+}
+
 TEST_F(MessagesTest, StreamsBeginWithTheMessageAndEndWithItsStop) {
     auto result = client().Post("/v1/messages", "{" + kHi + R"(,"max_tokens":4,"stream":true})",
                                 "application/json");

@@ -94,7 +94,7 @@ TEST_F(ResponseStoreTest, ItemsAreListedAndReferredTo) {
     ASSERT_EQ(data.size(), 2u);
     const std::string first_id(*data[0].string_or("id", ""));
     EXPECT_THAT(first_id, ::testing::StartsWith("msg_"));
-    EXPECT_EQ(data[1].dump(), R"({"id":"mine","type":"message","role":"user","content":"b"})");
+    EXPECT_EQ(data[1].dump(), R"({"id":"mine","type":"message","role":"user","content":[{"type":"input_text","text":"b"}]})");
     EXPECT_EQ(field(listed.body, "first_id"), first_id);
     EXPECT_THAT(get(path).body, HasSubstr(R"("first_id":"mine")")) << "the latest first";
     EXPECT_THAT(get(path + "?limit=1").body, HasSubstr(R"("has_more":true)"));

@@ -67,6 +67,8 @@ json neutral_values(proto::Neutral neutral) {
             return {"auto", "default", nullptr};
         case Neutral::kMedium:
             return {"medium", nullptr};
+        case Neutral::kDisabled:
+            return {"disabled", nullptr};
         case Neutral::kTextOnly:
         case Neutral::kAny:
             break;
@@ -192,14 +194,14 @@ TEST(OpenApi, ReferencesLeadSomewhereAndPathsNameTheirParameters) {
 }
 
 TEST(OpenApi, EveryFieldThatAParserKnowsIsDescribedAsItIs) {
+    using proto::Endpoint;
     for (const char* suffix : {"", "/render"}) {
-        expect_fields(std::string("/v1/completions") + suffix, proto::generation_fields(false));
-        expect_fields(std::string("/v1/chat/completions") + suffix, proto::generation_fields(true));
+        expect_fields(std::string("/v1/completions") + suffix, proto::request_fields(Endpoint::kCompletions));
+        expect_fields(std::string("/v1/chat/completions") + suffix, proto::request_fields(Endpoint::kChats));
     }
-    expect_fields("/v1/responses", proto::responses_fields());
+    for (const char* path : {"/v1/responses", "/v1/responses/input_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kResponses));
+    for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kMessages));
     expect_fields("/v1/embeddings", proto::embeddings_fields());
-    expect_fields("/v1/messages", proto::messages_fields());
-    expect_fields("/v1/messages/count_tokens", proto::messages_fields());
 }
 
 // The limits are the parser's: just inside is taken, just outside is refused.

@@ -75,7 +75,7 @@ class AttentionBench {
                 for (const std::string& name : options_.kinds) {
                     const TileAttention kind = kind_of(name);
                     const auto kernels = kernels_of(kind, 0);
-                    if (kernels->tile_attention(options_.head_dim) != kind) {
+                    if (kernels->attention.tile_attention(options_.head_dim) != kind) {
                         results_.say(lorad::format("{}: not there", name));
                         continue;
                     }
@@ -150,7 +150,7 @@ class AttentionBench {
         const uint32_t n_row_blocks = model::blocks_for_tokens(context), n_blocks = prompt ? n_row_blocks : rows * n_row_blocks;
         step.layer_bytes = n_blocks * block_bytes_;
         step.n_layers = static_cast<uint32_t>(std::min<uint64_t>(cache_bytes_ / step.layer_bytes, options_.layers));
-        const uint32_t tile_rows = kernels.attention_tile_rows(options_.head_dim, rows);
+        const uint32_t tile_rows = kernels.attention.attention_tile_rows(options_.head_dim, rows);
         std::vector<gpu::AttentionTile> tiles;
         for (uint32_t begin = 0; begin < rows; begin += tile_rows) tiles.insert(tiles.begin(), {begin, std::min(tile_rows, rows - begin)});
         const uint64_t table_at = sizeof(gpu::StepHeader) + uint64_t{rows} * sizeof(gpu::StepRow), tiles_at = table_at + uint64_t{n_blocks} * 4;
@@ -185,7 +185,7 @@ class AttentionBench {
 
     void record(gpu::Recorder& recorder, gpu::KernelSet& kernels, const Step& step, uint32_t layer, uint32_t splits, bool tiles) {
         const gpu::AttentionShape shape{step.rows, options_.n_heads, options_.n_kv_heads, options_.head_dim, splits};
-        const uint64_t partial_bytes = gpu::KernelSet::attention_partial_bytes(shape);
+        const uint64_t partial_bytes = gpu::AttentionPlanner::attention_partial_bytes(shape);
         if (partial_bytes > partials_bytes_) {
             partials_ = must(device_.create_buffer(partial_bytes, MemoryKind::kDeviceLocal, "partials"));
             partials_bytes_ = partial_bytes;
@@ -201,12 +201,12 @@ class AttentionBench {
         params.q_stride = params.y_stride = stride();
         params.scale = 1.0f / std::sqrt(static_cast<float>(options_.head_dim));
         if (!tiles) {
-            kernels.attention(recorder, params, shape, act_);
+            kernels.attention.attention(recorder, params, shape, act_);
         } else {
-            kernels.attention_tiles(recorder, params, shape, act_, step.state, offsetof(gpu::StepHeader, tile_grid));
+            kernels.attention.attention_tiles(recorder, params, shape, act_, step.state, offsetof(gpu::StepHeader, tile_grid));
             if (splits > 1) {
                 recorder.barrier();
-                kernels.attention_combine(recorder, params, shape, act_);
+                kernels.attention.attention_combine(recorder, params, shape, act_);
             }
         }
         recorder.barrier();

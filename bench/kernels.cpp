@@ -24,8 +24,8 @@
 #include "bench/model_shapes.h"
 #include "bench/results.h"
 #include "bench/weight_pool.h"
-#include "gpu/kernels/activation_blocks.h"
-#include "gpu/kernels/deferred_norm.h"
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/profiler.h"
@@ -146,9 +146,9 @@ class KernelsBench {
     // As Pass::attention_input() has it: what attention gives o is arranged in blocks in steps of many rows, for warpgroups alone; in steps of decodes it may be
     // in blocks as it comes.
     MatmulPlan engine_plan(const Shape& s, uint32_t rows) const {
-        const MatmulPlan in_blocks = kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
+        const MatmulPlan in_blocks = kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s), true);
         if (std::strcmp(s.name, "o") != 0 || rows <= 64 || (rows >= 128 && in_blocks.variant == gpu::MatmulVariant::kWarpgroup)) return in_blocks;
-        return kernels_.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
+        return kernels_.products.plan_matmul(s.n, s.k, type_, rows, max_splits(s));
     }
 
     // Microseconds of these products one after the other, with barriers, in chains of as many such turns as take wanted_us; a sample is a chain.
@@ -159,7 +159,7 @@ class KernelsBench {
         const auto n_turns = static_cast<uint32_t>(std::clamp(wanted_us / guess_us, 5.0, 100.0));
         return measure_chains(n_turns, [&](gpu::Recorder& recorder) {
             for (const Planned& p : turn) {
-                kernels_.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
+                kernels_.products.matmul(recorder, params(p.shape, p.plan, next_weights(p.shape)), p.plan);
                 recorder.barrier();
             }
         });
@@ -196,7 +196,7 @@ class KernelsBench {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.fill(y_, 0, y_.size(), 0xffffffffu);
         recorder.barrier();
-        kernels_.matmul(recorder, p, plan);
+        kernels_.products.matmul(recorder, p, plan);
         recorder.barrier();
         for (uint32_t i = 0; i < kSamples; i++) {
             const auto [t, n] = sample(s, rows, i);
@@ -238,7 +238,7 @@ class KernelsBench {
         for (const uint32_t rows : options_.rows) {
             for (const Shape& s : products_of(kModelShapes.at(options_.shape))) {
                 if (skipped(s, rows)) continue;
-                std::vector<MatmulPlan> plans = kernels_.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
+                std::vector<MatmulPlan> plans = kernels_.products.matmul_candidates(s.n, s.k, type_, rows, max_splits(s));
                 std::erase_if(plans, [&](const MatmulPlan& p) {
                     const uint64_t tall = round_up(rows, p.row_tile) + gpu::kSlackRows;
                     return p.n_splits * tall * gpu::padded(s.n) * 4 > y_.size();
@@ -250,7 +250,7 @@ class KernelsBench {
                     threads.emplace_back([&] {
                         for (size_t j = next++; j < plans.size(); j = next++) {
                             gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
-                            kernels_.matmul(recorder, params(s, plans[j], pool_.first()), plans[j]);
+                            kernels_.products.matmul(recorder, params(s, plans[j], pool_.first()), plans[j]);
                             stop_on_error(kernels_.status());
                             (void)must(std::move(recorder).end());
                         }
@@ -284,7 +284,7 @@ class KernelsBench {
         const uint32_t stride = gpu::padded(s.n);
         const uint64_t slot = uint64_t{round_up(rows, 16) + gpu::kSlackRows} * stride * 4;
         const auto record = [&](gpu::Recorder& recorder, const gpu::ResidualPlan& plan) {
-            kernels_.matmul_residual(recorder,
+            kernels_.products.matmul_residual(recorder,
                                      {.n_rows = count_.address(), .w = next_weights(s), .x = x_device_.address(), .bias = 0, .stream = y_.address(),
                                       .gamma = y_.address() + slot, .xn = y_.address() + 2 * slot, .norms = y_.address() + 3 * slot,
                                       .w_stride = gpu::padded(s.k), .stream_stride = stride, .xn_stride = stride, .pad = 0},
@@ -297,7 +297,7 @@ class KernelsBench {
         };
         std::memcpy(count_.mapped().data(), &rows, 4);
         std::vector<Timed> timed;
-        for (const gpu::ResidualPlan& plan : kernels_.residual_candidates(s.n, s.k, type_, rows)) {
+        for (const gpu::ResidualPlan& plan : kernels_.products.residual_candidates(s.n, s.k, type_, rows)) {
             const auto n_turns = static_cast<uint32_t>(std::clamp(kSweepUs / (bytes(s) / 3e6 + 3), 5.0, 100.0));
             const double us = summarize(measure_chains(n_turns, [&](gpu::Recorder& recorder) { record(recorder, plan); })).median;
             pool_.rewind();
@@ -316,7 +316,7 @@ class KernelsBench {
             timed.push_back({us, sampled_error(s, rows, of_rows, have), plan});
         }
         std::ranges::sort(timed, {}, &Timed::us);
-        const std::optional<gpu::ResidualPlan> taken = kernels_.plan_residual(s.n, s.k, type_, rows);
+        const std::optional<gpu::ResidualPlan> taken = kernels_.products.plan_residual(s.n, s.k, type_, rows);
         for (const Timed& t : timed) {
             const bool present = taken && t.plan.columns == taken->columns && t.plan.subgroups == taken->subgroups && t.plan.k_step == taken->k_step;
             std::printf("%-8s rows %4u  %8.2f us  %5.2f TB/s  error %.0e  to the residual stream: %u columns, %u subgroups, %u of k%s\n", s.name, rows, t.us,

@@ -45,7 +45,7 @@ class LayersBench {
         for (const uint32_t workgroups : options_.workgroups) {
             kernels_.push_back(must(gpu::KernelSet::create(device_, {.decode = gpu::PersistentDecode::kOn, .decode_workgroups = workgroups})));
             for (const uint32_t splits : options_.splits) {
-                if (!kernels_.back()->can_decode_layers(decode_shape(splits))) {
+                if (!kernels_.back()->persistent.can_decode_layers(decode_shape(splits))) {
                     results_.say(lorad::format("workgroups {}: not possible here", workgroups));
                     continue;
                 }
@@ -127,7 +127,7 @@ class LayersBench {
     }
 
     Talk make_talk() {
-        Talk talk{make(gpu::KernelSet::decode_channel_words(decode_shape(1), kSplitsMax) * 8), make(sizeof(gpu::DecodeSync))};
+        Talk talk{make(gpu::PersistentPlanner::decode_channel_words(decode_shape(1), kSplitsMax) * 8), make(sizeof(gpu::DecodeSync))};
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_));
         recorder.fill(talk.channels, 0, talk.channels.size(), 0);
         recorder.fill(talk.sync, 0, talk.sync.size(), 0);
@@ -159,7 +159,7 @@ class LayersBench {
         gpu::Recorder recorder = must(gpu::Recorder::begin(device_, {.span_timestamps = true}));
         recorder.copy(x_first_, 0, x_, 0, x_.size());
         recorder.barrier();
-        kernels.decode_layers(recorder,
+        kernels.persistent.decode_layers(recorder,
                               {.step = step_.address(), .layers = table_.address(), .block_tables = block_table_, .rope = rope_.address(), .x = x_.address(),
                                .channels = talk.channels.address(), .sync = talk.sync.address(), .given_up = given_up_.address(), .n_layers = shape_.n_layers,
                                .max_polls = 0, .eps = 1e-6f, .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim))},

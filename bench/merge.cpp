@@ -111,7 +111,7 @@ class MergeBench {
         for (const model::LayerWeights& w : weights_.layers) {
             for (const model::Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
                 copies.push_back(must(device_.create_buffer(matrix->buffer.size(), gpu::MemoryKind::kDeviceLocal, "copy")));
-                kernels_->merge_weights(recorder,
+                kernels_->lora.merge_weights(recorder,
                                         {.from = matrix->buffer.address(), .to = copies.back().address(), .parts = 0, .n_parts = 0,
                                          .n_rows = matrix->n_padded, .n_changed = 0, .stride = matrix->k_stride},
                                         matrix->type);

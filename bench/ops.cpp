@@ -175,7 +175,7 @@ class OpsBench {
         chain.row.field("op", "dispatch_alone");
         add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t) {
             const uint64_t from = data->x[0].address();
-            kernels_.read_stream(recorder, {from, from + 32, 1, 0xffffffffu}, 4);
+            kernels_.rows.read_stream(recorder, {from, from + 32, 1, 0xffffffffu}, 4);
         });
     }
 
@@ -252,7 +252,7 @@ class OpsBench {
             Chain chain{.name = name, .row = std::move(row), .bytes = elements * gpu::bytes_of(type), .n_elements = n, .type = type, .data = data};
             add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
                 const Data::Set& set = data->sets[i % data->sets.size()];
-                kernels_.lora_vector(recorder, {data->x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
+                kernels_.lora.lora_vector(recorder, {data->x[i % 2].address(), with_base ? set.w.address() : 0, set.a.address(), set.b.address(),
                                                 data->x[(i + 1) % 2].address(), data->low.address(), n, n, rank, scale}, type, type, how);
             });
         });
@@ -311,7 +311,7 @@ class OpsBench {
             say(threads, "row_threads", said, chain.row);
             chain.name = lorad::format("{} [{}][{}] {}{}", name, kRows, kColumns, gpu_type(type), said);
             add(std::move(chain), [&](gpu::Recorder& recorder, uint32_t i) {
-                kernels_.row_normalize(recorder, operation, {data->x[i % 2].address(), data->x[(i + 1) % 2].address(), data->gamma.address(),
+                kernels_.rows.row_normalize(recorder, operation, {data->x[i % 2].address(), data->x[(i + 1) % 2].address(), data->gamma.address(),
                                                              data->beta.address(), kColumns, kColumns, kColumns, value}, type, kRows, threads);
             });
         }

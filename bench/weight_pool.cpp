@@ -100,7 +100,7 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
     constexpr uint32_t kWidth = 4096;
     const auto n = static_cast<uint32_t>(pool.slab_bytes() / (kWidth * 2) / gpu::kWeightAlign * gpu::kWeightAlign);
     bytes = uint64_t{n} * kWidth * 2;
-    const gpu::MatmulPlan plan = kernels.plan_matmul(n, kWidth, gpu::ScalarType::kF16, 1, 1);
+    const gpu::MatmulPlan plan = kernels.products.plan_matmul(n, kWidth, gpu::ScalarType::kF16, 1, 1);
     const gpu::Buffer x = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * kWidth * 4, gpu::MemoryKind::kDeviceLocal, "row"));
     const gpu::Buffer y = must(device.create_buffer(uint64_t{gpu::kSlackRows + 1} * n * 4, gpu::MemoryKind::kDeviceLocal, "products"));
     const gpu::Buffer count = must(device.create_buffer(16, gpu::MemoryKind::kHostUpload, "row count"));
@@ -117,7 +117,7 @@ std::vector<double> product_rates(gpu::Device& device, gpu::KernelSet& kernels, 
         p.n = p.y_stride = n;
         p.k = p.w_stride = p.x_stride = kWidth;
         p.split_stride = round_up(plan.rows, plan.row_tile) * n;
-        kernels.matmul(recorder, p, plan);
+        kernels.products.matmul(recorder, p, plan);
     });
 }
 
@@ -134,7 +134,7 @@ void wait_for_clock(gpu::Device& device, gpu::KernelSet& kernels, WeightPool& po
         double us = 0, n_bytes = 0;
         for (; us < kWindowS * 1e6; n_bytes += 16.0 * slab) {
             gpu::Recorder recorder = must(gpu::Recorder::begin(device, {.span_timestamps = true}));
-            kernels.read_stream(recorder, {pool.next(uint64_t{slab} * 16), found.address(), slab, 0xffffffffu}, 8);
+            kernels.rows.read_stream(recorder, {pool.next(uint64_t{slab} * 16), found.address(), slab, 0xffffffffu}, 8);
             stop_on_error(kernels.status());
             us += run_span_us(device, must(std::move(recorder).end()));
         }
@@ -160,7 +160,7 @@ double measure_ceiling(gpu::Device& device, gpu::KernelSet& kernels, WeightPool&
     };
     const auto reading = [&](uint32_t loads, uint32_t n_slabs) {
         return read_rates(device, kernels, pool, slab, n_slabs, [&](gpu::Recorder& recorder, uint64_t from) {
-            kernels.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
+            kernels.rows.read_stream(recorder, {from, found.address(), static_cast<uint32_t>(slab / 16), 0xffffffffu}, loads);
         });
     };
     for (const uint32_t loads : {4u, 8u, 16u}) take(lorad::format("reading, {} loads in flight", loads), slab, reading(loads, 1));

@@ -29,7 +29,7 @@ bool has_one_type(const ModelWeights& weights) {
 }
 
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return has_one_type(weights) && kernels.can_decode_layers(decode_layers_shape(config, weights, 1));
+    return has_one_type(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
@@ -65,7 +65,7 @@ Result<std::unique_ptr<DecodeLayers>> DecodeLayers::create(gpu::Device& device, 
     TRY_ASSIGN(made->table_, decode_layer_table(device, config, weights, nullptr, kv_cache));
     TRY_ASSIGN(made->sync_, device.create_buffer(sizeof(gpu::DecodeSync), gpu::MemoryKind::kDeviceLocal, "decode sync"));
     TRY_ASSIGN(made->given_up_, GivenUp::create(device, "decode given up"));
-    const std::vector<uint64_t> silence(gpu::KernelSet::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
+    const std::vector<uint64_t> silence(gpu::PersistentPlanner::decode_channel_words(decode_layers_shape(config, weights, 1), kDecodeSplitsMax));
     TRY_ASSIGN(made->channels_, device.create_buffer(silence.size() * sizeof(uint64_t), gpu::MemoryKind::kDeviceLocal, "decode channels"));
     const gpu::DecodeSync nobody{};
     TRY(device.uploader().upload(made->channels_, 0, std::as_bytes(std::span(silence))));

@@ -19,7 +19,7 @@ bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) 
 }
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.can_decode_rows(decode_rows_shape(config, weights));
+    return has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
 }
 
 }  // namespace lorad::model

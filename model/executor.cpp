@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpu/kernels/meeting.h"
+#include "gpu/kernels/persistent/meeting.h"
 #include "gpu/upload.h"
 #include "model/executor_impl.h"
 #include "model/kv_precision.h"
@@ -51,7 +51,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
     if (is_automatic) options.n_positions_max = config.max_positions;
     const uint64_t free_bytes = device.free_bytes_estimate();
     while (true) {
-        scratch_sizes = scratch_bytes(*kernels, config, weights, limits());
+        scratch_sizes = scratch_bytes(*planner, kernels->planner(), config, weights, limits());
         auto planned = plan_memory(device.capabilities(), free_bytes, config, weight_bytes,
                                    scratch_sizes.sum() + rope_table_bytes(),
                                    {.n_rows_max = options.n_rows_max,
@@ -77,14 +77,14 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
     return ok_status();
 }
 
-// Whether all layers' gate and up of such steps can have their rows' adapters in their product: what forward.cpp asks of each layer.
-bool Executor::Impl::can_gate_lora(uint32_t row_bucket) const {
-    if (options.decode == gpu::PersistentDecode::kOff || !has_one_type(weights) || has_gate_up_bias(weights, nullptr)) return false;
-    return std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
-        if (!kernels->plan_matmul(w.down.n, w.down.k, w.down.type, row_bucket, kProductSplitsMax, true, false, true).x_in_blocks) return false;
-        const auto gated = kernels->plan_gated(config.intermediate_size, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
-        return gated && kernels->gates_lora(*gated, config.intermediate_size, w.gate_up.k);
-    });
+void Executor::Impl::make_planner() {
+    planner.emplace(kernels->planner(), config, weights,
+                    PlannerLimits{.n_rows_max = options.n_rows_max,
+                                  .n_outputs_max = options.n_outputs_max,
+                                  .n_sequences_max = options.n_sequences_max,
+                                  .n_positions_max = options.n_positions_max,
+                                  .one_dispatch_context_max = options.one_dispatch_context_max,
+                                  .waits_for_others = options.decode != gpu::PersistentDecode::kOff});
 }
 
 Status Executor::Impl::upload_rope_table() {
@@ -101,12 +101,12 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
-        decodes_adapters = kernels->can_decode_layers(decode_layers_shape(config, weights, 1, true));
+        decodes_adapters = kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true));
     }
     if (can_decode_rows(*kernels, config, weights)) {
-        TRY_ASSIGN(decode_rows, Meeting::create(device, kernels->decode_rows_sync_bytes(decode_rows_shape(config, weights)), "decode rows"));
+        TRY_ASSIGN(decode_rows, Meeting::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)), "decode rows"));
     }
-    if (!gated_buckets.empty()) {
+    if (!planner->gated_buckets().empty()) {
         TRY_ASSIGN(gated_lora, Meeting::create(device, sizeof(gpu::MeetingSync), "gated lora"));
     }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
@@ -125,7 +125,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
 
 // At the beginning of a recording. No barrier: the recordings before end with one, so the step before has read its state.
 void Executor::Impl::record_prelude(gpu::Recorder& recorder, RingSlot& slot, uint64_t n_bytes) {
-    kernels->copy_words(recorder, slot.state.address(), scratch.step_state.address(), n_bytes);
+    kernels->rows.copy_words(recorder, slot.state.address(), scratch.step_state.address(), n_bytes);
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::prelude(RingSlot& slot, uint64_t n_bytes) {
@@ -151,8 +151,8 @@ Result<const gpu::CommandBuffer*> Executor::Impl::mask_copy(RingSlot& slot, uint
 }
 
 void Executor::Impl::record_epilogue(gpu::Recorder& recorder, RingSlot& slot, bool logprobs) {
-    kernels->copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
-    if (logprobs) kernels->copy_words(recorder, scratch.logprobs.address(), slot.logprobs.address(), scratch.logprobs.size());
+    kernels->rows.copy_words(recorder, scratch.results.address(), slot.results.address(), scratch.results.size());
+    if (logprobs) kernels->rows.copy_words(recorder, scratch.logprobs.address(), slot.logprobs.address(), scratch.logprobs.size());
 }
 
 Result<const gpu::CommandBuffer*> Executor::Impl::epilogue(RingSlot& slot, bool logprobs) {
@@ -241,12 +241,10 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                         .head_dims = {config.head_dim},
                                                         .head_group = config.n_heads / config.n_kv_heads}));
     options.kernel_path = kernels->options().path;
-    for (const uint32_t rows : buckets_up_to(options.n_rows_max)) {
-        if (joins_adapters(*kernels, weights, rows)) joined_buckets.push_back(rows);
-        if (can_gate_lora(rows)) gated_buckets.push_back(rows);
-    }
+    make_planner();
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
+    make_planner();  // with the context that fits
     TRY(loader->allocate(device));
     TRY(allocate(scratch_sizes));
     Status warmed = ok_status();
@@ -402,39 +400,50 @@ bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }
 bool Executor::decodes_rows_together() const { return impl_->rows_work; }
 bool Executor::gates_adapters() const { return impl_->gated_works; }
 
-Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
-                                                          uint32_t n_repeats) {
-    Impl& it = *impl_;
-    CHECK(it.in_flight.empty());
+// A step with made-up contents.
+Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const {
     const uint32_t n_rows = what.n_rows, n_context = what.is_prompt ? what.n_rows : what.n_context;
-    const uint32_t n_rows_max = what.is_prompt ? it.options.n_rows_max : it.options.n_sequences_max;
+    const uint32_t n_rows_max = what.is_prompt ? options.n_rows_max : options.n_sequences_max;
     const uint64_t n_sequences = (what.is_prompt ? 0 : uint64_t{n_rows}) + (what.n_chunk > 0 ? 1 : 0);
-    if (n_rows == 0 || n_rows > n_rows_max || n_sequences > it.options.n_sequences_max || (what.is_prompt && what.n_chunk > 0) ||
-        uint64_t{n_rows} + what.n_chunk > it.options.n_rows_max || n_context == 0 || std::max(n_context, what.n_chunk) > it.options.n_positions_max) {
+    if (n_rows == 0 || n_rows > n_rows_max || n_sequences > options.n_sequences_max || (what.is_prompt && what.n_chunk > 0) ||
+        uint64_t{n_rows} + what.n_chunk > options.n_rows_max || n_context == 0 || std::max(n_context, what.n_chunk) > options.n_positions_max) {
         return make_error(ErrorCode::kInvalidConfig,
                           format("cannot profile {} rows with {} tokens of context and {} rows of a prompt: the limits are {} and {}, {} rows in all", n_rows,
-                                 n_context, what.n_chunk, n_rows_max, it.options.n_positions_max, it.options.n_rows_max));
+                                 n_context, what.n_chunk, n_rows_max, options.n_positions_max, options.n_rows_max));
     }
     StepBatch batch;
     std::vector<BlockId> blocks(blocks_for_tokens(std::max(n_context, what.n_chunk)));
     const uint32_t n_prompt_rows = what.is_prompt ? n_rows : what.n_chunk;
     if (n_prompt_rows > 0) {
-        for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % it.plan.n_kv_blocks);
+        for (uint32_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<BlockId>(i % plan.n_kv_blocks);
         std::vector<TokenId> tokens(n_prompt_rows);
-        for (uint32_t i = 0; i < n_prompt_rows; ++i) tokens[i] = static_cast<TokenId>(i % it.config.vocab_size);
+        for (uint32_t i = 0; i < n_prompt_rows; ++i) tokens[i] = static_cast<TokenId>(i % config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[0];
         batch.add_output(batch.add_rows(tokens, 0, blocks, slot) + n_prompt_rows - 1, false);
     }
     for (uint32_t row = 0; row < n_rows && !what.is_prompt; ++row) {
         for (uint32_t i = 0; i < blocks.size(); ++i) {
-            blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % it.plan.n_kv_blocks);
+            blocks[i] = static_cast<BlockId>((row * blocks.size() + i) % plan.n_kv_blocks);
         }
-        const TokenId token = static_cast<TokenId>(row % it.config.vocab_size);
+        const TokenId token = static_cast<TokenId>(row % config.vocab_size);
         const uint32_t slot = adapter_slots.empty() ? kNoAdapterSlot : adapter_slots[row * adapter_slots.size() / n_rows];
         const uint32_t added = batch.add_rows({&token, 1}, n_context - 1, blocks, slot);
         if (what.sampling.greedy()) batch.add_output(added, false);
         else batch.add_output(added, choice_rule(what.sampling, n_context));
     }
+    return batch;
+}
+
+Result<std::string> Executor::describe_step(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const {
+    TRY_ASSIGN(const StepBatch batch, impl_->profile_batch(what, adapter_slots));
+    return describe(plan_step(impl_->kernels->planner(), impl_->config, impl_->weights, nullptr, impl_->shape_of(batch)), impl_->config);
+}
+
+Result<std::vector<gpu::KernelProfile>> Executor::profile(const ProfileStep& what, std::span<const uint32_t> adapter_slots,
+                                                          uint32_t n_repeats) {
+    Impl& it = *impl_;
+    CHECK(it.in_flight.empty());
+    TRY_ASSIGN(const StepBatch batch, it.profile_batch(what, adapter_slots));
     const StepShape shape = it.shape_of(batch);
     TRY_ASSIGN(const gpu::CommandBuffer step, it.record_step(shape, true, nullptr));
     std::vector<gpu::DispatchTime> times;

@@ -39,9 +39,11 @@ Status Executor::Impl::redo_in_flight() {
         for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = results[i].token;
         TRY(device.uploader().upload(scratch.sampled, 0, std::as_bytes(std::span(tokens))));
         TRY(device.uploader().finish());
-        step.shape.one_dispatch = step.shape.apart = step.shape.between = step.shape.gated_lora = step.is_one_recording = false;
+        step.is_one_recording = false;
+        step.shape.schedule = LayerSchedule::kSeparate;
+        if (step.shape.method == AdapterMethod::kGatedProduct) step.shape.method = AdapterMethod::kConsumers;
         step.shape.lora_type = gpu::kAnyLoraType;
-        step.shape.attention_splits = std::min(step.shape.attention_splits, splits_for(1, options.n_positions_max));
+        step.shape.attention_splits = std::min(step.shape.attention_splits, planner->splits_for(1, options.n_positions_max));
         // On the merged weights that it was submitted with, which need not be those of the next steps any more.
         TRY_ASSIGN(const gpu::CommandBuffer recording, record_step(step.shape, false, step.merged.get()));
         ++n_recordings;
@@ -87,11 +89,10 @@ Status Executor::Impl::trial_step(uint32_t position, const Trial& trial) {
     const auto token = static_cast<TokenId>((position + 1) % config.vocab_size);
     batch.add_output(batch.add_rows({&token, 1}, position, {&block, 1}, trial.adapter_slot), true);
     StepShape shape = shape_of(batch);
-    shape.one_dispatch = trial.way == OneRow::kOneDispatch;
+    shape.schedule = trial.way;
     shape.lora_type = trial.lora_type;
-    shape.apart = trial.way == OneRow::kApart;
-    if (shape.apart) shape.attention_splits = splits_for(1, options.n_positions_max);  // as behind a long context
-    shape.lone_rows = shape.lone_rows && !shape.one_dispatch;
+    if (trial.way == LayerSchedule::kApart) shape.attention_splits = planner->splits_for(1, options.n_positions_max);  // as behind a long context
+    shape.lone_rows = shape.lone_rows && trial.way != LayerSchedule::kOneDispatch;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }
@@ -150,7 +151,7 @@ Result<std::string> Executor::Impl::trial_fault(const Trial& trial, std::span<co
     Result<std::vector<float>> got_or_error = trial_logits(trial);
     if (!got_or_error.ok() && got_or_error.error().code == ErrorCode::kKernelRefused) return got_or_error.error().message;
     TRY_ASSIGN(const std::vector<float> got, std::move(got_or_error));
-    std::string what = trial.way == OneRow::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
+    std::string what = trial.way == LayerSchedule::kApart ? "what lies between attentions in one" : "all layers in one dispatch";
     if (trial.adapter_slot != kNoAdapterSlot) what += format(", with an adapter, by the program for {}", trial.lora_type == gpu::kAnyLoraType ? "any types" : "the weights' type");
     if (decode_layers->given_up()) return format("{}: its workgroups do not run side by side", what);
     const std::string how = difference(got, want);
@@ -164,9 +165,9 @@ Result<std::string> Executor::Impl::trial_fault_with_adapter() {
     if (!why.empty()) return why;
     TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialRank));
     TRY_ASSIGN(const std::vector<float> want, trial_logits({.adapter_slot = kTrialSlot}));
-    for (const uint32_t program : {decode_lora_type(), gpu::kAnyLoraType}) {
+    for (const uint32_t program : {planner->decode_lora_type(), gpu::kAnyLoraType}) {
         if (!why.empty()) break;
-        TRY_ASSIGN(why, trial_fault({OneRow::kOneDispatch, kTrialSlot, program}, want));
+        TRY_ASSIGN(why, trial_fault({LayerSchedule::kOneDispatch, kTrialSlot, program}, want));
     }
     TRY(take_trial_adapter());
     return why;
@@ -179,10 +180,10 @@ Status Executor::Impl::try_decode_layers() {
     std::string why = decode_refusal;
     TRY_ASSIGN(const std::vector<float> want, trial_logits({}));
     if (why.empty()) {
-        TRY_ASSIGN(why, trial_fault({.way = OneRow::kOneDispatch}, want));
+        TRY_ASSIGN(why, trial_fault({.way = LayerSchedule::kOneDispatch}, want));
     }
     if (why.empty() && options.n_positions_max > options.one_dispatch_context_max) {
-        TRY_ASSIGN(why, trial_fault({.way = OneRow::kApart}, want));
+        TRY_ASSIGN(why, trial_fault({.way = LayerSchedule::kApart}, want));
     }
     decode_works = why.empty();
     if (decode_works && decodes_adapters) {
@@ -192,8 +193,8 @@ Status Executor::Impl::try_decode_layers() {
         decode_works = !decode_layers->given_up();
     }
     if (decode_works && options.decode == gpu::PersistentDecode::kAuto) {
-        const auto step = [&](OneRow way) { return [this, way] { return trial_step(kTrialTokens - 1, {.way = way}); }; };
-        TRY_ASSIGN(const TrialTimes times, trial_times(step(OneRow::kSeparate), step(OneRow::kOneDispatch)));
+        const auto step = [&](LayerSchedule way) { return [this, way] { return trial_step(kTrialTokens - 1, {.way = way}); }; };
+        TRY_ASSIGN(const TrialTimes times, trial_times(step(LayerSchedule::kSeparate), step(LayerSchedule::kOneDispatch)));
         decode_works = !decode_layers->given_up() && times.one_ms < times.separate_ms;
         log_info("kernels: a step of one row takes {:.3f} ms in one dispatch, {:.3f} in separate ones", times.one_ms, times.separate_ms);
         return ok_status();
@@ -215,7 +216,7 @@ Status Executor::Impl::trial_rows_step(bool between, bool wants_logits) {
         batch.add_output(batch.add_rows({&token, 1}, 0, {&block, 1}, kNoAdapterSlot), wants_logits);
     }
     StepShape shape = shape_of(batch);
-    shape.between = between;
+    shape.schedule = between ? LayerSchedule::kBetween : LayerSchedule::kSeparate;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     return device.compute_queue().wait(value);
 }
@@ -266,8 +267,7 @@ Result<std::vector<float>> Executor::Impl::trial_prompt_logits(uint32_t n_tokens
     const BlockId block{0};
     batch.add_output(batch.add_rows(tokens, 0, {&block, 1}, kTrialSlot) + static_cast<uint32_t>(tokens.size()) - 1, true);
     StepShape shape = shape_of(batch);
-    shape.gated_lora = gated;
-    shape.few_runs = shape.few_runs && !gated;
+    if (gated) shape.method = AdapterMethod::kGatedProduct;
     TRY_ASSIGN(const uint64_t value, run(batch, shape));
     TRY(device.compute_queue().wait(value));
     const auto* logits = reinterpret_cast<const float*>(host_logits.mapped().data());
@@ -277,7 +277,7 @@ Result<std::vector<float>> Executor::Impl::trial_prompt_logits(uint32_t n_tokens
 // Each number of rows has a program of its own.
 Result<std::string> Executor::Impl::trial_gated_fault() {
     std::string why;
-    for (const uint32_t n_rows : gated_buckets) {
+    for (const uint32_t n_rows : planner->gated_buckets()) {
         const uint32_t n_tokens = std::min(n_rows, options.n_rows_max);
         TRY_ASSIGN(const std::vector<float> want, trial_prompt_logits(n_tokens, false));
         TRY_ASSIGN(why, fault_of(trial_prompt_logits(n_tokens, true), *gated_lora, want));
@@ -286,12 +286,12 @@ Result<std::string> Executor::Impl::trial_gated_fault() {
     return why;
 }
 
-// As try_decode_rows(), but for the time: shapes that were not measured have no such program (KernelSet::gates_lora()).
+// As try_decode_rows(), but for the time: shapes that were not measured have no such program (ProductPlanner::gates_lora()).
 Status Executor::Impl::try_gated_lora() {
     static_assert(gpu::kGatedLoraRows <= kBlockTokens);
     if (!gated_lora || options.n_adapter_slots == 0) return ok_status();
     std::string why = gated_refusal;
-    if (why.empty() && options.n_positions_max < gated_buckets.back()) why = "sequences are too short for a trial";
+    if (why.empty() && options.n_positions_max < planner->gated_buckets().back()) why = "sequences are too short for a trial";
     if (why.empty()) {
         TRY_ASSIGN(const gpu::Buffer matrices, put_trial_adapter(kTrialGatedRank));
         TRY_ASSIGN(why, trial_gated_fault());

@@ -19,6 +19,7 @@
 #include "model/recording_cache.h"
 #include "model/rope.h"
 #include "model/scratch.h"
+#include "model/step/step_planner.h"
 #include "model/step_state.h"
 #include "proto/base/rounding.h"
 
@@ -65,7 +66,7 @@ struct InFlight {
     // ring. Those on merged weights go with these, which Executor::use_merged does not look for in the slots. No step in it reads a grid from the state: see Recorder::barrier().
     static bool can_be_one_recording(const StepShape& shape) {
         constexpr uint32_t kRowsMax = 16;
-        const bool is_short = shape.one_dispatch || (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
+        const bool is_short = shape.schedule == LayerSchedule::kOneDispatch || (shape.lora == gpu::LoraLevel::kNone && !shape.extras && !shape.tiles && shape.row_bucket <= kRowsMax);
         return is_short && shape.weight_set == 0 && shape.part == StepPart::kWhole && shape.output_bucket > 0;
     }
     // What of the state such a recording copies: with room for so many blocks of each row, or for lists of rules. A step with more is three recordings.
@@ -82,6 +83,7 @@ struct Executor::Impl {
     MemoryPlan plan;
     std::unique_ptr<gpu::KernelSet> kernels;
     ModelWeights weights;
+    std::optional<StepPlanner> planner;  // of kernels and weights
     KvFormat kv_format;
     KvCache kv_cache;
     Scratch scratch;
@@ -97,10 +99,10 @@ struct Executor::Impl {
     bool rows_work = false, gated_works = false;  // as decode_works, of decode_rows and gated_lora
     bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
     std::string decode_refusal, decode_adapter_refusal, rows_refusal, gated_refusal;  // what the driver says where it does not make a kernel of the usual steps of each kind; the first also of those with attention apart
-    bool decodes_level(gpu::LoraLevel lora) const { return lora == gpu::LoraLevel::kNone || (lora == gpu::LoraLevel::kPlain && decodes_adapters); }
+    // What a step may use: all that the device and the model can have, or what has passed its trial and has not given up.
+    PersistentPrograms programs_offered() const { return {decode_layers != nullptr, decodes_adapters, decode_rows != nullptr, gated_lora != nullptr}; }
+    PersistentPrograms programs_at_work() const { return {decode_works, decodes_adapters, rows_work, gated_works}; }
     RingSlot ring[kRingSlots];
-    std::vector<uint32_t> joined_buckets;  // of rows, ascending: those for which joins_adapters() (model/scratch.h)
-    std::vector<uint32_t> gated_buckets;   // likewise: those whose gated product can have its rows' adapters
     RecordingCache recordings;
     uint64_t n_recordings = 0;
     uint64_t n_submitted = 0;
@@ -129,38 +131,16 @@ struct Executor::Impl {
     Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
     Status upload_rope_table();
-    // A power of two, so that a growing context needs few recordings.
-    uint32_t splits_for(uint32_t rows, uint32_t n_context) const {
-        return std::bit_floor(kernels->plan_attention_splits(rows, config.n_kv_heads, n_context));
-    }
-    // Of a step of one row in one dispatch.
-    uint32_t decode_splits_for(uint32_t n_context) const {
-        return std::min(kernels->plan_decode_splits(decode_layers_shape(config, weights, 1), n_context), kDecodeSplitsMax);
-    }
-    // Of a step with tiles, for the rows outside of them as well: they share the place of the partial results.
-    uint32_t tile_splits_for(uint32_t n_tiles, uint32_t n_single_rows, uint32_t row_bucket, uint32_t n_context) const {
-        const uint32_t tiles = kernels->plan_tile_splits(n_tiles, config.n_heads, n_context);
-        const uint32_t singles = kernels->plan_attention_splits(n_single_rows, config.n_kv_heads, n_context);
-        return std::bit_floor(std::min(std::max(tiles, singles), kernels->attention_splits_max(row_bucket, config.n_kv_heads, n_context)));
-    }
     SlotLookup slot_lookup() const {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }
     StepShape shape_of(const StepBatch& batch) const;
+    Result<StepBatch> profile_batch(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const;
     Status record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights);  // these: of weight set 1
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
-    bool gates_few_runs(uint32_t row_bucket) const;
-    bool takes_lone_rows(const StepShape& shape) const;
-    bool takes_between(const StepShape& shape) const;
-    bool can_gate_lora(uint32_t row_bucket) const;
-    bool takes_gated_lora(uint32_t row_bucket) const;
-    bool takes_argmax(uint32_t output_bucket) const;
-    bool expands_apart(const StepShape& shape, uint32_t rank_max) const;
-    bool consumers_add_long_runs(const StepShape& shape, uint32_t rank_max) const;
-    bool joins_bucket(uint32_t row_bucket) const;
-    bool joins(const StepBatch& batch, const StepShape& shape) const;
-    std::vector<StepShape> usual_shapes() const;
+    std::string* refusal_of(const StepShape& shape);
+    void make_planner();
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
     Result<const gpu::CommandBuffer*> mask_copy(RingSlot& slot, uint32_t n_masks);
@@ -176,15 +156,12 @@ struct Executor::Impl {
     Status replay_draw(InFlight& step);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
-    // How the layers of a step of one row are computed.
-    enum class OneRow { kSeparate, kOneDispatch, kApart };
+    // Of a step of one row.
     struct Trial {
-        OneRow way = OneRow::kSeparate;
+        LayerSchedule way = LayerSchedule::kSeparate;
         uint32_t adapter_slot = kNoAdapterSlot, lora_type = gpu::kAnyLoraType;
     };
-    // Of adapters that have a program of their own: the weights' type. One for f32 was no shorter than that for any types (docs/PERFORMANCE.md).
-    uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
-    gpu::ScalarType weight_type() const { return weights.layers.front().qkv.type; }
+    gpu::ScalarType weight_type() const { return planner->weight_type(); }
     Result<gpu::Buffer> put_trial_adapter(uint32_t rank);
     Status take_trial_adapter();
     Status trial_step(uint32_t position, const Trial& trial);

@@ -17,28 +17,25 @@ using gpu::ScalarType;
 // The recording of one step. Letters as in gpu/kernels/kernels.h: T rows, H hidden, Q/K heads, D head dim, F ffn, V vocabulary.
 class Pass {
   public:
-    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
+    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
         : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights),
-          scratch_(context.scratch), context_(context), shape_(shape), layout_(shape),
-          step_(context.scratch.step_state.address()), rows_(shape.row_bucket), x_(context.scratch.x.address()),
-          attention_(context.scratch.attention.address()), adapters_(recorder, context, shape) {}
+          scratch_(context.scratch), context_(context), plan_(plan), shape_(plan.shape), layout_(plan.shape),
+          step_(context.scratch.step_state.address()), rows_(plan.shape.row_bucket), x_(context.scratch.x.address()),
+          attention_(context.scratch.attention.address()), method_(plan.shape.method), adapters_(recorder, context, plan.shape) {}
 
     void record() {
-        const OutputPass outputs(recorder_, context_, shape_);
+        const OutputPass outputs(recorder_, context_, plan_);
         if (shape_.part == StepPart::kDraw) {
             outputs.choose_by_rules();
             return;
         }
         if (shape_.changes) outputs.last_tokens();  // beside embed
         embed();
-        if (shape_.one_dispatch) {
-            decode_layers();
-        } else if (shape_.apart) {
-            layers_apart();
-        } else if (shape_.between) {
-            layers_between();
-        } else {
-            layers();
+        switch (shape_.schedule) {
+            case LayerSchedule::kSeparate: layers(); break;
+            case LayerSchedule::kOneDispatch: decode_layers(); break;
+            case LayerSchedule::kApart: layers_apart(); break;
+            case LayerSchedule::kBetween: layers_between(); break;
         }
         if (shape_.output_bucket > 0) outputs.sample(x_, has_all_rows_);
     }
@@ -46,11 +43,11 @@ class Pass {
   private:
     void layers() {
         const AttentionPass attention(recorder_, context_, shape_);
-        defers_norms_ = may_defer_norms();
-        Input qkv_input = input_of(product_plan(weights_.layers[0].qkv, true), scratch_.xn);
+        Input qkv_input = input_of(plan_.layers[0].qkv, scratch_.xn);
         norm_first(qkv_input);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             const LayerWeights& w = weights_.layers[layer];
+            const LayerPlan& plan = plan_.layers[layer];
             const bool is_last = layer + 1 == config_.n_layers;
 
             // Attention: x += o(attention(rope(qkv(norm(x)))))
@@ -59,33 +56,30 @@ class Pass {
                 attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
                 return;
             }
-            const bool keeps_rows = is_last && keeps_rows_with_outputs();
-            const std::optional<gpu::MatmulPlan> o_in_blocks = attention.writes_blocks() && !keeps_rows ? plan_in_blocks(w.o, attention.writes_rows_too()) : std::nullopt;
-            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), o_in_blocks ? std::optional(o_in_blocks->x_order) : std::nullopt);
-            if (keeps_rows) keep_rows_with_outputs(w.o);
-            const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
-            Input gate_up_input = input_of(gated ? *gated : product_plan(w.gate_up, true), scratch_.xn);
-            if (defers_norms_ && has_all_rows_) {
-                residual(w.o, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
+            const bool in_blocks = plan.o_input == InputForm::kBlocks;
+            attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
+            if (plan.keeps_rows) keep_rows_with_outputs(w.o, plan);
+            Input gate_up_input = input_of(plan.gate_up, scratch_.xn);
+            if (plan.o_residual) {
+                residual(w.o, *plan.o_residual, attention_, w.o_bias, w.post_attention_norm, gate_up_input);
             } else {
-                const Product o = linear(layer, kO, w.o, attention_input(w.o, o_in_blocks));
+                const Product o = linear(layer, kO, w.o, attention_input(w.o, plan));
                 add_norm(layer, gpu::kLoraO, o, w.o, w.o_bias,
                          {w.post_attention_norm.address(), context_.slot_norms(shape_, layer, LoraTable::Norm::kPostAttention), w.gate_up.type, gate_up_input});
             }
 
             // MLP: x += down(act(gate(norm(x))) * up(norm(x)))
-            const bool act_may_be_in_blocks = gated.has_value() || !shape_.few_runs;  // gated_act on matrices writes rows alone
-            const Input down_input = input_of(product_plan(w.down, act_may_be_in_blocks), scratch_.act);
-            if (gated) {
+            const Input down_input = input_of(plan.down, scratch_.act);
+            if (plan.is_gated) {
                 gated_product(layer, w, gate_up_input, down_input);
             } else {
                 const Product gate_up = linear(layer, kGateUp, w.gate_up, gate_up_input);
                 gated_act(layer, w, gate_up, down_input);
             }
             // The norm that follows belongs to the next layer; after the last one only rows with an output are normed.
-            if (!is_last) qkv_input = input_of(product_plan(weights_.layers[layer + 1].qkv, true), scratch_.xn);
-            if (defers_norms_ && !is_last) {
-                residual(w.down, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm, qkv_input);
+            if (!is_last) qkv_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
+            if (plan.down_residual) {
+                residual(w.down, *plan.down_residual, down_input.of_product(), w.down_bias, weights_.layers[layer + 1].input_norm, qkv_input);
                 continue;
             }
             const Product down = linear(layer, kDown, w.down, down_input);
@@ -93,27 +87,8 @@ class Pass {
         }
     }
 
-    // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch between them then.
-    bool may_defer_norms() const {
-        if (shape_.lora != gpu::LoraLevel::kNone || shape_.extras) return false;
-        // What one matrix' product writes another one's reads, also across layers.
-        const ScalarType type = weights_.layers[0].qkv.type;
-        return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
-            const std::optional<gpu::MatmulPlan> gated = gated_plan(w);
-            return w.qkv.type == type && w.o.type == type && w.gate_up.type == type && w.down.type == type && residual_plan(w.o) && residual_plan(w.down) &&
-                   kernels_.may_follow_residual(gated ? *gated : product_plan(w.gate_up, false)) && kernels_.may_follow_residual(product_plan(w.qkv, false));
-        });
-    }
-    std::optional<gpu::ResidualPlan> residual_plan(const Matrix& w) const { return kernels_.plan_residual(w.n, w.k, w.type, rows_); }
-
-    // From here on the step has no other rows than those whose next token is wanted, where that saves much: nobody reads what the last layer
-    // would make of a prompt's other rows.
-    bool keeps_rows_with_outputs() const {
-        const uint64_t n_outputs = shape_.output_bucket;
-        const bool have_room = n_outputs * hidden_stride() <= (shape_.row_bucket - n_outputs) * q_stride();
-        return StepLayout::may_keep_rows(shape_) && have_room;
-    }
-    void keep_rows_with_outputs(const Matrix& o) {
+    // From here on the step has no other rows than those whose next token is wanted.
+    void keep_rows_with_outputs(const Matrix& o, const LayerPlan& plan) {
         // Both go where the queries were; slack rows of the first are read.
         const uint64_t kept_attention_bytes = (uint64_t{shape_.output_bucket} + gpu::kSlackRows) * o.k_stride * sizeof(float);
         const DeviceAddress kept_attention = scratch_.q.address(), kept_x = kept_attention + kept_attention_bytes;
@@ -122,7 +97,8 @@ class Pass {
         recorder_.barrier();
         attention_ = kept_attention;
         x_ = kept_x;
-        rows_ = shape_.output_bucket;
+        rows_ = plan.rows;
+        method_ = plan.method;
         has_all_rows_ = false;
         if (shape_.lora == gpu::LoraLevel::kNone) {
             rows_header_ = offsetof(gpu::StepHeader, n_logit_rows);  // nothing but their number is read of it
@@ -130,7 +106,6 @@ class Pass {
         }
         rows_header_ = layout_.kept;
         adapters_.keep_rows();
-        shape_.joined = shape_.long_runs = shape_.few_runs = shape_.expanded = shape_.gated_lora = false;
     }
     // Header and rows of those that are worked on.
     DeviceAddress rows_state() const {
@@ -139,7 +114,7 @@ class Pass {
     }
 
     void gather(DeviceAddress from, DeviceAddress to, size_t row_bytes) {
-        kernels_.gather_rows(recorder_,
+        kernels_.rows.gather_rows(recorder_,
                              {.n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows),
                               .logit_rows = step_ + layout_.logit_rows,
                               .from = from,
@@ -152,7 +127,7 @@ class Pass {
     // All layers by one dispatch, for one row.
     void decode_layers() {
         const bool lora = shape_.lora != gpu::LoraLevel::kNone;
-        kernels_.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_type));
+        kernels_.persistent.decode_layers(recorder_, decode_params(0, config_.n_layers), decode_layers_shape(config_, weights_, shape_.attention_splits, lora, shape_.lora_type));
         if (shape_.output_bucket > 0) recorder_.barrier();
     }
 
@@ -162,7 +137,7 @@ class Pass {
         const AttentionPass attention(recorder_, context_, shape_);
         norm_first({});
         const Matrix& first_qkv = weights_.layers[0].qkv;
-        Product qkv = linear(0, kQkv, first_qkv, input_of(product_plan(first_qkv, false), scratch_.xn));
+        Product qkv = linear(0, kQkv, first_qkv, input_of(plan_.layers.front().qkv, scratch_.xn));
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             attention.attend(layer, consumer(qkv), split_stride(weights_.layers[layer].qkv, qkv.plan));
             record_behind(layer);
@@ -174,7 +149,7 @@ class Pass {
     // One row behind a long context.
     void layers_apart() {
         attend_and([&](uint32_t layer) {
-            kernels_.decode_behind(recorder_,
+            kernels_.persistent.decode_behind(recorder_,
                                    {.layers = decode_params(layer, std::min(2u, config_.n_layers - layer)),
                                     .attention = scratch_.attention.address(),
                                     .partials = scratch_.attention_partials.address(),
@@ -185,11 +160,10 @@ class Pass {
 
     // A few rows.
     void layers_between() {
-        defers_norms_ = true;
         attend_and([&](uint32_t layer) {
             const LayerWeights& w = weights_.layers[layer];
             const LayerWeights* next = layer + 1 < config_.n_layers ? &weights_.layers[layer + 1] : nullptr;
-            kernels_.decode_rows(recorder_,
+            kernels_.persistent.decode_rows(recorder_,
                                  {.n_rows = rows_state(),
                                   .o = address_of(w.o),
                                   .gate_up = address_of(w.gate_up),
@@ -237,7 +211,7 @@ class Pass {
         bool has_adapters = false;  // its sums include what the rows' adapters add
     };
 
-    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/activation_blocks.h) or, where adapters' shrinks read the rows, both.
+    // How a product is to be done, and what it reads: in rows, in blocks (gpu/kernels/products/activation_blocks.h) or, where adapters' shrinks read the rows, both.
     struct Input {
         gpu::MatmulPlan plan;
         DeviceAddress rows = 0, blocks = 0;
@@ -247,32 +221,19 @@ class Pass {
     };
     Input input_of(const gpu::MatmulPlan& plan, const gpu::Buffer& buffer) const {
         if (!plan.x_in_blocks) return {.plan = plan, .rows = buffer.address()};
-        const bool reads_rows = shape_.lora != gpu::LoraLevel::kNone && !shape_.joined;
+        const bool reads_rows = shape_.has_adapters() && method_ != AdapterMethod::kJoined;
         return {.plan = plan, .rows = reads_rows ? buffer.address() : 0, .blocks = blocks_of(buffer)};
     }
 
-    // Of o, if it would rather have in blocks what attention writes. has_rows: which that writes in rows as well.
-    std::optional<gpu::MatmulPlan> plan_in_blocks(const Matrix& o, bool has_rows) const {
-        const bool reads_rows = shape_.lora != gpu::LoraLevel::kNone && !shape_.joined;
-        if (defers_norms_ || (reads_rows && !has_rows)) return std::nullopt;
-        const gpu::MatmulPlan plan = product_plan(o, true);
-        return plan.x_in_blocks ? std::optional(plan) : std::nullopt;
-    }
-
-    // Of o. in_blocks: its plan where attention has written blocks. Else it has written rows; in steps of many rows a product by warpgroups saves more than it
-    // costs to arrange them.
-    Input attention_input(const Matrix& o, const std::optional<gpu::MatmulPlan>& in_blocks) {
-        constexpr uint32_t kArrangedRowsMin = 128;
-        if (in_blocks) return {.plan = *in_blocks, .rows = attention_, .blocks = blocks_of(scratch_.attention)};
-        const bool may_be_in_blocks = rows_ >= kArrangedRowsMin && has_all_rows_;
-        const Input in_rows{.plan = product_plan(o, false), .rows = attention_};
-        if (!may_be_in_blocks) return in_rows;
-        const gpu::MatmulPlan plan = product_plan(o, true);
-        if (plan.variant != gpu::MatmulVariant::kWarpgroup) return in_rows;
+    // Of o, in the form that it is planned for.
+    Input attention_input(const Matrix& o, const LayerPlan& plan) {
+        if (plan.o_input == InputForm::kRows) return {.plan = plan.o, .rows = attention_};
         const DeviceAddress blocks = blocks_of(scratch_.attention);
-        kernels_.arrange_blocks(recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.x_order);
-        recorder_.barrier();
-        return {.plan = plan, .rows = attention_, .blocks = blocks};
+        if (plan.o_input == InputForm::kArranged) {
+            kernels_.products.arrange_blocks(recorder_, {.n_rows = rows_state(), .rows = attention_, .blocks = blocks, .stride = o.k_stride, .pad = 0}, rows_, plan.o.x_order);
+            recorder_.barrier();
+        }
+        return {.plan = plan.o, .rows = attention_, .blocks = blocks};
     }
 
     // The norm that comes with the sum of a residual; without gamma there is none.
@@ -299,7 +260,7 @@ class Pass {
         return {.rows = rows_,
                 .n_splits = product.plan.n_splits,
                 .lora = product.has_adapters ? gpu::LoraLevel::kNone : shape_.lora,
-                .few_runs = shape_.few_runs,
+                .few_runs = method_ == AdapterMethod::kFewRuns,
                 .whole_rows = product.plan.whole_rows};
     }
 
@@ -308,7 +269,7 @@ class Pass {
             embed_extras();
             return;
         }
-        kernels_.embed(recorder_,
+        kernels_.rows.embed(recorder_,
                        {.step = step_,
                         .table = weights_.embedding.buffer.address(),
                         .sampled = scratch_.sampled.address(),
@@ -323,7 +284,7 @@ class Pass {
     }
 
     void embed_extras() {
-        kernels_.embed_extras(recorder_,
+        kernels_.lora.embed_extras(recorder_,
                               {.step = step_,
                                .uses = step_ + layout_.uses,
                                .extras = context_.lora_table.extras_address(),
@@ -342,7 +303,7 @@ class Pass {
 
     void norm_first(const Input& to) {
         const NextNorm first = input_norm(0, {});
-        kernels_.rms_norm(recorder_,
+        kernels_.rows.rms_norm(recorder_,
                           {.n_rows = step_ + offsetof(gpu::StepHeader, n_rows),
                            .x = scratch_.x.address(),
                            .gamma = first.gamma,
@@ -351,7 +312,7 @@ class Pass {
                            .logit_rows = 0,
                            .step = step_,
                            .slot_norms = first.slot_norms,
-                           .norms = defers_norms_ ? scratch_.norms.address() : 0,
+                           .norms = plan_.defers_norms ? scratch_.norms.address() : 0,
                            .hidden = config_.hidden_size,
                            .x_stride = hidden_stride(),
                            .y_stride = hidden_stride(),
@@ -365,27 +326,27 @@ class Pass {
     Product linear(uint32_t layer, LoraGroup group, const Matrix& w, const Input& x) {
         const gpu::MatmulPlan& plan = x.plan;
         const gpu::MatmulParams product = product_params(w, x.of_product(), scratch_.y, plan);
-        if (shape_.joined) {
-            CHECK(kernels_.joins_adapters(plan));
+        if (method_ == AdapterMethod::kJoined) {
+            CHECK(kernels_.products.joins_adapters(plan));
             adapters_.join(layer, group, x.blocks, w, rows_);
-            kernels_.matmul_joined(recorder_, adapters_.with_joined(product, group), plan, gpu::kLoraGroupModules[group]);
+            kernels_.products.matmul_joined(recorder_, adapters_.with_joined(product, group), plan, gpu::kLoraGroupModules[group]);
             recorder_.barrier();
             return {plan, true};
         }
-        if (shape_.long_runs && kernels_.adds_adapters(plan)) {
+        if (method_ == AdapterMethod::kLongRuns && kernels_.products.adds_adapters(plan)) {
             adapters_.shrink(layer, group, x.rows, w, rows_, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            kernels_.matmul_with_adapters(recorder_, adapters_.with_adapters(product, layer, group), plan);
+            kernels_.products.matmul_with_adapters(recorder_, adapters_.with_adapters(product, layer, group), plan);
             recorder_.barrier();
             return {plan, true};
         }
         const gpu::ShrinkPlace place = gpu::shrink_place(plan);
         if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
-        if (x.norm_tiles > 0) kernels_.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
-        else kernels_.matmul(recorder_, product, plan, next_weights(layer, group));
+        if (x.norm_tiles > 0) kernels_.products.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
+        else kernels_.products.matmul(recorder_, product, plan, next_weights(layer, group));
         if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
         recorder_.barrier();
-        if (!shape_.expanded) return {plan, false};
+        if (method_ != AdapterMethod::kExpanded) return {plan, false};
         adapters_.expand(layer, group, w);
         recorder_.barrier();
         return {plan, true};
@@ -405,23 +366,6 @@ class Pass {
     }
     gpu::PagesAhead pages_of(const Matrix& w) const { return gpu::pages_of(address_of(w), uint64_t{w.n_padded} * w.row_bytes()); }
 
-    gpu::MatmulPlan product_plan(const Matrix& w, bool may_be_in_blocks) const {
-        return kernels_.plan_matmul(w.n, w.k, w.type, rows_, kProductSplitsMax, may_be_in_blocks, shape_.long_runs, shape_.lora != gpu::LoraLevel::kNone && !shape_.joined);
-    }
-
-    // Of gate_up and the activation in one product, where that can be and is faster.
-    std::optional<gpu::MatmulPlan> gated_plan(const LayerWeights& w) const {
-        if (address_of(w.gate_up_bias) != 0 || act_type(w.down.type) != w.gate_up.type) return std::nullopt;
-        const std::optional<gpu::MatmulPlan> plan =
-            kernels_.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows_, kProductSplitsMax, true, shape_.long_runs);
-        // What only writes blocks needs a reader of blocks.
-        if (plan && plan->variant == gpu::MatmulVariant::kWarpgroup && !product_plan(w.down, true).x_in_blocks) return std::nullopt;
-        if (!plan || shape_.lora == gpu::LoraLevel::kNone) return plan;
-        if (shape_.gated_lora && kernels_.gates_lora(*plan, config_.intermediate_size, w.gate_up.k)) return plan;
-        const bool adds = shape_.joined ? kernels_.joins_adapters(*plan) : shape_.long_runs && kernels_.adds_adapters_gated(*plan);
-        return adds ? plan : std::nullopt;
-    }
-
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act) {
         const gpu::MatmulPlan& plan = x.plan;
         gpu::MatmulParams product = product_params(w.gate_up, x.of_product(), scratch_.act, plan);
@@ -429,11 +373,11 @@ class Pass {
         product.y_blocks = act.blocks;
         product.n = config_.intermediate_size;
         product.y_stride = ffn_stride();
-        if (shape_.joined) {
+        if (method_ == AdapterMethod::kJoined) {
             adapters_.join(layer, kGateUp, x.blocks, w.gate_up, rows_);
-            kernels_.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
-        } else if (shape_.gated_lora) {
-            kernels_.matmul_gated_lora(recorder_,
+            kernels_.products.matmul_gated_joined(recorder_, adapters_.with_joined(product, kGateUp), plan, gpu::kLoraGroupModules[kGateUp], act.plan.x_order);
+        } else if (method_ == AdapterMethod::kGatedProduct) {
+            kernels_.products.matmul_gated_lora(recorder_,
                                        {.product = product,
                                         .x_rows = x.rows,
                                         .lora_layer = context_.lora_layer(layer),
@@ -444,14 +388,14 @@ class Pass {
                                         .max_polls = 0,
                                         .ahead = next_weights(layer, kGateUp)},
                                        plan, act.plan.x_order);
-        } else if (shape_.lora != gpu::LoraLevel::kNone) {
+        } else if (shape_.has_adapters()) {
             adapters_.shrink(layer, kGateUp, x.rows, w.gate_up, rows_, gpu::ShrinkPlace::kFirst);
             recorder_.barrier();
-            kernels_.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
+            kernels_.products.matmul_gated_with_adapters(recorder_, adapters_.with_adapters(product, layer, kGateUp), plan, gpu::Activation::kSilu, act.plan.x_order);
         } else if (x.norm_tiles > 0) {
-            kernels_.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
+            kernels_.products.matmul_gated_deferred(recorder_, behind_residual(product), plan, x.norm_tiles, gpu::Activation::kSilu);
         } else {
-            kernels_.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu, act.plan.x_order);
+            kernels_.products.matmul_gated(recorder_, product, plan, gpu::Activation::kSilu, act.plan.x_order);
         }
         recorder_.barrier();
     }
@@ -461,10 +405,9 @@ class Pass {
     }
 
     // Of o or down, in front of the norm with these weights, whose result goes to `next`.
-    void residual(const Matrix& w, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next) {
-        const gpu::ResidualPlan plan = *residual_plan(w);
+    void residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next) {
         next.norm_tiles = plan.n_tiles;
-        kernels_.matmul_residual(recorder_,
+        kernels_.products.matmul_residual(recorder_,
                                  {.n_rows = rows_state(),
                                   .w = address_of(w),
                                   .x = input,
@@ -486,7 +429,7 @@ class Pass {
 
     void add_norm(uint32_t layer, uint32_t module, const Product& product, const Matrix& w, const Vector& bias,
                   const NextNorm& norm) {
-        kernels_.add_norm(recorder_,
+        kernels_.rows.add_norm(recorder_,
                           {.step = rows_state(),
                            .y = scratch_.y.address(),
                            .bias = address_of(bias),
@@ -511,7 +454,7 @@ class Pass {
     }
 
     void gated_act(uint32_t layer, const LayerWeights& w, const Product& product, const Input& act) {
-        kernels_.gated_act(recorder_,
+        kernels_.rows.gated_act(recorder_,
                            {.step = rows_state(),
                             .y = scratch_.y.address(),
                             .bias = address_of(w.gate_up_bias),
@@ -535,7 +478,8 @@ class Pass {
     const ModelWeights& weights_;
     const Scratch& scratch_;
     const ForwardContext& context_;
-    StepShape shape_;
+    const StepPlan& plan_;
+    const StepShape& shape_;
     const StepLayout layout_;
     const DeviceAddress step_;
 
@@ -544,14 +488,14 @@ class Pass {
     DeviceAddress x_, attention_;
     bool has_all_rows_ = true;
     uint64_t rows_header_ = 0;  // where the step state has their header, with their number in front
+    AdapterMethod method_;
     AdapterPass adapters_;
-    bool defers_norms_ = false;
 };
 
 }  // namespace
 
-Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape) {
-    Pass(recorder, context, shape).record();
+Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan) {
+    Pass(recorder, context, plan).record();
     return context.kernels.status();
 }
 

@@ -13,6 +13,7 @@
 #include "model/lora_table.h"
 #include "model/meeting.h"
 #include "model/scratch.h"
+#include "model/step/step_plan.h"
 #include "model/step_shape.h"
 #include "model/weight_transform.h"
 #include "model/weights.h"
@@ -31,9 +32,9 @@ struct ForwardContext {
     const LoraTable& lora_table;
     gpu::DeviceAddress rope_table;
     gpu::DeviceAddress host_logits;  // [readback][V] f32
-    const DecodeLayers* decode_layers;  // of shapes with one_dispatch or apart
-    const Meeting* decode_rows;         // of shapes with between
-    const Meeting* gated_lora;          // of shapes with gated_lora
+    const DecodeLayers* decode_layers;  // of LayerSchedule::kOneDispatch and kApart
+    const Meeting* decode_rows;         // of LayerSchedule::kBetween
+    const Meeting* gated_lora;          // of AdapterMethod::kGatedProduct
 
     // Where steps of a weight set (StepShape) read a matrix or a bias.
     template <typename MatrixOrVector>
@@ -52,7 +53,7 @@ struct ForwardContext {
     }
 };
 
-// Records one step of this shape. The step state must be in place before it runs; results are in scratch.results after it.
-Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
+// Records one step by this plan. The step state must be in place before it runs; results are in scratch.results after it.
+Status record_forward(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan);
 
 }  // namespace lorad::model

@@ -11,7 +11,7 @@ constexpr uint32_t kFirstModule[gpu::kLoraGroups] = {gpu::kLoraQ, gpu::kLoraO, g
 
 AdapterPass::AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
     : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), has_adapters_(shape.lora != gpu::LoraLevel::kNone),
-      joined_(shape.joined), layout_(shape), step_(context.scratch.step_state.address()), segments_(layout_.segments) {}
+      joined_(shape.is_joined()), layout_(shape), step_(context.scratch.step_state.address()), segments_(layout_.segments) {}
 
 void AdapterPass::keep_rows() {
     header_ = layout_.kept;
@@ -22,7 +22,7 @@ void AdapterPass::keep_rows() {
 void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, const Matrix& base, uint32_t rows, gpu::ShrinkPlace place) const {
     if (!has_adapters_) return;
     const uint64_t dispatch = header_ + offsetof(gpu::StepHeader, shrink) + group * sizeof(gpu::ShrinkDispatch);
-    kernels_.lora_shrink(recorder_,
+    kernels_.lora.lora_shrink(recorder_,
                          {.lora_layer = context_.lora_layer(layer),
                           .segments = step_ + segments_,
                           .x = x,
@@ -55,7 +55,7 @@ void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, co
                                .module_end = {},
                                .pad = 0};
     set_module_ends(group, params.module_end);
-    kernels_.lora_join(recorder_, params, base.type);
+    kernels_.lora.lora_join(recorder_, params, base.type);
     recorder_.barrier();
 }
 
@@ -89,7 +89,7 @@ void AdapterPass::expand(uint32_t layer, LoraGroup group, const Matrix& base) co
                                  .module_end = {},
                                  .pad = 0};
     set_module_ends(group, params.module_end);
-    kernels_.lora_expand(recorder_, params);
+    kernels_.lora.lora_expand(recorder_, params);
 }
 
 // Behind the last column of each module of a group's product.

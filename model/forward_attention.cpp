@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include "proto/base/check.h"
-
 namespace lorad::model {
 
 AttentionPass::AttentionPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
@@ -14,7 +12,7 @@ void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint
     const LayerWeights& w = context_.weights.layers[layer];
     gpu::QkvShape qkv = qkv_shape(config_, product);
     qkv.keys_f16 = has_f16_keys(layer);
-    kernels_.qkv_post(recorder_,
+    kernels_.attention.qkv_post(recorder_,
                       {.step = step_,
                        .y = scratch_.y.address(),
                        .bias = context_.address_of(w.qkv_bias, shape_.weight_set),
@@ -39,7 +37,6 @@ void AttentionPass::keep(uint32_t layer, const gpu::ConsumerShape& product, uint
 bool AttentionPass::has_f16_keys(uint32_t layer) const { return context_.kv_cache.format.of(layer) == gpu::KvType::kInt8Values; }
 
 void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
-    CHECK(!y_order || writes_blocks());
     if (shape_.lone_rows) {
         attend_from_sums(layer, product, split_stride, y_order);
     } else {
@@ -49,14 +46,9 @@ void AttentionPass::attend(uint32_t layer, const gpu::ConsumerShape& product, ui
     }
 }
 
-bool AttentionPass::writes_blocks() const {
-    if (shape_.lone_rows) return shape_.attention_splits == 1;
-    return !shape_.tiles && kernels_.attends_in_blocks(attention_shape(config_, shape_), kernels_.act_type(context_.weights.layers.front().o.type));
-}
-
 void AttentionPass::attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const {
     const LayerWeights& w = context_.weights.layers[layer];
-    kernels_.attention_from_qkv(recorder_,
+    kernels_.attention.attention_from_qkv(recorder_,
                                 {.step = step_,
                                  .block_tables = step_ + layout_.block_tables,
                                  .sums = scratch_.y.address(),
@@ -99,15 +91,15 @@ void AttentionPass::attend_from_queries(uint32_t layer, std::optional<uint32_t> 
     gpu::AttentionShape rows = attention_shape(config_, shape_);
     rows.keys_f16 = has_f16_keys(layer);
     if (shape_.tiles) {
-        kernels_.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
+        kernels_.attention.attention_tiles(recorder_, params, rows, kernels_.act_type(o.type), scratch_.step_state,
                                  offsetof(gpu::StepHeader, tile_grid));
         rows.rows = shape_.single_bucket;
     }
-    if (rows.rows > 0) kernels_.attention(recorder_, params, rows, kernels_.act_type(o.type), y_order.value_or(gpu::kBlocksByColumns));
+    if (rows.rows > 0) kernels_.attention.attention(recorder_, params, rows, kernels_.act_type(o.type), y_order.value_or(gpu::kBlocksByColumns));
     recorder_.barrier();
     if (!shape_.tiles || shape_.attention_splits == 1) return;
     rows.rows = shape_.row_bucket;
-    kernels_.attention_combine(recorder_, params, rows, kernels_.act_type(o.type));
+    kernels_.attention.attention_combine(recorder_, params, rows, kernels_.act_type(o.type));
     recorder_.barrier();
 }
 

@@ -1,7 +1,6 @@
 #include "model/forward_outputs.h"
 
 #include <cstddef>
-#include <optional>
 
 namespace lorad::model {
 
@@ -22,22 +21,20 @@ gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, g
             .pad = 0};
 }
 
-OutputPass::OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape)
-    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), shape_(shape), layout_(shape),
+OutputPass::OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
+    : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), plan_(plan), shape_(plan.shape), layout_(plan.shape),
       step_(context.scratch.step_state.address()) {}
 
-void OutputPass::last_tokens() const { kernels_.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket); }
+void OutputPass::last_tokens() const { kernels_.sampling.sample_last_tokens(recorder_, choice_params(), shape_.output_bucket); }
 
 void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     const ModelConfig& config = context_.config;
     const Matrix& head = context_.weights.output();
     const gpu::DeviceAddress n_rows = step_ + offsetof(gpu::StepHeader, n_logit_rows);
-    const std::optional<gpu::MatmulPlan> argmax_plan =
-        shape_.needs_logits() ? std::nullopt : kernels_.plan_argmax(config.vocab_size, head.k, head.type, shape_.output_bucket);
-    const gpu::MatmulPlan plan = argmax_plan ? *argmax_plan : kernels_.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
+    const gpu::MatmulPlan& plan = plan_.output;
     // Rows are what adapters and the host want; blocks lie beside them, see blocks_of().
     const gpu::DeviceAddress rows = scratch_.output_xn.address(), blocks = plan.x_in_blocks ? blocks_of(scratch_.output_xn) : 0;
-    kernels_.rms_norm(recorder_,
+    kernels_.rows.rms_norm(recorder_,
                       {.n_rows = n_rows,
                        .x = x,
                        .gamma = context_.weights.final_norm.address(),
@@ -63,17 +60,17 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                                          .partials = scratch_.sample_partials.address(),
                                          .vocab = config.vocab_size,
                                          .logits_stride = head.n_padded};
-    if (argmax_plan) {
+    if (plan_.output_is_argmax) {
         product.n = config.vocab_size;
-        kernels_.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials}, plan);
+        kernels_.products.matmul_argmax(recorder_, {.product = product, .partials = argmax.partials}, plan);
         recorder_.barrier();
-        kernels_.sample_join(recorder_, argmax, gpu::KernelSet::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
+        kernels_.sampling.sample_join(recorder_, argmax, gpu::ProductPlanner::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
         return;
     }
-    kernels_.matmul(recorder_, product, plan);
+    kernels_.products.matmul(recorder_, product, plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
-    kernels_.sample_argmax(recorder_, argmax, shape_.output_bucket);
+    kernels_.sampling.sample_argmax(recorder_, argmax, shape_.output_bucket);
     if (shape_.rules && shape_.part == StepPart::kWhole) {
         if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits
         choose_by_rules();
@@ -96,22 +93,22 @@ gpu::SampleChoiceParams OutputPass::choice_params() const {
 void OutputPass::choose_by_rules() const {
     const gpu::SampleChoiceParams params = choice_params();
     if (shape_.changes) {
-        kernels_.sample_changes(recorder_, params, shape_.output_bucket, false);
+        kernels_.sampling.sample_changes(recorder_, params, shape_.output_bucket, false);
         recorder_.barrier();
     }
-    kernels_.sample_draw(recorder_, params, shape_.output_bucket);
+    kernels_.sampling.sample_draw(recorder_, params, shape_.output_bucket);
     if (!shape_.logprobs) return;
     recorder_.barrier();
     if (shape_.changes) {
-        kernels_.sample_changes(recorder_, params, shape_.output_bucket, true);
+        kernels_.sampling.sample_changes(recorder_, params, shape_.output_bucket, true);
         recorder_.barrier();
     }
-    kernels_.sample_logprobs(recorder_, params, shape_.output_bucket);
+    kernels_.sampling.sample_logprobs(recorder_, params, shape_.output_bucket);
 }
 
 // What adapters with weights of their own for the output layer change of the logits.
 void OutputPass::head_extras(const Matrix& head) const {
-    kernels_.head_extras(recorder_,
+    kernels_.lora.head_extras(recorder_,
                          {.step = step_,
                           .logit_rows = step_ + layout_.logit_rows,
                           .uses = step_ + layout_.uses,

@@ -4,7 +4,7 @@
 #include "gpu/command.h"
 #include "gpu/kernels/kernels.h"
 #include "model/forward.h"
-#include "model/step_shape.h"
+#include "model/step/step_plan.h"
 #include "model/step_state.h"
 
 namespace lorad::model {
@@ -16,7 +16,7 @@ gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, g
 // Of the rows whose next token is wanted. Letters as in gpu/kernels/kernels.h.
 class OutputPass {
   public:
-    OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
+    OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan);
 
     // What changes of logits need of the step before; no barrier.
     void last_tokens() const;
@@ -33,7 +33,8 @@ class OutputPass {
     gpu::KernelSet& kernels_;
     const ForwardContext& context_;
     const Scratch& scratch_;
-    const StepShape shape_;
+    const StepPlan& plan_;
+    const StepShape& shape_;
     const StepLayout layout_;
     const gpu::DeviceAddress step_;
 };

@@ -10,7 +10,7 @@
 #include "gpu/kernels/step_state.h"
 #include "model/lora_table.h"
 #include "model/step_batch.h"
-#include "model/step_state.h"
+#include "model/step/batch_traits.h"
 
 namespace lorad::model {
 

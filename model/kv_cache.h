@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpu/device.h"
-#include "gpu/kernels/kv_format.h"
+#include "gpu/kernels/attention/kv_format.h"
 #include "gpu/kernels/step_state.h"
 #include "model/config.h"
 #include "proto/base/ids.h"
@@ -53,7 +53,7 @@ struct KvFormat {
 uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
 uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv = {});
 
-// One buffer per layer, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/kv8.glsl says.
+// One buffer per layer, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/attention/kv8.glsl says.
 struct KvCache {
     std::vector<gpu::Buffer> layers;
     KvFormat format;

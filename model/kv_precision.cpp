@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/kernels/kv_format.h"
+#include "gpu/kernels/attention/kv_format.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/kernels/sample_math.h"
+#include "gpu/kernels/sampling/sample_math.h"
 #include "model/sampler.h"
 #include "proto/base/check.h"
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpu/kernels/choice_rule.h"
+#include "gpu/kernels/sampling/choice_rule.h"
 #include "proto/base/ids.h"
 #include "proto/base/rounding.h"
 #include "proto/logprobs.h"

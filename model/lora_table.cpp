@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpu/kernels/extras.params.h"
+#include "gpu/kernels/lora/extras.params.h"
 #include "gpu/upload.h"
 #include "proto/base/check.h"
 

@@ -1,4 +1,4 @@
-// What the workgroups of a dispatch that wait for each other need beside its data: memory by which they meet (gpu/kernels/meeting.h), and a word that says whether
+// What the workgroups of a dispatch that wait for each other need beside its data: memory by which they meet (gpu/kernels/persistent/meeting.h), and a word that says whether
 // they did so in vain. Engine thread only.
 #pragma once
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <numbers>
 
-#include "gpu/kernels/sample_math.h"
+#include "gpu/kernels/sampling/sample_math.h"
 #include "proto/base/check.h"
 
 namespace lorad::model {

@@ -4,9 +4,11 @@
 #include <array>
 #include <bit>
 
-#include "gpu/kernels/deferred_norm.h"
+#include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/upload.h"
 #include "model/logits.h"
+#include "model/step/step_plan.h"
+#include "model/step/step_planner.h"
 #include "model/step_batch.h"
 
 namespace lorad::model {
@@ -16,13 +18,7 @@ uint64_t ScratchBytes::sum() const {
            results + logprobs + masks;
 }
 
-bool joins_adapters(const gpu::KernelSet& kernels, const ModelWeights& weights, uint32_t rows) {
-    const gpu::ScalarType type = weights.layers.front().qkv.type;
-    const auto joins = [&](const Matrix* w) { return w->type == type && kernels.joins_adapters(kernels.plan_matmul(w->n, w->k, w->type, rows, kProductSplitsMax, true)); };
-    return std::ranges::all_of(weights.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
-}
-
-ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& shapes,
                            const ForwardLimits& limits) {
     const uint32_t row_bucket = bucket_for(limits.n_rows_max), output_bucket = bucket_for(limits.n_outputs_max);
     const uint64_t n_rows = row_bucket + gpu::kSlackRows, n_outputs = output_bucket + gpu::kSlackRows;
@@ -32,8 +28,8 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     const uint64_t step_state = StepLayout({.row_bucket = row_bucket,
                                             .output_bucket = output_bucket,
                                             .lora = gpu::LoraLevel::kFull,
+                                            .method = AdapterMethod::kJoined,
                                             .tiles = true,
-                                            .joined = true,
                                             .single_bucket = row_bucket,
                                             .rules = true}).block_tables +
                                 limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
@@ -45,14 +41,14 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
     bytes.attention = bytes.q;
     bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
-    bytes.low = std::max(gpu::KernelSet::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
-                         gpu::KernelSet::head_low_bytes(output_bucket));
+    bytes.low = std::max(gpu::LoraPlanner::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
+                         gpu::LoraPlanner::head_low_bytes(output_bucket));
     bytes.joined_b = bytes.joined_low = sizeof(float);
     bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
-    bytes.shrink_parts = gpu::KernelSet::kShrinkPartBytes;
+    bytes.shrink_parts = gpu::LoraPlanner::kShrinkPartBytes;
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
-    bytes.sample_partials = gpu::KernelSet::sample_partial_bytes(output_bucket);
+    bytes.sample_partials = gpu::SamplingKernels::sample_partial_bytes(output_bucket);
     bytes.sampled = output_bucket * sizeof(int32_t);
     bytes.results = output_bucket * sizeof(gpu::SampleResult);
     bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
@@ -60,27 +56,30 @@ ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& con
     bytes.attention_partials = sizeof(float);
     // Fewer rows may be cut into more splits, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
-        if (joins_adapters(kernels, shapes, rows)) {
+        if (planner.joins_adapters(rows)) {
             const std::array products = products_of(shapes.layers.front());
             for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
-                bytes.joined_b = std::max(bytes.joined_b, gpu::KernelSet::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
-                bytes.joined_low = std::max(bytes.joined_low, gpu::KernelSet::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
+                bytes.joined_b = std::max(bytes.joined_b, gpu::ProductPlanner::joined_b_bytes(products[group]->n_padded, gpu::kLoraGroupModules[group]));
+                bytes.joined_low = std::max(bytes.joined_low, gpu::ProductPlanner::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
             }
         }
         for (const LayerWeights& w : shapes.layers) {
             for (const Matrix* matrix : products_of(w)) {
-                for (const auto& [in_blocks, adds_adapters] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
-                    for (const bool leaves_room : {false, true}) {
-                        const gpu::MatmulPlan plan = kernels.plan_matmul(matrix->n, matrix->k, matrix->type, rows, kProductSplitsMax, in_blocks, adds_adapters, leaves_room);
-                        bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                for (const bool in_blocks : {false, true}) {
+                    for (const bool long_runs : {false, true}) {
+                        for (const bool leaves_room : {false, true}) {
+                            const gpu::MatmulPlan plan = plan_product(
+                                kernels.products, *matrix, {.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room});
+                            bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
+                        }
                     }
                 }
             }
         }
-        const uint32_t splits = kernels.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
+        const uint32_t splits = kernels.attention.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
         bytes.attention_partials = std::max(
             bytes.attention_partials,
-            gpu::KernelSet::attention_partial_bytes(attention_shape(config, {rows, 0, splits})));
+            gpu::AttentionPlanner::attention_partial_bytes(attention_shape(config, {rows, 0, splits})));
     }
     return bytes;
 }

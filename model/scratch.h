@@ -14,6 +14,8 @@
 
 namespace lorad::model {
 
+class StepPlanner;
+
 struct ForwardLimits {
     uint32_t n_rows_max = 0;
     uint32_t n_outputs_max = 0;
@@ -23,8 +25,6 @@ struct ForwardLimits {
     uint64_t n_table_entries_max() const { return uint64_t{n_sequences_max} * blocks_for_tokens(n_positions_max); }
 };
 
-// How a pass cuts its products and attention: shared with scratch_bytes(), which must cut alike.
-constexpr uint32_t kProductSplitsMax = 16;
 // Elements between two splits: whole row tiles, so that a variant may write its last tile in full, less those rows in front that are in the first one
 // alone. A row lies at row * n_padded in each.
 inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
@@ -33,7 +33,7 @@ inline uint32_t split_stride(const Matrix& w, const gpu::MatmulPlan& plan) {
 inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
     return uint64_t{plan.n_splits} * split_stride(w, plan) + uint64_t{plan.whole_rows + gpu::kSlackRows} * w.n_padded;
 }
-// Where a buffer that has room for f32 keeps a 16-bit type in blocks (gpu/kernels/activation_blocks.h), beside or instead of rows: in its second half.
+// Where a buffer that has room for f32 keeps a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside or instead of rows: in its second half.
 inline gpu::DeviceAddress blocks_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
 inline gpu::QkvShape qkv_shape(const ModelConfig& config, const gpu::ConsumerShape& base) {
     return {.base = base, .n_q_heads = config.n_heads, .n_kv_heads = config.n_kv_heads, .head_dim = config.head_dim, .rotary_dim = config.rope.rotary_dim};
@@ -44,14 +44,11 @@ inline gpu::AttentionShape attention_shape(const ModelConfig& config, const Step
             .n_kv_heads = config.n_kv_heads,
             .head_dim = config.head_dim,
             .n_splits = shape.attention_splits,
-            .joined = !shape.tiles && !shape.apart};
+            .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart};
 }
 
 // A layer's matrices in the order of gpu::kLoraGroups.
 inline std::array<const Matrix*, gpu::kLoraGroups> products_of(const LayerWeights& w) { return {&w.qkv, &w.o, &w.gate_up, &w.down}; }
-// Whether all products of a step's layers can have adapters as more k (JoinedGroup).
-bool joins_adapters(const gpu::KernelSet& kernels, const ModelWeights& weights, uint32_t rows);
-
 // Device memory that one step works in; steps take turns in it.
 struct Scratch {
     gpu::Buffer step_state;
@@ -63,7 +60,7 @@ struct Scratch {
     gpu::Buffer act;        // [rows][F], input of down; in blocks likewise
     gpu::Buffer low;        // shrink results
     gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
-    gpu::Buffer norms;      // gpu/kernels/deferred_norm.h
+    gpu::Buffer norms;      // gpu/kernels/products/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer attention_partials;
     gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks likewise
@@ -82,7 +79,8 @@ struct ScratchBytes {
     uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
     uint64_t sum() const;
 };
-ScratchBytes scratch_bytes(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& shapes,
+// Of the largest step that the planner may plan.
+ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& shapes,
                            const ForwardLimits& limits);
 Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes);
 

@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu/kernels/choice_rule.h"
+#include "gpu/kernels/sampling/choice_rule.h"
 #include "proto/base/ids.h"
 
 namespace lorad::model {

@@ -35,7 +35,7 @@ StepLayout::StepLayout(const StepShape& shape)
       kept(uses + uint64_t{uses_max(shape)} * sizeof(gpu::StepUse)),
       kept_segments(kept + (kept_max(shape) > 0 ? sizeof(gpu::StepHeader) : 0) + uint64_t{kept_max(shape)} * sizeof(gpu::StepRow)),
       joined(kept_segments + uint64_t{kept_max(shape)} * sizeof(gpu::LoraSegment)),
-      joined_windows(joined + uint64_t{shape.joined ? gpu::kLoraGroups : 0} * sizeof(gpu::JoinedGroup)),
+      joined_windows(joined + uint64_t{shape.is_joined() ? gpu::kLoraGroups : 0} * sizeof(gpu::JoinedGroup)),
       tiles(joined_windows + uint64_t{joined_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::JoinedWindow)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
       block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)),
@@ -45,7 +45,7 @@ bool StepLayout::may_keep_rows(const StepShape& shape) {
     return shape.output_bucket > 0 && 2 * shape.output_bucket <= shape.row_bucket && shape.lora != gpu::LoraLevel::kFull && !shape.extras;
 }
 
-uint32_t StepLayout::joined_tiles(const StepShape& shape) { return shape.joined ? ceil_div(shape.row_bucket, gpu::kJoinedTileRows) : 0; }
+uint32_t StepLayout::joined_tiles(const StepShape& shape) { return shape.is_joined() ? ceil_div(shape.row_bucket, gpu::kJoinedTileRows) : 0; }
 
 uint32_t StepLayout::tiles_max(const StepShape& shape) { return shape.tiles ? ceil_div(shape.row_bucket, kTileRowsMin) : 0; }
 

@@ -13,34 +13,52 @@ namespace lorad::model {
 // sample_draw or what comes before it for rules.
 enum class StepPart : uint8_t { kWhole, kForward, kDraw };
 
+// How what the rows' adapters add comes to the sums of the layers' products.
+enum class AdapterMethod : uint8_t {
+    kConsumers,     // the kernel that reads a product's sums adds it, row by row; also where no row has an adapter
+    kFewRuns,       // the same, but the activation adds it on matrices: of few runs of rows with one adapter
+    kLongRuns,      // the products add it where they can: of long runs of rows with one adapter
+    kExpanded,      // a dispatch of its own behind each product: of few rows and many ranks
+    kJoined,        // the products have the adapters as more k (JoinedColumns)
+    kGatedProduct,  // the product of gate and up shrinks and expands by itself; other products' consumers add theirs
+};
+
+// How the layers of a step are put into dispatches.
+enum class LayerSchedule : uint8_t {
+    kSeparate,     // each operation has its own
+    kOneDispatch,  // one row: all layers in one (DecodeLayers)
+    kApart,        // one row behind a long context: attention apart, what lies between two attentions in one
+    kBetween,      // the latter of a few rows (decode_rows)
+};
+
 // What a recording depends on. Everything else of a step is in the step state.
 struct StepShape {
     uint32_t row_bucket = 0;     // capacity for rows
     uint32_t output_bucket = 0;  // capacity for logit rows; 0: no row's next token is wanted
     uint32_t attention_splits = 1;
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
+    AdapterMethod method = AdapterMethod::kConsumers;  // another one at level kPlain alone
+    gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // of kJoined: of the weights
+    LayerSchedule schedule = LayerSchedule::kSeparate;
+    uint32_t lora_type = gpu::kAnyLoraType;  // of kOneDispatch, whose row has an adapter with matrices of the weights' type alone: that
     bool extras = false;     // some row's adapter changes more than the linear modules: AdapterExtrasView
     uint8_t weight_set = 0;  // 0: the model's own weights; 1: the merged ones
     bool tiles = false;      // attention of long runs of rows by AttentionTile; the other rows are listed
-    uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: KernelSet::attention_tile_rows
-    bool long_runs = false;  // of rows with one adapter, at level kPlain: products add the adapters' part where they can
-    bool joined = false;     // at level kPlain: all products have the adapters as more k (JoinedColumns),
-    gpu::ScalarType joined_type = gpu::ScalarType::kF32;  // and weights of this type
-    bool few_runs = false;   // of rows with one adapter, where they are not long, and the step is neither joined, expanded nor gated_lora: the activation adds it on matrices, see has_few_runs() in executor_shapes.cpp
-    bool expanded = false;   // few rows at level kPlain whose adapters' part a dispatch of its own adds to each product: KernelSet::lora_expand
-    bool gated_lora = false; // at level kPlain: gate and up have their rows' adapters in their product, shrink and all
+    uint32_t tile_rows = gpu::kAttentionTileRows;  // the most of one tile: AttentionPlanner::attention_tile_rows
     uint32_t single_bucket = 0;  // capacity for rows in no tile, where there are tiles
     bool lone_rows = false;      // each row is the only one of its sequence, and attention takes them from the sums of their product
     bool rules = false;          // some output's token is chosen by a ChoiceRule; then whether
     bool changes = false;        // some rule changes logits,
     bool logprobs = false;       // some rule wants log-probabilities
-    bool logits_to_host = false; // some output's logits are copied there, in steps that would not write them otherwise: Executor::Impl::takes_argmax()
-    bool one_dispatch = false;   // all layers by DecodeLayers,
-    uint32_t lora_type = gpu::kAnyLoraType;  // whose row has an adapter with matrices of the weights' type alone: that,
-    bool apart = false;          // or what lies between the attentions of two layers, behind a long context
-    bool between = false;        // the latter of a few rows, by DecodeRows
+    bool logits_to_host = false; // some output's logits are copied there, in steps that would not write them otherwise
     StepPart part = StepPart::kWhole;
 
+    bool is_joined() const { return method == AdapterMethod::kJoined; }
+    bool has_adapters() const { return lora != gpu::LoraLevel::kNone; }
+    // What the consumers of products still have to add.
+    gpu::LoraLevel left_to_consumers() const {
+        return method == AdapterMethod::kExpanded || is_joined() ? gpu::LoraLevel::kNone : lora;
+    }
     // Whether anybody reads logits but for the greatest of each row.
     bool needs_logits() const { return rules || extras || logits_to_host; }
 

@@ -60,7 +60,7 @@ class LoraWriter {
         : batch_(batch), shape_(shape), layout_(shape), slots_(slots), to_(to) {}
 
     void write(gpu::StepHeader& header) {
-        if (shape_.joined) put_joined();
+        if (shape_.is_joined()) put_joined();
         const std::span<const BatchRow> rows = batch_.rows();
         for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
             const auto same = [&](const BatchRow& row) {
@@ -146,19 +146,6 @@ class LoraWriter {
     uint32_t n_low_rows_ = 0;
 };
 
-// Calls with (begin, end) for each run of rows of one sequence at neighbouring positions.
-template <typename F>
-void for_each_run(const StepBatch& batch, F&& f) {
-    const std::span<const BatchRow> rows = batch.rows();
-    for (uint32_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-        const auto follows = [&](uint32_t i) {
-            return rows[i].table_begin == rows[begin].table_begin && rows[i].position == rows[begin].position + (i - begin);
-        };
-        while (end < rows.size() && follows(end)) ++end;
-        f(begin, end);
-    }
-}
-
 // Tiles and single rows. The tiles that see most come first, so that the last to end are short.
 void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_heads, gpu::StepHeader& header, std::span<std::byte> to) {
     const StepLayout layout(shape);
@@ -186,71 +173,6 @@ void put_tiles(const StepBatch& batch, const StepShape& shape, uint32_t n_q_head
 }
 
 }  // namespace
-
-RowRuns row_runs(const StepBatch& batch, uint32_t tile_rows) {
-    RowRuns runs;
-    for_each_run(batch, [&](uint32_t begin, uint32_t end) {
-        if (end - begin < kTileRowsMin) runs.n_single_rows += end - begin;
-        else runs.n_tiles += ceil_div(end - begin, tile_rows);
-    });
-    return runs;
-}
-
-bool has_lone_rows(const StepBatch& batch) {
-    const auto same_sequence = [](const BatchRow& a, const BatchRow& b) { return a.table_begin == b.table_begin; };
-    return std::ranges::adjacent_find(batch.rows(), same_sequence) == batch.rows().end();
-}
-
-bool has_long_runs(const StepBatch& batch) {
-    constexpr uint32_t kRowsPerRun = 32;
-    uint32_t n_runs = 0, n_rows = 0, last = kNoAdapterSlot;
-    for (const BatchRow& row : batch.rows()) {
-        if (row.adapter_slot != kNoAdapterSlot) {
-            ++n_rows;
-            if (row.adapter_slot != last) ++n_runs;
-        }
-        last = row.adapter_slot;
-    }
-    return n_rows > 0 && n_rows >= n_runs * kRowsPerRun;
-}
-
-uint32_t most_runs(const StepBatch& batch) {
-    const std::span<const BatchRow> rows = batch.rows();
-    uint32_t n_runs = 0, most = 0;
-    for (size_t i = 0; i < rows.size(); ++i) {
-        const bool is_first = i % gpu::kAdapterTileRows == 0;
-        if (is_first) n_runs = 0;
-        const uint32_t slot = rows[i].adapter_slot;
-        if (slot != kNoAdapterSlot && (is_first || slot != rows[i - 1].adapter_slot)) most = std::max(most, ++n_runs);
-    }
-    return most;
-}
-
-gpu::LoraLevel lora_level(const StepBatch& batch, const SlotLookup& slots) {
-    if (!batch.has_lora()) return gpu::LoraLevel::kNone;
-    const auto is_plain = [&](const LoraUse& use) { return slots(use.slot).is_plain; };
-    return batch.has_single_uses_only() && std::ranges::all_of(batch.lora_uses(), is_plain) ? gpu::LoraLevel::kPlain
-                                                                                            : gpu::LoraLevel::kFull;
-}
-
-bool has_extras(const StepBatch& batch, const SlotLookup& slots) {
-    return std::ranges::any_of(batch.lora_uses(), [&](const LoraUse& use) { return slots(use.slot).has_extras; });
-}
-
-std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots) {
-    std::array<uint32_t, 4> largest{};
-    for (const LoraUse& use : batch.lora_uses()) {
-        const SlotTraits& traits = slots(use.slot);
-        for (size_t group = 0; group < largest.size(); ++group) largest[group] = std::max(largest[group], traits.ranks[group]);
-    }
-    return largest;
-}
-
-uint32_t types_of_adapters(const StepBatch& batch, const SlotLookup& slots) {
-    uint32_t types = 0;
-    for (const LoraUse& use : batch.lora_uses()) types |= slots(use.slot).types;
-    return types;
-}
 
 uint64_t step_state_bytes(const StepBatch& batch, const StepShape& shape) { return ListPlaces(batch, StepLayout(shape)).end; }
 

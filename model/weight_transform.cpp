@@ -158,7 +158,7 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
                 const LoraModuleView& view = adapter.modules[group.index(m)];
                 const uint32_t n = n_outputs(group, m);
                 if (view.gain != 0) {
-                    kernels_.weight_norm(recorder,
+                    kernels_.lora.weight_norm(recorder,
                                          {.from = from, .a = view.a, .b = view.b, .gain = view.gain, .rank = view.rank,
                                           .type = view.weight_type, .scale = view.scale, .n = n, .stride = w.k_stride, .pad = 0},
                                          w.type);
@@ -212,10 +212,10 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
                                        .n_rows = is_last ? w.n_padded - row : n,
                                        .n_changed = n,
                                        .stride = w.k_stride};
-        if (has_matrix) kernels_.merge_weights(recorder, params, w.type);
+        if (has_matrix) kernels_.lora.merge_weights(recorder, params, w.type);
         params.from = bias_from != 0 ? bias_from + row * sizeof(float) : 0;
         params.to = merged.address_of(group.bias) + row * sizeof(float);
-        if (has_bias) kernels_.merge_bias(recorder, params);
+        if (has_bias) kernels_.lora.merge_bias(recorder, params);
         row += n;
     }
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpu/device.h"
-#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/scalar_type.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "proto/base/result.h"

@@ -87,6 +87,7 @@ struct ProfileArguments {
     uint32_t n_repeats = 20;
     bool prompt = false;  // the rows are one prompt's, not those of decoding sequences
     proto::SamplingParams sampling{.temperature = 0.0f};  // of decode rows
+    bool plan = false;  // says how the step is computed, and runs nothing
     bool as_json = false;
 };
 Status run_profile(const ProfileArguments& arguments);

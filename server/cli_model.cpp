@@ -217,12 +217,14 @@ Status run_profile(const ProfileArguments& arguments) {
     TRY_ASSIGN(adapters::MixLease lease, load_adapters(loaded, arguments.model));
     std::vector<uint32_t> slots;
     for (const LoraUse& use : lease.uses()) slots.push_back(use.slot);
-    TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels,
-               loaded.executor->profile({.n_rows = arguments.n_rows,
-                                          .n_context = arguments.n_context,
-                                          .is_prompt = arguments.prompt,
-                                          .sampling = arguments.sampling},
-                                         slots, arguments.n_repeats));
+    const model::Executor::ProfileStep step{
+        .n_rows = arguments.n_rows, .n_context = arguments.n_context, .is_prompt = arguments.prompt, .sampling = arguments.sampling};
+    if (arguments.plan) {
+        TRY_ASSIGN(const std::string text, loaded.executor->describe_step(step, slots));
+        std::fputs(text.c_str(), stdout);
+        return ok_status();
+    }
+    TRY_ASSIGN(std::vector<gpu::KernelProfile> kernels, loaded.executor->profile(step, slots, arguments.n_repeats));
     double total_us = 0;
     for (gpu::KernelProfile& kernel : kernels) {
         // Sums over all repeats become those of one step.

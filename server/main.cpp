@@ -321,6 +321,7 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(0.0, 2.0));
     profile->add_option("--top-p", profile_arguments.sampling.top_p, "of the draw")->check(CLI::Range(0.0, 1.0));
     profile->add_option("--top-k", profile_arguments.sampling.top_k, "of the draw");
+    profile->add_flag("--plan", profile_arguments.plan, "say how the step is computed (schedule, products, attention, adapters, output) instead of timing it");
     profile->add_option("--repeats", profile_arguments.n_repeats, "steps to average")
         ->capture_default_str()
         ->check(CLI::Range(1u, 10000u));

@@ -122,10 +122,11 @@ def check_kernels(root, report):
     if modules > MODULE_BUDGET:
         report(path, 1, f"{modules} SPIR-V modules, at most {MODULE_BUDGET}: use a specialization constant")
     folder = os.path.join(root, "gpu/kernels")
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".comp") and not re.search(rf"add_kernel\(\s*gpu\s+{re.escape(name[:-5])}(\.comp)?\b", text):
-            if f"{name[:-5]}" not in text:
-                report(f"gpu/kernels/{name}", 1, f"a shader without an add_kernel line in {path}")
+    for directory, _, names in sorted(os.walk(folder)):
+        for name in sorted(names):
+            shader = os.path.relpath(os.path.join(directory, name), folder)
+            if name.endswith(".comp") and not re.search(rf"add_kernel\(\s*gpu\s+{re.escape(shader)}[\s)]", text):
+                report(f"gpu/kernels/{shader}", 1, f"a shader without an add_kernel line in {path}")
 
 
 ASSERTION = re.compile(r"\b(EXPECT_|ASSERT_|FAIL\(|ADD_FAILURE)")
@@ -241,6 +242,7 @@ PLANTED = [
     ("model/second.cpp", "namespace lorad::model {\nnamespace {\n\nconstexpr int kA = 1, kSame = 2;\n\n}  // namespace\n", "kSame is also in the unnamed"),
     ("model/second_too.cpp", "namespace lorad::model {\nnamespace {\n\nint same(int b) {\n}\n\n}  // namespace\n", "same(int) is also in the unnamed"),
     ("gpu/kernels/orphan.comp", "#version 450\n", "without an add_kernel line"),
+    ("gpu/kernels/room/orphan.comp", "#version 450\n", "without an add_kernel line"),
 ]
 INNOCENT = [
     ("gpu/kernels/CMakeLists.txt", "add_kernel(gpu used.comp)\n"),

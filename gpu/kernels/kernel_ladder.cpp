@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "gpu/kernels/coopmat_tiles.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
@@ -12,10 +12,6 @@
 namespace lorad::gpu {
 
 using namespace self_test;
-
-namespace {
-
-constexpr std::array kShortTypes = {ScalarType::kF16, ScalarType::kBf16};
 
 const char* path_name(KernelPath path) {
     switch (path) {
@@ -27,8 +23,6 @@ const char* path_name(KernelPath path) {
     }
     return "?";
 }
-
-}  // namespace
 
 KernelPath KernelLadder::path() const {
     if (has_warpgroup()) return KernelPath::kWarpgroup;
@@ -96,27 +90,6 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
     ladder.coopmat2[1] = ladder.coopmat[1] && capabilities.coopmat2 && is_there("matmul_coopmat2_f16");
     ladder.coopmat2[2] = ladder.coopmat[2] && capabilities.coopmat2_bfloat16 && is_there("matmul_coopmat2_bf16");
     return ladder;
-}
-
-Status KernelSet::climb_ladder() {
-    const KernelPath wanted = wanted_path_ = options_.path;
-    ladder_ = ladder_of(device_.capabilities(), wanted, options_.left_out);
-    for (const ScalarType type : kShortTypes) {
-        if (!ladder_.has(type)) continue;
-        TRY(test_products(type));
-        TRY(test_residual(type));
-        TRY(test_shrink(type));
-        TRY(test_gated_act(type));
-    }
-    TRY(test_attention());
-    TRY(test_attention_from_qkv());
-    options_.path = ladder_.path();
-    if (wanted != KernelPath::kAuto && options_.path != wanted) {
-        return make_error(ErrorCode::kInvalidConfig,
-                          lorad::format("kernel path {}: not available on {}; the best that works there is {}", path_name(wanted),
-                                        device_.capabilities().name, path_name(options_.path)));
-    }
-    return ok_status();
 }
 
 }  // namespace lorad::gpu

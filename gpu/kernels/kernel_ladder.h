@@ -7,7 +7,8 @@
 #include <string>
 
 #include "gpu/device.h"
-#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/kernel_options.h"
+#include "gpu/kernels/scalar_type.h"
 
 namespace lorad::gpu {
 
@@ -50,6 +51,9 @@ struct KernelLadder {
     KernelPath path() const;  // the highest rung of any type
     bool operator==(const KernelLadder&) const = default;
 };
+
+// "warpgroup"
+const char* path_name(KernelPath path);
 
 // By capability and by what the shader compiler could build, no higher than `path`; kAuto takes
 // warpgroups, else kCoopmat, for products, not kCoopmat2, which is slower; but for attention what that has, which kCoopmat leaves out. No rung needs a module of left_out.

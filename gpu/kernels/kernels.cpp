@@ -1,132 +1,46 @@
 #include "gpu/kernels/kernels.h"
 
-#include <algorithm>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-
+#include "gpu/kernels/ladder_tests.h"
 #include "gpu/kernels/launch.h"
 #include "proto/base/format.h"
 
 namespace lorad::gpu {
 
-struct KernelSet::Impl {
-    // Compiled outside the lock, by whoever asks first; others that want the same one wait for it alone.
-    struct Entry {
-        std::mutex mutex;
-        std::optional<Kernel> kernel;   // guarded by mutex; stays once it is there
-        std::optional<Error> refusal;   // likewise: the driver is not asked again. Memory may be there the next time
-    };
-    std::mutex mutex;
-    std::map<std::pair<std::string, std::vector<uint32_t>>, Entry> kernels;  // guarded by mutex; entries stay where they are
-    std::map<std::thread::id, Error> errors;                                // guarded by mutex; each thread's first one since its last status()
-    std::map<std::string, ErrorCode> failed;                                // guarded by mutex; by module, a refusal before a lack of memory
-
-    void note(const char* module, Error error) {
-        std::lock_guard lock(mutex);
-        ErrorCode& why = failed.try_emplace(module, error.code).first->second;
-        if (error.code == ErrorCode::kKernelRefused) why = error.code;
-        errors.try_emplace(std::this_thread::get_id(), std::move(error));
-    }
-};
+uint32_t Planner::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(capabilities(), on_gpu, small); }
 
 KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
-    : device_(device), options_(options), impl_(std::make_unique<Impl>()) {}
-
-KernelSet::~KernelSet() = default;
+    : facts_{device.capabilities(), options}, cache_(device), products(facts_, cache_), attention(facts_, cache_), lora(facts_, cache_), rows(facts_, cache_),
+      sampling(facts_, cache_), persistent(facts_, cache_), planner_(facts_), wanted_path_(options.path) {}
 
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));
-    TRY(kernels->climb_ladder());
-    kernels->is_tested_ = true;
-    kernels->impl_->failed.clear();
+    TRY(kernels->climb_ladder(device));
+    kernels->cache_.forget_failures();
+    kernels->cache_.refuse(options.refused);
     return kernels;
 }
 
-Status KernelSet::status() {
-    std::lock_guard lock(impl_->mutex);
-    const auto found = impl_->errors.find(std::this_thread::get_id());
-    if (found == impl_->errors.end()) return ok_status();
-    Error error = std::move(found->second);
-    impl_->errors.erase(found);
-    return error;
-}
-
-bool KernelSet::has_failures(ErrorCode code) const {
-    std::lock_guard lock(impl_->mutex);
-    return std::ranges::any_of(impl_->failed, [&](const auto& failure) { return failure.second == code; });
+Status KernelSet::climb_ladder(Device& device) {
+    facts_.ladder = ladder_of(device.capabilities(), wanted_path_, facts_.options.left_out);
+    TRY(LadderTests(device, *this, facts_).run());
+    facts_.options.path = facts_.ladder.path();
+    if (wanted_path_ != KernelPath::kAuto && facts_.options.path != wanted_path_) {
+        return make_error(ErrorCode::kInvalidConfig,
+                          lorad::format("kernel path {}: not available on {}; the best that works there is {}", path_name(wanted_path_),
+                                        device.capabilities().name, path_name(facts_.options.path)));
+    }
+    return ok_status();
 }
 
 std::vector<std::string> KernelSet::replaceable_failures(ErrorCode code) const {
-    const KernelLadder whole = ladder_of(device_.capabilities(), wanted_path_, options_.left_out);
+    const KernelLadder whole = ladder_of(facts_.capabilities, wanted_path_, facts_.options.left_out);
     std::vector<std::string> found;
-    std::lock_guard lock(impl_->mutex);
-    for (const auto& [module, why] : impl_->failed) {
-        if (why != code) continue;
-        std::vector<std::string> left_out = options_.left_out;
+    for (const std::string& module : cache_.failures(code)) {
+        std::vector<std::string> left_out = facts_.options.left_out;
         left_out.push_back(module);
-        if (ladder_of(device_.capabilities(), wanted_path_, left_out) != whole) found.push_back(module);
+        if (ladder_of(facts_.capabilities, wanted_path_, left_out) != whole) found.push_back(module);
     }
     return found;
 }
-
-namespace {
-
-// Whether a module is an operation by itself, which no step of a model has: in chains of those the parameters stay in the cache.
-bool is_operation(std::string_view module) { return module == "row_normalize" || module == "lora_vector" || module == "lora_vector_shared"; }
-
-}  // namespace
-
-const Kernel* KernelSet::kernel(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) {
-    std::vector<uint32_t> key = constants;
-    key.push_back(subgroup_size);
-    Impl::Entry* entry = nullptr;
-    {
-        std::lock_guard lock(impl_->mutex);
-        entry = &impl_->kernels[{module, std::move(key)}];
-    }
-    std::lock_guard making(entry->mutex);
-    if (entry->kernel) return &*entry->kernel;
-    if (!entry->refusal) {
-        Result<Kernel> made = make(module, constants, subgroup_size);
-        if (made.ok()) return &entry->kernel.emplace(std::move(made).value());
-        if (made.error().code != ErrorCode::kKernelRefused) {
-            impl_->note(module, std::move(made).error());
-            return nullptr;
-        }
-        entry->refusal = std::move(made).error();
-    }
-    impl_->note(module, *entry->refusal);
-    return nullptr;
-}
-
-Result<Kernel> KernelSet::make(const char* module, const std::vector<uint32_t>& constants, uint32_t subgroup_size) const {
-    if (is_tested_ && std::ranges::find(options_.refused, module) != options_.refused.end()) {
-        return make_error(ErrorCode::kKernelRefused, lorad::format("kernel '{}' is refused, as a test wants it", module));
-    }
-    KernelOptions kernel_options;
-    kernel_options.module = module;
-    kernel_options.constants = constants;
-    kernel_options.params_in_buffer = is_operation(module);
-    if (is_from_text(module)) {
-        kernel_options.text = kernel_text(module, constants);
-        kernel_options.threads = constants.at(0);
-    }
-    kernel_options.required_subgroup_size = subgroup_size;
-    // Shaders that give work to lanes need all lanes; that may be asked for only if subgroups divide the workgroup.
-    const uint32_t divisor = subgroup_size != 0 ? subgroup_size : device_.capabilities().subgroup_size_max;
-    kernel_options.require_full_subgroups = divisor != 0 && constants.at(0) % divisor == 0;
-    Result<Kernel> made = Kernel::create(device_, kernel_options);
-    if (made.ok() || made.error().code != ErrorCode::kInternal) return made;
-    Error error = std::move(made).error();
-    error.code = ErrorCode::kKernelRefused;
-    if (error.message.find(module) == std::string::npos) error.message += lorad::format(" for kernel '{}'", module);
-    return error;
-}
-
-uint32_t KernelSet::threads(uint32_t on_gpu, uint32_t small) const { return workgroup_size(device_.capabilities(), on_gpu, small); }
 
 }  // namespace lorad::gpu

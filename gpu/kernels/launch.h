@@ -10,9 +10,9 @@
 
 #include "gpu/command.h"
 #include "gpu/device.h"
-#include "gpu/kernels/coopmat_tiles.h"
-#include "gpu/kernels/matmul.params.h"
-#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
+#include "gpu/kernels/products/matmul.params.h"
+#include "gpu/kernels/products/matmul_plan.h"
 #include "proto/base/result.h"
 #include "proto/base/rounding.h"
 

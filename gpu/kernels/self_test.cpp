@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/queue.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"

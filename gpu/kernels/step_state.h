@@ -24,7 +24,7 @@ INTEROP_CONST kRowBytes = 48;           // of StepRow
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
 INTEROP_CONST kShrinkPieceRanks = 2;    // and of one piece of work that workgroups take in turns
-INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: KernelSet::attention_tile_rows
+INTEROP_CONST kAttentionTileRows = 64;  // rows of one AttentionTile; a kernel that takes more says so: AttentionPlanner::attention_tile_rows
 
 // Module numbers inside a LoRA table entry, and where each group of lora_shrink starts.
 INTEROP_CONST kLoraQ = 0;
@@ -124,7 +124,7 @@ INTEROP_SIZE(LoraModule, 64);
 // Neighbouring rows of one sequence, at neighbouring positions, whose attention is computed together.
 struct AttentionTile {
     uint32_t row_begin;
-    uint32_t n_rows;  // 1..KernelSet::attention_tile_rows
+    uint32_t n_rows;  // 1..AttentionPlanner::attention_tile_rows
 };
 INTEROP_SIZE(AttentionTile, 8);
 

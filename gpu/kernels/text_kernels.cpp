@@ -1,12 +1,12 @@
 // Which modules are programs in text, made for their constants (gpu/pipeline.h, KernelOptions::text).
 #include <string_view>
 
-#include "gpu/kernels/decode_rows_text.h"
+#include "gpu/kernels/persistent/decode_rows_text.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
-#include "gpu/kernels/warpgroup_direct_text.h"
-#include "gpu/kernels/warpgroup_text.h"
-#include "gpu/kernels/warpgroup_tiles.h"
+#include "gpu/kernels/products/warpgroup_direct_text.h"
+#include "gpu/kernels/products/warpgroup_text.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
 #include "proto/base/check.h"
 
 namespace lorad::gpu {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/scalar_type.h"
 #include "model/safetensors.h"
 #include "proto/base/result.h"
 

@@ -76,7 +76,7 @@ class ChoiceDevice {
             put(logits, uint64_t{i} * stride * 4, row.logits.data(), vocab);
         }
         gpu::Buffer results = buffer(n * sizeof(gpu::SampleResult)), logprobs = buffer(n * sizeof(gpu::ChoiceLogprobs));
-        gpu::Buffer partials = buffer(gpu::KernelSet::sample_partial_bytes(n));
+        gpu::Buffer partials = buffer(gpu::SamplingKernels::sample_partial_bytes(n));
         std::memset(logprobs.mapped().data(), 0, logprobs.size());
 
         const gpu::SampleChoiceParams params{.step = step.address(),
@@ -90,9 +90,9 @@ class ChoiceDevice {
                                              .vocab = vocab,
                                              .logits_stride = stride};
         auto recorder = value(gpu::Recorder::begin(test_device()));
-        kernels_->sample_last_tokens(recorder, params, n);
+        kernels_->sampling.sample_last_tokens(recorder, params, n);
         recorder.barrier();
-        kernels_->sample_argmax(recorder,
+        kernels_->sampling.sample_argmax(recorder,
                                 {.n_logit_rows = step.address() + offsetof(gpu::StepHeader, n_logit_rows),
                                  .logits = logits.address(),
                                  .logit_rows = params.logit_rows,
@@ -104,13 +104,13 @@ class ChoiceDevice {
                                  .logits_stride = stride},
                                 n);
         recorder.barrier();
-        kernels_->sample_changes(recorder, params, n, false);
+        kernels_->sampling.sample_changes(recorder, params, n, false);
         recorder.barrier();
-        kernels_->sample_draw(recorder, params, n);
+        kernels_->sampling.sample_draw(recorder, params, n);
         recorder.barrier();
-        kernels_->sample_changes(recorder, params, n, true);
+        kernels_->sampling.sample_changes(recorder, params, n, true);
         recorder.barrier();
-        kernels_->sample_logprobs(recorder, params, n);
+        kernels_->sampling.sample_logprobs(recorder, params, n);
         const Status recorded = kernels_->status();
         EXPECT_TRUE(recorded.ok()) << recorded.error().message;
         const gpu::CommandBuffer made = value(std::move(recorder).end());

@@ -1,4 +1,5 @@
 #include "model/joined_columns.h"
+#include "model/step_state.h"
 
 #include <gtest/gtest.h>
 
@@ -84,7 +85,7 @@ TEST(JoinedColumns, AreNotThereWhereTheyFindNoRoom) {
 
 TEST(JoinedColumns, AreWrittenWithSegmentsOfOneBlockEach) {
     const StepBatch batch = batch_of({{kNoAdapterSlot, 10}, {5, 30}, {3, 100}});
-    const StepShape shape{.row_bucket = 192, .output_bucket = 0, .lora = gpu::LoraLevel::kPlain, .joined = true, .joined_type = gpu::ScalarType::kF16};
+    const StepShape shape{.row_bucket = 192, .output_bucket = 0, .lora = gpu::LoraLevel::kPlain, .method = AdapterMethod::kJoined, .joined_type = gpu::ScalarType::kF16};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
     const StepLayout layout(shape);

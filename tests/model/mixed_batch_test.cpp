@@ -308,8 +308,9 @@ TEST_F(LoraMix, AStepOfBaseRowsRunsNoLoraKernelWhateverIsLoaded) {
     const std::vector<BlockId> blocks = {0};
     batch.add_rows(tokens_, 0, blocks, RowAdapters{});
     const SlotLookup slots = [&](uint32_t slot) -> const SlotTraits& { return executor_->lora_table().traits(slot); };
-    EXPECT_EQ(lora_level(batch, slots), gpu::LoraLevel::kNone);
-    EXPECT_FALSE(has_extras(batch, slots));
+    const BatchTraits traits = traits_of(batch, slots, {});
+    EXPECT_EQ(traits.lora, gpu::LoraLevel::kNone);
+    EXPECT_FALSE(traits.has_extras);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "gpu/kernels/sample_math.h"
+#include "gpu/kernels/sampling/sample_math.h"
 
 namespace lorad::model::sampler_test {
 namespace {

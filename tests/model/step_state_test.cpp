@@ -15,12 +15,13 @@ T at(const std::vector<std::byte>& bytes, uint64_t offset) {
     return value;
 }
 
-const SlotTraits& traits_of(uint32_t slot) {
+const SlotTraits& slot_traits(uint32_t slot) {
     static const SlotTraits three{.ranks = {16, 0, 0, 12}, .types = 2}, gained{.ranks = {5, 4, 0, 12}, .is_plain = false, .types = 5},
         extended{.ranks = {5, 4, 0, 12}, .has_extras = true}, other{.ranks = {5, 4, 0, 12}};
     return slot == 3 ? three : slot == 6 ? gained : slot == 7 ? extended : other;
 }
-const SlotLookup kSlots = traits_of;
+const SlotLookup kSlots = slot_traits;
+BatchTraits scan(const StepBatch& batch, uint32_t tile_rows = 0) { return traits_of(batch, kSlots, {.tile_rows = tile_rows}); }
 
 TEST(StepShape, BucketsHoldWhatTheyAreAskedFor) {
     EXPECT_EQ(bucket_for(0), 0u);
@@ -37,11 +38,11 @@ TEST(StepState, TheTypesOfAdaptersAreThoseOfAllRows) {
     const std::vector<TokenId> token = {1};
     StepBatch batch;
     batch.add_rows(token, 0, block, kNoAdapterSlot);
-    EXPECT_EQ(types_of_adapters(batch, kSlots), 0u);
+    EXPECT_EQ(scan(batch).types, 0u);
     batch.add_rows(token, 0, block, 3);
-    EXPECT_EQ(types_of_adapters(batch, kSlots), 2u);
+    EXPECT_EQ(scan(batch).types, 2u);
     batch.add_rows(token, 0, block, 6);
-    EXPECT_EQ(types_of_adapters(batch, kSlots), 7u);
+    EXPECT_EQ(scan(batch).types, 7u);
 }
 
 TEST(StepState, WritesRowsWhereTheirKvGoes) {
@@ -192,7 +193,7 @@ TEST(StepState, CutsLongRunsOfASequenceIntoTiles) {
     batch.add_rows(long_run, 20, blocks, kNoAdapterSlot);
     batch.add_rows(three, 0, other, kNoAdapterSlot);
     batch.add_rows(four, 50, other, kNoAdapterSlot);
-    const RowRuns runs = row_runs(batch, gpu::kAttentionTileRows);
+    const RowRuns runs = scan(batch, gpu::kAttentionTileRows).runs;
     EXPECT_EQ(runs.n_tiles, 3u);
     EXPECT_EQ(runs.n_single_rows, 4u);
     const StepShape shape{.row_bucket = 128, .attention_splits = 4, .tiles = true, .single_bucket = 64};
@@ -220,7 +221,7 @@ TEST(StepState, MakesTilesOfAsManyRowsAsTheShapeSays) {
     StepBatch batch;
     const std::vector<BlockId> blocks = {0, 1, 2, 3, 4};
     batch.add_rows(std::vector<TokenId>(300, 1), 0, blocks, kNoAdapterSlot);
-    EXPECT_EQ(row_runs(batch, 128).n_tiles, 3u);
+    EXPECT_EQ(scan(batch, 128).runs.n_tiles, 3u);
     const StepShape shape{.row_bucket = 384, .tiles = true, .tile_rows = 128};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
@@ -238,11 +239,11 @@ TEST(StepState, RunsOfOneAdapterAreLongOrShort) {
     const std::vector<TokenId> sixty(60, 1), one(1, 1);
     StepBatch batch;
     batch.add_rows(sixty, 0, blocks, kNoAdapterSlot);
-    EXPECT_FALSE(has_long_runs(batch));  // nothing to add
+    EXPECT_FALSE(scan(batch).has_long_runs);  // nothing to add
     batch.add_rows(sixty, 0, blocks, 1);
-    EXPECT_TRUE(has_long_runs(batch));
+    EXPECT_TRUE(scan(batch).has_long_runs);
     for (uint32_t slot = 2; slot < 6; ++slot) batch.add_rows(one, 70, blocks, slot);
-    EXPECT_FALSE(has_long_runs(batch));
+    EXPECT_FALSE(scan(batch).has_long_runs);
 }
 
 TEST(StepState, RunsAreCountedInEveryTileOfTheKernelForFewOfThem) {
@@ -250,16 +251,16 @@ TEST(StepState, RunsAreCountedInEveryTileOfTheKernelForFewOfThem) {
     const std::vector<TokenId> thirty(30, 1), one(1, 1);
     StepBatch batch;
     batch.add_rows(thirty, 0, blocks, kNoAdapterSlot);
-    EXPECT_EQ(most_runs(batch), 0u);
+    EXPECT_EQ(scan(batch).most_runs, 0u);
     batch.add_rows(one, 30, blocks, 4);
-    EXPECT_EQ(most_runs(batch), 1u);
+    EXPECT_EQ(scan(batch).most_runs, 1u);
     // Rows 31..60: one of them in the first tile; the others are one run of the second, as are those that follow.
     batch.add_rows(thirty, 0, blocks, 5);
-    EXPECT_EQ(most_runs(batch), 2u);
+    EXPECT_EQ(scan(batch).most_runs, 2u);
     for (uint32_t slot : {5u, 6u, 6u}) batch.add_rows(one, 70, blocks, slot);
-    EXPECT_EQ(most_runs(batch), 2u);
+    EXPECT_EQ(scan(batch).most_runs, 2u);
     for (uint32_t slot : {6u, kNoAdapterSlot, 6u, 7u}) batch.add_rows(one, 70, blocks, slot);
-    EXPECT_EQ(most_runs(batch), 3u) << "a row without an adapter ends a run";
+    EXPECT_EQ(scan(batch).most_runs, 3u) << "a row without an adapter ends a run";
 }
 
 TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
@@ -272,7 +273,7 @@ TEST(StepState, RowsOfOneListShareItAndEachUseHasItsOwnShrinkRows) {
     batch.add_rows(two, 0, blocks, RowAdapters{});
     batch.add_rows(one, 3, blocks, RowAdapters{scaled});
     batch.add_rows(one, 4, blocks, RowAdapters{pair});
-    EXPECT_EQ(lora_level(batch, kSlots), gpu::LoraLevel::kFull);
+    EXPECT_EQ(scan(batch).lora, gpu::LoraLevel::kFull);
     const StepShape shape{.row_bucket = 24, .output_bucket = 0, .attention_splits = 1, .lora = gpu::LoraLevel::kFull};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
@@ -318,10 +319,10 @@ TEST(StepState, ActivatedAdaptersBeginAtTheirPosition) {
     batch.add_rows(five, 0, blocks, RowAdapters{uses, 5});
     batch.add_rows(one, 5, blocks, RowAdapters{uses, 5});
     for (uint32_t i = 0; i < batch.n_rows(); ++i) EXPECT_EQ(batch.rows()[i].n_uses, (i >= 2 && i < 5) || i == 10 ? 1u : 0u) << i;
-    EXPECT_EQ(lora_level(batch, kSlots), gpu::LoraLevel::kPlain);
+    EXPECT_EQ(scan(batch).lora, gpu::LoraLevel::kPlain);
     StepBatch before;
     before.add_rows(five, 0, blocks, RowAdapters{uses, 5});
-    EXPECT_EQ(lora_level(before, kSlots), gpu::LoraLevel::kNone);
+    EXPECT_EQ(scan(before).lora, gpu::LoraLevel::kNone);
 }
 
 TEST(StepState, OneAdapterAsItIsNeedsThePlainKernelsOnly) {
@@ -331,7 +332,7 @@ TEST(StepState, OneAdapterAsItIsNeedsThePlainKernelsOnly) {
         StepBatch batch;
         batch.add_rows(one, 0, blocks, RowAdapters{uses});
         batch.add_rows(one, 1, blocks, 2);
-        return lora_level(batch, kSlots);
+        return scan(batch).lora;
     };
     EXPECT_EQ(level_of({}), gpu::LoraLevel::kPlain);
     EXPECT_EQ(level_of({{3, 1.0f}}), gpu::LoraLevel::kPlain);
@@ -347,10 +348,10 @@ TEST(StepState, OnlyASingleUseNamesExtras) {
     const std::vector<LoraUse> mix = {{7, 1.0f}, {3, 1.0f}};
     StepBatch batch;
     batch.add_rows(one, 0, blocks, 3);
-    EXPECT_FALSE(has_extras(batch, kSlots));
+    EXPECT_FALSE(scan(batch).has_extras);
     batch.add_rows(one, 0, blocks, 7);
     batch.add_rows(one, 0, blocks, RowAdapters{mix});
-    EXPECT_TRUE(has_extras(batch, kSlots));
+    EXPECT_TRUE(scan(batch).has_extras);
     const StepShape shape{.row_bucket = 3, .lora = gpu::LoraLevel::kFull, .extras = true};
     std::vector<std::byte> bytes(step_state_bytes(batch, shape));
     write_step_state(batch, shape, kSlots, 0, 4, bytes);
@@ -365,14 +366,14 @@ TEST(StepState, KnowsWhereEachRowIsTheOnlyOneOfItsSequence) {
     const std::vector<BlockId> blocks = {0, 1};
     const std::vector<TokenId> one(1, 1), two(2, 1);
     batch.add_rows(one, 10, blocks, kNoAdapterSlot);
-    EXPECT_TRUE(has_lone_rows(batch));
+    EXPECT_TRUE(scan(batch).has_lone_rows);
     batch.add_rows(one, 10, std::vector<BlockId>{2}, kNoAdapterSlot);
     batch.add_fed_back_row(1, 11, std::vector<BlockId>{3}, kNoAdapterSlot);
-    EXPECT_TRUE(has_lone_rows(batch));
+    EXPECT_TRUE(scan(batch).has_lone_rows);
     batch.add_rows(two, 63, std::vector<BlockId>{4, 5}, kNoAdapterSlot);
-    EXPECT_FALSE(has_lone_rows(batch)) << "the second sees the first, though in another block";
+    EXPECT_FALSE(scan(batch).has_lone_rows) << "the second sees the first, though in another block";
     batch.add_rows(one, 5, std::vector<BlockId>{6}, kNoAdapterSlot);
-    EXPECT_FALSE(has_lone_rows(batch));
+    EXPECT_FALSE(scan(batch).has_lone_rows);
 }
 
 TEST(StepStateDeathTest, AbortsWhenAPositionHasNoBlock) {

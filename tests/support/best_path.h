@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "gpu/kernels/matmul_plan.h"
+#include "gpu/kernels/products/matmul_plan.h"
 
 namespace lorad::testing {
 

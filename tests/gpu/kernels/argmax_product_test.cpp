@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "gpu/kernels/warpgroup_tiles.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
 #include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::argmax_product_test {
@@ -14,7 +14,7 @@ class ArgmaxProduct : public WarpgroupTest {
     void SetUp() override {
         WarpgroupTest::SetUp();
         if (IsSkipped()) return;
-        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) ASSERT_TRUE(kernels_->plan_argmax(1000, 128, type, 64)) << "left out by its test at the start";
+        for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) ASSERT_TRUE(kernels_->products.plan_argmax(1000, 128, type, 64)) << "left out by its test at the start";
     }
 
     struct Case {
@@ -32,7 +32,7 @@ class ArgmaxProduct : public WarpgroupTest {
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type)), x_buffer = x_in_blocks(reference::encode(x, c.k, stride, c.type), stride, c.bucket, plan.x_order);
         const Buffer count = input(std::vector<uint32_t>{c.n_rows}), rows = input(std::vector<LogitRow>(c.bucket, {0, kNoReadback}));
-        const Buffer y = poisoned(size_t{round_up(c.bucket, plan.row_tile)} * n_padded * 4), partials = poisoned(KernelSet::sample_partial_bytes(c.bucket));
+        const Buffer y = poisoned(size_t{round_up(c.bucket, plan.row_tile)} * n_padded * 4), partials = poisoned(SamplingKernels::sample_partial_bytes(c.bucket));
         const Buffer sampled = poisoned(c.bucket * 4), results = poisoned(c.bucket * sizeof(SampleResult));
         const MatmulParams product = product_params(c.n, c.k, count, w_buffer, x_buffer, y, 0);
         SampleArgmaxParams params{};
@@ -46,19 +46,19 @@ class ArgmaxProduct : public WarpgroupTest {
         params.logits_stride = n_padded;
         execute([&](Recorder& recorder) {
             if (from_logits) {
-                kernels_->matmul(recorder, product, plan);
+                kernels_->products.matmul(recorder, product, plan);
                 recorder.barrier();
-                kernels_->sample_argmax(recorder, params, c.bucket);
+                kernels_->sampling.sample_argmax(recorder, params, c.bucket);
                 return;
             }
-            kernels_->matmul_argmax(recorder, {.product = product, .partials = params.partials}, plan);
+            kernels_->products.matmul_argmax(recorder, {.product = product, .partials = params.partials}, plan);
             recorder.barrier();
-            kernels_->sample_join(recorder, params, KernelSet::argmax_parts(plan, c.n), c.bucket);
+            kernels_->sampling.sample_join(recorder, params, ProductPlanner::argmax_parts(plan, c.n), c.bucket);
         });
         if (!from_logits) {
             for (const float logit : content<float>(y, size_t{c.n_rows} * n_padded)) EXPECT_TRUE(is_poison(logit)) << "logits are written";
             // Behind the rows that there are nothing is said.
-            const size_t n_parts = KernelSet::argmax_parts(plan, c.n);
+            const size_t n_parts = ProductPlanner::argmax_parts(plan, c.n);
             const auto parts = content<float>(partials, size_t{c.bucket} * n_parts * 4);
             for (size_t i = size_t{c.n_rows} * n_parts * 4; i < parts.size(); i++) EXPECT_TRUE(is_poison(parts[i])) << "row " << i / n_parts / 4;
         }
@@ -86,7 +86,7 @@ TEST_F(ArgmaxProduct, IsThatOfTheLogits) {
             // The last tile moved back, columns that are none, a tile that has but one column of its own; rows that fill no block, a tile, or several.
             for (const Case& c : {Case{type, 1000, 384, 20, 24}, Case{type, 577, 256, 64, 64}, Case{type, 2017, 128, 33, 48}, Case{type, 320, 1152, 200, 256}}) {
                 const auto w = reference::random_values(size_t{c.n} * c.k, type, random_), x = reference::random_values(size_t{c.n_rows} * c.k, type, random_);
-                check(c, KernelSet::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), w, x);
+                check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), w, x);
             }
         }
     }
@@ -95,16 +95,16 @@ TEST_F(ArgmaxProduct, IsThatOfTheLogits) {
 // As an output layer has them: several tiles for each workgroup, one after the other.
 TEST_F(ArgmaxProduct, WorkgroupsTakeTilesInTurns) {
     const Case c{Type::kF16, 100003, 128, 17, 24};
-    const auto plan = kernels_->plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
     ASSERT_TRUE(plan);
     const uint32_t at_once = kWarpgroupTiles[plan->tile].at_once * device().capabilities().n_compute_units_hint;
-    ASSERT_TRUE(takes_turns(KernelSet::argmax_parts(*plan, c.n), 1, 1, at_once));
+    ASSERT_TRUE(takes_turns(ProductPlanner::argmax_parts(*plan, c.n), 1, 1, at_once));
     check(c, *plan, reference::random_values(size_t{c.n} * c.k, c.type, random_), reference::random_values(size_t{c.n_rows} * c.k, c.type, random_));
 }
 
 TEST_F(ArgmaxProduct, TiesGoToTheLowestIndexAndWhatIsNotFiniteFailsItsRow) {
     const Case c{Type::kF16, 1500, 128, 24, 24};
-    const auto plan = kernels_->plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
     ASSERT_TRUE(plan);
     std::vector<float> w(size_t{c.n} * c.k, 0.0f), x(size_t{c.n_rows} * c.k, 0.0f);
     const auto set = [&](uint32_t column, float value) { w[size_t{column} * c.k] = value; };
@@ -124,7 +124,7 @@ TEST_F(ArgmaxProduct, TiesGoToTheLowestIndexAndWhatIsNotFiniteFailsItsRow) {
 // One sum of a row is not finite, of one lane.
 TEST_F(ArgmaxProduct, OneInfiniteLogitFailsItsRow) {
     const Case c{Type::kF16, 1500, 128, 20, 24};
-    const auto plan = kernels_->plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
+    const auto plan = kernels_->products.plan_argmax(c.n, c.k, ScalarType::kF16, c.bucket);
     ASSERT_TRUE(plan);
     for (const uint32_t column : {0u, 779u, 781u, 1499u}) {
         for (const float bad : {INFINITY, -INFINITY}) {
@@ -137,11 +137,11 @@ TEST_F(ArgmaxProduct, OneInfiniteLogitFailsItsRow) {
 }
 
 TEST_F(ArgmaxProduct, IsForSomeNumbersOfRows) {
-    const auto has = [&](const KernelSet& kernels, uint32_t rows) { return kernels.plan_argmax(1000, 128, ScalarType::kF16, rows).has_value(); };
+    const auto has = [&](const KernelSet& kernels, uint32_t rows) { return kernels.products.plan_argmax(1000, 128, ScalarType::kF16, rows).has_value(); };
     for (const uint32_t rows : {17u, 64u, 128u, 512u}) EXPECT_TRUE(has(*kernels_, rows)) << rows;
     for (const uint32_t rows : {1u, 16u, 65u, 127u}) EXPECT_FALSE(has(*kernels_, rows)) << rows;
-    EXPECT_FALSE(kernels_->plan_argmax(1000, 128, ScalarType::kF32, 64));
-    EXPECT_FALSE(kernels_->plan_argmax(96 * (kSamplePartsMax + 1) + 128 * kSamplePartsMax, 128, ScalarType::kF16, 64)) << "more parts than there is room for";
+    EXPECT_FALSE(kernels_->products.plan_argmax(1000, 128, ScalarType::kF32, 64));
+    EXPECT_FALSE(kernels_->products.plan_argmax(96 * (kSamplePartsMax + 1) + 128 * kSamplePartsMax, 128, ScalarType::kF16, 64)) << "more parts than there is room for";
     EXPECT_FALSE(has(*must(KernelSet::create(device(), {.batch_invariant = true})), 64));
     EXPECT_FALSE(has(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_argmax_f16"}})), 64));
 }

@@ -32,7 +32,7 @@ class AttentionFromQkv : public KernelTest {
         const uint32_t sums_stride = padded(width), y_stride = padded(q_width), rotary_dim = c.rotary_dim != 0 ? c.rotary_dim : c.head_dim;
         const QkvShape qkv{{c.bucket, c.sum_splits}, n_q_heads, c.n_kv_heads, c.head_dim, rotary_dim};
         const AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits};
-        if (!kernels_->attends_from_qkv(qkv, shape)) GTEST_SKIP() << "not on this device";
+        if (!kernels_->attention.attends_from_qkv(qkv, shape)) GTEST_SKIP() << "not on this device";
 
         std::vector<StepRow> rows(c.bucket);
         std::vector<uint32_t> tables;
@@ -73,7 +73,7 @@ class AttentionFromQkv : public KernelTest {
         Buffer q_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_)), k_gamma = input(reference::random_values(c.head_dim, Type::kF32, random_));
         Buffer kv_apart = input(halves), kv = input(halves), q = poisoned(uint64_t{c.bucket} * q_width * 4);
         Buffer y_apart = poisoned(uint64_t{c.bucket} * y_stride * 4), y = poisoned(uint64_t{c.bucket} * y_stride * 4);
-        const uint64_t partial_bytes = KernelSet::attention_partial_bytes(shape) + 16;
+        const uint64_t partial_bytes = AttentionPlanner::attention_partial_bytes(shape) + 16;
         Buffer partials_apart = poisoned(partial_bytes), partials = poisoned(partial_bytes);
 
         const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
@@ -93,13 +93,13 @@ class AttentionFromQkv : public KernelTest {
         const AttentionParams attention{step.address(), tables_buffer.address(), q.address(), kv_apart.address(), y_apart.address(), partials_apart.address(),
                                         0, 0, q_width, y_stride, c.window, scale, c.softcap, 0};
         execute([&](Recorder& recorder) {
-            kernels_->qkv_post(recorder, post, qkv);
+            kernels_->attention.qkv_post(recorder, post, qkv);
             recorder.barrier();
-            kernels_->attention(recorder, attention, shape, scalar(c.act));
+            kernels_->attention.attention(recorder, attention, shape, scalar(c.act));
         });
         const AttentionFromQkvParams params{step.address(), tables_buffer.address(), post.y, post.bias, post.rope, post.q_gamma, post.k_gamma, kv.address(),
                                             y.address(), partials.address(), sums_stride, post.split_stride, y_stride, c.window, scale, c.softcap, post.eps, 0};
-        execute([&](Recorder& recorder) { kernels_->attention_from_qkv(recorder, params, qkv, shape, scalar(c.act)); });
+        execute([&](Recorder& recorder) { kernels_->attention.attention_from_qkv(recorder, params, qkv, shape, scalar(c.act)); });
 
         const auto want = content(y_apart, size_t{c.bucket} * y_stride, c.act), got = content(y, size_t{c.bucket} * y_stride, c.act);
         for (size_t i = 0; i < got.size(); i++) {
@@ -117,7 +117,7 @@ class AttentionFromQkv : public KernelTest {
                 AttentionFromQkvParams again = params;
                 again.kv = kv_again.address();
                 again.y = blocks.address();
-                execute([&](Recorder& recorder) { kernels_->attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order); });
+                execute([&](Recorder& recorder) { kernels_->attention.attention_from_qkv(recorder, again, qkv, shape, scalar(c.act), y_order); });
                 EXPECT_EQ(content<std::byte>(blocks, in_rows.size()), in_blocks(in_rows, y_stride, y_order)) << "order " << y_order;
             }
         }

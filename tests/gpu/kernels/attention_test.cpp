@@ -80,7 +80,7 @@ class Attention : public KernelTest {
             const Buffer blocks = poisoned(n * 2), rows = poisoned(n * 2);
             params.y = rows.address();
             params.y_blocks = blocks.address();
-            execute([&](Recorder& recorder) { kernels_->attention(recorder, params, shape, scalar(c.act), order); });
+            execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act), order); });
             const auto in_rows = content<uint16_t>(rows, n), in_blocks = content<uint16_t>(blocks, n);
             for (uint32_t t = 0; t < c.positions.size(); t++) {
                 for (uint32_t i = 0; i < params.y_stride; i++) {
@@ -107,14 +107,14 @@ class Attention : public KernelTest {
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
         Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
         AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
-        Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
-        const bool grouped = kernels_->groups_heads(shape);
+        Buffer partials = poisoned(AttentionPlanner::attention_partial_bytes(shape) + 16);
+        const bool grouped = kernels_->attention.groups_heads(shape);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
         AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
                                partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, 0};
-        execute([&](Recorder& recorder) { kernels_->attention(recorder, params, shape, scalar(c.act)); });
+        execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act)); });
 
-        if (kernels_->attends_in_blocks(shape, scalar(c.act))) check_blocks(c, params, shape);
+        if (kernels_->attention.attends_in_blocks(shape, scalar(c.act))) check_blocks(c, params, shape);
         auto got = content(y, size_t{c.bucket} * stride, c.act);
         for (uint32_t t = 0; t < c.bucket; t++) {
             const float* row = &got[size_t{t} * stride];
@@ -183,7 +183,7 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
     AttentionCase c{128, 7, 2, {0, 1, 63, 64, 70, 200}, 8};
     c.path = KernelPath::kAuto;
     check(c);
-    if (!kernels_->groups_heads({8, 14, 2, 128})) GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
+    if (!kernels_->attention.groups_heads({8, 14, 2, 128})) GTEST_SKIP() << "no functions of matrices: " << device().capabilities().name;
     for (const KvType kv_type : {KvType::kF16, KvType::kInt8, KvType::kInt8Values}) {
         c.kv_type = kv_type;
         for (uint32_t head_dim : {16u, 32u, 48u, 64u, 80u, 96u, 128u}) {
@@ -209,7 +209,7 @@ TEST_F(Attention, ByGroupsOfHeadsIsTheSame) {
 
 TEST_F(Attention, OneSplitIsTheBatchInvariantPlan) {
     auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .batch_invariant = true}));
-    EXPECT_EQ(invariant->plan_attention_splits(1, 4, 32768), 1u);
+    EXPECT_EQ(invariant->attention.plan_attention_splits(1, 4, 32768), 1u);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
     void SetUp() override {
         KernelTest::SetUp();
         choose(KvType::kF16);
-        if (kernels_->tile_attention(64) != GetParam().how) GTEST_SKIP() << "not there: " << device().capabilities().name;
+        if (kernels_->attention.tile_attention(64) != GetParam().how) GTEST_SKIP() << "not there: " << device().capabilities().name;
     }
 
     void choose(KvType kv_type) {
@@ -44,10 +44,10 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
         SCOPED_TRACE(::testing::Message() << "head dim " << c.head_dim << " group " << c.group << " kv heads " << c.n_kv_heads << " window "
                                           << c.window << " splits " << c.n_splits);
         if (kernels_->options().kv_type != c.kv_type) choose(c.kv_type);
-        if (!kernels_->attends_by_tile(c.head_dim)) return;
+        if (!kernels_->attention.attends_by_tile(c.head_dim)) return;
         const uint32_t n_q_heads = c.group * c.n_kv_heads, width = n_q_heads * c.head_dim, stride = padded(width) + 64;
         const size_t plane = size_t{kBlockTokens} * c.head_dim;
-        const uint32_t tile_rows = kernels_->attention_tile_rows(c.head_dim, 0);
+        const uint32_t tile_rows = kernels_->attention.attention_tile_rows(c.head_dim, 0);
         uint32_t n_blocks = 1;
         for (const RowRun& run : c.runs) n_blocks += (run.first_position + run.n_rows - 1) / kBlockTokens + 1;
         std::vector<uint32_t> order(n_blocks);
@@ -114,19 +114,19 @@ class AttentionTiles : public KernelTest, public ::testing::WithParamInterface<K
                                                  : input(mixed_planes(halves, eights, c.n_kv_heads));
         Buffer y = poisoned(uint64_t{n_rows + 1} * stride * 4);
         const AttentionShape shape{n_rows, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
-        Buffer partials = poisoned(KernelSet::attention_partial_bytes(shape) + 16);
+        Buffer partials = poisoned(AttentionPlanner::attention_partial_bytes(shape) + 16);
         const float scale = 2.0f / std::sqrt(static_cast<float>(c.head_dim));
         const AttentionParams params{step.address(), table_buffer.address(), q_buffer.address(), kv.address(), y.address(), partials.address(),
                                      tile_buffer.address(), single_buffer.address(), width, stride, c.window, scale, c.softcap, 0};
         execute([&](Recorder& recorder) {
-            kernels_->attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
+            kernels_->attention.attention_tiles(recorder, params, shape, scalar(c.act), step, offsetof(StepHeader, tile_grid));
             AttentionShape listed = shape;
             listed.rows = n_singles + 3;
             listed.joined = false;
-            kernels_->attention(recorder, params, listed, scalar(c.act));
+            kernels_->attention.attention(recorder, params, listed, scalar(c.act));
             if (c.n_splits == 1) return;
             recorder.barrier();
-            kernels_->attention_combine(recorder, params, shape, scalar(c.act));
+            kernels_->attention.attention_combine(recorder, params, shape, scalar(c.act));
         });
         const auto got = content(y, size_t{n_rows + 1} * stride, c.act);
         for (uint32_t t = 0; t < n_rows; t++) {

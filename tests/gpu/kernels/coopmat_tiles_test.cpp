@@ -1,4 +1,4 @@
-#include "gpu/kernels/coopmat_tiles.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
 
 #include <gtest/gtest.h>
 

@@ -10,9 +10,9 @@ TEST_F(KernelTest, CopiesWordsBetweenHostAndDeviceAndNoMore) {
         const Buffer from = input(values), back = poisoned(n_words * 16 + 64);
         const Buffer on_device = make_buffer(n_words * 16, MemoryKind::kDeviceLocal);
         execute([&](Recorder& recorder) {
-            kernels_->copy_words(recorder, from.address(), on_device.address(), n_words * 16);
+            kernels_->rows.copy_words(recorder, from.address(), on_device.address(), n_words * 16);
             recorder.barrier();
-            kernels_->copy_words(recorder, on_device.address(), back.address(), n_words * 16);
+            kernels_->rows.copy_words(recorder, on_device.address(), back.address(), n_words * 16);
         });
         values.resize(values.size() + 16, 0xffffffffu);
         EXPECT_EQ(content<uint32_t>(back, values.size()), values);

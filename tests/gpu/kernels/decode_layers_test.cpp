@@ -14,7 +14,7 @@ TEST_F(KernelTest, PartsOfTheContextInOneDispatchAreFewAndAttendedToAtOnce) {
     const auto splits = [&](uint32_t workgroups, uint32_t n_heads, uint32_t n_context) {
         const auto kernels = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .decode_workgroups = workgroups}));
         DecodeLayersShape shape{.type = ScalarType::kF16, .hidden = 3584, .n_q_heads = n_heads, .n_kv_heads = 4, .head_dim = 128, .rotary_dim = 128, .ffn = 18944};
-        return kernels->plan_decode_splits(shape, n_context);
+        return kernels->persistent.plan_decode_splits(shape, n_context);
     };
     for (const uint32_t n_context : {1u, 160u, 639u}) EXPECT_EQ(splits(132, 28, n_context), 1u) << n_context;
     EXPECT_EQ(splits(132, 28, 640), 2u);
@@ -230,7 +230,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
         shape_ = {.type = ScalarType::kF16, .hidden = c_.hidden, .n_q_heads = c_.n_q_heads, .n_kv_heads = c_.n_kv_heads,
                   .head_dim = c_.head_dim, .rotary_dim = c_.rotary_dim, .ffn = c_.ffn, .n_splits = c_.n_splits};
-        ASSERT_TRUE(kernels_->can_decode_layers(shape_));
+        ASSERT_TRUE(kernels_->persistent.can_decode_layers(shape_));
         std::vector<DecodeLayer> table;
         for (uint32_t l = 0; l < kLayers; l++) table.push_back(entry(layers_.emplace_back(make_values())));
         const std::vector<float> rope = rope_table();
@@ -241,7 +241,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         sync_ = input(std::vector<DecodeSync>(1));
         given_up_ = input(std::vector<uint32_t>{0});
         params_ = {.step = state(), .layers = kept(table), .block_tables = kept(blocks), .rope = kept(rope), .x = x_.address(),
-                   .channels = kept(std::vector<uint64_t>(KernelSet::decode_channel_words(shape_, c_.n_splits), 0)), .sync = sync_.address(),
+                   .channels = kept(std::vector<uint64_t>(PersistentPlanner::decode_channel_words(shape_, c_.n_splits), 0)), .sync = sync_.address(),
                    .given_up = given_up_.address(), .n_layers = kLayers, .max_polls = 0, .eps = kEps,
                    .scale = 1 / std::sqrt(static_cast<float>(c_.head_dim))};
         want_ = expected(reference::to_doubles(x_first_), rope);
@@ -249,7 +249,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
 
     void step() {
         std::memcpy(x_.mapped().data(), x_first_.data(), x_first_.size() * 4);
-        execute([&](Recorder& recorder) { kernels_->decode_layers(recorder, params_, shape_); });
+        execute([&](Recorder& recorder) { kernels_->persistent.decode_layers(recorder, params_, shape_); });
     }
 
     void expect_right_step(const char* name) {
@@ -270,7 +270,7 @@ class DecodeLayers : public KernelTest, public ::testing::WithParamInterface<Lay
         DecodeLayersShape shape = shape_;
         shape.n_splits = 1;
         execute([&](Recorder& recorder) {
-            kernels_->decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
+            kernels_->persistent.decode_behind(recorder, {.layers = params_, .attention = given.address(), .partials = 0, .y = y.address()}, shape, ScalarType::kF32);
         });
     }
 
@@ -308,7 +308,7 @@ class DecodeLayersLora : public DecodeLayers {
         params_.lora_slot_stride = kLayers * kLoraModules;
         shape_.lora = true;
         shape_.lora_type = type;
-        EXPECT_TRUE(kernels_->can_decode_layers(shape_));
+        EXPECT_TRUE(kernels_->persistent.can_decode_layers(shape_));
         return modules;
     }
 
@@ -369,7 +369,7 @@ TEST_P(DecodeBehind, EqualsTheReference) {
             params.layers.n_layers = n_layers;
             DecodeLayersShape shape = shape_;
             shape.n_splits = 1;
-            execute([&](Recorder& recorder) { kernels_->decode_behind(recorder, params, shape, scalar(type)); });
+            execute([&](Recorder& recorder) { kernels_->persistent.decode_behind(recorder, params, shape, scalar(type)); });
             ASSERT_EQ(gave_up(), 0u) << name;
             EXPECT_EQ(sync().epoch, epoch + 2) << name;
             Vector want = reference::to_doubles(x_first_);
@@ -414,7 +414,7 @@ TEST_P(DecodeBehind, JoinsThePartsOfTheContext) {
         DecodeLayersShape shape = shape_;
         shape.n_splits = n_splits;
         execute([&](Recorder& recorder) {
-            kernels_->decode_behind(recorder, {.layers = params_, .attention = 0, .partials = given.address(), .y = y.address()}, shape, ScalarType::kF32);
+            kernels_->persistent.decode_behind(recorder, {.layers = params_, .attention = 0, .partials = given.address(), .y = y.address()}, shape, ScalarType::kF32);
         });
         ASSERT_EQ(gave_up(), 0u) << name;
         Vector want = reference::to_doubles(x_first_);
@@ -485,7 +485,7 @@ TEST_P(DecodeParts, AreRightWhereTheyAreFewAndLong) {
     uint32_t n_possible = 0;
     for (const uint32_t n_workgroups : {1u, 3u, 7u}) {
         kernels_ = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .decode = PersistentDecode::kOn, .decode_workgroups = n_workgroups}));
-        if (!kernels_->can_decode_layers(shape_)) continue;  // sums of so many rows do not fit the shared memory
+        if (!kernels_->persistent.can_decode_layers(shape_)) continue;  // sums of so many rows do not fit the shared memory
         n_possible++;
         expect_right_step(lorad::format("{} workgroups", n_workgroups).c_str());
     }

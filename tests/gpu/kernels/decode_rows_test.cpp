@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string>
 
-#include "gpu/kernels/decode_rows_text.h"
-#include "gpu/kernels/deferred_norm.h"
+#include "gpu/kernels/persistent/decode_rows_text.h"
+#include "gpu/kernels/products/deferred_norm.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::decode_rows_test {
@@ -84,7 +84,7 @@ class DecodeRows : public KernelTest {
     }
     bool can(DecodeRowsShape shape, Type type) const {
         shape.type = scalar(type);
-        return kernels_->can_decode_rows(shape);
+        return kernels_->persistent.can_decode_rows(shape);
     }
 
     std::vector<float> rounded(const std::vector<double>& values, Type type) const {
@@ -111,7 +111,7 @@ class DecodeRows : public KernelTest {
         const Buffer o_b = buffer_of(o, shape.q), gate_up_b = buffer_of(gate_up, h), down_b = buffer_of(down, shape.ffn), qkv_b = buffer_of(qkv, h);
         const Buffer o_bias_b = input(o_bias), down_bias_b = input(down_bias), post_b = input(post), next_b = input(next);
         const Buffer count = input(std::vector<uint32_t>{c.n_rows});
-        const Buffer sync = poisoned(kernels_->decode_rows_sync_bytes(shape)), given_up = poisoned(16);
+        const Buffer sync = poisoned(kernels_->persistent.decode_rows_sync_bytes(shape)), given_up = poisoned(16);
         std::memset(sync.mapped().data(), 0, sync.size());
         std::memset(given_up.mapped().data(), 0, given_up.size());
         for (uint32_t turn = 0; turn < 2; turn++) {
@@ -127,7 +127,7 @@ class DecodeRows : public KernelTest {
             for (uint32_t t = 0; t < kDecodeRowsMax; t++) inverse[t] = 0.5f + 0.25f * static_cast<float>(t);
             std::memcpy(norms.mapped().data() + kDeferredInverse, inverse.data(), inverse.size() * 4);
             execute([&](Recorder& recorder) {
-                kernels_->decode_rows(recorder,
+                kernels_->persistent.decode_rows(recorder,
                                       {.n_rows = count.address(), .o = o_b.address(), .gate_up = gate_up_b.address(), .down = down_b.address(), .qkv = c.is_last ? 0 : qkv_b.address(),
                                        .attention = x_b.address(), .stream = stream.address(), .xn = xn.address(), .act = act.address(), .y = y.address(), .norms = norms.address(),
                                        .sync = sync.address(), .given_up = given_up.address(), .post_attention_norm = post_b.address(), .next_norm = c.is_last ? 0 : next_b.address(),
@@ -212,8 +212,8 @@ TEST_F(DecodeRows, EqualF64InBf16) {
 TEST_F(DecodeRows, AreNotTakenWhereAskedOff) {
     const auto off = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .decode = PersistentDecode::kOff}));
     const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-    EXPECT_FALSE(off->can_decode_rows(kQwen7b));
-    EXPECT_FALSE(invariant->can_decode_rows(kQwen7b));
+    EXPECT_FALSE(off->persistent.can_decode_rows(kQwen7b));
+    EXPECT_FALSE(invariant->persistent.can_decode_rows(kQwen7b));
 }
 
 }  // namespace

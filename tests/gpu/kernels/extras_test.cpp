@@ -151,7 +151,7 @@ TEST_P(EmbedExtras, GivesEachRowTheEmbeddingOfItsAdapters) {
     const Buffer x = poisoned(rows_.size() * stride * 4);
     constexpr float kScale = 1.5f;
     execute([&](Recorder& recorder) {
-        kernels_->embed_extras(recorder,
+        kernels_->lora.embed_extras(recorder,
                                {step.address(), uses_.address(), extras_.address(), table_buffer.address(), sampled_buffer.address(),
                                 x.address(), c.hidden, stride, stride, c.vocab, kScale, 0},
                                scalar(c.type), static_cast<uint32_t>(rows_.size()));
@@ -217,9 +217,9 @@ TEST_P(HeadExtras, GiveEachLogitRowTheOutputLayerOfItsAdapters) {
     const Buffer rows_buffer = input(logit_rows), x_buffer = input(encoded(x, c.hidden, stride, c.act));
     Buffer logits = poisoned(base.size() * 4);
     std::memcpy(logits.mapped().data(), base.data(), base.size() * 4);
-    const Buffer low = poisoned(KernelSet::head_low_bytes(bucket));
+    const Buffer low = poisoned(LoraPlanner::head_low_bytes(bucket));
     execute([&](Recorder& recorder) {
-        kernels_->head_extras(recorder,
+        kernels_->lora.head_extras(recorder,
                               {step.address(), rows_buffer.address(), uses_.address(), extras_.address(), x_buffer.address(),
                                logits.address(), low.address(), c.hidden, stride, logits_stride, c.vocab},
                               scalar(c.act), bucket);
@@ -303,7 +303,7 @@ TEST_F(SlotNorms, RmsNormTakesTheAdaptersWeights) {
     for (const bool indirect : {false, true}) {
         const Buffer y = poisoned(kRows * kStride * 4);
         execute([&](Recorder& recorder) {
-            kernels_->rms_norm(recorder,
+            kernels_->rows.rms_norm(recorder,
                                {step.address(), x.address(), buffers_[kSlots].address(), y.address(), 0,
                                 indirect ? rows_buffer.address() : 0, step.address(), addresses_.address(), 0, kHidden, kStride, kStride, 1e-6f},
                                ScalarType::kF32, kRows);
@@ -332,7 +332,7 @@ TEST_F(SlotNorms, AddNormTakesTheAdaptersWeights) {
     params.hidden = kHidden;
     params.y_stride = params.x_stride = params.xn_stride = kStride;
     params.eps = 1e-6f;
-    execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {.rows = kRows}, ScalarType::kF32); });
+    execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {.rows = kRows}, ScalarType::kF32); });
     const auto got = content<float>(xn, kRows * kStride);
     for (uint32_t t = 0; t < kRows; t++) {
         Vector sum = reference::to_doubles({&x_[t * kHidden], kHidden});

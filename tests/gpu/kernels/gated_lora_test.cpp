@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "gpu/kernels/gated_lora.params.h"
-#include "gpu/kernels/meeting.h"
-#include "gpu/kernels/warpgroup_text.h"
+#include "gpu/kernels/products/gated_lora.params.h"
+#include "gpu/kernels/persistent/meeting.h"
+#include "gpu/kernels/products/warpgroup_text.h"
 #include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::gated_lora_test {
@@ -58,8 +58,8 @@ class GatedLora : public WarpgroupTest {
         constexpr uint32_t kRanks[] = {16, 8, 12, 1, 16};  // of slots; the last has no up
         constexpr uint32_t kSlots = std::size(kRanks);
         const uint32_t stride = padded(c.k);
-        const auto plan = kernels_->plan_gated(c.ffn, c.k, scalar(c.type), c.bucket, 1, true);
-        ASSERT_TRUE(plan && kernels_->gates_lora(*plan, c.ffn, c.k));
+        const auto plan = kernels_->products.plan_gated(c.ffn, c.k, scalar(c.type), c.bucket, 1, true);
+        ASSERT_TRUE(plan && kernels_->products.gates_lora(*plan, c.ffn, c.k));
         const auto w = reference::random_values(size_t{2 * c.ffn} * c.k, c.type, random_);
         const auto x = reference::random_values(size_t{c.n_rows} * c.k, c.type, random_);
         const auto x_bytes = reference::encode(x, c.k, stride, c.type);
@@ -99,7 +99,7 @@ class GatedLora : public WarpgroupTest {
         for (uint32_t turn = 0; turn < 2; turn++) {
             std::memset(y.mapped().data(), 0xff, y.size());
             std::memset(low.mapped().data(), 0xff, low.size());
-            execute([&](Recorder& recorder) { kernels_->matmul_gated_lora(recorder, params, *plan, kBlocksOfARow); });
+            execute([&](Recorder& recorder) { kernels_->products.matmul_gated_lora(recorder, params, *plan, kBlocksOfARow); });
             EXPECT_EQ(content<uint32_t>(given_up, 1)[0], 0u);
             const auto in_rows = content<uint16_t>(y, act_bytes / 2), blocks = content<uint16_t>(y_blocks, act_bytes / 2);
             for (uint32_t t = turn; t < c.n_rows; t += turn == 0 ? 1 : 9) {
@@ -134,8 +134,8 @@ TEST_F(GatedLora, EqualsF64ForEachRowsOwnAdapter) {
 
 TEST_F(GatedLora, IsNotForProductsWhoseWorkgroupsCannotAllRun) {
     const auto can = [&](uint32_t ffn, uint32_t k, uint32_t rows) {
-        const auto plan = kernels_->plan_gated(ffn, k, ScalarType::kF16, rows, 1, true);
-        return plan && kernels_->gates_lora(*plan, ffn, k);
+        const auto plan = kernels_->products.plan_gated(ffn, k, ScalarType::kF16, rows, 1, true);
+        return plan && kernels_->products.gates_lora(*plan, ffn, k);
     };
     EXPECT_TRUE(can(18944, 3584, 64));
     EXPECT_FALSE(can(18944, 3584, 32)) << "by KHR matrices";

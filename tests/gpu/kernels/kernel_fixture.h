@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/kernels/activation_blocks.h"
+#include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
@@ -177,7 +177,7 @@ class KernelTest : public GpuTest {
     // that is all.
     std::vector<Type> block_types() const {
         return types_by_lanes([&](Type type) {
-            return std::ranges::any_of(kernels_->matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
+            return std::ranges::any_of(kernels_->products.matmul_candidates(4096, 4096, scalar(type), 2048, 1), &MatmulPlan::x_in_blocks);
         });
     }
 

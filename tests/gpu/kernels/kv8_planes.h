@@ -1,4 +1,4 @@
-// An 8-bit KV cache on the host, as gpu/kernels/kv8.glsl describes it.
+// An 8-bit KV cache on the host, as gpu/kernels/attention/kv8.glsl describes it.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu/kernels/kv_format.h"
+#include "gpu/kernels/attention/kv_format.h"
 #include "gpu/kernels/step_state.h"
 #include "tests/reference/numbers.h"
 

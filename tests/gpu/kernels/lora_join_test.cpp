@@ -1,7 +1,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "gpu/kernels/warpgroup_tiles.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::lora_join_test {
@@ -108,10 +108,10 @@ class LoraJoin : public KernelTest {
         s.segments = input(s.joined.segments);
         s.group = input(std::vector{s.joined.group});
         s.windows = input(s.joined.windows);
-        s.parts = make_buffer(KernelSet::kShrinkPartBytes, MemoryKind::kHostUpload);
+        s.parts = make_buffer(LoraPlanner::kShrinkPartBytes, MemoryKind::kHostUpload);
         std::memset(s.parts.mapped().data(), 0, s.parts.size());
-        s.b = poisoned(KernelSet::joined_b_bytes(padded(s.n), s.n_modules));
-        s.low = poisoned(KernelSet::joined_low_bytes(s.bucket, s.n_modules));
+        s.b = poisoned(ProductPlanner::joined_b_bytes(padded(s.n), s.n_modules));
+        s.low = poisoned(ProductPlanner::joined_low_bytes(s.bucket, s.n_modules));
         return s;
     }
 
@@ -127,7 +127,7 @@ class LoraJoin : public KernelTest {
         shrink.x_stride = padded(c.k);
         shrink.joined = s.group.address();
         shrink.joined_low = s.low.address();
-        kernels_->lora_shrink(recorder, shrink, scalar(c.type), s.bucket, ShrinkPlace::kFirst, s.state, offsetof(StepHeader, shrink));
+        kernels_->lora.lora_shrink(recorder, shrink, scalar(c.type), s.bucket, ShrinkPlace::kFirst, s.state, offsetof(StepHeader, shrink));
         LoraJoinParams join{};
         join.step = s.state.address();
         join.group = s.group.address();
@@ -140,7 +140,7 @@ class LoraJoin : public KernelTest {
         join.n = padded(s.n);
         uint32_t end = 0;
         for (uint32_t m = 0; m < s.n_modules; m++) join.module_end[m] = end += c.module_n[m];
-        kernels_->lora_join(recorder, join, scalar(c.type));
+        kernels_->lora.lora_join(recorder, join, scalar(c.type));
     }
 
     // What the row's adapter adds, and how large its summands are.
@@ -195,9 +195,9 @@ class LoraJoin : public KernelTest {
     void check_product(const Case& c, uint32_t tile, uint32_t n_splits) {
         const Step s = prepare(c);
         const uint32_t stride = padded(c.k), n_padded = padded(s.n), steps = stride / kWarpgroupTiles[tile].k, split_steps = ceil_div(steps, n_splits);
-        const MatmulPlan plan = KernelSet::plan_of_warpgroup(tile, s.bucket, ceil_div(steps, split_steps), split_steps * kWarpgroupTiles[tile].k, scalar(c.type));
+        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(tile, s.bucket, ceil_div(steps, split_steps), split_steps * kWarpgroupTiles[tile].k, scalar(c.type));
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(kernels_->joins_adapters(plan));
+        ASSERT_TRUE(kernels_->products.joins_adapters(plan));
         auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         w.resize(size_t{n_padded} * c.k);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
@@ -207,7 +207,7 @@ class LoraJoin : public KernelTest {
         execute([&](Recorder& recorder) {
             record_join(recorder, c, s);
             recorder.barrier();
-            kernels_->matmul_joined(recorder, params, plan, s.n_modules);
+            kernels_->products.matmul_joined(recorder, params, plan, s.n_modules);
         });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         w.resize(size_t{s.n} * c.k);
@@ -227,10 +227,10 @@ class LoraJoin : public KernelTest {
     void check_gated(const Case& c, uint32_t tile) {
         const Step s = prepare(c);
         const uint32_t stride = padded(c.k), ffn = c.module_n[0];
-        const MatmulPlan plan = KernelSet::plan_of_warpgroup(tile, s.bucket, 1, stride, scalar(c.type));
+        const MatmulPlan plan = ProductPlanner::plan_of_warpgroup(tile, s.bucket, 1, stride, scalar(c.type));
         if (!kWarpgroupTiles[tile].may_gate()) return;
         SCOPED_TRACE(describe(plan));
-        ASSERT_TRUE(kernels_->joins_adapters(plan));
+        ASSERT_TRUE(kernels_->products.joins_adapters(plan));
         const auto w = reference::random_values(size_t{s.n} * c.k, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.k, stride, c.type));
         const size_t n_bytes = size_t{round_up(s.bucket, plan.row_tile)} * ffn * 2;
@@ -246,7 +246,7 @@ class LoraJoin : public KernelTest {
         execute([&](Recorder& recorder) {
             record_join(recorder, c, s);
             recorder.barrier();
-            kernels_->matmul_gated_joined(recorder, params, plan, s.n_modules, kBlocksByRows);
+            kernels_->products.matmul_gated_joined(recorder, params, plan, s.n_modules, kBlocksByRows);
         });
         const auto got = content<uint16_t>(y, n_bytes / 2);
         for (uint32_t t = 0; t < s.n_rows; t += 11) {
@@ -277,7 +277,7 @@ class LoraJoin : public KernelTest {
 TEST_F(LoraJoin, LeavesWhatTheProductAddsUp) {
     if (matrix_types().empty()) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     for (const Type type : matrix_types()) {
-        if (!kernels_->shrinks_by_matrix(scalar(type), 128)) GTEST_SKIP() << "no shrinks on matrices: " << device().capabilities().name;
+        if (!kernels_->lora.shrinks_by_matrix(scalar(type), 128)) GTEST_SKIP() << "no shrinks on matrices: " << device().capabilities().name;
         for (const Case& c : cases(type)) check(c);
     }
 }

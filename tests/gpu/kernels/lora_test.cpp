@@ -69,7 +69,7 @@ class LoraShrink : public LoraGroupTest {
         Buffer step = step_with(shrink_dispatch(max_rank, static_cast<uint32_t>(segments.size()), n_modules), 2);
         Buffer segment_buffer = input(segments);
         Buffer x_buffer = input(reference::encode(x, k, stride, act));
-        Buffer parts = input(std::vector<float>(KernelSet::kShrinkPartBytes / sizeof(float)));
+        Buffer parts = input(std::vector<float>(LoraPlanner::kShrinkPartBytes / sizeof(float)));
         LoraShrinkParams params{};
         params.lora_layer = table.layer();
         params.segments = segment_buffer.address();
@@ -81,11 +81,11 @@ class LoraShrink : public LoraGroupTest {
         params.x_stride = stride;
         // Twice with k in parts, as arrivals are to be zero again, and once without.
         for (const uint64_t address : {parts.address(), parts.address(), uint64_t{0}}) {
-            Buffer low = poisoned(KernelSet::lora_low_bytes(n_rows));
+            Buffer low = poisoned(LoraPlanner::lora_low_bytes(n_rows));
             params.low = low.address();
             params.parts = address;
             execute([&](Recorder& recorder) {
-                kernels_->lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink[2]));
+                kernels_->lora.lora_shrink(recorder, params, scalar(act), bucket, place, step, offsetof(StepHeader, shrink[2]));
             });
 
             auto got = content<float>(low, size_t{n_rows} * n_modules * kMaxRank);
@@ -136,7 +136,7 @@ TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
     constexpr uint32_t kMany = 2048;
     uint32_t n_types = 0;
     for (const Type act : {Type::kF16, Type::kBf16}) {
-        if (!kernels_->shrinks_by_matrix(scalar(act), kMany)) continue;
+        if (!kernels_->lora.shrinks_by_matrix(scalar(act), kMany)) continue;
         ++n_types;
         // Matrices of another type than x are cut into two parts of x's: 16 bits of f32 beside bf16.
         const double cut = act == Type::kBf16 ? std::ldexp(1.0, -16) : std::ldexp(1.0, -20);
@@ -151,7 +151,7 @@ TEST_F(LoraShrink, OnMatricesMatchesTheReferenceForMixedRanksAndTypes) {
 
 TEST_F(LoraShrink, BatchInvariantStepsNeverUseMatrices) {
     kernels_ = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-    for (const Type act : {Type::kF32, Type::kF16, Type::kBf16}) EXPECT_FALSE(kernels_->shrinks_by_matrix(scalar(act), 4096));
+    for (const Type act : {Type::kF32, Type::kF16, Type::kBf16}) EXPECT_FALSE(kernels_->lora.shrinks_by_matrix(scalar(act), 4096));
 }
 
 // A row has the same bits wherever the shrink is recorded, in steps of any size, alone or beside others of its adapter. (CPU devices have workgroups of one
@@ -165,7 +165,7 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
     Buffer table_buffer = input(table), x = input(reference::encode(reference::random_values(size_t{kRows} * kK, Type::kF32, random_), kK, padded(kK), Type::kF32));
     const auto run = [&](const std::vector<LoraSegment>& segments, uint32_t bucket, ShrinkPlace place) {
         Buffer step = step_with(shrink_dispatch(kRank, static_cast<uint32_t>(segments.size()), 1), 3);
-        Buffer segment_buffer = input(segments), low = poisoned(KernelSet::lora_low_bytes(kRows));
+        Buffer segment_buffer = input(segments), low = poisoned(LoraPlanner::lora_low_bytes(kRows));
         LoraShrinkParams params{};
         params.lora_layer = table_buffer.address();
         params.segments = segment_buffer.address();
@@ -177,7 +177,7 @@ TEST_F(LoraShrink, BatchInvariantStepsHaveTheSameBits) {
         params.k = kK;
         params.x_stride = padded(kK);
         execute([&](Recorder& recorder) {
-            kernels_->lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink[3]));
+            kernels_->lora.lora_shrink(recorder, params, ScalarType::kF32, bucket, place, step, offsetof(StepHeader, shrink[3]));
         });
         return content<uint32_t>(low, size_t{kRows} * kMaxRank);
     };
@@ -230,7 +230,7 @@ class LoraExpand : public LoraGroupTest {
         params.first_module = kFirstModule;
         params.n_modules = n_modules;
         params.y_stride = stride;
-        execute([&](Recorder& recorder) { kernels_->lora_expand(recorder, params); });
+        execute([&](Recorder& recorder) { kernels_->lora.lora_expand(recorder, params); });
 
         const auto got = content<float>(y_buffer, y.size());
         for (uint32_t t = 0; t < n_rows; t++) {
@@ -258,13 +258,13 @@ TEST_F(LoraExpand, AddsToTheSumsForMixedRanksAndTypes) {
 TEST_F(LoraExpand, TakesPiecesInTurns) { check({40, 16}, {140'000}); }
 
 TEST_F(LoraExpand, OnlyForManyRanksAndFewRows) {
-    EXPECT_TRUE(kernels_->expands_apart(64, 1));
-    EXPECT_TRUE(kernels_->expands_apart(33, 128));
-    EXPECT_FALSE(kernels_->expands_apart(32, 8));
-    EXPECT_FALSE(kernels_->expands_apart(64, 192));
+    EXPECT_TRUE(kernels_->lora.expands_apart(64, 1));
+    EXPECT_TRUE(kernels_->lora.expands_apart(33, 128));
+    EXPECT_FALSE(kernels_->lora.expands_apart(32, 8));
+    EXPECT_FALSE(kernels_->lora.expands_apart(64, 192));
     // Whether a row's part is added by it depends on others' ranks.
     const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-    EXPECT_FALSE(invariant->expands_apart(64, 8));
+    EXPECT_FALSE(invariant->lora.expands_apart(64, 8));
 }
 
 struct GatedCase {
@@ -323,8 +323,8 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
     params.split_stride = capacity * y_stride;
     params.act_stride = act_stride;
     const ConsumerShape shape{c.bucket, c.n_splits, level(c.with_lora), few_runs, c.whole_rows};
-    ASSERT_EQ(kernels_->gates_by_matrix(params, shape, scalar(c.act)), few_runs);
-    execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
+    ASSERT_EQ(kernels_->rows.gates_by_matrix(params, shape, scalar(c.act)), few_runs);
+    execute([&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act)); });
     if (c.act != Type::kF32 && !few_runs) {
         const size_t block_bytes = size_t{round_up(c.bucket, kBlockRows)} * act_stride * 2;
         auto rows_bytes = content<std::byte>(act, size_t{c.bucket} * act_stride * 2);
@@ -333,7 +333,7 @@ void GatedActTest::check(const GatedCase& c, bool few_runs) {
         for (const uint32_t order : kBlockOrders) {
             Buffer blocks = poisoned(block_bytes);
             params.act_blocks = blocks.address();
-            execute([&](Recorder& recorder) { kernels_->gated_act(recorder, params, shape, c.activation, scalar(c.act), order); });
+            execute([&](Recorder& recorder) { kernels_->rows.gated_act(recorder, params, shape, c.activation, scalar(c.act), order); });
             EXPECT_EQ(content<std::byte>(blocks, block_bytes), in_blocks(rows_bytes, act_stride, order)) << "order " << order;
         }
     }
@@ -409,9 +409,9 @@ TEST_P(GatedActOnMatrices, AppliesSplitsAdaptersAndTheActivation) {
     GatedActParams params{};
     params.ffn = params.y_stride = 64;
     const ConsumerShape shape{kAdapterTileRows, 1, LoraLevel::kPlain, true};
-    if (!kernels_->gates_by_matrix(params, shape, scalar(GetParam().act))) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
+    if (!kernels_->rows.gates_by_matrix(params, shape, scalar(GetParam().act))) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
     params.ffn = 65;
-    EXPECT_FALSE(kernels_->gates_by_matrix(params, shape, scalar(GetParam().act))) << "its columns come by 64";
+    EXPECT_FALSE(kernels_->rows.gates_by_matrix(params, shape, scalar(GetParam().act))) << "its columns come by 64";
     check(GetParam(), true);
 }
 
@@ -449,7 +449,7 @@ TEST_F(KernelTest, GatedActGivesTheSameBitsHoweverManyRowsAWorkgroupTakes) {
         params.y_stride = 2 * kFfn;
         params.act_stride = padded(kFfn);
         execute([&](Recorder& recorder) {
-            kernels_->gated_act(recorder, params, {kBucket, 1, LoraLevel::kPlain}, Activation::kSilu, ScalarType::kF32);
+            kernels_->rows.gated_act(recorder, params, {kBucket, 1, LoraLevel::kPlain}, Activation::kSilu, ScalarType::kF32);
         });
         return content<uint32_t>(act, size_t{kBucket} * padded(kFfn));
     };

@@ -196,7 +196,7 @@ TEST_F(LoraUses, AddNormAddsAllAdaptersOfARow) {
         params.split_stride = capacity * stride;
         params.eps = 1e-5f;
         execute([&](Recorder& recorder) {
-            kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, LoraLevel::kFull}, ScalarType::kF32);
+            kernels_->rows.add_norm(recorder, params, {c.bucket, c.n_splits, LoraLevel::kFull}, ScalarType::kF32);
         });
         const auto got = content<float>(x_buffer, size_t{capacity} * stride);
         for (uint32_t t = 0; t < c.n_rows; t++) {
@@ -241,7 +241,7 @@ TEST_F(LoraUses, QkvPostAddsAllAdaptersToEachPart) {
     params.split_stride = kCapacity * padded(kWidth);
     params.q_stride = kQ * kDim;
     execute([&](Recorder& recorder) {
-        kernels_->qkv_post(recorder, params, {{kBucket, kSplits, LoraLevel::kFull}, kQ, kKv, kDim, kDim});
+        kernels_->attention.qkv_post(recorder, params, {{kBucket, kSplits, LoraLevel::kFull}, kQ, kKv, kDim, kDim});
     });
     const auto got_q = content<float>(q, size_t{kRows} * kQ * kDim);
     const auto got_kv = content(kv, size_t{2} * kKv * kBlockTokens * kDim, Type::kF16);
@@ -291,7 +291,7 @@ TEST_F(LoraUses, GatedActAddsAllAdaptersToBothHalves) {
         params.split_stride = kCapacity * y_stride;
         params.act_stride = act_stride;
         execute([&](Recorder& recorder) {
-            kernels_->gated_act(recorder, params, {kBucket, kSplits, LoraLevel::kFull}, Activation::kSilu, ScalarType::kF32);
+            kernels_->rows.gated_act(recorder, params, {kBucket, kSplits, LoraLevel::kFull}, Activation::kSilu, ScalarType::kF32);
         });
         const auto got = content<float>(act, size_t{kBucket} * act_stride);
         for (uint32_t t = 0; t < kRows; t++) {
@@ -347,7 +347,7 @@ TEST_F(LoraUses, APlainRowHasTheSameBitsAtEveryLevel) {
         params.lora_slot_stride = kLoraModules;
         params.lora_module = kLoraO;
         params.hidden = params.y_stride = params.x_stride = params.xn_stride = kHidden;
-        execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {kRows, 1, level}, ScalarType::kF32); });
+        execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {kRows, 1, level}, ScalarType::kF32); });
         return content<uint32_t>(x_buffer, size_t{kRows} * kHidden);
     };
     const auto none = run(LoraLevel::kNone), plain = run(LoraLevel::kPlain), full = run(LoraLevel::kFull);

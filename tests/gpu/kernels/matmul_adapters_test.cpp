@@ -30,12 +30,12 @@ class MatmulAdapters : public KernelTest {
             }
         }
         n_rows = static_cast<uint32_t>(rows.size());
-        MatmulPlan plan = kernels_->plan_matmul(n, k, scalar(type), bucket, 8);
+        MatmulPlan plan = kernels_->products.plan_matmul(n, k, scalar(type), bucket, 8);
         if (x_in_blocks) take(plan, {.tile = kBlocksTile, .k_per_split = padded(k), .x_in_blocks = true});
         if (whole_tiles > 0) plan = with_whole_rows(plan, k, whole_tiles);
         SCOPED_TRACE(::testing::Message() << "rows " << n_rows << " n " << n << " k " << k << " tile " << plan.row_tile << "x" << plan.column_tile
                                           << " splits " << plan.n_splits);
-        ASSERT_TRUE(kernels_->adds_adapters(plan));
+        ASSERT_TRUE(kernels_->products.adds_adapters(plan));
 
         const uint32_t n_padded = padded(n), stride = padded(k);
         const auto w = reference::random_values(size_t{n} * k, type, random_);
@@ -83,7 +83,7 @@ class MatmulAdapters : public KernelTest {
         params.n_modules = n_modules;
         uint32_t end = 0;
         for (uint32_t m = 0; m < n_modules; m++) params.module_end[m] = end += module_n[m];
-        execute([&](Recorder& recorder) { kernels_->matmul_with_adapters(recorder, params, plan); });
+        execute([&](Recorder& recorder) { kernels_->products.matmul_with_adapters(recorder, params, plan); });
 
         const auto all = content<float>(y, plan.n_splits * split_stride);
         for (uint32_t t = 0; t < n_rows; t++) {

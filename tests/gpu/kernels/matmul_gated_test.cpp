@@ -1,4 +1,4 @@
-#include "gpu/kernels/coopmat_tiles.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::matmul_gated_test {
@@ -26,7 +26,7 @@ class MatmulGated : public KernelTest {
         const ScalarType type = scalar(c.type);
         if (kernels_->act_type(type) == ScalarType::kF32) GTEST_SKIP() << "no cooperative matrices: " << device().capabilities().name;
         const uint32_t n = 2 * c.ffn, stride = padded(c.k);
-        std::optional<MatmulPlan> together = kernels_->plan_gated(c.ffn, c.k, type, c.bucket, 8);
+        std::optional<MatmulPlan> together = kernels_->products.plan_gated(c.ffn, c.k, type, c.bucket, 8);
         ASSERT_TRUE(together.has_value());
         if (c.tile) {
             together->tile = *c.tile;
@@ -34,7 +34,7 @@ class MatmulGated : public KernelTest {
             together->column_tile = kCoopmatTiles[*c.tile].columns;
         }
         together->x_in_blocks = c.x_in_blocks;
-        const MatmulPlan apart = kernels_->plan_matmul(n, c.k, type, c.bucket, 8);
+        const MatmulPlan apart = kernels_->products.plan_matmul(n, c.k, type, c.bucket, 8);
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " rows " << c.n_rows << " ffn " << c.ffn << " k " << c.k << " tile "
                                           << together->row_tile << "x" << together->column_tile);
 
@@ -87,16 +87,16 @@ class MatmulGated : public KernelTest {
         gated_alone.product.y_blocks = blocks_alone.address();
         execute([&](Recorder& recorder) {
             if (adapters) {
-                kernels_->matmul_with_adapters(recorder, params, apart);
-                kernels_->matmul_gated_with_adapters(recorder, gated, *together, c.activation, c.y_order);
-                kernels_->matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation, c.y_order);
+                kernels_->products.matmul_with_adapters(recorder, params, apart);
+                kernels_->products.matmul_gated_with_adapters(recorder, gated, *together, c.activation, c.y_order);
+                kernels_->products.matmul_gated_with_adapters(recorder, gated_alone, *together, c.activation, c.y_order);
             } else {
-                kernels_->matmul(recorder, params.product, apart);
-                kernels_->matmul_gated(recorder, gated.product, *together, c.activation, c.y_order);
-                kernels_->matmul_gated(recorder, gated_alone.product, *together, c.activation, c.y_order);
+                kernels_->products.matmul(recorder, params.product, apart);
+                kernels_->products.matmul_gated(recorder, gated.product, *together, c.activation, c.y_order);
+                kernels_->products.matmul_gated(recorder, gated_alone.product, *together, c.activation, c.y_order);
             }
             recorder.barrier();
-            kernels_->gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
+            kernels_->rows.gated_act(recorder, act, {.rows = c.bucket, .n_splits = apart.n_splits, .whole_rows = apart.whole_rows}, c.activation, type);
         });
 
         auto rows_bytes = content<std::byte>(got, act_elements * 2);
@@ -174,14 +174,14 @@ TEST_F(MatmulGated, EveryTileThatCan) {
 
 TEST_F(MatmulGated, IsPlannedWhereItIsAllowed) {
     const bool has_matrices = kernels_->act_type(ScalarType::kF16) != ScalarType::kF32;
-    EXPECT_EQ(kernels_->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value(), has_matrices);
+    EXPECT_EQ(kernels_->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value(), has_matrices);
     const auto never = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .gated = GatedProducts::kNever}));
-    EXPECT_FALSE(never->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(never->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
     const auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kAuto, .batch_invariant = true, .gated = GatedProducts::kAlways}));
-    EXPECT_FALSE(invariant->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
-    EXPECT_FALSE(kernels_->plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value()) << "rows of act have padding that it would not write";
+    EXPECT_FALSE(invariant->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(kernels_->products.plan_gated(250, 256, ScalarType::kF16, 512, 8).has_value()) << "rows of act have padding that it would not write";
     const auto portable = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .gated = GatedProducts::kAlways}));
-    EXPECT_FALSE(portable->plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
+    EXPECT_FALSE(portable->products.plan_gated(256, 256, ScalarType::kF16, 512, 8).has_value());
 }
 
 }  // namespace

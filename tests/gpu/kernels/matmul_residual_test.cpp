@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/kernels/deferred_norm.h"
+#include "gpu/kernels/products/deferred_norm.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::matmul_residual_test {
@@ -39,13 +39,13 @@ class MatmulResidual : public KernelTest {
 
     // All 16-bit types on NVIDIA's devices, which know their multiprocessors.
     std::vector<Type> residual_types() const {
-        return types_by_lanes([&](Type type) { return kernels_->plan_residual(256, 256, scalar(type), 8).has_value(); });
+        return types_by_lanes([&](Type type) { return kernels_->products.plan_residual(256, 256, scalar(type), 8).has_value(); });
     }
 
     Left run(const Case& c) {
         SCOPED_TRACE(::testing::Message() << "type " << int(c.type) << " n " << c.n << " k " << c.k << " rows " << c.n_rows << " of " << c.bucket);
         Left left;
-        left.plan = c.plan ? *c.plan : *kernels_->plan_residual(c.n, c.k, scalar(c.type), c.bucket);
+        left.plan = c.plan ? *c.plan : *kernels_->products.plan_residual(c.n, c.k, scalar(c.type), c.bucket);
         SCOPED_TRACE(::testing::Message() << left.plan.columns << " columns, " << left.plan.subgroups << " subgroups, " << left.plan.k_step << " of k");
         EXPECT_EQ(left.plan.n_tiles * left.plan.columns, c.n);
         const uint32_t stride = padded(c.k), n_stride = left.stride = padded(c.n);
@@ -70,7 +70,7 @@ class MatmulResidual : public KernelTest {
         for (uint32_t t = 0; t < kDeferredRows; t++) inverse[t] = 0.5f + 0.25f * static_cast<float>(t);
         std::memcpy(left.norms.mapped().data() + kDeferredInverse, inverse.data(), inverse.size() * 4);
         execute([&](Recorder& recorder) {
-            kernels_->matmul_residual(recorder,
+            kernels_->products.matmul_residual(recorder,
                                       {.n_rows = left.count.address(), .w = w_buffer.address(), .x = x_buffer.address(), .bias = c.has_bias ? bias_buffer.address() : 0,
                                        .stream = stream.address(), .gamma = gamma_buffer.address(), .xn = left.xn_buffer.address(), .norms = left.norms.address(),
                                        .w_stride = stride, .stream_stride = n_stride, .xn_stride = n_stride, .pad = 0},
@@ -113,8 +113,8 @@ class MatmulResidual : public KernelTest {
     // A product, or a gated one, of what the case has left.
     void check_behind(const Case& c, const Left& left, uint32_t n, bool gated) {
         SCOPED_TRACE(::testing::Message() << (gated ? "gated, " : "") << "n " << n << " of " << c.n << " rows " << c.n_rows << " of " << c.bucket);
-        const MatmulPlan plan = gated ? *kernels_->plan_gated(n / 2, c.n, scalar(c.type), c.bucket, 1) : kernels_->plan_matmul(n, c.n, scalar(c.type), c.bucket, 8);
-        ASSERT_TRUE(kernels_->may_follow_residual(plan));
+        const MatmulPlan plan = gated ? *kernels_->products.plan_gated(n / 2, c.n, scalar(c.type), c.bucket, 1) : kernels_->products.plan_matmul(n, c.n, scalar(c.type), c.bucket, 8);
+        ASSERT_TRUE(kernels_->products.may_follow_residual(plan));
         const auto w = reference::random_values(size_t{n} * c.n, c.type, random_);
         const Buffer w_buffer = input(reference::encode(w, c.n, left.stride, c.type));
         // Each product says the inverses, not only the first one.
@@ -134,8 +134,8 @@ class MatmulResidual : public KernelTest {
         params.hidden = c.n;
         params.eps = kEps;
         execute([&](Recorder& recorder) {
-            if (gated) kernels_->matmul_gated_deferred(recorder, params, plan, left.plan.n_tiles, Activation::kSilu);
-            else kernels_->matmul_deferred(recorder, params, plan, left.plan.n_tiles);
+            if (gated) kernels_->products.matmul_gated_deferred(recorder, params, plan, left.plan.n_tiles, Activation::kSilu);
+            else kernels_->products.matmul_deferred(recorder, params, plan, left.plan.n_tiles);
         });
         const auto inverses = content<float>(left.norms, kDeferredRows);
         for (uint32_t t = 0; t < c.n_rows; t++) {
@@ -191,7 +191,7 @@ TEST_F(MatmulResidual, EveryNumberOfColumns) {
         std::set<uint32_t> columns;
         for (const uint32_t n : {448u, 480u}) {
             for (const uint32_t bucket : {8u, 16u}) {
-                const auto plans = kernels_->residual_candidates(n, 896, scalar(type), bucket);
+                const auto plans = kernels_->products.residual_candidates(n, 896, scalar(type), bucket);
                 for (size_t i = 0; i < plans.size(); i++) {
                     if (i % kEvery != 0 && (plans[i].k_step != 128 || plans[i].subgroups != (bucket == 8 ? 8 : 6))) continue;
                     columns.insert(plans[i].columns);
@@ -244,12 +244,12 @@ TEST_F(MatmulResidual, AStreamMayGrowManyThousandfold) {
 TEST_F(MatmulResidual, IsForFewRowsWithoutBatchInvariance) {
     if (residual_types().empty()) GTEST_SKIP() << "no such products: " << device().capabilities().name;
     for (const Type type : residual_types()) {
-        EXPECT_FALSE(kernels_->plan_residual(448, 448, scalar(type), 1));
-        EXPECT_TRUE(kernels_->plan_residual(448, 448, scalar(type), 16));
-        EXPECT_FALSE(kernels_->plan_residual(448, 448, scalar(type), 17));
-        EXPECT_FALSE(kernels_->plan_residual(446, 448, scalar(type), 8));  // twice a prime
+        EXPECT_FALSE(kernels_->products.plan_residual(448, 448, scalar(type), 1));
+        EXPECT_TRUE(kernels_->products.plan_residual(448, 448, scalar(type), 16));
+        EXPECT_FALSE(kernels_->products.plan_residual(448, 448, scalar(type), 17));
+        EXPECT_FALSE(kernels_->products.plan_residual(446, 448, scalar(type), 8));  // twice a prime
         const auto invariant = must(KernelSet::create(device(), {.path = lorad::testing::best_path(), .batch_invariant = true}));
-        EXPECT_FALSE(invariant->plan_residual(448, 448, scalar(type), 8));
+        EXPECT_FALSE(invariant->products.plan_residual(448, 448, scalar(type), 8));
     }
 }
 

@@ -45,7 +45,7 @@ class Matmul : public KernelTest {
         size_t split_stride = size_t{p.bucket + kSlackRows} * n_padded;
         Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(p.n, p.k, count, w_buffer, x_buffer, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan); });
+        execute([&](Recorder& recorder) { kernels_->products.matmul(recorder, params, plan); });
         return content<float>(y, plan.n_splits * split_stride);
     }
 
@@ -90,7 +90,7 @@ TEST_F(Matmul, EachPortableVariantMatchesTheReference) {
 TEST_F(Matmul, ThePlanOfEveryRowCountWorks) {
     for (uint32_t rows : {1u, 2u, 3u, 6u, 8u, 12u, 16u, 24u, 48u, 70u}) {
         Problem p = make(192, 250, rows, rows, Type::kBf16, Type::kF32);
-        MatmulPlan planned = kernels_->plan_matmul(p.n, p.k, ScalarType::kBf16, rows, 4);
+        MatmulPlan planned = kernels_->products.plan_matmul(p.n, p.k, ScalarType::kBf16, rows, 4);
         EXPECT_LE(planned.n_splits, 4u);
         EXPECT_EQ(planned.act_type, ScalarType::kF32);
         check(p, planned);
@@ -119,9 +119,9 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
 
 TEST_F(Matmul, BatchInvariantPlansDifferOnlyInTheirTiles) {
     auto invariant = must(KernelSet::create(device(), {.path = KernelPath::kPortable, .batch_invariant = true}));
-    MatmulPlan one = invariant->plan_matmul(3584, 18944, ScalarType::kBf16, 1, 8);
+    MatmulPlan one = invariant->products.plan_matmul(3584, 18944, ScalarType::kBf16, 1, 8);
     for (uint32_t rows : {2u, 8u, 9u, 64u, 512u}) {
-        MatmulPlan many = invariant->plan_matmul(3584, 18944, ScalarType::kBf16, rows, 8);
+        MatmulPlan many = invariant->products.plan_matmul(3584, 18944, ScalarType::kBf16, rows, 8);
         EXPECT_EQ(many.variant, one.variant);
         EXPECT_EQ(many.n_splits, one.n_splits);
         EXPECT_EQ(many.k_per_split, one.k_per_split);

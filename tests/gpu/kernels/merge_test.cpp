@@ -78,7 +78,7 @@ TEST_P(MergeWeights, RoundsTheSumOnceAndLeavesOtherRowsAndThePristineWeightsAlon
     // The module's rows and those behind it, which are copied.
     const MergeWeightsParams params{from.address() + c.n_before * row_bytes, to.address() + c.n_before * row_bytes,
                                     parts_buffer_.address(), static_cast<uint32_t>(c.parts.size()), c.n + c.n_after, c.n, stride};
-    execute([&](Recorder& recorder) { kernels_->merge_weights(recorder, params, scalar(c.type)); });
+    execute([&](Recorder& recorder) { kernels_->lora.merge_weights(recorder, params, scalar(c.type)); });
 
     EXPECT_EQ(content<std::byte>(from, w_bytes.size()), w_bytes) << "the pristine weights were written";
     const auto got = content(to, size_t{n_all} * stride, c.type);
@@ -117,7 +117,7 @@ TEST_P(MergeWeights, AddsTheBiases) {
     for (const bool with_base : {true, false}) {
         const Buffer to = poisoned((n_rows + 1) * 4);
         execute([&](Recorder& recorder) {
-            kernels_->merge_bias(recorder, {with_base ? from.address() : 0, to.address(), parts_buffer_.address(),
+            kernels_->lora.merge_bias(recorder, {with_base ? from.address() : 0, to.address(), parts_buffer_.address(),
                                             static_cast<uint32_t>(c.parts.size()), n_rows, c.n, 0});
         });
         const auto got = content<float>(to, n_rows + 1);
@@ -154,7 +154,7 @@ TEST_F(MergeWeights, HasTheSameBitsEveryTime) {
     for (int run = 0; run < 3; run++) {
         const Buffer to = poisoned(w.size());
         execute([&](Recorder& recorder) {
-            kernels_->merge_weights(recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k)},
+            kernels_->lora.merge_weights(recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k)},
                                     scalar(c.type));
         });
         results.push_back(content<std::byte>(to, w.size()));
@@ -184,7 +184,7 @@ TEST_P(WeightNorm, DividesMagnitudesByTheNormOfTheAdaptedRows) {
     const Buffer from = input(reference::encode(w, k, padded(k), weight_type));
     const Buffer gain = input(magnitude);
     execute([&](Recorder& recorder) {
-        kernels_->weight_norm(recorder,
+        kernels_->lora.weight_norm(recorder,
                               {from.address(), module.a_buffer.address(), b_buffer.address(), gain.address(),
                                static_cast<uint32_t>(rank), static_cast<uint32_t>(type), 0.5f, n, padded(k), 0},
                               scalar(weight_type));

@@ -26,7 +26,7 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
 
     RmsNormParams params{count.address(), x_buffer.address(), gamma_buffer.address(), y.address(), 0,
                          indirect ? rows_buffer.address() : 0, 0, 0, 0, hidden, stride, stride, 1e-6f};
-    execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket); });
+    execute([&](Recorder& recorder) { kernels_->rows.rms_norm(recorder, params, scalar(act), bucket); });
 
     auto got = content(y, size_t{bucket} * stride, act);
     for (uint32_t t = 0; t < bucket; t++) {
@@ -46,7 +46,7 @@ TEST_P(RmsNorm, MatchesTheReferenceAndKeepsToItsRows) {
     for (const uint32_t order : kBlockOrders) {
         Buffer blocks = poisoned(rows.size());
         params.y_blocks = blocks.address();
-        execute([&](Recorder& recorder) { kernels_->rms_norm(recorder, params, scalar(act), bucket, order); });
+        execute([&](Recorder& recorder) { kernels_->rows.rms_norm(recorder, params, scalar(act), bucket, order); });
         EXPECT_EQ(content<std::byte>(blocks, rows.size()), in_blocks(rows, stride, order)) << "order " << order;
     }
 }
@@ -119,7 +119,7 @@ TEST_P(AddNorm, AddsSplitsBiasAndAdaptersAndNormalises) {
     params.split_stride = capacity * stride;
     params.eps = 1e-5f;
     execute([&](Recorder& recorder) {
-        kernels_->add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, scalar(c.act));
+        kernels_->rows.add_norm(recorder, params, {c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, scalar(c.act));
     });
 
     auto got_x = content<float>(x_buffer, size_t{capacity} * stride);
@@ -191,7 +191,7 @@ TEST_F(KernelTest, AddNormGivesARowTheSameBitsAloneAndAmongOthers) {
         params.hidden = kHidden;
         params.y_stride = params.x_stride = params.xn_stride = kStride;
         params.eps = 1e-5f;
-        execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {n, 1, LoraLevel::kPlain}, ScalarType::kF32); });
+        execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {n, 1, LoraLevel::kPlain}, ScalarType::kF32); });
         return content<uint32_t>(xn, n * kStride);
     };
     auto together = normalised(0, kRows);
@@ -208,7 +208,7 @@ TEST_F(KernelTest, ArrangeBlocksMovesEachElementToItsPlace) {
     const Buffer from = input(rows), count = input(std::vector<uint32_t>{kRows});
     for (const uint32_t order : {kBlocksByColumns, kBlocksByRows}) {
         const Buffer to = poisoned(rows.size());
-        execute([&](Recorder& recorder) { kernels_->arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket, order); });
+        execute([&](Recorder& recorder) { kernels_->products.arrange_blocks(recorder, {count.address(), from.address(), to.address(), kStride, 0}, kBucket, order); });
         auto want = in_blocks(rows, kStride, order);
         std::fill(want.begin() + size_t{round_up(kRows, 16)} * kStride * 2, want.end(), std::byte{0xff});  // nothing where there is no row
         EXPECT_EQ(content<std::byte>(to, rows.size()), want) << "order " << order;
@@ -240,7 +240,7 @@ TEST_F(KernelTest, AddNormWritesBlocksToo) {
                 params.x = x.address();
                 params.xn = alone ? 0 : rows.address();
                 params.xn_blocks = (alone ? blocks_alone : blocks).address();
-                execute([&](Recorder& recorder) { kernels_->add_norm(recorder, params, {.rows = kBucket}, scalar(type), order); });
+                execute([&](Recorder& recorder) { kernels_->rows.add_norm(recorder, params, {.rows = kBucket}, scalar(type), order); });
             }
             const auto want = content<std::byte>(rows, n_bytes);
             ASSERT_TRUE(content(rows, n_bytes / 2, type)[0] != 0 && !is_poison(content(rows, n_bytes / 2, type)[0]));

@@ -112,7 +112,7 @@ class QkvPost : public KernelTest {
         params.eps = 1e-6f;
         QkvShape shape{{c.bucket, c.n_splits, level(c.with_lora), false, c.whole_rows}, c.n_q_heads, c.n_kv_heads, c.head_dim, c.rotary_dim,
                        c.kv_type == KvType::kInt8Values};
-        execute([&](Recorder& recorder) { kernels_->qkv_post(recorder, params, shape); });
+        execute([&](Recorder& recorder) { kernels_->attention.qkv_post(recorder, params, shape); });
 
         auto got_q = content<float>(q, size_t{c.bucket} * q_width);
         auto got_kv = content(kv, n_halves, Type::kF16);

@@ -14,8 +14,8 @@ TEST_F(KernelTest, AKernelThatTheDriverRefusesIsToldToTheThreadThatRecordsIt) {
     const Buffer from = input(std::vector<uint32_t>(64, 7)), to = poisoned(256);
     Recorder recorder = must(Recorder::begin(device()));
     for (uint32_t turn = 0; turn < 2; turn++) {
-        kernels->copy_words(recorder, from.address(), to.address(), 256);
-        kernels->copy_words(recorder, from.address(), to.address(), 256);
+        kernels->rows.copy_words(recorder, from.address(), to.address(), 256);
+        kernels->rows.copy_words(recorder, from.address(), to.address(), 256);
         std::thread([&] { EXPECT_TRUE(kernels->status().ok()) << "of another thread's recording"; }).join();
         const Status told = kernels->status();
         ASSERT_FALSE(told.ok());
@@ -25,7 +25,7 @@ TEST_F(KernelTest, AKernelThatTheDriverRefusesIsToldToTheThreadThatRecordsIt) {
     }
     // What is not refused is made as before.
     GatherRowsParams params{};
-    kernels->gather_rows(recorder, params, 1);
+    kernels->rows.gather_rows(recorder, params, 1);
     EXPECT_TRUE(kernels->status().ok());
 }
 

@@ -18,7 +18,7 @@ TEST_F(KernelTest, EmbedReadsTokensAndFedBackIds) {
         Buffer x = poisoned(kBucket * kHidden * 4);
         EmbedParams params{step.address(), table_buffer.address(), sampled.address(), x.address(), kHidden, kStride,
                            kHidden, kVocab, 2.0f, 0};
-        execute([&](Recorder& recorder) { kernels_->embed(recorder, params, scalar(type), kBucket); });
+        execute([&](Recorder& recorder) { kernels_->rows.embed(recorder, params, scalar(type), kBucket); });
         auto got = content<float>(x, kBucket * kHidden);
         for (uint32_t t = 0; t < kBucket; t++) {
             for (uint32_t i = 0; i < kHidden; i++) {
@@ -53,7 +53,7 @@ class SampleArgmax : public KernelTest {
         Buffer logits_buffer = input(bytes), rows_buffer = input(logit_rows);
         Buffer sampled = poisoned(bucket * 4), results = poisoned(bucket * sizeof(SampleResult));
         Buffer copied = poisoned(uint64_t{bucket} * vocab * 4);
-        Buffer partials = poisoned(KernelSet::sample_partial_bytes(bucket));
+        Buffer partials = poisoned(SamplingKernels::sample_partial_bytes(bucket));
         SampleArgmaxParams params{};
         params.n_logit_rows = count.address();
         params.logits = logits_buffer.address();
@@ -64,7 +64,7 @@ class SampleArgmax : public KernelTest {
         params.partials = partials.address();
         params.vocab = vocab;
         params.logits_stride = stride;
-        execute([&](Recorder& recorder) { kernels_->sample_argmax(recorder, params, bucket); });
+        execute([&](Recorder& recorder) { kernels_->sampling.sample_argmax(recorder, params, bucket); });
         return {content<int32_t>(sampled, bucket), content<SampleResult>(results, bucket), content<float>(copied, bucket * vocab)};
     }
 };

@@ -43,7 +43,7 @@ TEST_P(LoraVector, MatchesTheReferenceInEveryReplay) {
     const LoraVectorParams params{x_buffer.address(), c.with_base ? w_buffer.address() : 0, a_buffer.address(), b_buffer.address(),
                                   y.address(), low.address(), c.n, c.k, c.rank, scale};
     auto recorder = must(Recorder::begin(device()));
-    kernels_->lora_vector(recorder, params, scalar(c.weights), scalar(c.act), {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
+    kernels_->lora.lora_vector(recorder, params, scalar(c.weights), scalar(c.act), {c.sharing, c.threads, c.group_rows, c.slices, c.at_once});
     const Status recorded = kernels_->status();
     ASSERT_TRUE(recorded.ok()) << recorded.error().message;
     const CommandBuffer recording = must(std::move(recorder).end());
@@ -124,7 +124,7 @@ TEST_P(LoraVectorBits, BitsDoNotDependOnWhoComputesTheLowRankPart) {
             for (const uint32_t n : {kN, kN / 4, kN}) {
                 const Buffer y = poisoned(kN * 4);
                 const LoraVectorParams params{x.address(), w.address(), a.address(), b.address(), y.address(), low.address(), n, kK, kRank, 2.0f};
-                execute([&](Recorder& recorder) { kernels_->lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32, {sharing, threads}); });
+                execute([&](Recorder& recorder) { kernels_->lora.lora_vector(recorder, params, ScalarType::kF16, ScalarType::kF32, {sharing, threads}); });
                 if (n == kN) results.push_back(content<float>(y, kN));
             }
         }
@@ -147,7 +147,7 @@ TEST_F(KernelTest, LoraVectorsBitsDoNotDependOnWhoAddsUpTheSlices) {
             const Buffer y = poisoned(kN * 4);
             const LoraVectorParams params{x.address(), 0, a.address(), b.address(), y.address(), low.address(), kN, kK, kRank, 2.0f};
             execute([&](Recorder& recorder) {
-                kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = sharing, .threads = 256, .group_rows = 32, .slices = slices});
+                kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = sharing, .threads = 256, .group_rows = 32, .slices = slices});
             });
             results.push_back(content<float>(y, kN));
         }
@@ -170,7 +170,7 @@ TEST_P(LoraVectorGroups, KeepToTheirScratch) {
     const LoraVectorParams params{x_buffer.address(), 0, a_buffer.address(), b_buffer.address(), y.address(), low.address(), n, kK, 1, 1.0f};
     for (int dispatch = 0; dispatch < 2; dispatch++) {
         execute([&](Recorder& recorder) {
-            kernels_->lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
+            kernels_->lora.lora_vector(recorder, params, ScalarType::kF32, ScalarType::kF32, {.sharing = LowSharing::kAlways, .threads = 8, .group_rows = 2});
         });
     }
     const double sum = product(a, {x.begin(), x.end()}, 1)[0];
@@ -230,7 +230,7 @@ TEST_F(KernelTest, SoftmaxOfAMaskedRowIsThatOfItsRest) {
     for (const uint32_t threads : {8u, 32u, 128u}) {
         const Buffer to = poisoned(kColumns * 4);
         execute([&](Recorder& recorder) {
-            kernels_->row_normalize(recorder, RowOperation::kSoftmax, {from.address(), to.address(), 0, 0, kColumns, kColumns, kColumns, 1.0f}, ScalarType::kF32, 1, threads);
+            kernels_->rows.row_normalize(recorder, RowOperation::kSoftmax, {from.address(), to.address(), 0, 0, kColumns, kColumns, kColumns, 1.0f}, ScalarType::kF32, 1, threads);
         });
         const auto got = content<float>(to, kColumns);
         for (uint32_t i = 0; i < kColumns; i++) ASSERT_FLOAT_EQ(got[i], i < kLeft ? 1.0f / kLeft : 0.0f) << "column " << i << ", " << threads << " threads";
@@ -252,7 +252,7 @@ TEST_P(RowNormalize, MatchesTheReferenceAndKeepsToItsRows) {
     const Buffer y = poisoned(uint64_t{c.rows + 1} * stride * 4);
     const RowNormalizeParams params{x_buffer.address(), y.address(), gamma_buffer.address(), beta_buffer.address(),
                                     c.n_columns, stride, stride, value};
-    execute([&](Recorder& recorder) { kernels_->row_normalize(recorder, c.operation, params, scalar(c.type), c.rows, c.row_threads); });
+    execute([&](Recorder& recorder) { kernels_->rows.row_normalize(recorder, c.operation, params, scalar(c.type), c.rows, c.row_threads); });
 
     const auto got = content(y, size_t{c.rows + 1} * stride, c.type);
     // f32 arithmetic over one row; layer norm takes a mean of 64 from values whose own error is 64 times the roundoff of f32.
@@ -296,7 +296,7 @@ TEST_F(ReadStream, ReadsEveryWordOfAnyLength) {
         const auto found = [&] {
             const Buffer to = input(std::vector<uint32_t>{0});
             const ReadStreamParams params{from.address(), to.address(), n_words, kMarker};
-            execute([&](Recorder& recorder) { kernels_->read_stream(recorder, params, 8); });
+            execute([&](Recorder& recorder) { kernels_->rows.read_stream(recorder, params, 8); });
             return content<uint32_t>(to, 1)[0];
         };
         EXPECT_EQ(found(), 0u) << n_words << " words, read beyond the end";

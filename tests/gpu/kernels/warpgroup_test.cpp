@@ -3,10 +3,10 @@
 #include <set>
 #include <string>
 
-#include "gpu/kernels/activation_blocks.h"
-#include "gpu/kernels/warpgroup_direct_text.h"
-#include "gpu/kernels/warpgroup_text.h"
-#include "gpu/kernels/warpgroup_tiles.h"
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/warpgroup_direct_text.h"
+#include "gpu/kernels/products/warpgroup_text.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
 #include "tests/gpu/kernels/warpgroup_fixture.h"
 
 namespace lorad::gpu::testing::warpgroup_test {
@@ -203,7 +203,7 @@ class Warpgroup : public WarpgroupTest {
         const size_t split_stride = size_t{round_up(c.bucket, plan.row_tile)} * n_padded;
         const Buffer y = poisoned(plan.n_splits * split_stride * 4);
         const MatmulParams params = product_params(c.n, c.k, count, w_buffer, x_blocks, y, split_stride);
-        execute([&](Recorder& recorder) { kernels_->matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size())); });
+        execute([&](Recorder& recorder) { kernels_->products.matmul(recorder, params, plan, pages_of(w_buffer.address(), w_buffer.size())); });
         const auto parts = content<float>(y, plan.n_splits * split_stride);
         for (size_t i = size_t{round_up(c.n_rows, plan.row_tile)} * n_padded; i < split_stride; i++) ASSERT_TRUE(is_poison(parts[i])) << "a tile of rows behind the last";
         w.resize(size_t{c.n} * c.k);
@@ -237,7 +237,7 @@ class Warpgroup : public WarpgroupTest {
         params.n = params.y_stride = c.n;
         params.k = c.k;
         params.w_stride = params.x_stride = stride;
-        execute([&](Recorder& recorder) { kernels_->matmul_gated(recorder, params, plan, Activation::kSilu, y_order); });
+        execute([&](Recorder& recorder) { kernels_->products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); });
         const auto got = content<uint16_t>(y, n_bytes / 2);
         for (uint32_t t = 0; t < c.n_rows; t += 7) {
             const auto sums = reference::multiply(w, reference::to_doubles({&x[size_t{t} * c.k], c.k}));
@@ -260,7 +260,7 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
                     const uint32_t k_step = kWarpgroupTiles[tile].k, steps = padded(c.k) / k_step, split_steps = ceil_div(steps, n_splits);
                     if (padded(c.k) % k_step != 0) continue;
                     n_cases++;
-                    check(c, KernelSet::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps), split_steps * k_step, scalar(type)));
+                    check(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, ceil_div(steps, split_steps), split_steps * k_step, scalar(type)));
                 }
             }
         }
@@ -270,13 +270,13 @@ TEST_F(Warpgroup, EachTileMatchesTheReference) {
 
 // Columns that the last workgroup has not, warps without columns, k that splits do not divide, rows that fill no block of 16.
 TEST_F(Warpgroup, DirectMatchesTheReference) {
-    ASSERT_TRUE(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant == MatmulVariant::kWarpgroupDirect) << "left out by its test at the start";
+    ASSERT_TRUE(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true).variant == MatmulVariant::kWarpgroupDirect) << "left out by its test at the start";
     for (const Type type : {Type::kF16, Type::kBf16}) {
         for (const uint32_t column_blocks : {1u, 4u, 7u, 9u, kDirectColumnBlocksMax}) {
             for (const uint32_t n_splits : {1u, 3u}) {
                 for (const Case& c : {Case{type, 448, 1024, 3, 16}, Case{type, 1000, 640, 30, 32}, Case{type, 330, 1150, 40, 48}, Case{type, 512, 1408, 50, 64}, Case{type, 512, 384, 64, 64}}) {
                     const uint32_t steps = padded(c.k) / kDirectK, split_steps = ceil_div(steps, n_splits);
-                    check(c, KernelSet::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps), split_steps * kDirectK, scalar(type)));
+                    check(c, ProductPlanner::plan_of_direct(column_blocks, c.bucket, ceil_div(steps, split_steps), split_steps * kDirectK, scalar(type)));
                 }
             }
         }
@@ -288,7 +288,7 @@ TEST_F(Warpgroup, EachGatedTileMatchesTheReference) {
         for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
             if (!kWarpgroupTiles[tile].may_gate()) continue;
             for (const Case& c : {Case{type, 320, 512, 200, 208}, Case{type, 192, 1150, 10, 16}}) {
-                for (const uint32_t y_order : kBlockOrders) check_gated(c, KernelSet::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), y_order);
+                for (const uint32_t y_order : kBlockOrders) check_gated(c, ProductPlanner::plan_of_warpgroup(tile, c.bucket, 1, padded(c.k), scalar(type)), y_order);
             }
         }
     }
@@ -304,31 +304,31 @@ TEST_F(Warpgroup, TilesInTurnsAndBesideEachOtherMatchTheReference) {
         const uint32_t at_once = t.at_once * units, many = round_up((2 * at_once + at_once / 3) * t.columns, kWeightAlign), few = round_up((at_once - 5) * t.columns, 128);
         ASSERT_TRUE(takes_turns(many / t.columns, 1, 1, at_once));
         ASSERT_FALSE(takes_turns(few / t.columns, 1, 1, at_once));
-        check({Type::kF16, many, 384, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 384, ScalarType::kF16));
-        check({Type::kF16, few / 2, 384, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
+        check({Type::kF16, many, 384, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 384, ScalarType::kF16));
+        check({Type::kF16, few / 2, 384, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 2, 256, ScalarType::kF16));
         if (!t.may_gate()) continue;
-        check_gated({Type::kBf16, few / 2, 256, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
-        check_gated({Type::kBf16, many / 2, 256, 50, 64}, KernelSet::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);
+        check_gated({Type::kBf16, few / 2, 256, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksOfARow);
+        check_gated({Type::kBf16, many / 2, 256, 50, 64}, ProductPlanner::plan_of_warpgroup(tile, 64, 1, 256, ScalarType::kBf16), kBlocksByRows);
     }
 }
 
 TEST_F(Warpgroup, IsTakenForManyRowsWhereXMayBeInBlocks) {
     const auto variant = [](const KernelSet& kernels, uint32_t rows, bool may_be_in_blocks, bool adds_adapters) {
-        return kernels.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters).variant;
+        return kernels.products.plan_matmul(4096, 4096, ScalarType::kF16, rows, 8, may_be_in_blocks, adds_adapters).variant;
     };
     EXPECT_EQ(variant(*kernels_, 256, true, false), MatmulVariant::kWarpgroup);
-    EXPECT_EQ(kernels_->plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant, MatmulVariant::kWarpgroup);
+    EXPECT_EQ(kernels_->products.plan_gated(4096, 4096, ScalarType::kF16, 256, 8, true)->variant, MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, false, false), MatmulVariant::kWarpgroup);
     EXPECT_NE(variant(*kernels_, 256, true, true), MatmulVariant::kWarpgroup);
-    EXPECT_TRUE(kernels_->consumers_add_long_runs(16, 128, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->consumers_add_long_runs(17, 128, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 64, ScalarType::kF16));
-    EXPECT_FALSE(kernels_->consumers_add_long_runs(16, 128, ScalarType::kF32));
-    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))->consumers_add_long_runs(16, 128, ScalarType::kF16));
-    EXPECT_TRUE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
-    EXPECT_FALSE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
-    EXPECT_FALSE(kernels_->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
-    EXPECT_FALSE(must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))->joins_adapters(kernels_->plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
+    EXPECT_TRUE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(17, 128, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 64, ScalarType::kF16));
+    EXPECT_FALSE(kernels_->products.consumers_add_long_runs(16, 128, ScalarType::kF32));
+    EXPECT_FALSE(must(KernelSet::create(device(), {.path = KernelPath::kCoopmat}))->products.consumers_add_long_runs(16, 128, ScalarType::kF16));
+    EXPECT_TRUE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
+    EXPECT_FALSE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 64, 8, true)));
+    EXPECT_FALSE(kernels_->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, false)));
+    EXPECT_FALSE(must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_joined_f16"}}))->products.joins_adapters(kernels_->products.plan_matmul(4096, 4096, ScalarType::kF16, 128, 8, true)));
     EXPECT_EQ(variant(*kernels_, 48, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_NE(variant(*kernels_, 32, true, false), MatmulVariant::kWarpgroupDirect);
     EXPECT_EQ(variant(*must(KernelSet::create(device(), {.left_out = {"matmul_warpgroup_direct_f16"}})), 48, true, false), MatmulVariant::kWarpgroup);

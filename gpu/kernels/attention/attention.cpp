@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <bit>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+// Query heads that one workgroup takes: a divisor of the group, small enough for the registers.
+uint32_t heads_per_workgroup(uint32_t group) {
+    for (uint32_t heads = std::min(group, 8u); heads > 1; heads--) {
+        if (group % heads == 0) return heads;
+    }
+    return 1;
+}
+
+// A split costs a second dispatch, so each one should have a good stretch of tokens.
+constexpr uint32_t kTokensPerSplit = 128;
+constexpr uint32_t kMatrixSubgroup = 32;  // of the kernels on matrices
+constexpr uint32_t kTileTokensPerSplit = 512;
+constexpr uint32_t kTileSplitsMax = 16;
+// Rows times splits of a step with tiles: 15 MB of partial results in a model of 28 heads of 128.
+constexpr uint32_t kTilePartialRows = 1024;
+// Shared memory for the last sums, in 16 bytes, beside 8 KiB of weights and 2 of slots. More would save barriers, but fewer
+// workgroups would fit a multiprocessor.
+constexpr uint32_t kPoolVectorsWanted = 384;
+
+// attention_combine: parts of a context that a thread asks for at once, and its threads.
+constexpr uint32_t kCombineInFlight = 4, kCombineFewThreads = 128, kCombineManyThreads = 512;
+// attention_group: a subgroup takes 16 tokens of a block; rows of one dispatch, as devices need not have more workgroups in y.
+constexpr uint32_t kGroupSubgroups = kBlockTokens / 16, kGroupThreads = kGroupSubgroups * kMatrixSubgroup;
+constexpr uint32_t kGroupedRowsMax = 65535;
+
+// attention_registers: tiles of 128 rows read keys and values half as often, but are half as many (behind long contexts, where splits fill the
+// device, they may pay from 256 rows on: docs/PERFORMANCE.md); and their largest head.
+constexpr uint32_t kWideTileRows = 128, kWideTileStepRows = 768;
+constexpr uint32_t kRegistersHeadDimMax = 128;
+
+// Its constants for tiles of `rows`: 16-row matrices of a subgroup, and those of a query that are held in registers.
+struct RegistersTile {
+    static constexpr uint32_t kSubgroups = 4, kStepTokens = 32;
+
+    uint32_t head_dim, rows, row_matrices, held = 0;
+
+    RegistersTile(uint32_t head_dim_, uint32_t rows_, uint32_t shared_memory_bytes)
+        : head_dim(head_dim_), rows(rows_), row_matrices(rows_ / (16 * kSubgroups)) {
+        // With two matrices of rows the results of large heads leave no registers for queries, but shared memory may not hold all of them.
+        if (row_matrices == 1 || head_dim <= 64) held = matrices();
+        while (held < matrices() && !fits(shared_memory_bytes)) held++;
+    }
+    uint32_t matrices() const { return head_dim / 16; }
+    // As attention_registers.comp lays out its shared memory, 16-byte words.
+    bool fits(uint32_t shared_memory_bytes) const {
+        const uint32_t again = held < matrices() ? rows * ((matrices() - held) * 2 + 1) : 0;
+        const uint32_t words = again + std::max(2 * kStepTokens * (head_dim / 8 + 1), held > 0 ? rows * (held * 2 + 1) : 0);
+        return words * 16 <= shared_memory_bytes;
+    }
+};
+
+}  // namespace
+
+uint32_t AttentionPlanner::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
+    const DeviceCapabilities& caps = capabilities();
+    if (options().batch_invariant || caps.small_workgroups || rows == 0) return 1;
+    uint32_t units = multiprocessors(caps);
+    // Rounded down: a second round of workgroups costs more than the first one's idle places.
+    uint32_t to_fill = units * 2 / (rows * n_kv_heads);
+    return std::clamp(std::min(to_fill, max_context / kTokensPerSplit), 1u, kAttentionSplitsMax);
+}
+
+uint32_t AttentionPlanner::plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const {
+    const DeviceCapabilities& caps = capabilities();
+    if (options().batch_invariant || caps.small_workgroups || n_tiles == 0) return 1;
+    const uint32_t units = multiprocessors(caps);
+    const uint32_t to_fill = units * 2 / (n_tiles * n_q_heads);
+    return std::max(std::min({to_fill, kTileSplitsMax, max_context / kTileTokensPerSplit}), 1u);
+}
+
+uint32_t AttentionPlanner::attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const {
+    if (options().batch_invariant || capabilities().small_workgroups || row_bucket == 0) return 1;
+    return std::max(plan_attention_splits(row_bucket, n_kv_heads, max_context), std::min(kTilePartialRows / row_bucket, kTileSplitsMax));
+}
+
+uint64_t AttentionPlanner::attention_partial_bytes(const AttentionShape& shape) {
+    if (shape.n_splits <= 1) return 0;
+    return uint64_t{shape.rows} * shape.n_q_heads * shape.n_splits * (shape.head_dim + 4) * sizeof(float);
+}
+
+void AttentionKernels::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order) {
+    CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
+    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
+    const bool split = shape.n_splits > 1, listed = params.single_rows != 0;
+    if (groups_heads(shape)) {
+        const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_group_kv8" : "attention_group",
+                                 {kGroupThreads, act, shape.head_dim, group, shape.n_kv_heads, split, listed, 0, 0, 0, 0 /* attention_from_qkv's */, params.y_blocks != 0 ? 1 + block_order : 0, shape.keys_f16}, kMatrixSubgroup);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_group", 0, 0});
+    } else {
+        attention_by_heads(recorder, params, shape, act_type);
+    }
+    if (!split || !shape.joined) return;
+    recorder.barrier();
+    attention_combine(recorder, params, shape, act_type);
+}
+
+void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type) {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    const DeviceCapabilities& caps = capabilities();
+    // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
+    // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
+    uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);
+    bool few = !options().batch_invariant && shape.rows * shape.n_kv_heads * shape.n_splits * 2 <= units;
+    uint32_t heads = options().attention_heads != 0 ? options().attention_heads : few ? 1 : heads_per_workgroup(group);
+    uint32_t lanes = shape.head_dim / 4;
+    uint32_t size = std::max(threads(256, 32), std::bit_ceil(lanes));
+    uint32_t per_quad = shape.head_dim > 128 ? 2 : 4;
+    uint32_t slots = ceil_div(size, std::max(caps.subgroup_size_min, 1u));
+    uint32_t one_head = size / lanes * lanes;
+    uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
+
+    const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : "attention",
+                             {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
+                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
+}
+
+bool AttentionPlanner::attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const { return groups_heads(shape) && shape.n_splits == 1 && act_type != ScalarType::kF32; }
+
+bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    // Each subgroup's keys and values, queries, the subgroups' maxima and sums, and the row's own key and value: see attention_group.comp.
+    const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
+    const uint32_t words = 2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
+    return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax &&
+           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && words * 16 <= capabilities().shared_memory_bytes;
+}
+
+bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
+    const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
+    return ladder().attention_from_qkv && groups_heads(shape) && options().kv_type == KvType::kF16 && qkv.base.lora == LoraLevel::kNone &&
+           std::has_single_bit(words) && words <= kMatrixSubgroup && qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0;
+}
+
+void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
+                                   ScalarType act_type, std::optional<uint32_t> y_order) {
+    CHECK(attends_from_qkv(qkv, shape) && qkv.base.whole_rows == 0 && (params.q_gamma != 0) == (params.k_gamma != 0));
+    const bool split = shape.n_splits > 1;
+    CHECK(!y_order || (!split && act_type != ScalarType::kF32));
+    const Kernel* k = kernel("attention_from_qkv",
+                             {kGroupThreads, static_cast<uint32_t>(act_type), shape.head_dim, shape.n_q_heads / shape.n_kv_heads,
+                              shape.n_kv_heads, split, 0, qkv.base.n_splits, params.bias != 0, params.q_gamma != 0, qkv.rotary_dim, y_order ? 1 + *y_order : 0},
+                             kMatrixSubgroup);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, shape.n_kv_heads, shape.rows, shape.n_splits, {"attention_from_qkv", 0, 0});
+    if (!split || !shape.joined) return;
+    recorder.barrier();
+    AttentionParams joined{};
+    joined.step = params.step;
+    joined.y = params.y;
+    joined.partials = params.partials;
+    joined.y_stride = params.y_stride;
+    attention_combine(recorder, joined, shape, act_type);
+}
+
+void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type) {
+    CHECK(shape.n_splits <= kAttentionSplitsMax);
+    const uint32_t lanes = std::bit_ceil(shape.head_dim / 4);
+    const bool few = lanes * ceil_div(shape.n_splits, kCombineInFlight) <= kCombineFewThreads;
+    const uint32_t size = std::max(threads(few ? kCombineFewThreads : kCombineManyThreads, 32), lanes);
+    const Kernel* k = kernel("attention_combine", {size, static_cast<uint32_t>(act_type), shape.head_dim, kCombineInFlight});
+    if (k == nullptr) return;
+    params.n_splits = shape.n_splits;
+    recorder.dispatch(*k, params, shape.rows, shape.n_q_heads, 1, {"attention_combine", attention_partial_bytes(shape), 0});
+}
+
+TileAttention AttentionPlanner::tile_attention(uint32_t head_dim) const {
+    if (options().batch_invariant || head_dim % 16 != 0) return TileAttention::kAuto;
+    const auto works = [&](TileAttention kind) {
+        if (options().tile_attention != TileAttention::kAuto && options().tile_attention != kind) return false;
+        if (!ladder().attention_tile[static_cast<uint32_t>(kind)]) return false;
+        if (kind == TileAttention::kWorkgroup) return head_dim % kBlockTokens == 0 && options().kv_type == KvType::kF16;
+        if (kind == TileAttention::kRegisters) {
+            const uint32_t shared_bytes = capabilities().shared_memory_bytes;
+            const auto fits = [&](uint32_t rows) { return RegistersTile(head_dim, rows, shared_bytes).fits(shared_bytes); };
+            return head_dim <= kRegistersHeadDimMax && options().kv_type == KvType::kF16 && fits(kAttentionTileRows) && fits(kWideTileRows);
+        }
+        // K or V of a block, and a tile's scores, in 16-byte words; rows are padded: see attention_tile.comp.
+        const uint32_t shared_words = kBlockTokens * (head_dim / 8 + 1) + kAttentionTileRows * std::max(kBlockTokens / 4 + 2, head_dim / 8 + 1);
+        return shared_words * 16 <= capabilities().shared_memory_bytes;
+    };
+    for (const TileAttention kind : {TileAttention::kRegisters, TileAttention::kWorkgroup, TileAttention::kStaged}) {
+        if (works(kind)) return kind;
+    }
+    return TileAttention::kAuto;
+}
+
+const char* tile_attention_module(TileAttention kind, KvType kv_type) {
+    if (kind == TileAttention::kRegisters) return "attention_registers";
+    if (kind == TileAttention::kWorkgroup) return "attention_coopmat2";
+    return has_int8(kv_type) ? "attention_tile_kv8" : "attention_tile";
+}
+
+uint32_t AttentionPlanner::attention_tile_rows(uint32_t head_dim, uint32_t rows) const {
+    if (tile_attention(head_dim) != TileAttention::kRegisters) return kAttentionTileRows;
+    if (options().attention_tile_rows != 0) return options().attention_tile_rows;
+    return rows < kWideTileStepRows ? kAttentionTileRows : kWideTileRows;
+}
+
+void AttentionKernels::attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
+                                const Buffer& step_state, uint64_t grid_offset) {
+    const TileAttention kind = tile_attention(shape.head_dim);
+    CHECK(kind != TileAttention::kAuto);
+    const char* module = tile_attention_module(kind, options().kv_type);
+    std::vector<uint32_t> constants = {kAttentionTileRows / 16 * kMatrixSubgroup, static_cast<uint32_t>(act_type), shape.head_dim,
+                                       shape.n_q_heads / shape.n_kv_heads, shape.n_kv_heads, shape.n_splits > 1 ? 1u : 0u};
+    if (kind == TileAttention::kStaged) constants.push_back(shape.keys_f16);
+    if (kind == TileAttention::kRegisters) {
+        const RegistersTile tile(shape.head_dim, attention_tile_rows(shape.head_dim, shape.rows), capabilities().shared_memory_bytes);
+        constants[0] = tile.kSubgroups * kMatrixSubgroup;
+        constants.insert(constants.end(), {tile.kSubgroups, tile.row_matrices, tile.held, tile.kStepTokens, params.window != 0 ? 1u : 0u,
+                                           params.softcap != 0 ? 1u : 0u});
+    }
+    const Kernel* k = kernel(module, constants, kMatrixSubgroup);
+    if (k == nullptr) return;
+    recorder.dispatch_indirect(*k, params, step_state, grid_offset, {module, 0, 0});
+}
+
+}  // namespace lorad::gpu

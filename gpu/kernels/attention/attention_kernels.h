@@ -1,0 +1,82 @@
+// From the sums of q, k and v to what the rows attend to.
+#pragma once
+
+#include <optional>
+
+#include "gpu/command.h"
+#include "gpu/kernels/attention/attention.params.h"
+#include "gpu/kernels/attention/attention_from_qkv.params.h"
+#include "gpu/kernels/attention/qkv_post.params.h"
+#include "gpu/kernels/consumer_shape.h"
+#include "gpu/kernels/kernel_cache.h"
+#include "gpu/kernels/kernel_facts.h"
+#include "gpu/kernels/products/activation_blocks.h"
+
+namespace lorad::gpu {
+
+struct QkvShape {
+    ConsumerShape base;
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim
+    bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
+};
+
+struct AttentionShape {
+    uint32_t rows = 0;
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
+    uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
+    bool joined = true;     // by a second dispatch; otherwise the pieces stay in params.partials
+    bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
+};
+
+class AttentionPlanner : public Planner {
+  public:
+    explicit AttentionPlanner(const KernelFacts& facts) : Planner(facts) {}
+
+    // Splits that pay for attention over contexts up to max_context; 1 with batch_invariant.
+    uint32_t plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const;
+    // The same for attention_tiles.
+    uint32_t plan_tile_splits(uint32_t n_tiles, uint32_t n_q_heads, uint32_t max_context) const;
+    // The most that a step with this row bucket may have, for its tiles or the rows outside of them: what the memory of partial results is for.
+    uint32_t attention_splits_max(uint32_t row_bucket, uint32_t n_kv_heads, uint32_t max_context) const;
+    bool attends_in_blocks(const AttentionShape& shape, ScalarType act_type) const;
+    bool attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const;
+    bool attends_by_tile(uint32_t head_dim) const { return tile_attention(head_dim) != TileAttention::kAuto; }
+    // Which of them; kAuto: none.
+    TileAttention tile_attention(uint32_t head_dim) const;
+    // The most rows of a tile in a step of up to `rows`, which AttentionShape says to attention_tiles().
+    uint32_t attention_tile_rows(uint32_t head_dim, uint32_t rows) const;
+    // Whether attention() takes all query heads of a KV head together, on matrices: queries and weights are rounded to f16 then.
+    bool groups_heads(const AttentionShape& shape) const;
+    // Bytes of scratch that the kernels above need.
+    static uint64_t attention_partial_bytes(const AttentionShape& shape);
+};
+
+// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own Recorder.
+class AttentionKernels : public AttentionPlanner, private KernelRecorder {
+  public:
+    AttentionKernels(const KernelFacts& facts, KernelCache& cache) : AttentionPlanner(facts), KernelRecorder(cache) {}
+
+    // v = sum over splits + bias + LoRA; q and k: optional RMS norm per head, rotate-half rope on the first rotary_dim;
+    // q -> f32, k and v -> the cache's type at the row's kv_slot. Moves 4 S (Q + 2K) D in, 4 Q D + 4 K D out, per row.
+    void qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape);
+    // y[t][h] = softmax(scale * q . K) V over the row's own sequence, positions 0..p within the window. All K and V of this
+    // step must be in the cache. With splits that are joined this records two dispatches and the barrier between them.
+    // block_order: of params.y_blocks, which is 0 if not attends_in_blocks().
+    void attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    // qkv_post and attention in one, for rows of which each is the only one of its sequence in the step, without adapters. Rounds as both
+    // together do. Only where attends_from_qkv().
+    // y_order: y in blocks instead (activation_blocks.h), without splits.
+    void attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
+                            ScalarType act_type, std::optional<uint32_t> y_order = std::nullopt);
+    // The same for the rows of params.tiles; attention() with params.single_rows then computes the rest, beside it, and with splits, which
+    // neither joins, attention_combine() joins the parts of all rows behind a barrier. Queries and weights are rounded to f16. Grid: step_state[grid_offset].
+    // Only where attends_by_tile().
+    void attention_tiles(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type,
+                         const Buffer& step_state, uint64_t grid_offset);
+    void attention_combine(Recorder& recorder, AttentionParams params, const AttentionShape& shape, ScalarType act_type);
+
+  private:
+    void attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type);  // attention.comp
+};
+
+}  // namespace lorad::gpu

@@ -1,0 +1,22 @@
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+
+void AttentionKernels::qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape) {
+    CHECK(shape.head_dim % 4 == 0 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.head_dim);
+    CHECK((params.q_gamma != 0) == (params.k_gamma != 0));
+    uint32_t lanes = shape.head_dim / 4;
+    uint32_t size = std::max(threads(64, 32), std::bit_ceil(lanes));
+    uint32_t n_heads = shape.n_q_heads + 2 * shape.n_kv_heads;
+    const Kernel* k = kernel(has_int8(options().kv_type) ? "qkv_post_kv8" : "qkv_post", {size, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.rotary_dim,
+                                          shape.base.n_splits, static_cast<uint32_t>(shape.base.lora), params.bias != 0,
+                                          params.q_gamma != 0, params.q_slot_norms != 0, shape.base.whole_rows, shape.keys_f16});
+    if (k == nullptr) return;
+    uint64_t row_bytes = uint64_t{n_heads} * shape.head_dim * 4 * shape.base.n_splits +
+                         uint64_t{shape.n_q_heads + shape.n_kv_heads} * shape.head_dim * 4;
+    recorder.dispatch(*k, params, ceil_div(n_heads, size / lanes), shape.base.rows, 1,
+                      {"qkv_post", shape.base.rows * row_bytes, 0});
+}
+
+}  // namespace lorad::gpu

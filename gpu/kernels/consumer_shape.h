@@ -1,0 +1,28 @@
+// What a kernel that reads the sums of a product (qkv_post, gated_act, add_norm) needs to know of it, and of the adapters whose part it adds.
+#pragma once
+
+#include <cstdint>
+
+namespace lorad::gpu {
+
+enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
+
+// How much of LoRA a recording can do.
+enum class LoraLevel : uint32_t {
+    kNone = 0,   // no row has an adapter: no LoRA kernel runs
+    kPlain = 1,  // a row has at most one, with the request's scale 1 and neither gain nor bias; its shrink result is low row t
+    kFull = 2,   // several for each row, scales, gains, biases
+};
+
+inline constexpr uint32_t kAdapterTileRows = 32;  // of gated_act_matrix
+
+// What the LoRA part of a consumer kernel needs to know when the recording is made.
+struct ConsumerShape {
+    uint32_t rows = 0;
+    uint32_t n_splits = 1;  // of the matmul whose result is consumed
+    LoraLevel lora = LoraLevel::kNone;
+    bool few_runs = false;  // of rows with one adapter, in every kAdapterTileRows; at level kPlain
+    uint32_t whole_rows = 0;  // as in the matmul's plan
+};
+
+}  // namespace lorad::gpu

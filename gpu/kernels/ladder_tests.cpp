@@ -1,0 +1,17 @@
+#include "gpu/kernels/ladder_tests.h"
+
+namespace lorad::gpu {
+
+Status LadderTests::run() {
+    for (const ScalarType type : {ScalarType::kF16, ScalarType::kBf16}) {
+        if (!facts_.ladder.has(type)) continue;
+        TRY(products(type));
+        TRY(residual(type));
+        TRY(shrink(type));
+        TRY(gated_act(type));
+    }
+    TRY(attention());
+    return attention_from_qkv();
+}
+
+}  // namespace lorad::gpu

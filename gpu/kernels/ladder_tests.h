@@ -1,0 +1,29 @@
+// The tests at the start: each fast kernel computes something small, which has to equal what the portable kernels make of it; what fails is taken from the ladder.
+#pragma once
+
+#include "gpu/device.h"
+#include "gpu/kernels/kernels.h"
+
+namespace lorad::gpu {
+
+class LadderTests {
+  public:
+    // `facts` are those of `kernels`.
+    LadderTests(Device& device, KernelSet& kernels, KernelFacts& facts) : device_(device), kernels_(kernels), facts_(facts) {}
+
+    Status run();
+
+  private:
+    Status products(ScalarType type);
+    Status residual(ScalarType type);
+    Status shrink(ScalarType type);
+    Status gated_act(ScalarType type);
+    Status attention();
+    Status attention_from_qkv();
+
+    Device& device_;
+    KernelSet& kernels_;
+    KernelFacts& facts_;
+};
+
+}  // namespace lorad::gpu

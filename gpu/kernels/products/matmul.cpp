@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kMatvecMaxRows = 8;
+constexpr uint32_t kLanesMaxRows = 8;
+constexpr uint32_t kTiledColumns = 64;
+
+// Splits of k that give the device enough workgroups (or subgroups) of work, each at least min_k long.
+uint32_t splits_to_fill(uint32_t wanted, uint32_t present, uint32_t k, uint32_t min_k, uint32_t max_splits) {
+    uint32_t splits = std::clamp(ceil_div(wanted, present), 1u, std::max(max_splits, 1u));
+    return std::clamp(k / min_k, 1u, splits);
+}
+
+void set_splits(MatmulPlan& plan, uint32_t k, uint32_t n_splits) {
+    plan.k_per_split = round_up(ceil_div(padded(k), n_splits), kWeightAlign);
+    plan.n_splits = ceil_div(padded(k), plan.k_per_split);
+}
+
+}  // namespace
+
+MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
+                                  bool may_be_in_blocks, bool adds_adapters, bool leaves_room) const {
+    if (may_be_in_blocks && !adds_adapters) {
+        if (const auto plan = plan_direct(n, k, weight_type, rows, max_splits, leaves_room)) return *plan;
+        if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
+    }
+    if (ladder().has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
+    const DeviceCapabilities& caps = capabilities();
+    uint32_t units = multiprocessors(caps);
+    MatmulPlan plan;
+    plan.rows = rows;
+    plan.weight_type = weight_type;
+    plan.act_type = act_type(weight_type);
+    if (caps.small_workgroups) {
+        plan.variant = MatmulVariant::kLanes;
+        plan.row_tile = std::min(rows, kLanesMaxRows);
+        set_splits(plan, k, 1);
+    } else if (rows <= kMatvecMaxRows && !options().batch_invariant) {
+        plan.variant = MatmulVariant::kMatvec;
+        plan.row_tile = rows;
+        plan.column_tile = rows > 4 ? 4 : n >= 8192 || rows > 2 ? 2 : 1;
+        uint32_t subgroups = ceil_div(n, plan.column_tile);
+        set_splits(plan, k, splits_to_fill(units * 16, subgroups, k, 1024, max_splits));
+    } else {
+        plan.variant = MatmulVariant::kTiled;
+        plan.row_tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+        plan.column_tile = kTiledColumns;
+        // With batch_invariant the splits may not depend on the rows either.
+        uint32_t row_tiles = options().batch_invariant ? 1 : ceil_div(rows, plan.row_tile);
+        uint32_t workgroups = padded(n) / kTiledColumns * row_tiles;
+        set_splits(plan, k, splits_to_fill(units * 3, workgroups, k, 512, std::min(max_splits, 8u)));
+    }
+    return plan;
+}
+
+void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
+    CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 && params.x_stride == params.w_stride);
+    params.k_per_split = plan.k_per_split;
+    uint32_t weight = static_cast<uint32_t>(plan.weight_type);
+    uint32_t act = static_cast<uint32_t>(plan.act_type);
+    uint32_t row_groups = ceil_div(plan.rows, plan.row_tile);
+    DispatchInfo info = product_info("matmul", params, plan);
+    switch (plan.variant) {
+        case MatmulVariant::kMatvec: {
+            info.name = "matmul_matvec";
+            uint32_t size = threads(128, 32);
+            const Kernel* k = kernel("matmul_matvec", {size, weight, act, plan.row_tile, plan.column_tile});
+            if (k == nullptr) return;
+            uint32_t subgroups = std::max(size / std::max(capabilities().subgroup_size, 1u), 1u);
+            recorder.dispatch(*k, params, ceil_div(params.n, plan.column_tile * subgroups), row_groups, plan.n_splits, info);
+            return;
+        }
+        case MatmulVariant::kLanes: {
+            info.name = "matmul_lanes";
+            uint32_t size = threads(64, 32);
+            const Kernel* k = kernel("matmul_lanes", {size, weight, act, plan.row_tile});
+            if (k == nullptr) return;
+            recorder.dispatch(*k, params, ceil_div(params.n, size), row_groups, plan.n_splits, info);
+            return;
+        }
+        case MatmulVariant::kGemv:
+        case MatmulVariant::kCoopmat:
+        case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
+        case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
+        case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan, ahead);
+        case MatmulVariant::kTiled: {
+            info.name = "matmul_tiled";
+            const Kernel* k = kernel("matmul_tiled", {256, weight, act, plan.row_tile / 16});
+            if (k == nullptr) return;
+            recorder.dispatch(*k, params, padded(params.n) / kTiledColumns, row_groups, plan.n_splits, info);
+            return;
+        }
+    }
+}
+
+}  // namespace lorad::gpu

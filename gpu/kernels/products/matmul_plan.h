@@ -1,0 +1,51 @@
+// Which matmul kernel serves a shape. The seam for variants: a new one gets an enumerator here, a rule in
+// ProductPlanner::plan_matmul and a case in ProductKernels::matmul; no caller changes.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/scalar_type.h"
+
+namespace lorad::gpu {
+
+enum class MatmulVariant : uint32_t {
+    kMatvec,  // portable: one output per group of threads, up to 8 rows at once, weights read once per 8 rows
+    kLanes,   // portable, for CPU devices: one output row of w per invocation, no cooperation
+    kTiled,   // portable: shared-memory tiles, for many rows
+    kGemv,      // 16-bit activations: matvec for one row
+    kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
+    kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
+    kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for 33 rows and more (warpgroup_text.h)
+    kWarpgroupDirect,  // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor (warpgroup_direct_text.h)
+};
+
+struct MatmulPlan {
+    MatmulVariant variant = MatmulVariant::kMatvec;
+    uint32_t n_splits = 1;     // y has that many partial results; the consumer adds them in order
+    uint32_t k_per_split = 0;  // elements, a multiple of 64
+    uint32_t row_tile = 1;     // rows of x that one workgroup takes
+    uint32_t column_tile = 1;  // rows of W that one workgroup takes
+    uint32_t rows = 0;         // capacity
+    uint32_t whole_rows = 0;   // of kCoopmat: so many rows in front have all of k in split 0, and nothing in the others; a multiple of row_tile
+    uint32_t tile = 0;         // which of the variant's own tiles
+    bool x_in_blocks = false;  // of kCoopmat and both by warpgroups
+    uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
+    ScalarType weight_type = ScalarType::kF32;
+    ScalarType act_type = ScalarType::kF32;
+
+    uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
+    bool operator==(const MatmulPlan&) const = default;
+};
+
+// Of a product that ends in the residual stream (matmul_residual.comp).
+struct ResidualPlan {
+    uint32_t columns = 0;    // of a workgroup, an even number
+    uint32_t subgroups = 0;  // of a workgroup; they share k
+    uint32_t k_step = 0;     // elements of k that a subgroup takes at once
+    uint32_t rows = 0;       // capacity
+    uint32_t n_tiles = 0;    // of columns
+    ScalarType type = ScalarType::kF16;
+};
+
+}  // namespace lorad::gpu

@@ -1,0 +1,355 @@
+// At start-up: a small product by each kind of matrices, plain, gated, of x in blocks and with adapters' columns, against the portable one.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/products/coopmat_tiles.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/ladder_tests.h"
+#include "gpu/kernels/launch.h"
+#include "gpu/kernels/self_test.h"
+#include "gpu/kernels/products/warpgroup_tiles.h"
+
+namespace lorad::gpu {
+
+using namespace self_test;
+
+namespace {
+
+// One small product, run by several plans over the same random data.
+struct TestProduct {
+    static constexpr uint32_t kN = kTestProductN, kK = kTestProductK, kRows = 20;
+    static constexpr uint32_t kBufferRows = round_up(kRows, kSlackRows) + kSlackRows;
+
+    Buffer count, w, x, x_blocks, y, y_blocks, windows;
+
+    static Result<TestProduct> create(Device& device, ScalarType type) {
+        TestProduct test;
+        TRY(make(device, test.count, 16, MemoryKind::kHostUpload));
+        TRY(make(device, test.w, kN * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.x, kBufferRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.x_blocks, kBufferRows * kK * 2, MemoryKind::kHostUpload));
+        TRY(make(device, test.y, uint64_t{4} * kBufferRows * kN * 4, MemoryKind::kHostReadback));
+        TRY(make(device, test.y_blocks, uint64_t{kBufferRows} * kHalf * 2, MemoryKind::kHostReadback));
+        TRY(make(device, test.windows, sizeof(JoinedWindow), MemoryKind::kHostUpload));
+        std::memcpy(test.windows.mapped().data(), &kWindow, sizeof(kWindow));
+        std::mt19937 random(20);
+        fill_random(test.w.mapped(), type, random);
+        fill_random(test.x.mapped(), type, random);
+        std::memcpy(test.count.mapped().data(), &kRows, 4);
+        return test;
+    }
+
+    // The sum over splits, rows kRows.
+    Result<std::vector<float>> run(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        MatmulParams params = params_of(kN, plan);
+        params.split_stride = kBufferRows * kN;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul(recorder, params, plan); }));
+        return sum_of_splits(plan.n_splits);
+    }
+
+    // Of the first columns of a product, of each row: the greatest sum, the one at the index that is told, and the logarithm of all exponentials' sum.
+    static constexpr uint32_t kCounted = kN - 5;
+    static std::vector<float> argmax(const std::vector<float>& sums) {
+        std::vector<float> all;
+        for (uint32_t t = 0; t < kRows; t++) {
+            const std::span row = std::span(sums).subspan(size_t{t} * kN, kCounted);
+            const float top = *std::ranges::max_element(row);
+            double exponentials = 0;
+            for (const float sum : row) exponentials += std::exp(static_cast<double>(sum) - top);
+            all.insert(all.end(), {top, top, top + static_cast<float>(std::log(exponentials))});
+        }
+        return all;
+    }
+    Result<std::vector<float>> run_argmax(Device& device, KernelSet& kernels, const MatmulPlan& plan, const std::vector<float>& sums) {
+        MatmulParams params = params_of(kN, plan);
+        params.n = kCounted;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_argmax(recorder, {.product = params, .partials = y.address()}, plan); }));
+        const uint32_t n_parts = ProductPlanner::argmax_parts(plan, kCounted);
+        std::vector<float> all;
+        for (uint32_t t = 0; t < kRows; t++) {
+            const std::span parts(reinterpret_cast<const SamplePart*>(y.mapped().data()) + size_t{t} * n_parts, n_parts);
+            const SamplePart& best = *std::ranges::max_element(parts, {}, &SamplePart::top);
+            double exponentials = 0;
+            for (const SamplePart& part : parts) exponentials += part.sum * std::exp(static_cast<double>(part.top) - best.top);
+            const bool is_there = best.index < kCounted && std::ranges::all_of(parts, [](const SamplePart& part) { return part.finite == 1; });
+            all.insert(all.end(), {best.top, is_there ? sums[size_t{t} * kN + best.index] : NAN, best.top + static_cast<float>(std::log(exponentials))});
+        }
+        return all;
+    }
+
+    // Of a joined product x and w once more stand for low and b, of which this window is taken: without more data some of k counts twice.
+    static constexpr JoinedWindow kWindow{3, 4};
+    // What that is worth. The plan takes x in rows, and all of k at once.
+    Result<std::vector<float>> run_window(Device& device, KernelSet& kernels, MatmulPlan plan) {
+        MatmulParams params = params_of(kN, plan);
+        params.x += uint64_t{kWindow.begin} * kJoinedStep * 2;
+        params.w += uint64_t{kWindow.begin} * kJoinedStep * 2;
+        params.k = plan.k_per_split = kWindow.n * kJoinedStep;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul(recorder, params, plan); }));
+        return sum_of_splits(1);
+    }
+    Result<std::vector<float>> run_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        MatmulJoinedParams params = joined_params_of(kN, plan);
+        params.product.split_stride = kBufferRows * kN;
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_joined(recorder, params, plan, kK / kJoinedModuleColumns); }));
+        return sum_of_splits(plan.n_splits);
+    }
+    Result<std::vector<float>> run_gated_joined(Device& device, KernelSet& kernels, const MatmulPlan& plan) {
+        MatmulJoinedParams params = joined_params_of(kHalf, plan);
+        params.product.y = 0;
+        params.product.y_blocks = y_blocks.address();
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_gated_joined(recorder, params, plan, kK / kJoinedModuleColumns, kBlocksByRows); }));
+        return act_of(plan, kBlocksByRows);
+    }
+
+    static constexpr uint32_t kHalf = kN / 2;
+    // SiLU of the first half of a result's columns, times the second half.
+    static std::vector<float> gated(const std::vector<float>& sums) {
+        std::vector<float> act(size_t{kRows} * kHalf);
+        for (uint32_t t = 0; t < kRows; t++) {
+            for (uint32_t f = 0; f < kHalf; f++) {
+                const float gate = sums[size_t{t} * kN + f], up = sums[size_t{t} * kN + kHalf + f];
+                act[size_t{t} * kHalf + f] = gate / (1.0f + std::exp(-gate)) * up;
+            }
+        }
+        return act;
+    }
+
+    // That, rows kRows, computed by the product itself; in blocks if x is, in this order.
+    Result<std::vector<float>> run_gated(Device& device, KernelSet& kernels, const MatmulPlan& plan, uint32_t y_order = kBlocksByColumns) {
+        MatmulParams params = params_of(kHalf, plan);
+        if (plan.x_in_blocks) {
+            params.y = 0;
+            params.y_blocks = y_blocks.address();
+        }
+        TRY(execute(device, kernels, [&](Recorder& recorder) { kernels.products.matmul_gated(recorder, params, plan, Activation::kSilu, y_order); }));
+        return act_of(plan, y_order);
+    }
+
+  private:
+    std::optional<uint32_t> arranged_;  // the order that x_blocks has
+
+    std::vector<float> sum_of_splits(uint32_t n_splits) const {
+        std::vector<float> sum(size_t{kRows} * kN);
+        const auto* values = reinterpret_cast<const float*>(y.mapped().data());
+        for (uint32_t split = 0; split < n_splits; split++) {
+            for (size_t i = 0; i < sum.size(); i++) sum[i] += values[size_t{split} * kBufferRows * kN + i];
+        }
+        return sum;
+    }
+    std::vector<float> act_of(const MatmulPlan& plan, uint32_t y_order) const {
+        std::vector<float> act(size_t{kRows} * kHalf);
+        const std::byte* got = (plan.x_in_blocks ? y_blocks : y).mapped().data();
+        for (uint32_t i = 0; i < act.size(); i++) {
+            uint16_t bits = 0;
+            std::memcpy(&bits, got + (plan.x_in_blocks ? block_offset(i / kHalf, i % kHalf, kHalf, y_order) : uint64_t{i} * 2), 2);
+            act[i] = decode16(bits, plan.act_type);
+        }
+        return act;
+    }
+
+    MatmulJoinedParams joined_params_of(uint32_t n, const MatmulPlan& plan) {
+        static_assert(kK % kJoinedModuleColumns == 0);
+        return {.product = params_of(n, plan), .windows = windows.address(), .b = w.address(), .low = x_blocks.address()};
+    }
+
+    // n: columns of the result.
+    MatmulParams params_of(uint32_t n, const MatmulPlan& plan) {
+        if (plan.x_in_blocks && arranged_ != plan.x_order) {
+            to_blocks(x.mapped(), x_blocks.mapped(), kK, plan.x_order);
+            arranged_ = plan.x_order;
+        }
+        MatmulParams params{};
+        params.n_rows = count.address();
+        params.w = w.address();
+        params.x = (plan.x_in_blocks ? x_blocks : x).address();
+        params.y = y.address();
+        params.n = params.y_stride = n;
+        params.k = params.w_stride = params.x_stride = kK;
+        return params;
+    }
+
+    template <typename Record>
+    Status execute(Device& device, KernelSet& kernels, Record record) {
+        std::memset(y.mapped().data(), 0xff, y.size());
+        std::memset(y_blocks.mapped().data(), 0xff, y_blocks.size());
+        TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+        record(recorder);
+        TRY(kernels.status());
+        return submit_and_wait(device, std::move(recorder));
+    }
+};
+
+// Products are exact in f32 and only the order of 512 sums differs; a wrong element costs more than this.
+constexpr double kSelfTestTolerance = 1e-5;
+// Results are rounded to 8 bits (bf16) or more.
+constexpr double kGatedTolerance = 4e-3;
+struct GatedStep {
+    uint32_t rows, ffn;
+};
+constexpr uint32_t kLargeFfn = 18944;
+constexpr std::array kGatedTestSteps = {GatedStep{16, TestProduct::kHalf}, GatedStep{64, TestProduct::kHalf}, GatedStep{96, TestProduct::kHalf},
+                                        GatedStep{128, TestProduct::kHalf}, GatedStep{16, kLargeFfn}, GatedStep{32, kLargeFfn}};
+
+// Of the product and the gated product of x in blocks, where it is not allowed.
+std::optional<Deviation> deviation_of_blocks(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    MatmulPlan plan;
+    plan.variant = MatmulVariant::kCoopmat;
+    plan.weight_type = plan.act_type = type;
+    plan.rows = TestProduct::kRows;
+    take(plan, {.tile = kBlocksTile, .k_per_split = TestProduct::kK, .x_in_blocks = true});
+    Deviation plain, gated;
+    plain.add(test.run(device, kernels, plan), want);
+    if (!(plain.error <= kSelfTestTolerance)) return plain;
+    gated.add(test.run_gated(device, kernels, plan), TestProduct::gated(want));
+    if (!(gated.error <= kGatedTolerance)) return gated;
+    return std::nullopt;
+}
+
+// Of all tiles, with k whole and cut, and of their gated products, where it is not allowed.
+std::optional<Deviation> deviation_of_warpgroup(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        for (const uint32_t n_splits : {1u, 2u}) {
+            Deviation plain;
+            plain.add(test.run(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, n_splits, TestProduct::kK / n_splits, type)), want);
+            if (!(plain.error <= kSelfTestTolerance)) return plain;
+        }
+        if (!kWarpgroupTiles[tile].may_gate()) continue;
+        for (const uint32_t y_order : {kBlocksByRows, kBlocksOfARow}) {
+            if (y_order == kBlocksOfARow && kWarpgroupTiles[tile].groups > 1) continue;  // nobody reads so many rows in it
+            Deviation gated;
+            gated.add(test.run_gated(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), y_order), TestProduct::gated(want));
+            if (!(gated.error <= kGatedTolerance)) return gated;
+        }
+    }
+    return std::nullopt;
+}
+
+// Of all tiles that say rows' greatest sums, where it is not allowed.
+std::optional<Deviation> deviation_of_argmax(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        Deviation deviation;
+        deviation.add(test.run_argmax(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type), want), TestProduct::argmax(want));
+        if (!(deviation.error <= kSelfTestTolerance)) return deviation;
+    }
+    return std::nullopt;
+}
+
+// Of the tiles that take adapters as more k, plain with k cut and gated, where it is not allowed.
+std::optional<Deviation> deviation_of_joined(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const MatmulPlan& portable, std::vector<float> want) {
+    const Result<std::vector<float>> more = test.run_window(device, kernels, portable);
+    Deviation failed;
+    failed.add(more, want);
+    if (!more.ok()) return failed;
+    for (size_t i = 0; i < want.size(); i++) want[i] += more.value()[i];
+    for (uint32_t tile = 0; tile < kWarpgroupTiles.size(); tile++) {
+        if (kWarpgroupTiles[tile].rows() != kJoinedTileRows) continue;
+        Deviation plain;
+        plain.add(test.run_joined(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 2, TestProduct::kK / 2, type)), want);
+        if (!(plain.error <= kSelfTestTolerance)) return plain;
+        if (!kWarpgroupTiles[tile].may_gate()) continue;
+        Deviation gated;
+        gated.add(test.run_gated_joined(device, kernels, ProductPlanner::plan_of_warpgroup(tile, TestProduct::kRows, 1, TestProduct::kK, type)), TestProduct::gated(want));
+        if (!(gated.error <= kGatedTolerance)) return gated;
+    }
+    return std::nullopt;
+}
+
+// Of workgroups with one, two and three groups, the last one with warps that have no rows, in the sizes of x that it is for, with k whole and cut, where it is
+// not allowed.
+std::optional<Deviation> deviation_of_direct(Device& device, KernelSet& kernels, TestProduct& test, ScalarType type, const std::vector<float>& want) {
+    struct Form {
+        uint32_t column_blocks, rows, n_splits;
+    };
+    for (const Form& form : {Form{3, 48, 1}, Form{7, 64, 2}, Form{9, 64, 4}}) {
+        Deviation deviation;
+        deviation.add(test.run(device, kernels, ProductPlanner::plan_of_direct(form.column_blocks, form.rows, form.n_splits, TestProduct::kK / form.n_splits, type)), want);
+        if (!(deviation.error <= kSelfTestTolerance)) return deviation;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+// Takes from the ladder what gives other results than the portable kernel.
+Status LadderTests::products(ScalarType type) {
+    const auto type_idx = static_cast<uint32_t>(type);
+    TRY_ASSIGN(TestProduct test, TestProduct::create(device_, type));
+    MatmulPlan portable;
+    portable.variant = MatmulVariant::kTiled;
+    portable.k_per_split = TestProduct::kK;
+    portable.row_tile = 32;
+    portable.column_tile = 64;
+    portable.rows = TestProduct::kRows;
+    portable.weight_type = portable.act_type = type;
+    TRY_ASSIGN(const std::vector<float> want, test.run(device_, kernels_, portable));
+    for (const MatmulVariant variant : {MatmulVariant::kGemv, MatmulVariant::kCoopmat, MatmulVariant::kCoopmat2}) {
+        if (variant == MatmulVariant::kCoopmat2 && !facts_.ladder.has2(type)) continue;
+        const MatmulPlan plan = kernels_.products.plan_fast(variant, TestProduct::kN, TestProduct::kK, type, TestProduct::kRows, 4, false);
+        Deviation deviation;
+        deviation.add(test.run(device_, kernels_, plan), want);
+        if (deviation.error <= kSelfTestTolerance) continue;
+        tell_left_out(variant_name(plan), device_, deviation);
+        facts_.ladder.coopmat2[type_idx] = false;
+        if (variant != MatmulVariant::kCoopmat2) facts_.ladder.coopmat[type_idx] = false;
+        if (variant != MatmulVariant::kCoopmat2) break;
+    }
+    // The tiles that steps of so many rows take in a small and in a large model, though the test has fewer rows and columns.
+    std::vector<uint32_t> tested;
+    for (const auto& [rows, ffn] : kGatedTestSteps) {
+        if (!facts_.ladder.has_gated(type)) break;
+        const GatedProducts wanted_gated = std::exchange(facts_.options.gated, GatedProducts::kAlways);
+        std::optional<MatmulPlan> plan = kernels_.products.plan_gated(ffn, TestProduct::kK, type, rows, 1);
+        facts_.options.gated = wanted_gated;
+        if (!plan || std::ranges::find(tested, plan->tile) != tested.end()) continue;
+        tested.push_back(plan->tile);
+        plan->rows = TestProduct::kRows;
+        Deviation deviation;
+        deviation.add(test.run_gated(device_, kernels_, *plan), TestProduct::gated(want));
+        if (deviation.error <= kGatedTolerance) continue;
+        facts_.ladder.gated[type_idx] = false;
+        tell_left_out("matmul_coopmat_gated", device_, deviation);
+    }
+    if (tested.empty()) facts_.ladder.gated[type_idx] = false;
+    if (facts_.ladder.has_warpgroup(type)) {
+        if (const auto deviation = deviation_of_warpgroup(device_, kernels_, test, type, want)) {
+            facts_.ladder.warpgroup[type_idx] = false;
+            tell_left_out("matmul_warpgroup", device_, *deviation);
+        }
+    }
+    if (facts_.ladder.has_joined(type)) {
+        if (const auto deviation = deviation_of_joined(device_, kernels_, test, type, portable, want)) {
+            facts_.ladder.joined[type_idx] = false;
+            tell_left_out("matmul_warpgroup_joined", device_, *deviation);
+        }
+    }
+    if (facts_.ladder.has_argmax(type)) {
+        if (const auto deviation = deviation_of_argmax(device_, kernels_, test, type, want)) {
+            facts_.ladder.argmax[type_idx] = false;
+            tell_left_out("matmul_warpgroup_argmax", device_, *deviation);
+        }
+    }
+    if (facts_.ladder.has_direct(type)) {
+        if (const auto deviation = deviation_of_direct(device_, kernels_, test, type, want)) {
+            facts_.ladder.direct[type_idx] = false;
+            tell_left_out("matmul_warpgroup_direct", device_, *deviation);
+        }
+    }
+    if (facts_.ladder.has_blocks(type)) {
+        if (const auto deviation = deviation_of_blocks(device_, kernels_, test, type, want)) {
+            facts_.ladder.blocks[type_idx] = false;
+            tell_left_out_by_lanes("matmul_coopmat with x in blocks", device_, *deviation);
+        }
+    }
+    return ok_status();
+}
+
+}  // namespace lorad::gpu

@@ -1,0 +1,14 @@
+#include "gpu/kernels/kernels.h"
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+
+void RowKernels::embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows) {
+    uint32_t size = threads(128, 32);
+    const Kernel* k = kernel("embed", {size, static_cast<uint32_t>(table_type)});
+    if (k == nullptr) return;
+    DispatchInfo info{"embed", uint64_t{rows} * params.hidden * (bytes_of(table_type) + 4), 0};
+    recorder.dispatch(*k, params, ceil_div(ceil_div(params.hidden, 4), size), rows, 1, info);
+}
+
+}  // namespace lorad::gpu

@@ -1,0 +1,57 @@
+// What is computed row by row: embedding, norms, activation, copies.
+#pragma once
+
+
+#include "gpu/command.h"
+#include "gpu/kernels/consumer_shape.h"
+#include "gpu/kernels/kernel_cache.h"
+#include "gpu/kernels/kernel_facts.h"
+#include "gpu/kernels/products/activation_blocks.h"
+#include "gpu/kernels/rows/add_norm.params.h"
+#include "gpu/kernels/rows/copy_words.params.h"
+#include "gpu/kernels/rows/embed.params.h"
+#include "gpu/kernels/rows/gated_act.params.h"
+#include "gpu/kernels/rows/gather_rows.params.h"
+#include "gpu/kernels/rows/read_stream.params.h"
+#include "gpu/kernels/rows/rms_norm.params.h"
+#include "gpu/kernels/rows/row_normalize.params.h"
+
+namespace lorad::gpu {
+
+enum class RowOperation : uint32_t { kSoftmax = 0, kLayerNorm = 1, kRmsNorm = 2 };
+
+class RowPlanner : public Planner {
+  public:
+    explicit RowPlanner(const KernelFacts& facts) : Planner(facts) {}
+
+    // Whether that is done on matrices, which adds what adapters add in another order.
+    bool gates_by_matrix(const GatedActParams& params, const ConsumerShape& shape, ScalarType act_type) const;
+};
+
+// Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own Recorder.
+class RowKernels : public RowPlanner, private KernelRecorder {
+  public:
+    RowKernels(const KernelFacts& facts, KernelCache& cache) : RowPlanner(facts), KernelRecorder(cache) {}
+
+    // x[t] = table[token[t]] * scale. Moves 2-4 H bytes in, 4 H out, per row.
+    void embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows);
+    // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
+    void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order = kBlocksByColumns);
+    // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
+    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
+    void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
+                   ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    // to[t] = from[row of logit row t]. Moves the rows in and out.
+    void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
+    // to = from, a multiple of 16 bytes; either may lie in host memory.
+    void copy_words(Recorder& recorder, DeviceAddress from, DeviceAddress to, uint64_t n_bytes);
+    // Softmax, layer norm or RMS norm of each row, one type in and out. Moves the rows in and out. row_threads, to compare: a power of
+    // two of threads for a row, a subgroup at least; 0: what is best for the size.
+    void row_normalize(Recorder& recorder, RowOperation operation, const RowNormalizeParams& params, ScalarType type, uint32_t rows,
+                       uint32_t row_threads = 0);
+    // Reads memory and keeps nothing: the ceiling that benchmarks divide by. loads: 16-byte words of a thread in flight.
+    void read_stream(Recorder& recorder, const ReadStreamParams& params, uint32_t loads);
+};
+
+}  // namespace lorad::gpu

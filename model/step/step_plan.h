@@ -1,0 +1,65 @@
+// How each product, attention and the output of a step are computed: everything that recording it needs to know and does not decide. Pure: no device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+#include "model/config.h"
+#include "model/step_shape.h"
+#include "model/weight_transform.h"
+#include "model/weights.h"
+
+namespace lorad::model {
+
+// The most parts of k in which a product is computed.
+constexpr uint32_t kProductSplitsMax = 16;
+
+// In which form a product finds its input (gpu/kernels/products/activation_blocks.h).
+enum class InputForm : uint8_t {
+    kRows,
+    kBlocks,    // written so by the kernel before
+    kArranged,  // written in rows; arrange_blocks makes blocks of them
+};
+
+// For what a step multiplies by a matrix.
+struct ProductUse {
+    uint32_t rows = 0;              // capacity
+    bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
+    bool adds_long_runs = false;    // AdapterMethod::kLongRuns
+    bool leaves_room = false;       // a shrink runs beside it
+};
+gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use);
+
+struct LayerPlan {
+    gpu::MatmulPlan qkv;
+    // o and down: by `residual` the product ends in the residual stream, and the products behind it apply the norm's factor.
+    gpu::MatmulPlan o;
+    InputForm o_input = InputForm::kRows;
+    std::optional<gpu::ResidualPlan> o_residual;
+    gpu::MatmulPlan gate_up;
+    bool is_gated = false;  // the product of gate and up ends in the activation
+    gpu::MatmulPlan down;
+    std::optional<gpu::ResidualPlan> down_residual;
+    uint32_t rows = 0;        // capacity behind attention: of all rows, or of those with an output
+    bool keeps_rows = false;  // behind attention the layer goes on with those rows alone that have an output
+    AdapterMethod method = AdapterMethod::kConsumers;  // behind attention
+};
+
+struct StepPlan {
+    StepShape shape;
+    std::vector<LayerPlan> layers;  // of kApart and kBetween, the qkv of the first one alone; of kOneDispatch none
+    gpu::MatmulPlan output;         // of steps with outputs
+    bool output_is_argmax = false;  // `output` says rows' greatest logits and writes none
+    bool defers_norms = false;
+};
+
+// `merged`: the weights of weight set 1, whose adapters may bring biases; null for the model's own.
+StepPlan plan_step(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged, const StepShape& shape);
+
+// For people: a line for each decision, layers that are alike together.
+std::string describe(const StepPlan& plan, const ModelConfig& config);
+
+}  // namespace lorad::model

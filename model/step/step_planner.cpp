@@ -1,0 +1,180 @@
+#include "model/step/step_planner.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "model/decode_layers.h"
+#include "model/decode_rows.h"
+#include "model/scratch.h"
+#include "model/step/step_plan.h"
+#include "proto/base/rounding.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr uint32_t kSingleBucketMin = 64;
+constexpr uint32_t kLongRunRowsMin = 128;  // of a step: as many as the tiles of a product take
+constexpr uint32_t kFewRunRowsMin = 64;
+// The tile of gated_act_matrix with the most runs ends last, after about 2 us for each of them on an H200; without matrices 64 rows take 19 us and 128 rows 34,
+// however many runs they are.
+constexpr uint32_t kRowsPerRun = 10;
+constexpr uint32_t kLoneRowsMax = 128;  // of a step: with more a dispatch less is nothing, and each part of a context makes its queries again
+
+// How much of a step's work its adapters may be as more k of the products, of which each step costs a tile of rows as much as one of w. On an H200 that pays up to
+// about a twelfth of all work; with long runs, whose products would be by KHR matrices, wherever it was measured, a fifth at the most, and of small models other
+// things take the time.
+constexpr double kJoinedShareMax = 1.0 / 12, kJoinedShareOfLongRunsMax = 1.0;
+
+}  // namespace
+
+StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const PlannerLimits& limits)
+    : kernels_(kernels), config_(config), weights_(weights), limits_(limits) {
+    for (const uint32_t rows : buckets_up_to(limits_.n_rows_max)) {
+        if (can_join(rows)) joined_buckets_.push_back(rows);
+        if (can_gate(rows)) gated_buckets_.push_back(rows);
+    }
+}
+
+bool StepPlanner::can_join(uint32_t row_bucket) const {
+    const auto joins = [&](const Matrix* w) {
+        return w->type == weight_type() && kernels_.products.joins_adapters(plan_product(kernels_.products, *w, {.rows = row_bucket, .may_be_in_blocks = true}));
+    };
+    return std::ranges::all_of(weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
+}
+
+// As forward.cpp asks of each layer.
+bool StepPlanner::can_gate(uint32_t row_bucket) const {
+    if (!limits_.waits_for_others || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
+    return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
+        if (!plan_product(kernels_.products, w.down, {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true}).x_in_blocks) return false;
+        const auto gated = kernels_.products.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
+        return gated && kernels_.products.gates_lora(*gated, config_.intermediate_size, w.gate_up.k);
+    });
+}
+
+bool StepPlanner::joins_adapters(uint32_t row_bucket) const { return std::ranges::binary_search(joined_buckets_, row_bucket); }
+bool StepPlanner::gates_adapters(uint32_t row_bucket) const { return std::ranges::binary_search(gated_buckets_, row_bucket); }
+
+bool StepPlanner::takes_argmax(uint32_t output_bucket) const {
+    const Matrix& head = weights_.output();
+    return output_bucket > 0 && kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
+}
+
+uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {
+    return std::bit_floor(kernels_.attention.plan_attention_splits(n_rows, config_.n_kv_heads, n_context));
+}
+
+uint32_t StepPlanner::decode_splits_for(uint32_t n_context) const {
+    return std::min(kernels_.persistent.plan_decode_splits(decode_layers_shape(config_, weights_, 1), n_context), kDecodeSplitsMax);
+}
+
+// For the rows outside of tiles as well: they share the place of the partial results.
+uint32_t StepPlanner::tile_splits_for(const RowRuns& runs, uint32_t row_bucket, uint32_t n_context) const {
+    const uint32_t tiles = kernels_.attention.plan_tile_splits(runs.n_tiles, config_.n_heads, n_context);
+    const uint32_t singles = kernels_.attention.plan_attention_splits(runs.n_single_rows, config_.n_kv_heads, n_context);
+    return std::bit_floor(std::min(std::max(tiles, singles), kernels_.attention.attention_splits_max(row_bucket, config_.n_kv_heads, n_context)));
+}
+
+TraitsWish StepPlanner::wish_for(uint32_t n_rows) const {
+    const uint32_t row_bucket = bucket_for(n_rows);
+    TraitsWish wish;
+    if (kernels_.attention.attends_by_tile(config_.head_dim)) wish.tile_rows = kernels_.attention.attention_tile_rows(config_.head_dim, row_bucket);
+    if (joins_adapters(row_bucket)) wish.joined_type = weight_type();
+    return wish;
+}
+
+StepShape StepPlanner::shape_of(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged) const {
+    StepShape shape;
+    shape.row_bucket = bucket_for(traits.n_rows);
+    shape.output_bucket = bucket_for(traits.n_outputs);
+    shape.weight_set = traits.is_merged ? 1 : 0;
+    shape.extras = traits.has_extras;
+    // The kernels of the extras read the rows' uses, which the plain level does not write.
+    shape.lora = shape.extras && traits.lora == gpu::LoraLevel::kPlain ? gpu::LoraLevel::kFull : traits.lora;
+    shape.rules = traits.has_rules;
+    shape.changes = traits.has_changes;
+    shape.logprobs = traits.has_logprobs;
+    shape.logits_to_host = traits.wants_logits && takes_argmax(shape.output_bucket);
+    shape.part = traits.n_masks > 0 ? StepPart::kForward : StepPart::kWhole;
+    plan_attention(traits, shape);
+    plan_schedule(traits, programs, merged, shape);
+    shape.method = method_for(traits, programs, shape);
+    if (shape.is_joined()) shape.joined_type = weight_type();
+    shape.lone_rows = shape.schedule != LayerSchedule::kOneDispatch && traits.has_lone_rows && takes_lone_rows(shape);
+    return shape;
+}
+
+void StepPlanner::plan_attention(const BatchTraits& traits, StepShape& shape) const {
+    shape.attention_splits = splits_for(shape.row_bucket, traits.n_context);
+    shape.tiles = traits.runs.n_tiles > 0;
+    if (!shape.tiles) return;
+    shape.tile_rows = kernels_.attention.attention_tile_rows(config_.head_dim, shape.row_bucket);
+    shape.attention_splits = tile_splits_for(traits.runs, shape.row_bucket, traits.n_context);
+    // Few classes, so that few recordings are made.
+    const uint32_t n_singles = traits.runs.n_single_rows;
+    shape.single_bucket = n_singles == 0 ? 0 : std::max(bucket_for(n_singles), std::min(kSingleBucketMin, bucket_for(limits_.n_rows_max)));
+}
+
+void StepPlanner::plan_schedule(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged, StepShape& shape) const {
+    const bool is_base = !shape.has_adapters(), is_merged = shape.weight_set != 0;
+    if (shape.extras) return;
+    if (shape.row_bucket == 1 && programs.decode_layers && (!is_merged || merged.has_decode_table)) {
+        const bool can_add = shape.lora == gpu::LoraLevel::kPlain && programs.decode_layers_adapters && traits.rank_max <= gpu::kDecodeRankMax;
+        if ((is_base || can_add) && traits.n_context <= limits_.one_dispatch_context_max) {
+            shape.schedule = LayerSchedule::kOneDispatch;
+            shape.attention_splits = decode_splits_for(traits.n_context);
+            if (!is_base && traits.types == 1u << decode_lora_type()) shape.lora_type = decode_lora_type();
+        } else if (is_base) {
+            shape.schedule = LayerSchedule::kApart;
+        }
+        return;
+    }
+    // decode_rows computes all of the last layer, so it is not for steps without outputs.
+    const bool are_few = shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
+    if (is_base && are_few && programs.decode_rows && (!is_merged || !merged.has_gate_up_bias)) shape.schedule = LayerSchedule::kBetween;
+}
+
+AdapterMethod StepPlanner::method_for(const BatchTraits& traits, const PersistentPrograms& programs, const StepShape& shape) const {
+    if (shape.lora != gpu::LoraLevel::kPlain) return AdapterMethod::kConsumers;
+    const uint32_t rows = shape.row_bucket;
+    if (joins_adapters(rows) && joining_pays(traits)) return AdapterMethod::kJoined;
+    const bool has_long_runs = rows >= kLongRunRowsMin && traits.has_long_runs;
+    // As the first layer's qkv has it: of a model with matrices of several types some may lose by it.
+    if (has_long_runs && !kernels_.products.consumers_add_long_runs(traits.rank_max, rows, weight_type())) return AdapterMethod::kLongRuns;
+    if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows)) return AdapterMethod::kExpanded;
+    const bool has_weights_type = traits.types == 1u << static_cast<uint32_t>(weight_type());
+    if (programs.gated_lora && gates_adapters(rows) && traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type) return AdapterMethod::kGatedProduct;
+    // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
+    const bool has_few_runs = traits.most_runs > 0 && traits.most_runs <= rows / kRowsPerRun;
+    if (!has_long_runs && has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;
+    return AdapterMethod::kConsumers;
+}
+
+bool StepPlanner::joining_pays(const BatchTraits& traits) const {
+    if (!traits.joined_steps) return false;
+    double more = 0, own = 0;
+    const std::array products = products_of(weights_.layers.front());
+    for (uint32_t group = 0; group < gpu::kLoraGroups; ++group) {
+        more += (*traits.joined_steps)[group] * gpu::kJoinedStep * products[group]->n;
+        own += static_cast<double>(products[group]->k) * products[group]->n;
+    }
+    return more <= (traits.has_long_runs ? kJoinedShareOfLongRunsMax : kJoinedShareMax) * own;
+}
+
+// Whether the activation has a kernel for few runs in steps of so many rows.
+bool StepPlanner::gates_few_runs(uint32_t row_bucket) const {
+    const LayerWeights& layer = weights_.layers.front();
+    gpu::GatedActParams params{};
+    params.ffn = config_.intermediate_size;
+    params.y_stride = layer.gate_up.n_padded;
+    return row_bucket >= kFewRunRowsMin &&
+           kernels_.rows.gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels_.act_type(layer.down.type));
+}
+
+// Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
+bool StepPlanner::takes_lone_rows(const StepShape& shape) const {
+    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras &&
+           kernels_.attention.attends_from_qkv(qkv_shape(config_, {.rows = shape.row_bucket, .lora = shape.left_to_consumers()}), attention_shape(config_, shape));
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,79 @@
+// Which recording a step runs: the one place that decides how a batch is computed. Pure: the same answer for the same traits, and without a device
+// (gpu::KernelPlanner needs none). docs/ARCHITECTURE.md has the table of what a step runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/kernels/kernels.h"
+#include "model/config.h"
+#include "model/step/batch_traits.h"
+#include "model/step_shape.h"
+#include "model/weights.h"
+
+namespace lorad::model {
+
+// Programs whose workgroups wait for one another, which a step may use: what the device and the model could have, or what passed its trial.
+struct PersistentPrograms {
+    bool decode_layers = false;           // one row: LayerSchedule::kOneDispatch, kApart
+    bool decode_layers_adapters = false;  // the former also of a row with an adapter of few ranks
+    bool decode_rows = false;             // a few rows: LayerSchedule::kBetween
+    bool gated_lora = false;              // AdapterMethod::kGatedProduct
+};
+
+// What the merged weights that a batch may run on bring with them.
+struct MergedFacts {
+    bool has_decode_table = false;
+    bool has_gate_up_bias = false;
+};
+
+struct PlannerLimits {
+    uint32_t n_rows_max = 0, n_outputs_max = 0, n_sequences_max = 0, n_positions_max = 0;
+    uint32_t one_dispatch_context_max = kOneDispatchContextMax;
+    bool waits_for_others = true;  // programs whose workgroups wait for one another are allowed
+};
+
+class StepPlanner {
+  public:
+    // Of `weights` only sizes and types count. All three outlive the planner.
+    StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const PlannerLimits& limits);
+
+    // What traits_of() is to find for a batch of so many rows.
+    TraitsWish wish_for(uint32_t n_rows) const;
+    StepShape shape_of(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged = {}) const;
+    // Of the batches that come most: decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
+    std::vector<StepShape> usual_shapes(const PersistentPrograms& programs) const;
+
+    // Of a recording for so many rows: whether its products can have adapters as more k, and gate and up their rows' adapters in their product.
+    bool joins_adapters(uint32_t row_bucket) const;
+    bool gates_adapters(uint32_t row_bucket) const;
+    const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
+    // Whether such steps have no logits, where nobody reads them.
+    bool takes_argmax(uint32_t output_bucket) const;
+    // Parts of a context, a power of two, so that a growing context needs few recordings.
+    uint32_t splits_for(uint32_t n_rows, uint32_t n_context) const;
+    gpu::ScalarType weight_type() const { return weights_.layers.front().qkv.type; }
+    // Of adapters that LayerSchedule::kOneDispatch has a program of its own for. One for f32 was no shorter than that for any types.
+    uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
+
+  private:
+    void plan_attention(const BatchTraits& traits, StepShape& shape) const;
+    void plan_schedule(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged, StepShape& shape) const;
+    AdapterMethod method_for(const BatchTraits& traits, const PersistentPrograms& programs, const StepShape& shape) const;
+    bool joining_pays(const BatchTraits& traits) const;
+    bool gates_few_runs(uint32_t row_bucket) const;
+    bool takes_lone_rows(const StepShape& shape) const;
+    bool can_join(uint32_t row_bucket) const;
+    bool can_gate(uint32_t row_bucket) const;
+    uint32_t decode_splits_for(uint32_t n_context) const;
+    uint32_t tile_splits_for(const RowRuns& runs, uint32_t row_bucket, uint32_t n_context) const;
+    class UsualBatches;
+
+    const gpu::KernelPlanner& kernels_;
+    const ModelConfig& config_;
+    const ModelWeights& weights_;
+    const PlannerLimits limits_;
+    std::vector<uint32_t> joined_buckets_, gated_buckets_;  // of rows, ascending
+};
+
+}  // namespace lorad::model

@@ -1,4 +1,4 @@
-// What the dispatch that runs all layers of a one-row step needs beside the weights: see gpu/kernels/decode_layers.comp.
+// What the dispatch that runs all layers of a one-row step needs beside the weights: see gpu/kernels/persistent/decode_layers.comp.
 #pragma once
 
 #include <memory>

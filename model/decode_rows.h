@@ -1,4 +1,4 @@
-// The model in the terms of the dispatch that runs what lies between the attentions of two layers, for a few rows: see gpu/kernels/decode_rows_text.h.
+// The model in the terms of the dispatch that runs what lies between the attentions of two layers, for a few rows: see gpu/kernels/persistent/decode_rows_text.h.
 #pragma once
 
 #include "gpu/kernels/kernels.h"

@@ -1,6 +1,6 @@
 // Chooses a token from one row of logits on the host. Pure: the result depends on the logits, the parameters and the
 // position alone, so the same seed gives the same text whatever else is in the batch. The device's sample_draw gives the same
-// tokens bit for bit: both use gpu/kernels/sample_math.h.
+// tokens bit for bit: both use gpu/kernels/sampling/sample_math.h.
 #pragma once
 
 #include <cstdint>

@@ -89,7 +89,7 @@ def main():
     content = pathlib.Path(args.program).read_bytes()
     version = run(args.program, "--version").strip() or "unknown"
     digest = hashlib.sha256(content).hexdigest()
-    program = {"type": "application", "bom-ref": "lorad", "name": "lorad", "version": version, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    program = {"type": "application", "bom-ref": "lorad", "name": "lorad", "version": version, "licenses": [{"license": {"id": "Apache-2.0"}}], "hashes": [{"alg": "SHA-256", "content": digest}]}
     # The same program has the same document: no time, and a serial number by its contents.
     document = {"bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{uuid.UUID(digest[:32])}", "version": 1,
                 "metadata": {"component": program}, "components": components,

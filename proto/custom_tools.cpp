@@ -201,10 +201,35 @@ std::string custom_tool_arguments(std::string_view input) {
     return writer.begin_object().field("input", input).end_object().take();
 }
 
-std::string custom_tool_input(const std::string& arguments) {
+namespace {
+
+std::optional<std::string> whole_input(const std::string& arguments) {
     Result<JsonDocument> document = parse_json(arguments);
     std::optional<JsonValue> input = document.ok() ? document->root().find("input") : std::nullopt;
-    return input && input->is_string() ? std::string(*input->as_string()) : arguments;
+    return input && input->is_string() ? std::optional<std::string>(*input->as_string()) : std::nullopt;
+}
+
+// Of arguments that an answer was cut in: the text so far, without an escape or a character that is not whole.
+std::optional<std::string> begun_input(std::string_view arguments) {
+    constexpr size_t kEscapeBytesMax = 12;  // two halves of a character
+    constexpr std::string_view kBegin = R"({"input":")";
+    std::string bare;
+    for (char byte : arguments.substr(0, kBegin.size() * 2)) {
+        if (byte != ' ' && byte != '\n') bare += byte;
+    }
+    if (kBegin.starts_with(bare)) return std::string();
+    for (size_t n = 0; n <= std::min(kEscapeBytesMax, arguments.size()); ++n) {
+        std::string ended(arguments.substr(0, arguments.size() - n));
+        if (std::optional<std::string> input = whole_input(ended + "\"}")) return input;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+std::string custom_tool_input(const std::string& arguments) {
+    if (std::optional<std::string> input = whole_input(arguments)) return std::move(*input);
+    return begun_input(arguments).value_or(arguments);
 }
 
 Result<std::optional<PlainChat>> plain_chat(const JsonValue& root) {

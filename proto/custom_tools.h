@@ -24,7 +24,7 @@ Error no_such_tool(std::string_view param, std::string_view name);
 inline constexpr std::string_view kCustomToolSchema =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 std::string custom_tool_arguments(std::string_view input);
-// The input within such arguments; what is no such object, as it is.
+// The input within such arguments, of those that an answer was cut in what has come of it; what is no such object, as it is.
 std::string custom_tool_input(const std::string& arguments);
 
 // A chat's body with functions alone.

@@ -92,5 +92,24 @@ TEST(CustomCalls, TheirInputComesWhenItIsWhole) {
     EXPECT_NE(whole_response(head, choices, {}).find(R"("tool_calls":[{"id":"c2","type":"custom","custom":{"name":"sh","input":"no JSON"}}])"), std::string::npos);
 }
 
+// However an answer is cut, nothing of the object around its input is shown as the input.
+TEST(CustomCalls, ACutInputIsWhatHasComeOfIt) {
+    const std::string input = "l\n \"q\" \\ \u00e9\U0001f600\x01 {end}";
+    const std::string arguments = custom_tool_arguments(input);
+    EXPECT_EQ(custom_tool_input(arguments), input);
+    size_t n_before = 0;
+    for (size_t n = 0; n < arguments.size(); ++n) {
+        const std::string cut = custom_tool_input(replace_invalid_utf8(arguments.substr(0, n)));
+        const std::string whole = cut.substr(0, cut.find("\uFFFD"));
+        EXPECT_TRUE(input.starts_with(whole)) << n << " " << cut;
+        EXPECT_GE(whole.size() + 1, n_before) << n;
+        n_before = whole.size();
+    }
+    EXPECT_EQ(custom_tool_input(R"({"input": "a\ud83d)"), "a");
+    EXPECT_EQ(custom_tool_input(R"({"input": "a\ud83d\ude)"), "a");
+    EXPECT_EQ(custom_tool_input(R"({"inp)"), "");
+    for (const char* other : {"no JSON", R"({"input":5})", R"({"x":"y"})", R"({"input": foo)"}) EXPECT_EQ(custom_tool_input(other), other) << "as it is";
+}
+
 }  // namespace
 }  // namespace lorad::proto::custom_tools_test

@@ -104,6 +104,11 @@ Result<std::optional<Structure>> response_format(const JsonValue& root, Generate
     return std::optional(std::move(structure));
 }
 
+// vLLM's, which ask for nothing where they are off.
+bool is_switch(std::string_view name) {
+    return name == "disable_fallback" || name == "disable_any_whitespace" || name == "disable_additional_properties";
+}
+
 Result<Structure> one_structure(const JsonValue& value, std::string_view kind, GenerateRequest& request) {
     std::string path = value.path();
     if (kind == "json") return schema_structure(value, path, request);
@@ -145,7 +150,7 @@ Status parse_structure(const JsonValue& root, GenerateRequest& request) {
             } else if (member.key == "json" || member.key == "regex" || member.key == "choice" ||
                        member.key == "grammar") {
                 TRY(take(member.value, member.key));
-            } else if (!(member.key.starts_with("disable_") && is_bool(member.value, false))) {
+            } else if (!(is_switch(member.key) && is_bool(member.value, false))) {
                 return make_error(ErrorCode::kUnsupportedParameter,
                                   format("{}: this server knows json, json_object, regex, choice "
                                          "and grammar",

@@ -42,13 +42,15 @@ Status translate_reasoning(const JsonValue& item, ChatMessages& messages) {
         return unsupported_field(item.path() + ".encrypted_content",
                                  "this server encrypts nothing and cannot read it");
     }
+    bool is_said = false;
     for (std::string_view name : {"content", "summary"}) {
         std::optional<JsonValue> parts = item.find(name);
         if (!parts || (parts->is_array() && parts->size() == 0)) continue;
         TRY_ASSIGN(std::string text,
                    text_of_parts(*parts, {"reasoning_text", "summary_text"}));
-        messages.add_reasoning(text, item.path(), parts->path());
-        return ok_status();  // a summary says the same again
+        // A summary says the same again.
+        if (!is_said) messages.add_reasoning(text, item.path(), parts->path());
+        is_said = true;
     }
     return ok_status();
 }

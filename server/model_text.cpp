@@ -166,9 +166,9 @@ Status ModelText::check_template(std::string_view source) const {
     if (!turns_) return model::ChatTemplate::check_source(source);
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(sandbox::Turns::Turn turn, turns_->enter({}));
-    double took_s = 0;
-    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, &took_s);
-    turn.charge(took_s);
+    sandbox::HelperPool::Effort effort;
+    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, effort);
+    turn.charge(effort.cpu_seconds);
     return done.ok() ? ok_status() : Status(done.error());
 }
 
@@ -187,9 +187,9 @@ Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Tur
             job.fields.push_back(one.name);
             job.fields.push_back(one.source);
         }
-        double took_s = 0;
-        Result<std::vector<std::string>> done = helpers_->run(job, &took_s);
-        turn.charge(took_s);
+        sandbox::HelperPool::Effort effort;
+        Result<std::vector<std::string>> done = helpers_->run(job, effort);
+        turn.charge(effort.cpu_seconds);
         if (!done.ok()) return done.error();
         if (done->size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
         return std::move((*done)[0]);

@@ -58,12 +58,11 @@ bool start_thread(std::thread& to, std::function<void()> run, size_t stack_bytes
 
 void name_thread(const char* name) { (void)pthread_setname_np(pthread_self(), name); }
 
-void give_way() {
-    constexpr int kNicer = 10;
+void give_way(int how) {
     const auto self = id_t(gettid());
     errno = 0;
     const int nice_now = getpriority(PRIO_PROCESS, self);
-    if (errno == 0) (void)setpriority(PRIO_PROCESS, self, nice_now + kNicer);
+    if (errno == 0) (void)setpriority(PRIO_PROCESS, self, nice_now + how);
     const sched_param none{};
     (void)sched_setscheduler(0, SCHED_BATCH, &none);
 }

@@ -37,7 +37,7 @@ Status run_aside(Turns::Turn& turn, const std::function<Status()>& work) {
         thread,
         [&] {
             name_thread("lorad-grammar");
-            give_way();
+            give_way(turn.niceness());
             done = work();
             took_s = thread_seconds();
         },
@@ -119,9 +119,9 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
     auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
               {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
-    double took_s = 0;
-    const Result<std::vector<std::string>> tried = helpers_->run(job, &took_s);
-    turn.charge(took_s);
+    HelperPool::Effort effort{.niceness = turn.niceness()};
+    const Result<std::vector<std::string>> tried = helpers_->run(job, effort);
+    turn.charge(effort.cpu_seconds);
     const Status done = tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
     if (done.ok()) return made;
     if (!is_lasting(done.error())) return done.error();

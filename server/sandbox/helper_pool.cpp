@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -184,11 +185,10 @@ Result<HelperPool::Helper> HelperPool::take() {
     }
 }
 
-Result<std::vector<std::string>> HelperPool::run(const Frame& job, double* cpu_seconds) {
-    double took_s = 0;
-    double& took = cpu_seconds != nullptr ? *cpu_seconds : took_s;
+Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effort) {
     for (int attempt = 0;; ++attempt) {
         TRY_ASSIGN(Helper helper, take());
+        if (job.kind == kCompile && effort.niceness == kNicest) (void)setpriority(PRIO_PROCESS, id_t(helper.process), kNicest);
         const auto begin = steady_clock::now();
         const JobLimits& limits = options_.setup.limits;
         const Deadline deadline = begin + std::chrono::milliseconds(limits.wall_ms) + kBeyondJob;
@@ -198,7 +198,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, double* cpu_s
         if (took_job) done = read_frame(helper.socket.get(), answer, deadline);
         if (done == Transfer::kDone && answer.fields.empty()) done = Transfer::kGone;  // all have the time at least
         if (done == Transfer::kDone) {
-            took = double(field_number(answer.fields.back())) / 1e6;
+            effort.cpu_seconds = double(field_number(answer.fields.back())) / 1e6;
             answer.fields.pop_back();
             give_back(std::move(helper), job);
             if (answer.kind == kDone) return std::move(answer.fields);
@@ -220,7 +220,7 @@ Result<std::vector<std::string>> HelperPool::run(const Frame& job, double* cpu_s
         refill();
         const uint32_t cpu_ms = job.kind == kCompile ? limits.grammar_cpu_ms : limits.template_cpu_ms;
         const auto passed = steady_clock::now() - begin;
-        took = std::min(std::chrono::duration<double>(passed).count(), double(cpu_ms) / 1000);
+        effort.cpu_seconds = std::min(std::chrono::duration<double>(passed).count(), double(cpu_ms) / 1000);
         if (passed >= std::chrono::milliseconds(limits.wall_ms))
             return make_error(ErrorCode::kOverloaded, "reading it took too long on a busy machine; try again in a moment");
         const bool was_time = passed >= std::chrono::milliseconds(cpu_ms);

@@ -11,6 +11,7 @@
 
 #include "proto/base/owned_fd.h"
 #include "proto/base/result.h"
+#include "proto/base/thread.h"
 #include "server/sandbox/helper.h"
 
 namespace lorad::server::sandbox {
@@ -30,9 +31,17 @@ class HelperPool {
     HelperPool& operator=(const HelperPool&) = delete;
 
     // The fields of what is done. The library's refusal as its own error; kInputTooComplex where the helper did not live to answer;
-    // kSandboxUnavailable where there is none. Blocks for at most the job's time and some. `cpu_seconds`, where it is given: what the helper took of a
-    // processor, also where the job failed; of one that has ended, which does not say it, the most that it may have been.
-    Result<std::vector<std::string>> run(const Frame& job, double* cpu_seconds = nullptr);
+    // kSandboxUnavailable where there is none. Blocks for at most the job's time and some.
+    struct Effort {
+        int niceness = kNicer;  // of a helper that compiles; others go on to serve anybody
+        // What the helper took of a processor, also where the job failed; of one that has ended, which does not say it, the most that it may have been.
+        double cpu_seconds = 0;
+    };
+    Result<std::vector<std::string>> run(const Frame& job, Effort& effort);
+    Result<std::vector<std::string>> run(const Frame& job) {
+        Effort any;
+        return run(job, any);
+    }
 
     bool filters_calls() const { return filters_calls_; }
     pid_t process() const;  // which forks the helpers

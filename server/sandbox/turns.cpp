@@ -44,6 +44,13 @@ bool Turns::is_over(const access::Holder& holder) const {
     return of_all_.is_over(kAll, time) && (name.empty() || of_each_.owed(name, time) > 0);
 }
 
+int Turns::niceness(const access::Holder& holder) const {
+    const std::string name = name_of(holder);
+    const std::lock_guard lock(mutex_);
+    const double owed = name.empty() ? of_all_.owed(kAll, now()) : of_each_.owed(name, now());
+    return owed > kNicestAbove * options_.n_processors ? kNicest : kNicer;
+}
+
 Result<Turns::Turn> Turns::enter(const access::Holder& holder) {
     const access::SharedPlaces::Place waits = waiting_.take(holder);
     if (!waits.taken()) return make_error(ErrorCode::kOverloaded, "as many grammars and templates wait to be read as may; try again in a moment");

@@ -2,7 +2,7 @@
 //
 // Three things bound them: so many run at a time and a bounded number waits, of both a share for everybody (server/access/shared_places.h); and the processor
 // time that they take while answers are computed, of each tenant and of all that have had some lately (server/access/time_debts.h), since processors may be what answers wait for:
-// always on a software device, and a little on every other one.
+// always on a software device, and a little on every other one. Whoever has had much lately comes last on the processors, too.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "proto/base/result.h"
+#include "proto/base/thread.h"
 #include "server/access/shared_places.h"
 #include "server/access/time_debts.h"
 
@@ -24,6 +25,7 @@ class Turns {
     // Of each processor, for good; and seconds of each that may be taken at once before that.
     static constexpr double kTenantShare = 0.1, kAllShare = 0.25;
     static constexpr double kTenantAtOnce = 0.25, kAllAtOnce = 0.5;
+    static constexpr double kNicestAbove = 0.02;  // seconds of each processor; whoever owes more comes last on it
 
     struct Options {
         uint32_t n_running_max = 2;
@@ -41,14 +43,17 @@ class Turns {
         void charge(double seconds) {
             if (turns_ != nullptr) turns_->charge(holder_, seconds);
         }
+        // How what is done in it gives way to what makes tokens: kNicer, or kNicest for whoever has had much lately (proto/base/thread.h).
+        int niceness() const { return niceness_; }
 
       private:
         friend class Turns;
         Turn(Turns& turns, access::Holder holder, access::SharedPlaces::Place place)
-            : turns_(&turns), holder_(std::move(holder)), place_(std::move(place)) {}
+            : turns_(&turns), holder_(std::move(holder)), place_(std::move(place)), niceness_(turns.niceness(holder_)) {}
         Turns* turns_ = nullptr;
         access::Holder holder_;
         access::SharedPlaces::Place place_;
+        int niceness_ = kNicer;
     };
     // Waits. kOverloaded where as many wait as may, in all or of this holder, and where the wait takes too long.
     Result<Turn> enter(const access::Holder& holder);
@@ -58,6 +63,7 @@ class Turns {
     TimePoint now() const { return options_.now ? options_.now() : std::chrono::steady_clock::now(); }
     void charge(const access::Holder& holder, double seconds);
     bool is_over(const access::Holder& holder) const;
+    int niceness(const access::Holder& holder) const;
 
     const Options options_;
     access::SharedPlaces waiting_{kWaitingMax};

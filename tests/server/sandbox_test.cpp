@@ -134,13 +134,13 @@ TEST(Sandbox, HelpersDoWhatTheDaemonWouldDo) {
     auto helpers = pool();
     ASSERT_TRUE(helpers);
     EXPECT_TRUE(helpers->filters_calls());
-    double cpu_seconds = 0;
-    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"), &cpu_seconds);
+    HelperPool::Effort effort;
+    auto took = helpers->run(compile_job(model::GrammarKind::kJsonSchema, R"({"type":"object","properties":{"a":{"type":"integer"}}})"), effort);
     ASSERT_TRUE(took.ok()) << took.error().message;
     ASSERT_EQ(took->size(), 1u);
     EXPECT_GT(field_number((*took)[0]), 1000u) << "bytes";
-    EXPECT_GT(cpu_seconds, 1e-5);
-    EXPECT_LT(cpu_seconds, 1.0);
+    EXPECT_GT(effort.cpu_seconds, 1e-5);
+    EXPECT_LT(effort.cpu_seconds, 1.0);
     auto text = helpers->run(render_job("{{ messages[0].content }}{{ eos_token }}"));
     ASSERT_TRUE(text.ok()) << text.error().message;
     EXPECT_EQ((*text)[0], "hi</s>");
@@ -376,16 +376,60 @@ TEST(TurnsTest, WithoutTenantsAddressesHaveTheirTime) {
     EXPECT_GT(at - begin, std::chrono::seconds(1));
 }
 
+// Schemas that no helper gets done with.
+std::string endless_schema() {
+    std::string patterns;
+    for (int i = 5; i < 25; ++i) patterns += format("{}{{\"type\":\"string\",\"pattern\":\"a.{{{}}}b\"}}", i == 5 ? "" : ",", i);
+    return "{\"allOf\":[" + patterns + "]}";
+}
+
+// The processes that this one has forked, while they are there: how they give way.
+std::vector<int> niceness_of_children(pid_t process) {
+    std::ifstream file(format("/proc/{0}/task/{0}/children", process));
+    std::vector<int> found;
+    for (pid_t child = 0; file >> child;) found.push_back(getpriority(PRIO_PROCESS, id_t(child)));
+    return found;
+}
+
+TEST(Sandbox, WhoeverHasHadMuchComesLast) {
+    auto helpers = pool();
+    ASSERT_TRUE(helpers);
+    const int own = getpriority(PRIO_PROCESS, 0);
+    for (const int niceness : {kNicer, kNicest}) {
+        std::atomic<bool> is_done = false;
+        std::thread runs([&] {
+            HelperPool::Effort effort{.niceness = niceness};
+            EXPECT_FALSE(helpers->run(compile_job(model::GrammarKind::kJsonSchema, endless_schema()), effort).ok());
+            is_done = true;
+        });
+        int most = 0;
+        while (!is_done) {
+            for (const int one : niceness_of_children(helpers->process())) most = std::max(most, one);
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        runs.join();
+        EXPECT_EQ(most, std::min(niceness == kNicest ? kNicest : own + kNicer, kNicest));
+    }
+    std::chrono::steady_clock::time_point at{};
+    Turns turns({.n_running_max = 4, .n_processors = 2, .now = [&] { return at; }});
+    const access::Holder greedy{"greedy", ""};
+    turns.enter(greedy)->charge(0.03);
+    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicer);
+    turns.enter(greedy)->charge(0.03);
+    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicest);
+    EXPECT_EQ(turns.enter({"other", ""})->niceness(), kNicer);
+    at += std::chrono::seconds(1);
+    EXPECT_EQ(turns.enter(greedy)->niceness(), kNicer) << "forgotten, at a tenth of two processors";
+}
+
 // A helper that is ended does not say what it took: then what it may have taken counts.
 TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
     HelperPool::Options with = options();
     std::unique_ptr<HelperPool> some = pool(std::move(with));
-    double cpu_seconds = 0;
-    std::string patterns;
-    for (int i = 5; i < 25; ++i) patterns += format("{}{{\"type\":\"string\",\"pattern\":\"a.{{{}}}b\"}}", i == 5 ? "" : ",", i);
-    EXPECT_EQ(some->run(compile_job(model::GrammarKind::kJsonSchema, "{\"allOf\":[" + patterns + "]}"), &cpu_seconds).error().code, ErrorCode::kInputTooComplex);
-    EXPECT_GE(cpu_seconds, 0.4 * double(kMore)) << "it may take half a second here";
-    EXPECT_LE(cpu_seconds, 0.5 * double(kMore));
+    HelperPool::Effort effort;
+    EXPECT_EQ(some->run(compile_job(model::GrammarKind::kJsonSchema, endless_schema()), effort).error().code, ErrorCode::kInputTooComplex);
+    EXPECT_GE(effort.cpu_seconds, 0.4 * double(kMore)) << "it may take half a second here";
+    EXPECT_LE(effort.cpu_seconds, 0.5 * double(kMore));
     // Through the compiler: beside answers the next grammar of this tenant waits until enough of it is forgotten, another's does not.
     std::chrono::steady_clock::time_point at{};
     Turns busy({.n_running_max = 2, .n_processors = 0.1, .is_busy = [] { return true; }, .now = hasty_clock(at)});
@@ -396,7 +440,7 @@ TEST_F(Grammars, WhatACompilationTookIsItsTenants) {
         return std::chrono::duration<double>(at - begin).count();
     };
     // 25 ms at once, and a hundredth of a processor: what half a second is, which is not forgotten in the 15 s that one waits.
-    EXPECT_LT(seconds_for("greedy", "{\"allOf\":[" + patterns + "]}", true), 1.0);
+    EXPECT_LT(seconds_for("greedy", endless_schema(), true), 1.0);
     EXPECT_GT(seconds_for("greedy", "[a-c]+", false), 14.0);
 }
 

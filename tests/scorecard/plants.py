@@ -65,7 +65,7 @@ PLANTS = [
           ("lorad", "lorad_fault_layer"), part="a lost device", why="an idle engine does not see that an upload lost the device"),
     Plant("T27", "model/executor.cpp", "        std::vector<const gpu::CommandBuffer*> behind;\n        TRY(it.add_epilogues(next, behind));\n", "",
           ("lorad", "lorad_fault_layer"), part="made the next time", why="what a masked step's draw needs is made when the step has begun"),
-    Plant("T27", "gpu/kernels/kernels.cpp", "        if (made.error().code != ErrorCode::kKernelRefused) {\n", "        if (false) {\n",
+    Plant("T27", "gpu/kernels/kernel_cache.cpp", "        if (made.error().code != ErrorCode::kKernelRefused) {\n", "        if (false) {\n",
           ("lorad", "lorad_fault_layer"), part="made the next time", why="a kernel that once found no memory is never made"),
     Plant("T7", "server/http/guard/conversation.cpp", "        c.n_lingered += uint64_t(n);\n", "        c.n_lingered += uint64_t(n);\n        c.in.append(piece, size_t(n));\n",
           part="each attack alone", why="what is refused is kept"),

@@ -78,10 +78,13 @@ class CodebookMatrix final : public MatrixSource {
             const float scale = scale_of(block);
             std::array<float, kCodes> values;
             for (uint32_t code = 0; code < kCodes; ++code) values[code] = map_[code] * scale;
-            for (; i < block_end; ++i) {
+            if (i % 2 != 0 && i < block_end) *to++ = values[std::to_integer<uint32_t>(codes_[i++ / 2]) & 15];
+            for (; i + 1 < block_end; i += 2) {
                 const auto two = std::to_integer<uint32_t>(codes_[i / 2]);
-                *to++ = values[i % 2 == 0 ? two >> 4 : two & 15];
+                *to++ = values[two >> 4];
+                *to++ = values[two & 15];
             }
+            if (i < block_end) *to++ = values[std::to_integer<uint32_t>(codes_[i++ / 2]) >> 4];
         }
     }
 

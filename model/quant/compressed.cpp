@@ -29,7 +29,7 @@ struct RowCodes {
 
 class RowCodeMatrix final : public MatrixSource {
   public:
-    explicit RowCodeMatrix(RowCodes codes) : c_(std::move(codes)) {}
+    explicit RowCodeMatrix(RowCodes codes) : c_(std::move(codes)), row_words_(words_of(c_.k, c_.scheme.bits)) {}
 
     std::string_view format() const override {
         if (!c_.scheme.is_packed) return "int8";
@@ -37,6 +37,24 @@ class RowCodeMatrix final : public MatrixSource {
     }
 
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        if (!c_.scheme.is_packed) decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return int32_t{static_cast<int8_t>(c_.codes[row * c_.k + i])}; });
+        else if (c_.scheme.bits == 4) decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return code_in_words<4>(row, i); });
+        else decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return code_in_words<8>(row, i); });
+    }
+
+  private:
+    uint64_t group_of(uint64_t i) const { return c_.group_of.empty() ? i / c_.group_size : c_.group_of[i]; }
+    uint32_t mask() const { return (1u << c_.scheme.bits) - 1; }
+
+    template <uint32_t kBits>
+    int32_t code_in_words(uint64_t row, uint64_t i) const {
+        constexpr uint32_t kPerWord = kBitsOfAWord / kBits;
+        const uint32_t word = word_at(c_.codes, row * row_words_ + i / kPerWord);
+        return static_cast<int32_t>((word >> (i % kPerWord * kBits)) & ((1u << kBits) - 1));
+    }
+
+    template <typename CodeAt>
+    void decode_rows_of(uint64_t row_begin, uint64_t n_rows, std::span<float> out, CodeAt code_at) const {
         std::vector<float> scale(c_.n_groups);
         std::vector<int32_t> zero(c_.n_groups);  // in the codes' numbering
         for (uint64_t row = row_begin; row < row_begin + n_rows; ++row) {
@@ -49,20 +67,11 @@ class RowCodeMatrix final : public MatrixSource {
                 // Inputs that follow each other in a group.
                 const uint64_t g = group_of(i);
                 const uint64_t end = c_.group_of.empty() ? std::min(c_.k, (i / c_.group_size + 1) * c_.group_size) : i + 1;
-                for (; i < end; ++i) to[i] = static_cast<float>(code_at(row, i) - zero[g]) * scale[g];
+                const int32_t z = zero[g];
+                const float s = scale[g];
+                for (; i < end; ++i) to[i] = static_cast<float>(code_at(row, i) - z) * s;
             }
         }
-    }
-
-  private:
-    uint64_t group_of(uint64_t i) const { return c_.group_of.empty() ? i / c_.group_size : c_.group_of[i]; }
-    uint32_t mask() const { return (1u << c_.scheme.bits) - 1; }
-
-    int32_t code_at(uint64_t row, uint64_t i) const {
-        if (!c_.scheme.is_packed) return static_cast<int8_t>(c_.codes[row * c_.k + i]);
-        const uint32_t per_word = kBitsOfAWord / c_.scheme.bits;
-        const uint32_t word = word_at(c_.codes, row * words_of(c_.k, c_.scheme.bits) + i / per_word);
-        return static_cast<int32_t>((word >> (i % per_word * c_.scheme.bits)) & mask());
     }
 
     int32_t zero_of(uint64_t row, uint64_t g) const {
@@ -73,6 +82,7 @@ class RowCodeMatrix final : public MatrixSource {
     }
 
     RowCodes c_;
+    uint64_t row_words_;  // of a row's codes in words
 };
 
 // weight_shape: the sizes of the matrix.

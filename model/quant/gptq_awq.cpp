@@ -56,25 +56,38 @@ class GptqMatrix final : public MatrixSource {
     std::string_view format() const override { return groups_.bits == 4 ? "GPTQ int4" : "GPTQ int8"; }
 
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        if (groups_.bits == 4) decode_bits<4>(row_begin, n_rows, out);
+        else decode_bits<8>(row_begin, n_rows, out);
+    }
+
+  private:
+    template <uint32_t kBits>
+    void decode_bits(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const {
+        constexpr uint32_t kPerWord = kWordBits / kBits, kMask = (1u << kBits) - 1;
         std::vector<float> scale;
         std::vector<int32_t> zero;
         groups_.read(row_begin, n_rows, scale, zero);
-        const uint32_t per_word = kWordBits / groups_.bits, mask = (1u << groups_.bits) - 1;
-        for (uint64_t word_row = 0; word_row < k_ / per_word; ++word_row) {
-            std::array<uint64_t, 8> group_at{};  // of each input of the word, where its scales begin
-            for (uint32_t j = 0; j < per_word; ++j) group_at[j] = groups_.of(word_row * per_word + j) * n_rows;
+        for (uint64_t word_row = 0; word_row < k_ / kPerWord; ++word_row) {
+            std::array<uint64_t, kPerWord> group_at{};  // of each input of the word, where its scales begin
+            for (uint32_t j = 0; j < kPerWord; ++j) group_at[j] = groups_.of(word_row * kPerWord + j) * n_rows;
+            const bool is_one_group = std::ranges::all_of(group_at, [&](uint64_t at) { return at == group_at[0]; });
             for (uint64_t row = 0; row < n_rows; ++row) {
-                uint32_t word = word_at(words_, word_row * groups_.n + row_begin + row);
-                float* to = out.data() + row * k_ + word_row * per_word;
-                for (uint32_t j = 0; j < per_word; ++j, word >>= groups_.bits) {
+                const uint32_t word = word_at(words_, word_row * groups_.n + row_begin + row);
+                float* to = out.data() + row * k_ + word_row * kPerWord;
+                if (is_one_group) {
+                    const float s = scale[group_at[0] + row];
+                    const int32_t z = zero[group_at[0] + row];
+                    for (uint32_t j = 0; j < kPerWord; ++j) to[j] = static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - z) * s;
+                    continue;
+                }
+                for (uint32_t j = 0; j < kPerWord; ++j) {
                     const uint64_t at = group_at[j] + row;
-                    to[j] = static_cast<float>(static_cast<int32_t>(word & mask) - zero[at]) * scale[at];
+                    to[j] = static_cast<float>(static_cast<int32_t>((word >> (j * kBits)) & kMask) - zero[at]) * scale[at];
                 }
             }
         }
     }
 
-  private:
     std::span<const std::byte> words_;
     Groups groups_;
     uint64_t k_;
@@ -94,14 +107,16 @@ class AwqMatrix final : public MatrixSource {
         groups_.read(row_begin, n_rows, scale, zero);
         const uint64_t row_words = groups_.n / 8;
         for (uint64_t begin = 0; begin < k_; begin += kInputsAtATime) {
-            const uint64_t end = std::min(k_, begin + kInputsAtATime);
+            const uint64_t n_inputs = std::min(k_ - begin, kInputsAtATime);
+            std::array<uint64_t, kInputsAtATime> group_at{};
+            for (uint64_t i = 0; i < n_inputs; ++i) group_at[i] = groups_.of(begin + i) * n_rows;
             for (uint64_t row = 0; row < n_rows; ++row) {
                 const uint64_t output = row_begin + row;
                 const uint32_t shift = 4u * groups_.order[output % 8];
-                float* to = out.data() + row * k_;
-                for (uint64_t i = begin; i < end; ++i) {
-                    const uint32_t word = word_at(words_, i * row_words + output / 8);
-                    const uint64_t at = groups_.of(i) * n_rows + row;
+                float* to = out.data() + row * k_ + begin;
+                for (uint64_t i = 0; i < n_inputs; ++i) {
+                    const uint32_t word = word_at(words_, (begin + i) * row_words + output / 8);
+                    const uint64_t at = group_at[i] + row;
                     to[i] = static_cast<float>(static_cast<int32_t>((word >> shift) & 15) - zero[at]) * scale[at];
                 }
             }

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "adapters/files.h"
+#include "model/model_files.h"
 #include "model/quant/matrix_source.h"
-#include "model/quant/quantized_folder.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 
@@ -86,6 +86,7 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
                       config.architecture, config.vocab_size, config.hidden_size, config.intermediate_size, config.n_layers,
                       config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
                       config.rope.rotary_dim));
+    for (const double factor : config.rope.frequency_factors) digest.add(format("rope / {}\n", factor));
     for (const model::Tensor& tensor : files.tensors()) {  // by name
         digest.add(format("{} {} {}\n", tensor.name, type_name(tensor), model::shape_text(tensor.shape)));
         const size_t size = tensor.data.size();
@@ -101,8 +102,9 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
 }
 
 Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
-    TRY_ASSIGN(model::ModelConfig config, model::load_model_config(folder));
-    TRY_ASSIGN(const model::TensorFiles files, model::map_quantized_folder(folder, config.quantization));
+    TRY_ASSIGN(const auto model_files, model::ModelFiles::open(folder));
+    TRY_ASSIGN(model::ModelConfig config, model_files->config());
+    TRY_ASSIGN(const model::TensorFiles files, model_files->tensors());
     untie_own_head(files, config);
     BaseModel base(std::move(config));
     base.folder = folder;
@@ -142,7 +144,9 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
 
 TableComparison BaseModel::compare_table(std::string_view name, const model::Tensor& tensor, TableOrigin origin) const {
     if (folder.empty()) return {};
-    const auto files = model::map_quantized_folder(folder, config.quantization);
+    const auto model_files = model::ModelFiles::open(folder);
+    if (!model_files.ok()) return {};
+    const auto files = (*model_files)->tensors();
     if (!files.ok()) return {};
     const model::Tensor* ours = files->find(name);
     if (ours == nullptr || ours->shape != tensor.shape || base_fingerprint(config, *files) != fingerprint) return {};

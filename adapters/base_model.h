@@ -47,8 +47,8 @@ struct BaseModel {
     // From the config alone: adapters with trained biases, which are differences to the base's, cannot be checked then.
     BaseModel(model::ModelConfig model_config) : config(std::move(model_config)) {}  // NOLINT(implicit)
 
-    // Reads the headers of the weights, the biases, a few bytes of each tensor, and an lm_head.weight beside a tied embedding, which it then
-    // unties if they differ. kInvalidModel.
+    // A Hugging Face folder or a GGUF file, as model::ModelFiles::open() takes them. Reads the headers of the weights, the biases, a few bytes of
+    // each tensor, and an lm_head.weight beside a tied embedding, which it then unties if they differ. kInvalidModel.
     static Result<BaseModel> load(const std::filesystem::path& folder);
 
     // How a table that was saved with an adapter compares with the base's tensor of this name. Reads the folder's files; kOther if in doubt, such
@@ -60,7 +60,7 @@ struct BaseModel {
     bool checks_numbers = true;
     // Whether a chat template that an adapter brings can be read; none: by this process, which whoever brings it may then harm.
     std::function<Status(std::string_view source)> check_template;
-    std::filesystem::path folder;  // empty: from the config alone
+    std::filesystem::path folder;  // or file; empty: from the config alone
     std::string fingerprint;       // 64 hex digits
     WeightFormats formats;
     std::map<std::string, std::vector<float>, std::less<>> biases;  // by tensor name, f32

@@ -8,7 +8,6 @@
 #include "model/config_rope.h"
 #include "model/files.h"
 #include "model/model_folder.h"
-#include "model/rope.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -147,20 +146,6 @@ Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, Mode
     return ok_status();
 }
 
-// Values that pass one by one may still give angles that are no numbers.
-Status check_rope(const ModelConfig& config) {
-    bool is_finite = std::isfinite(static_cast<float>(config.rope.attention_factor));
-    for (const bool is_long : {false, true}) {
-        for (const double frequency : rope_frequencies(config.rope, is_long)) {
-            is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
-        }
-    }
-    if (is_finite) return ok_status();
-    return make_error(ErrorCode::kInvalidModel,
-                      format("config.json: the rotary embedding's parameters (rope_theta {}, factor {}) give angles that are not finite",
-                             config.rope.theta, config.rope.factor));
-}
-
 // Fills sliding_windows. A window that no context can fill is no window.
 Status read_windows(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
@@ -279,7 +264,7 @@ Result<ModelConfig> parse_model_config(std::string_view config_text, std::string
         const double stretched = config.rope.factor * config.rope.original_max_positions;
         config.max_positions = std::max(config.max_positions, static_cast<uint32_t>(std::min(stretched, double{1u << 26})));
     }
-    TRY(check_rope(config));
+    TRY(check_rope(config, "config.json"));
     TRY(read_windows(root, *facts, config));
     TRY(read_eos(root, config.generation.eos_token_ids));
     if (!generation_text.empty()) {

@@ -42,6 +42,7 @@ struct RopeConfig {
     bool truncate = true;                                  // yarn: round the correction range to whole dimensions
     double attention_factor = 1.0;                         // yarn, longrope: multiplies cos and sin
     std::vector<double> short_factors, long_factors;       // longrope: rotary_dim / 2 each
+    std::vector<double> frequency_factors;                 // rotary_dim / 2 that divide the frequencies before any scaling, as GGUF has llama3's; or none
 };
 
 // From generation_config.json: what a request gets that does not say otherwise.

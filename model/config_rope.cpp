@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "model/rope.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -175,6 +176,19 @@ Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t 
         case RopeType::kLongRope: TRY(read_longrope(*rope, max_positions, to)); break;
     }
     return to;
+}
+
+Status check_rope(const ModelConfig& config, std::string_view where) {
+    bool is_finite = std::isfinite(static_cast<float>(config.rope.attention_factor));
+    for (const bool is_long : {false, true}) {
+        for (const double frequency : rope_frequencies(config.rope, is_long)) {
+            is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+        }
+    }
+    if (is_finite) return ok_status();
+    return make_error(ErrorCode::kInvalidModel,
+                      format("{}: the rotary embedding's parameters (rope_theta {}, factor {}) give angles that are not finite", where,
+                             config.rope.theta, config.rope.factor));
 }
 
 }  // namespace lorad::model

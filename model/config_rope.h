@@ -18,4 +18,7 @@ inline constexpr uint32_t kVocabMax = 1u << 20;
 // original_positions_default: of original_max_position_embeddings beside the rope object; 0: there is none.
 Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, uint32_t original_positions_default);
 
+// Values that pass one by one may still give angles that are no numbers: kInvalidModel. `where` begins the message.
+Status check_rope(const ModelConfig& config, std::string_view where);
+
 }  // namespace lorad::model

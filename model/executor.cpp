@@ -11,7 +11,7 @@
 #include "model/executor_impl.h"
 #include "model/kv_precision.h"
 #include "model/logits.h"
-#include "model/quant/quantized_folder.h"
+#include "model/model_files.h"
 #include "model/rope.h"
 #include "model/sampler.h"
 #include "proto/base/check.h"
@@ -226,7 +226,8 @@ Executor::~Executor() = default;
 
 Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
     TRY(fill_in(config, options));
-    TRY_ASSIGN(const TensorFiles files, map_quantized_folder(folder, config.quantization));
+    TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
+    TRY_ASSIGN(const TensorFiles files, model_files->tensors());
     TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, weights, options.weight_type));
     kv_format = fitting_kv_format(options.kv_type, files, config);
     TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,

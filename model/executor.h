@@ -76,7 +76,7 @@ struct StepOutput {
 // outputs as tokens (StepBatch::add_fed_back_row).
 class Executor {
   public:
-    // Checks the folder's tensors against `config`, plans the memory, uploads and makes everything ready.
+    // Checks the tensors of a folder or GGUF file (ModelFiles::open()) against `config`, plans the memory, uploads and makes everything ready.
     static Result<std::unique_ptr<Executor>> load(gpu::Device& device, const std::filesystem::path& folder,
                                                   const ModelConfig& config, const ExecutorOptions& options,
                                                   const LoadProgress& progress = {});

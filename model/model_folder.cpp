@@ -1,6 +1,5 @@
 #include "model/model_folder.h"
 
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -14,9 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kConfigFileBytesMax = 16 << 20;
-constexpr std::string_view kModelFolder = "a Hugging Face model folder with config.json, tokenizer.json and safetensors files";
-constexpr std::string_view kGguf = "GGUF, of which lorad reads LoRA adapters (--lora NAME=FILE, --adapter FILE) and no base models yet; give the Hugging Face "
-                                   "folder that it was made from, with config.json, tokenizer.json and safetensors files in f32, f16 or bf16";
+constexpr std::string_view kModelFolder = "a Hugging Face model folder with config.json, tokenizer.json and safetensors files, or a GGUF file";
 
 bool has_entry(const fs::path& path) {
     std::error_code ignored;
@@ -25,23 +22,7 @@ bool has_entry(const fs::path& path) {
 
 Error not_a_model(const fs::path& path, std::string_view what) { return make_error(ErrorCode::kInvalidModel, format("{}: {}", path.string(), what)); }
 
-bool begins_as_gguf(const fs::path& file) {
-    char magic[4] = {};
-    std::ifstream stream(file, std::ios::binary);
-    return stream.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";
-}
-
-bool holds_gguf(const fs::path& folder) {
-    std::error_code error;
-    fs::directory_iterator entry(folder, error);
-    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-        if (entry->path().extension() == ".gguf") return true;
-    }
-    return false;
-}
-
 Error single_file(const fs::path& file) {
-    if (file.extension() == ".gguf" || begins_as_gguf(file)) return not_a_model(file, format("a file in {}", kGguf));
     if (file.extension() == ".safetensors") return not_a_model(file, format("one file of weights; expected {}: the folder that it lies in", kModelFolder));
     return not_a_model(file, format("a file; expected {}", kModelFolder));
 }
@@ -70,11 +51,10 @@ Error adapter_folder(const fs::path& folder, const fs::path& config) {
 Status check_model_folder(const fs::path& folder) {
     std::error_code ignored;
     const fs::file_status status = fs::status(folder, ignored);
-    if (!fs::exists(status)) return not_a_model(folder, format("no such folder; expected {}", kModelFolder));
+    if (!fs::exists(status)) return not_a_model(folder, format("no such folder or file; expected {}", kModelFolder));
     if (!fs::is_directory(status)) return single_file(folder);
     if (has_entry(folder / "config.json")) return ok_status();
     if (has_entry(folder / "adapter_config.json")) return adapter_folder(folder, folder / "adapter_config.json");
-    if (holds_gguf(folder)) return not_a_model(folder, format("no config.json; the folder holds {}", kGguf));
     if (has_entry(folder / "model_index.json")) return not_a_model(folder, format("a pipeline for images; expected {}", kModelFolder));
     if (has_entry(folder / "params.json"))
         return not_a_model(folder, format("a model in its maker's own form (params.json, no config.json); expected {}", kModelFolder));

@@ -45,6 +45,7 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, bool is_long) {
     std::vector<double> frequencies(rope.rotary_dim / 2);
     for (size_t i = 0; i < frequencies.size(); ++i) {
         frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / rope.rotary_dim);
+        if (!rope.frequency_factors.empty()) frequencies[i] /= rope.frequency_factors[i];
     }
     switch (rope.type) {
         case RopeType::kDefault: break;

@@ -1,20 +1,14 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include "model/files.h"
+#include "model/mapped_file.h"
 #include "proto/base/format.h"
-#include "proto/base/owned_fd.h"
 #include "proto/json.h"
 
 namespace lorad::model {
@@ -211,51 +205,40 @@ Result<std::vector<Tensor>> parse_safetensors(std::span<const std::byte> file, E
     return tensors;
 }
 
-struct TensorFiles::Bytes {
-    std::string copy;                 // of a file that was read
-    std::span<const std::byte> mapping;  // of a file that was mapped; unmapped here
-
-    std::span<const std::byte> view() const { return mapping.empty() ? std::as_bytes(std::span(copy)) : mapping; }
-    ~Bytes() {
-        if (!mapping.empty()) ::munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
-    }
-};
-
 TensorFiles::TensorFiles() = default;
 TensorFiles::~TensorFiles() = default;
 TensorFiles::TensorFiles(TensorFiles&&) noexcept = default;
 TensorFiles& TensorFiles::operator=(TensorFiles&&) noexcept = default;
 
-Result<TensorFiles> TensorFiles::parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code) {
-    auto tensors = parse_safetensors(bytes->view(), code);
+TensorFiles TensorFiles::of(std::vector<Tensor> tensors, std::vector<std::shared_ptr<const void>> owners) {
+    TensorFiles files;
+    files.tensors_ = std::move(tensors);
+    files.owners_ = std::move(owners);
+    std::ranges::sort(files.tensors_, {}, &Tensor::name);
+    return files;
+}
+
+Result<TensorFiles> TensorFiles::parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, const std::filesystem::path& file,
+                                       ErrorCode code) {
+    auto tensors = parse_safetensors(bytes, code);
     if (!tensors.ok()) return make_error(code, format("{}: {}", file.filename().string(), tensors.error().message));
     TensorFiles files;
     files.tensors_ = std::move(tensors).value();
-    files.bytes_.push_back(std::move(bytes));
+    files.owners_.push_back(std::move(owner));
     return files;
 }
 
 Result<TensorFiles> TensorFiles::read(const std::filesystem::path& file, uint64_t n_bytes_max, ErrorCode code) {
-    auto bytes = std::make_unique<Bytes>();
-    TRY_ASSIGN(bytes->copy, read_text_file(file, n_bytes_max, code));
-    return parse(std::move(bytes), file, code);
+    TRY_ASSIGN(std::string text, read_text_file(file, n_bytes_max, code));
+    auto copy = std::make_shared<const std::string>(std::move(text));
+    const auto bytes = std::as_bytes(std::span(*copy));
+    return parse(bytes, std::move(copy), file, code);
 }
 
 Result<TensorFiles> TensorFiles::map(const std::filesystem::path& file, ErrorCode code) {
-    const std::string name = file.filename().string();
-    const OwnedFd opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!opened.ok()) return make_error(code, format("{}: {}", file.string(), std::strerror(errno)));
-    struct ::stat status {};
-    if (::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) return make_error(code, format("{}: not a regular file", name));
-    auto bytes = std::make_unique<Bytes>();
-    if (status.st_size > 0) {
-        const auto size = static_cast<size_t>(status.st_size);
-        void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
-        if (address == MAP_FAILED) return make_error(code, format("{}: mmap of {} bytes: {}", name, size, std::strerror(errno)));
-        ::madvise(address, size, MADV_WILLNEED);
-        bytes->mapping = {static_cast<const std::byte*>(address), size};
-    }
-    return parse(std::move(bytes), file, code);
+    TRY_ASSIGN(std::shared_ptr<const MappedFile> mapped, MappedFile::map(file, code));
+    const auto bytes = mapped->bytes();
+    return parse(bytes, std::move(mapped), file, code);
 }
 
 namespace {
@@ -318,7 +301,7 @@ Result<TensorFiles> TensorFiles::map_folder(const std::filesystem::path& folder)
             }
             all.tensors_.push_back(std::move(tensor));
         }
-        for (auto& bytes : one.bytes_) all.bytes_.push_back(std::move(bytes));
+        std::ranges::move(one.owners_, std::back_inserter(all.owners_));
     }
     std::ranges::sort(all.tensors_, {}, &Tensor::name);
     for (const auto& [name, shard] : shard_of) {

@@ -72,6 +72,9 @@ class TensorFiles {
     // (AutoModel's names, "layers.0..."), its tensors are named as in the model with its output layer: "model.layers.0...".
     static Result<TensorFiles> map_folder(const std::filesystem::path& folder);
 
+    // Tensors that somebody else has read, and what keeps their bytes and sources alive. Names differ.
+    static TensorFiles of(std::vector<Tensor> tensors, std::vector<std::shared_ptr<const void>> owners);
+
     TensorFiles(TensorFiles&&) noexcept;
     TensorFiles& operator=(TensorFiles&&) noexcept;
     ~TensorFiles();
@@ -83,11 +86,10 @@ class TensorFiles {
     uint64_t total_bytes() const;                                 // of all tensors that the files hold, however they are told
 
   private:
-    struct Bytes;  // of one file, mapped or copied
     TensorFiles();
     Status name_as_causal_lm();
-    static Result<TensorFiles> parse(std::unique_ptr<Bytes> bytes, const std::filesystem::path& file, ErrorCode code);
-    std::vector<std::unique_ptr<Bytes>> bytes_;
+    static Result<TensorFiles> parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, const std::filesystem::path& file, ErrorCode code);
+    std::vector<std::shared_ptr<const void>> owners_;  // of the files' bytes
     std::vector<Tensor> tensors_;
     std::optional<uint64_t> n_bytes_told_otherwise_;  // total_bytes() before set_tensors()
 };

@@ -1,18 +1,19 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "adapters/report.h"
 #include "model/config.h"
-#include "model/model_folder.h"
-#include "model/text.h"
+#include "model/model_files.h"
+#include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
 #include "proto/json.h"
 #include "server/access/exposure.h"
 #include "server/access/key_store.h"
 #include "server/cli.h"
-#include "server/model_text.h"
 
 namespace lorad::server {
 namespace {
@@ -87,13 +88,46 @@ void check_adapters(const std::vector<LoraArgument>& adapters, const Result<adap
 // Which id an adapter's end token has, only the tokenizer knows.
 void check_end_token(const std::string& folder, adapters::AdapterReport& report) {
     if (report.ends.token.empty()) return;
-    Result<std::shared_ptr<const model::Tokenizer>> tokenizer = model::Tokenizer::load(folder);
-    if (!tokenizer.ok() || (*tokenizer)->token_id(report.ends.token)) return;
+    const auto files = model::ModelFiles::open(folder);
+    if (!files.ok()) return;
+    const Result<std::shared_ptr<const model::Tokenizer>> tokenizer = (*files)->tokenizer();
+    if (!tokenizer.ok() || !*tokenizer || (*tokenizer)->token_id(report.ends.token)) return;
     report.warnings.push_back(format("{}: the base's vocabulary has no token {}, the adapter's eos_token: it ends nothing",
                                      adapters::kTokenizerConfigFile, json_quote_short(report.ends.token)));
 }
 
+// "210 Q4_1 (66.4 MiB), 1 Q8_0 (28.7 MiB)", the most bytes first.
+std::string formats_of(const model::TensorFiles& files) {
+    struct Format {
+        uint64_t n_tensors = 0, n_bytes = 0;
+    };
+    std::map<std::string_view, Format> formats;
+    for (const model::Tensor& tensor : files.tensors()) {
+        Format& of = formats[tensor.source ? tensor.source->format() : model::name_of(tensor.dtype)];
+        ++of.n_tensors;
+        of.n_bytes += tensor.data.size();
+    }
+    std::vector<std::pair<std::string_view, Format>> sorted(formats.begin(), formats.end());
+    std::ranges::stable_sort(sorted, [](const auto& a, const auto& b) { return a.second.n_bytes > b.second.n_bytes; });
+    std::string text;
+    for (const auto& [name, of] : sorted) {
+        text += format("{}{} {} ({:.1f} MiB)", text.empty() ? "" : ", ", of.n_tensors, name, static_cast<double>(of.n_bytes) / (1 << 20));
+    }
+    return text;
+}
+
+void check_text(const model::ModelFiles& files, Findings& findings) {
+    const auto tokenizer = files.tokenizer();
+    if (!tokenizer.ok()) return findings.bad("tokenizer", tokenizer.error());
+    if (!*tokenizer) return findings.well("tokenizer", "none: requests have to bring token ids");
+    findings.well("tokenizer", format("{}, {} tokens", files.tokenizer_kind(), (*tokenizer)->vocab_size()));
+    const auto chat_template = files.chat_template();
+    if (!chat_template.ok()) return findings.bad("chat template", chat_template.error());
+    findings.well("chat template", (*chat_template)->exists() ? "loaded" : "none: chats are refused, prompts are completed");
+}
+
 void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
+    const auto files = model::ModelFiles::open(folder);
     const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
     if (base.ok()) {
         const model::ModelConfig& config = base->config;
@@ -104,14 +138,10 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
     } else {
         findings.bad("model", base.error());
     }
-    if (base.ok() || model::check_model_folder(folder).ok()) {
-        const Result<std::unique_ptr<ModelText>> text = ModelText::load(folder);
-        if (text.ok()) {
-            findings.well("tokenizer and chat template", (*text)->has_tokenizer() ? "loaded" : "none: requests have to bring token ids");
-        } else {
-            findings.bad("tokenizer and chat template", text.error());
-        }
+    if (files.ok() && base.ok()) {
+        if (const auto tensors = (*files)->tensors(); tensors.ok()) findings.well("weights", formats_of(*tensors));
     }
+    if (files.ok() && (base.ok() || (*files)->check_kind().ok())) check_text(**files, findings);
     check_adapters(adapters, base, findings);
 }
 

@@ -157,7 +157,7 @@ Status run_generate(const GenerateArguments& arguments) {
     if (arguments.tokens.empty()) {
         if (!text->has_tokenizer()) {
             return make_error(ErrorCode::kInvalidConfig,
-                              format("{} has no tokenizer.json: give --tokens instead of --prompt",
+                              format("{} has no tokenizer: give --tokens instead of --prompt",
                                      arguments.model.model),
                               "prompt");
         }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "model/kv_cache.h"
+#include "model/model_files.h"
 #include "model/rope.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
@@ -75,15 +76,6 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
     load.executor.warm_up = true;
     return load;
-}
-
-// The folder's own name, also for "models/qwen/" and ".".
-std::string folder_name(const std::string& folder) {
-    std::error_code error;
-    std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
-    if (error) path = folder;
-    return path.filename().empty() ? path.parent_path().filename().string()
-                                   : path.filename().string();
 }
 
 GuardOptions guard_options(const Config& config) {
@@ -222,7 +214,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     TRY_ASSIGN(std::vector<LoraArgument> lora, lora_arguments(config));
     TRY_ASSIGN(std::unique_ptr<access::KeyStore> keys, key_store(config));
     std::string base_name =
-        config.served_model_name.empty() ? folder_name(config.model) : config.served_model_name;
+        config.served_model_name.empty() ? model::served_name_of(config.model) : config.served_model_name;
 
     auto loading = std::make_unique<ops::LongStart>(manager, "loading the model");
     // Listening comes first, so that a taken port is told before a long load, and probes get an
@@ -252,9 +244,10 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     log_info("listening on {}:{}, loading {}", config.host, listener->port(), config.model);
 
     // The small files before the large ones: what is wrong with them is told at once.
-    TRY_ASSIGN(const model::ModelConfig model_config, model::load_model_config(config.model));
-    TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(config.model));
-    TRY_ASSIGN(std::string tokenizer_info, tokenizer_info_of(config.model));
+    TRY_ASSIGN(const auto model_files, model::ModelFiles::open(config.model));
+    TRY_ASSIGN(const model::ModelConfig model_config, model_files->config());
+    TRY_ASSIGN(std::unique_ptr<ModelText> text, ModelText::load(*model_files, base_name));
+    TRY_ASSIGN(std::string tokenizer_info, tokenizer_info_of(*model_files));
     TRY(isolate_text(*text, config, model_config, [&] {
         const Metrics* metrics = metrics_of_responses.load();
         return metrics != nullptr && metrics->n_running() > 0;

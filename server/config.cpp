@@ -23,10 +23,10 @@ struct Range {
 template <class Visit>
 void describe(Config& c, Visit&& visit) {
     visit("model", c.model, "DIR",
-          "folder of the base model (config.json, *.safetensors, tokenizer.json); required");
+          "the base model: a folder (config.json, *.safetensors, tokenizer.json) or a GGUF file; required");
     visit("lora", c.lora, "NAME=DIR", "adapter to load at start; may be repeated");
     visit("served-model-name", c.served_model_name, "NAME",
-          "name of the base model in the API (default: the folder's name)");
+          "name of the base model in the API (default: the folder's or file's name)");
     visit("host", c.host, "ADDRESS", "address to listen on");
     visit("port", c.port, "N", "TCP port; 0 takes a free one", Range{0, 65535});
     visit("text-helpers", c.text_helpers, "N",

@@ -34,7 +34,7 @@ void add_device_flags(CLI::App& app, DeviceArguments& device) {
 }
 
 void add_model_flags(CLI::App& app, ModelArguments& model) {
-    app.add_option("--model", model.model, "folder of the base model")
+    app.add_option("--model", model.model, "folder or GGUF file of the base model")
         ->type_name("DIR")
         ->required();
     app.add_option("--adapter", model.adapters,
@@ -246,7 +246,7 @@ int run(int argc, char** argv) {
         "check", "say what is wrong with a configuration, a model or an adapter; needs no GPU and serves nothing");
     CheckArguments check_arguments;
     check->add_option("--config", check_arguments.config, "settings as for serve: this file and the environment")->type_name("FILE");
-    check->add_option("--model", check_arguments.model, "folder of the base model (default: the configuration's)")->type_name("DIR");
+    check->add_option("--model", check_arguments.model, "folder or GGUF file of the base model (default: the configuration's)")->type_name("DIR");
     check
         ->add_option("--adapter", check_arguments.adapter,
                      "adapter: a PEFT or MLX folder, or a GGUF file (default: those of the configuration)")

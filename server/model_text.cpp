@@ -50,7 +50,7 @@ model::ToolFormat format_of(const model::ChatTemplate& chat_template) {
 
 Error no_tokenizer() {
     return make_error(ErrorCode::kInvalidRequest,
-                      "the served model has no tokenizer.json: give \"prompt\" as a list of token "
+                      "the served model has no tokenizer: give \"prompt\" as a list of token "
                       "ids to /v1/completions");
 }
 
@@ -101,15 +101,18 @@ void warn_of_lost_tools(const model::ChatTemplate& chat_template) {
 }  // namespace
 
 Result<std::unique_ptr<ModelText>> ModelText::load(const std::filesystem::path& folder) {
+    TRY_ASSIGN(const auto files, model::ModelFiles::open(folder));
+    return load(*files, folder.filename().string());
+}
+
+Result<std::unique_ptr<ModelText>> ModelText::load(const model::ModelFiles& files, const std::string& name) {
     auto text = std::unique_ptr<ModelText>(new ModelText);
-    std::error_code error;
-    if (!std::filesystem::exists(folder / "tokenizer.json", error)) {
-        log_warn("{} has no tokenizer.json: prompts must be token ids, answers have no text",
-                 folder.filename().string());
+    TRY_ASSIGN(text->tokenizer_, files.tokenizer());
+    if (!text->tokenizer_) {
+        log_warn("{} has no tokenizer that lorad reads (tokenizer.json, or the fields of a GGUF file): prompts must be token ids, answers have no text", name);
         return text;
     }
-    TRY_ASSIGN(text->tokenizer_, model::Tokenizer::load(folder));
-    TRY_ASSIGN(text->chat_template_, model::ChatTemplate::load(folder));
+    TRY_ASSIGN(text->chat_template_, files.chat_template());
     text->tool_format_ = format_of(*text->chat_template_);
     if (text->chat_template_->exists()) warn_of_lost_tools(*text->chat_template_);
     return text;

@@ -1,10 +1,11 @@
-// The daemon's TextCodec: tokenizer and chat template of a model folder.
+// The daemon's TextCodec: tokenizer and chat template of a model folder or GGUF file.
 #pragma once
 
 #include <filesystem>
 #include <list>
 #include <mutex>
 
+#include "model/model_files.h"
 #include "model/text.h"
 #include "server/chat/fit.h"
 #include "server/sandbox/grammar_compiler.h"
@@ -14,9 +15,10 @@ namespace lorad::server {
 
 class ModelText final : public TextCodec {
   public:
-    // A folder without tokenizer.json loads: requests then have to bring token ids, and answers
-    // have no text.
+    // A model without a tokenizer loads: requests then have to bring token ids, and answers
+    // have no text. `name` is for the log.
     static Result<std::unique_ptr<ModelText>> load(const std::filesystem::path& folder);
+    static Result<std::unique_ptr<ModelText>> load(const model::ModelFiles& files, const std::string& name);
 
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
     Result<std::vector<TokenId>> encode(std::string_view text,

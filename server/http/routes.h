@@ -2,13 +2,13 @@
 #pragma once
 
 #include <atomic>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
 
 #include "adapters/registry.h"
 #include "model/config.h"
+#include "model/model_files.h"
 #include "proto/generate_request.h"
 #include "server/access/blob_owners.h"
 #include "server/access/shared_places.h"
@@ -109,8 +109,8 @@ std::span<const ContextRoute> messages_routes();   // /v1/messages
 std::span<const ContextRoute> embeddings_routes();  // /v1/embeddings
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
 
-// What GET /tokenizer_info answers for a model folder; empty where it has no such file. kInvalidModel.
-Result<std::string> tokenizer_info_of(const std::filesystem::path& folder);
+// What GET /tokenizer_info answers for a model; empty where its files say nothing of it. kInvalidModel.
+Result<std::string> tokenizer_info_of(const model::ModelFiles& files);
 
 // A path of the server's, as it is to be read: with an adapter root below that, and no link followed.
 // kAdapterPathForbidden, with `param`, outside of the root.

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/config.h"
+#include "model/model_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace lorad::model::model_folder_test {
@@ -22,27 +22,31 @@ class FolderOfOtherThings : public ::testing::Test {
         std::ofstream(path, std::ios::binary) << text;
         return path;
     }
-    // What load_model_config says of a path.
+    // What is said of a path as the model.
     static std::string said_of(const std::filesystem::path& path) {
-        const auto config = load_model_config(path);
+        const auto files = ModelFiles::open(path);
+        if (!files.ok()) return files.error().message;
+        const auto config = (*files)->config();
         return config.ok() ? "a model" : config.error().message;
     }
 
     lorad::testing::TempDir dir_;
 };
 
-TEST_F(FolderOfOtherThings, AGgufFileIsNamedWhateverItIsCalled) {
-    const auto expected = AllOf(HasSubstr("in GGUF"), HasSubstr("no base models yet"), HasSubstr("the Hugging Face folder that it was made from"));
-    EXPECT_THAT(said_of(write("model.gguf", "GGUF\3")), expected);
-    EXPECT_THAT(said_of(write("model.bin", "GGUF\3")), expected);
+TEST_F(FolderOfOtherThings, AGgufFileIsReadWhateverItIsCalled) {
+    EXPECT_THAT(said_of(write("model.gguf", "GGUF\3")), HasSubstr("model.gguf: cut short: the version"));
+    EXPECT_THAT(said_of(write("model.bin", "GGUF\3")), HasSubstr("model.bin: cut short: the version"));
     write("ggufs/q4.gguf", "GGUF\3");
-    EXPECT_THAT(said_of(dir_.path() / "ggufs"), AllOf(HasSubstr("the folder holds GGUF"), HasSubstr("no base models yet")));
+    EXPECT_THAT(said_of(dir_.path() / "ggufs"), HasSubstr("q4.gguf: cut short"));
+    // A folder with both is what its safetensors are.
+    write("ggufs/model.safetensors", "x");
+    EXPECT_THAT(said_of(dir_.path() / "ggufs"), HasSubstr("config.json: no such file"));
 }
 
 TEST_F(FolderOfOtherThings, OtherThingsAreNamed) {
     EXPECT_THAT(said_of(write("model.safetensors", "x")), HasSubstr("the folder that it lies in"));
     EXPECT_THAT(said_of(write("notes.txt", "x")), HasSubstr("a file; expected a Hugging Face model folder"));
-    EXPECT_THAT(said_of(dir_.path() / "none"), HasSubstr("no such folder"));
+    EXPECT_THAT(said_of(dir_.path() / "none"), HasSubstr("no such folder or file"));
     write("meta/params.json", "{}");
     EXPECT_THAT(said_of(dir_.path() / "meta"), HasSubstr("its maker's own form"));
 }

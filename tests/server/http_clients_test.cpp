@@ -185,7 +185,7 @@ TEST_F(AccessTest, WithoutAKeyAnthropicsPathsAnswerInItsEnvelope) {
 
 TEST_F(HttpTest, TokenizerInfoIsTheModelsConfiguration) {
     EXPECT_EQ(get("/tokenizer_info").status, 404) << "this model has none";
-    context.tokenizer_info = *tokenizer_info_of(lorad::testing::source_dir() / "deploy/demo-model/base");
+    context.tokenizer_info = *tokenizer_info_of(**model::ModelFiles::open(lorad::testing::source_dir() / "deploy/demo-model/base"));
     Answer answer = get("/tokenizer_info");
     EXPECT_EQ(answer.status, 200);
     auto document = parse_json(answer.body);

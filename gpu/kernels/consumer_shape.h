@@ -1,4 +1,5 @@
-// What a kernel that reads the sums of a product (qkv_post, gated_act, add_norm) needs to know of it, and of the adapters whose part it adds.
+// A consumer is the kernel that reads what a product has written (qkv_post, gated_act, add_norm): it adds the parts of a split k, bias and, where nobody did before,
+// LoRA. This is what it needs to know when it is recorded.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,11 @@ enum class LoraLevel : uint32_t {
 
 inline constexpr uint32_t kAdapterTileRows = 32;  // of gated_act_matrix
 
-// What the LoRA part of a consumer kernel needs to know when the recording is made.
 struct ConsumerShape {
     uint32_t rows = 0;
     uint32_t n_splits = 1;  // of the matmul whose result is consumed
     LoraLevel lora = LoraLevel::kNone;
-    bool few_runs = false;  // of rows with one adapter, in every kAdapterTileRows; at level kPlain
+    bool few_runs = false;  // at most a few runs of rows with one adapter in every kAdapterTileRows rows; at level kPlain
     uint32_t whole_rows = 0;  // as in the matmul's plan
 };
 

@@ -1,5 +1,5 @@
-// What plans depend on beside a step's shape: the device, the options, and the rungs of the ladder that passed their tests. Planning needs no device, so a test
-// may plan for any.
+// What plans depend on beside a step's shape: the device's capabilities, the options, and the fast kernels that passed their tests there. Planning needs no
+// device, so a test may plan for any.
 #pragma once
 
 #include "gpu/device.h"
@@ -25,7 +25,7 @@ class Planner {
     const DeviceCapabilities& capabilities() const { return facts_.capabilities; }
     const KernelSetOptions& options() const { return facts_.options; }
     const KernelLadder& ladder() const { return facts_.ladder; }
-    // Of a workgroup, within the device's limit; `small` where the device wants small ones.
+    // Threads of a workgroup: on_gpu, halved until the device takes it; `small` on devices that want small ones (DeviceCapabilities::small_workgroups).
     uint32_t threads(uint32_t on_gpu, uint32_t small) const;
 
     const KernelFacts& facts_;

@@ -39,7 +39,7 @@ INTEROP_CONST kLoraGroups = 4;  // of modules that share an input: q k v, o, gat
 inline constexpr uint32_t kLoraGroupModules[kLoraGroups] = {3, 1, 2, 1};
 #endif
 
-// What lora_shrink has to do for one group: shrink_dispatch() in kernels.h. Dispatched by either.
+// What lora_shrink has to do for one group: shrink_dispatch() in lora/lora_kernels.h. Dispatched by either.
 struct ShrinkDispatch {
     uint32_t grid[3];   // units of ranks, segments, modules
     uint32_t turns[3];  // workgroups that take the grid's pieces in turns, 1, 1
@@ -128,7 +128,7 @@ struct AttentionTile {
 };
 INTEROP_SIZE(AttentionTile, 8);
 
-// Adapters joined to a product (StepShape::joined): y = x w^T + low b^T, where b has the B of all of a step's adapters side by side, of one group of modules, and low
+// Adapters joined to a product (AdapterMethod::kJoined): y = x w^T + low b^T, where b has the B of all of a step's adapters side by side, of one group of modules, and low
 // what they get from each row, zero where a row has another adapter. Both are of the weights' type. In units of 16 columns, blocks: 16 ranks of one module of one
 // adapter, once for each product of their parts that is needed to keep more of f32 than the type has.
 INTEROP_CONST kJoinedModuleColumns = 512;  // of b and low for each module of the group: the room for all adapters together

@@ -30,6 +30,7 @@ class Cursor {
     size_t at() const { return at_; }
     size_t n_left() const { return file_.size() - at_; }
     std::span<const std::byte> since(size_t begin) const { return file_.subspan(begin, at_ - begin); }
+    const GgufCodes& codes() const { return codes_; }
     Error broken(std::string what) const { return make_error(codes_.broken, std::move(what)); }
     Error unsupported(std::string what) const { return make_error(codes_.unsupported, std::move(what)); }
 
@@ -144,7 +145,7 @@ Result<Placed> read_tensor(Cursor& cursor) {
     return placed;
 }
 
-// The tensors' bytes follow each other from `data_begin` on, each padded to the alignment.
+// The tensors' bytes follow each other from the end of the entries on, each padded to the alignment, where the file may have no gaps without any.
 Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> file, const Cursor& cursor, uint64_t alignment,
                      std::vector<GgufTensor>& tensors) {
     const uint64_t data_begin = round_up(uint64_t{cursor.at()}, alignment);
@@ -153,7 +154,8 @@ Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> fil
     uint64_t end = 0;  // at most n_data
     for (Placed& one : placed) {
         const uint64_t expected = round_up(end, alignment);
-        if (one.offset != expected) {
+        const bool is_behind_a_gap = cursor.codes().may_have_gaps && one.offset > expected && one.offset % alignment == 0;
+        if (one.offset != expected && !is_behind_a_gap) {
             const std::string_view why = one.offset < end ? "they overlap another tensor's" : one.offset % alignment != 0 ? "not aligned" : "a gap";
             return cursor.broken(format("tensor {}: its bytes begin at {} of the data, expected {} ({})", json_quote(one.tensor.name), one.offset,
                                         expected, why));
@@ -166,7 +168,7 @@ Status place_tensors(std::vector<Placed>& placed, std::span<const std::byte> fil
         end = one.offset + one.n_bytes;
         tensors.push_back(std::move(one.tensor));
     }
-    if (n_data - end >= alignment) return cursor.broken(format("{} bytes follow the last tensor's", n_data - end));
+    if (n_data - end >= alignment && !cursor.codes().may_have_gaps) return cursor.broken(format("{} bytes follow the last tensor's", n_data - end));
     std::ranges::sort(tensors, {}, &GgufTensor::name);
     return ok_status();
 }

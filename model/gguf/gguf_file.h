@@ -19,8 +19,10 @@ namespace lorad::model {
 // Codes of what is wrong with a file: broken, or of a version, byte order or type that is not read.
 struct GgufCodes {
     ErrorCode broken, unsupported;
+    bool may_have_gaps = false;  // bytes that no tensor covers; else they are refused
 };
-inline constexpr GgufCodes kGgufModelCodes{ErrorCode::kInvalidModel, ErrorCode::kInvalidModel};
+// A model that lacks a tensor has a gap where it was: which one is missing says more.
+inline constexpr GgufCodes kGgufModelCodes{ErrorCode::kInvalidModel, ErrorCode::kInvalidModel, true};
 inline constexpr GgufCodes kGgufAdapterCodes{ErrorCode::kAdapterInvalid, ErrorCode::kAdapterUnsupported};
 
 struct GgufTensor {

@@ -10,10 +10,10 @@
 namespace lorad::model {
 namespace {
 
-// Control tokens that end a turn in the chat templates of known families: for files that name the end of a text alone.
-constexpr std::array<std::string_view, 6> kTurnEnds = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>"};
+// Control tokens that end a turn, or a text, in known families, whatever else the file names: llama.cpp ends answers at them as well.
+constexpr std::array<std::string_view, 8> kEnds = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>"};
 
-std::vector<TokenId> turn_ends(const GgufFile& file) {
+std::vector<TokenId> ends_by_text(const GgufFile& file) {
     std::vector<TokenId> ids;
     const GgufValue* tokens = file.field("tokenizer.ggml.tokens");
     const GgufValue* types = file.field("tokenizer.ggml.token_type");
@@ -22,7 +22,7 @@ std::vector<TokenId> turn_ends(const GgufFile& file) {
     constexpr int64_t kControlType = 3;
     if (!texts || !kinds || texts->size() != kinds->size()) return ids;
     for (size_t id = 0; id < texts->size(); ++id) {
-        if ((*kinds)[id] == kControlType && std::ranges::find(kTurnEnds, (*texts)[id]) != kTurnEnds.end()) ids.push_back(static_cast<TokenId>(id));
+        if ((*kinds)[id] == kControlType && std::ranges::find(kEnds, (*texts)[id]) != kEnds.end()) ids.push_back(static_cast<TokenId>(id));
     }
     return ids;
 }
@@ -45,7 +45,7 @@ Result<GenerationDefaults> generation_from_gguf(const GgufFile& file, uint32_t v
         TRY_ASSIGN(const auto id, special_token_of(file, name, vocab_size));
         if (id) generation.eos_token_ids.push_back(*id);
     }
-    if (file.field("tokenizer.ggml.eot_token_id") == nullptr) std::ranges::copy(turn_ends(file), std::back_inserter(generation.eos_token_ids));
+    std::ranges::copy(ends_by_text(file), std::back_inserter(generation.eos_token_ids));
     std::ranges::sort(generation.eos_token_ids);
     const auto twice = std::ranges::unique(generation.eos_token_ids);
     generation.eos_token_ids.erase(twice.begin(), twice.end());

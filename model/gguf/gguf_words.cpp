@@ -16,17 +16,23 @@ constexpr std::string_view kO200k =
 
 constexpr WordCutting kCuttings[] = {
     {.name = "gpt-2", .pattern = ""},
+    {.name = "phi-2", .pattern = ""},
     {.name = "smollm", .pattern = "", .is_digit_by_digit = true},
     {.name = "starcoder", .pattern = "", .is_digit_by_digit = true},
     {.name = "llama-bpe", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
     {.name = "llama3", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
     {.name = "llama-v3", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
+    {.name = "falcon3", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
+    {.name = "pixtral", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
+    {.name = "lfm2", .pattern = kLlama3, .takes_whole_words = true, .adds_begin = true},
     {.name = "dbrx", .pattern = kLlama3},
     {.name = "smaug-bpe", .pattern = kLlama3},
     {.name = "qwen2", .pattern = kQwen2, .is_nfc = true},
     {.name = "deepseek-r1-qwen", .pattern = kQwen2, .is_nfc = true},
+    {.name = "megrez", .pattern = kQwen2, .is_nfc = true},
     {.name = "tekken", .pattern = kTekken, .takes_whole_words = true, .adds_begin = true},
     {.name = "gpt-4o", .pattern = kO200k},
+    {.name = "llama4", .pattern = kO200k},
 };
 
 }  // namespace

@@ -122,6 +122,9 @@ Status read_scales(LinearTensors& linear, RowCodes& c) {
     const WeightScheme& scheme = c.scheme;
     c.group_size = scheme.strategy == ScaleStrategy::kGroup ? scheme.group_size : c.k;
     c.n_groups = (c.k + c.group_size - 1) / c.group_size;
+    if (c.k > c.group_size && c.k % c.group_size != 0) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}.weight_scale: expected groups that divide its {} inputs, found group_size {}", linear.name(), c.k, c.group_size));
+    }
     TRY_ASSIGN(const Tensor* scales, linear.require("weight_scale", kCompressedTensors));
     if (scheme.strategy == ScaleStrategy::kTensor) {
         if (!is_weight_type(scales->dtype) || scales->n_elements() != 1) return wrong_tensor(*scales, "one F32, F16 or BF16");
@@ -145,8 +148,15 @@ Status read_scales(LinearTensors& linear, RowCodes& c) {
 // Groups of inputs in an order of their own ("actorder": "group").
 Status read_order(LinearTensors& linear, RowCodes& c) {
     const Tensor* tensor = linear.take("weight_g_idx");
+    if (!tensor && c.scheme.has_order) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}.weight_g_idx is missing: actorder \"group\" needs it", linear.name()));
+    }
     if (!tensor) return ok_status();
     TRY(check_tensor(*tensor, DType::kI32, {c.k}));
+    constexpr uint32_t kNoOrder = ~0u;  // -1, as the library fills an index that it does not use
+    for (uint64_t i = 0; i < c.k; ++i) {
+        if (word_at(tensor->data, i) == kNoOrder) return ok_status();
+    }
     for (uint64_t i = 0; i < c.k; ++i) {
         const uint32_t group = word_at(tensor->data, i);
         if (group >= c.n_groups) {

@@ -80,7 +80,7 @@ Result<Tensor> make_fp8_matrix(LinearTensors& linear, const Fp8Scales& how) {
             block_columns = how.block_columns;
             TRY(check_floats(*scales, {(n + block_rows - 1) / block_rows, (k + block_columns - 1) / block_columns}));
             break;
-        case ScaleStrategy::kGroup: CHECK(false);
+        case ScaleStrategy::kGroup: return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected one scale, one a row or blocks for FP8, found groups", codes->name));
     }
     TRY(linear.check_all_taken("a matrix in FP8"));
     return packed_matrix(linear, n, k, codes->data, std::make_shared<Fp8Matrix>(*codes, *scales, block_rows, block_columns));

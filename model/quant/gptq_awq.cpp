@@ -158,6 +158,9 @@ Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t
     TRY_ASSIGN(const Tensor* scales, linear.require("scales", who));
     TRY_ASSIGN(const Tensor* zeros, linear.require("qzeros", who));
     Groups groups{.scales = *scales, .zeros = zeros->data, .bits = bits, .n = scales->shape[1], .n_groups = scales->shape[0], .size = config.group_size};
+    if (!config.has_overrides && config.group_size != 0 && k % config.group_size != 0) {
+        return make_error(ErrorCode::kInvalidModel, format("tensor {}.scales: expected groups that divide its {} inputs, found group_size {}", linear.name(), k, config.group_size));
+    }
     const uint64_t n_groups = config.has_overrides ? groups.n_groups : groups_of(k, config.group_size);
     TRY(check_floats(*scales, {n_groups, groups.n}));
     TRY(check_tensor(*zeros, DType::kI32, {n_groups, n_words(groups.n, bits)}));

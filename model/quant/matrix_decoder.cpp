@@ -11,6 +11,7 @@
 #include "model/quant/matrix_source.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
+#include "proto/base/thread.h"
 
 namespace lorad::model {
 namespace {
@@ -94,7 +95,11 @@ Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gp
     };
     const uint64_t n_threads = std::min<uint64_t>(n_pieces, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
     std::vector<std::thread> others;
-    for (uint64_t i = 1; i < n_threads; ++i) others.emplace_back(work);
+    for (uint64_t i = 1; i < n_threads; ++i) {
+        if (start_thread(others.emplace_back(), work)) continue;
+        others.pop_back();  // fewer will do
+        break;
+    }
     work();
     for (std::thread& thread : others) thread.join();
     if (!all_finite) {

@@ -1,4 +1,4 @@
-// A matrix as a file holds it in few bits: its numbers are computed where somebody needs them.
+// A matrix that lies otherwise in its file than on the device, in few bits or with its rows in another order: rows are decoded when somebody needs them.
 #pragma once
 
 #include <cstdint>

@@ -114,7 +114,9 @@ Status read_block(const JsonValue& value, uint32_t& rows, uint32_t& columns) {
 Status read_strategy(const JsonValue& weights, WeightScheme& scheme) {
     TRY_ASSIGN(const uint32_t group, read_group(weights, "group_size", "group_size"));
     const auto value = weights.find("strategy");
-    std::string_view name = group != 0 ? "group" : "tensor";  // as the library fills it in
+    const auto size = weights.find("group_size");
+    const bool is_channel = group == 0 && size && size->is_number();  // -1
+    std::string_view name = group != 0 ? "group" : is_channel ? "channel" : "tensor";  // as the library fills it in
     if (value) {
         TRY_ASSIGN(name, value->as_string());
     }
@@ -153,6 +155,11 @@ Result<WeightScheme> read_scheme(const JsonValue& weights, const JsonValue& layo
     if (is_dynamic) return expected(*weights.find("dynamic"), "false: weights are quantized in the file");
     TRY(read_strategy(weights, scheme));
     if (!scheme.is_float && scheme.strategy == ScaleStrategy::kBlock) return expected(*weights.find("strategy"), "tensor, channel or group for integers");
+    if (scheme.is_float && scheme.strategy == ScaleStrategy::kGroup) return weights.error("strategy: expected tensor, channel or block for FP8, found group");
+    if (const auto order = weights.find("actorder"); order && order->is_string()) {
+        TRY_ASSIGN(const auto name, order->as_string());
+        scheme.has_order = name == "group";
+    }
     return scheme;
 }
 

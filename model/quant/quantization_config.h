@@ -24,6 +24,7 @@ struct WeightScheme {
     bool is_packed = false;  // integers in 32-bit words, weight_packed; else one value a byte, weight
     uint32_t bits = 8;       // 4 or 8; FP8: 8
     bool symmetric = true;   // no zero points
+    bool has_order = false;  // groups of inputs in an order of their own, weight_g_idx
     ScaleStrategy strategy = ScaleStrategy::kChannel;
     uint32_t group_size = 0;                    // of kGroup
     uint32_t block_rows = 0, block_columns = 0;  // of kBlock

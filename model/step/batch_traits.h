@@ -17,7 +17,7 @@ namespace lorad::model {
 // LoraTable::traits.
 using SlotLookup = std::function<const SlotTraits&(uint32_t slot)>;
 
-// Rows in runs of fewer than kTileRowsMin neighbours of one sequence, and the tiles of at most so many rows that longer runs are cut into.
+// Rows whose attention is computed one by one (in runs of fewer than kTileRowsMin neighbours of one sequence), and the tiles that longer runs are cut into.
 struct RowRuns {
     uint32_t n_single_rows = 0;
     uint32_t n_tiles = 0;
@@ -28,17 +28,17 @@ struct BatchTraits {
     uint32_t n_context = 0;  // tokens that the row that sees most sees
     bool is_merged = false;  // all rows run on the merged weights
 
-    // Attention. Without tiles in the wish `runs` is empty.
+    // Attention. `runs` is empty where TraitsWish::tile_rows is 0.
     RowRuns runs;
-    bool has_lone_rows = false;  // each row is the only one of its sequence, so that none sees another's key and value
+    bool has_lone_rows = false;  // each row is the only one of its sequence: decodes alone
 
     // Adapters. A merged batch has the level kNone.
     gpu::LoraLevel lora = gpu::LoraLevel::kNone;
     bool has_extras = false;       // some adapter changes more than the linear modules
     uint32_t rank_max = 0;         // of all the batch's adapters and their modules
     uint32_t types = 0;            // of their matrices: 1 << ScalarType
-    bool has_long_runs = false;    // of rows with one adapter, on the average
-    uint32_t most_runs = 0;        // of rows with one adapter, in any kAdapterTileRows rows that gated_act_matrix takes together
+    bool has_long_runs = false;    // on the average 32 neighbouring rows and more have one adapter
+    uint32_t most_runs = 0;        // the most runs of rows with one adapter in any kAdapterTileRows rows, which gated_act_matrix takes together
     // JoinedColumns::mean_steps by group; none where the adapters find no room as more k of the products, or nobody asked.
     std::optional<std::array<double, gpu::kLoraGroups>> joined_steps;
 
@@ -47,7 +47,7 @@ struct BatchTraits {
     bool wants_logits = false;  // on the host
 };
 
-// What a scan is to find beside what every plan needs.
+// The parts of a scan that not every step needs.
 struct TraitsWish {
     uint32_t tile_rows = 0;                       // the most rows of a tile of attention; 0: there are no tiles
     std::optional<gpu::ScalarType> joined_type;   // of the weights, where the products of so many rows may have adapters as more k

@@ -14,7 +14,7 @@
 
 namespace lorad::model {
 
-// The most parts of k in which a product is computed.
+// The most parts that k of a product is split into.
 constexpr uint32_t kProductSplitsMax = 16;
 
 // In which form a product finds its input (gpu/kernels/products/activation_blocks.h).
@@ -35,7 +35,7 @@ gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& 
 
 struct LayerPlan {
     gpu::MatmulPlan qkv;
-    // o and down: by `residual` the product ends in the residual stream, and the products behind it apply the norm's factor.
+    // o and down. With a residual plan the product adds to the residual stream itself, and the products that follow apply the norm's factor.
     gpu::MatmulPlan o;
     InputForm o_input = InputForm::kRows;
     std::optional<gpu::ResidualPlan> o_residual;
@@ -43,14 +43,14 @@ struct LayerPlan {
     bool is_gated = false;  // the product of gate and up ends in the activation
     gpu::MatmulPlan down;
     std::optional<gpu::ResidualPlan> down_residual;
-    uint32_t rows = 0;        // capacity behind attention: of all rows, or of those with an output
-    bool keeps_rows = false;  // behind attention the layer goes on with those rows alone that have an output
-    AdapterMethod method = AdapterMethod::kConsumers;  // behind attention
+    uint32_t rows = 0;        // capacity after attention: of all rows, or in the last layer of those with an output
+    bool keeps_rows = false;  // after attention only rows with an output are computed
+    AdapterMethod method = AdapterMethod::kConsumers;  // after attention
 };
 
 struct StepPlan {
     StepShape shape;
-    std::vector<LayerPlan> layers;  // of kApart and kBetween, the qkv of the first one alone; of kOneDispatch none
+    std::vector<LayerPlan> layers;  // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
     gpu::MatmulPlan output;         // of steps with outputs
     bool output_is_argmax = false;  // `output` says rows' greatest logits and writes none
     bool defers_norms = false;

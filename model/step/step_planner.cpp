@@ -42,7 +42,7 @@ bool StepPlanner::can_join(uint32_t row_bucket) const {
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& layer) { return std::ranges::all_of(products_of(layer), joins); });
 }
 
-// As forward.cpp asks of each layer.
+// As gated_product() in step_plan.cpp asks of each layer.
 bool StepPlanner::can_gate(uint32_t row_bucket) const {
     if (!limits_.waits_for_others || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {

@@ -13,7 +13,7 @@
 
 namespace lorad::model {
 
-// Programs whose workgroups wait for one another, which a step may use: what the device and the model could have, or what passed its trial.
+// Programs whose workgroups wait for one another at a barrier of the whole grid: those that the device and the model could have, or those that passed their trial.
 struct PersistentPrograms {
     bool decode_layers = false;           // one row: LayerSchedule::kOneDispatch, kApart
     bool decode_layers_adapters = false;  // the former also of a row with an adapter of few ranks
@@ -44,16 +44,16 @@ class StepPlanner {
     // Of the batches that come most: decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
     std::vector<StepShape> usual_shapes(const PersistentPrograms& programs) const;
 
-    // Of a recording for so many rows: whether its products can have adapters as more k, and gate and up their rows' adapters in their product.
+    // Whether a recording for so many rows can have AdapterMethod::kJoined, and kGatedProduct.
     bool joins_adapters(uint32_t row_bucket) const;
     bool gates_adapters(uint32_t row_bucket) const;
     const std::vector<uint32_t>& gated_buckets() const { return gated_buckets_; }  // ascending
-    // Whether such steps have no logits, where nobody reads them.
+    // Whether the output layer of so many rows can leave the logits out where nobody reads them (ProductPlanner::plan_argmax).
     bool takes_argmax(uint32_t output_bucket) const;
-    // Parts of a context, a power of two, so that a growing context needs few recordings.
+    // Parts that a context is split into: a power of two, so that a growing context needs few recordings.
     uint32_t splits_for(uint32_t n_rows, uint32_t n_context) const;
     gpu::ScalarType weight_type() const { return weights_.layers.front().qkv.type; }
-    // Of adapters that LayerSchedule::kOneDispatch has a program of its own for. One for f32 was no shorter than that for any types.
+    // The type of adapters for which LayerSchedule::kOneDispatch has a shorter program, as LoraModule::type: the weights'.
     uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
 
   private:

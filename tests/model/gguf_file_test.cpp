@@ -15,8 +15,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Result<GgufFile> parse(const std::string& bytes) { return parse_gguf(std::as_bytes(std::span(bytes)), kGgufModelCodes); }
+// An adapter's file, which may have no gaps.
 std::string refused(const std::string& bytes) {
-    const auto gguf = parse(bytes);
+    const auto gguf = parse_gguf(std::as_bytes(std::span(bytes)), kGgufAdapterCodes);
     return gguf.ok() ? std::string() : gguf.error().message;
 }
 
@@ -111,6 +112,16 @@ TEST(GgufFile, TensorsLieBehindEachOtherAndAligned) {
     EXPECT_THAT(with_offset(650), HasSubstr("not aligned"));
     EXPECT_THAT(with_offset(672), HasSubstr("a gap"));
     EXPECT_THAT(with_offset(~uint64_t{31}), HasSubstr("expected 640"));
+    // A model that lacks a tensor has a gap where it was, and says later which one.
+    GgufWriter writer = small_gguf();
+    const uint64_t offset = 672;
+    writer.infos.replace(writer.infos.size() - 8, 8, reinterpret_cast<const char*>(&offset), 8);
+    const std::string with_gap = writer.file() + std::string(96, 'x');
+    const auto model = parse(with_gap);
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    EXPECT_EQ(model->tensors[1].data.size(), 512u);
+    EXPECT_EQ(model->tensors[1].data[511], std::byte{'x'}) << "32 bytes on";
+    EXPECT_NE(refused(with_gap), "");
 }
 
 TEST(GgufNames, ArePartsOfADecoderInOurs) {

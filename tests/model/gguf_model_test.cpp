@@ -145,6 +145,7 @@ TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {
         {"gguf-no-architecture", "general.architecture is missing"},
         {"gguf-eos-beyond-vocab", "tokenizer.ggml.eos_token_id: expected 0 to"},
         {"gguf-block-count-mismatch", "is missing"},
+        {"gguf-missing-tensor", "tensor blk.0.attn_v.weight is missing: expected ["},
         {"gguf-big-endian", "big-endian"},
     };
     for (const auto& one : cases) {

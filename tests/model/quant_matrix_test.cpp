@@ -200,14 +200,17 @@ QuantizationConfig compressed(const WeightScheme& scheme) { return {.method = Qu
 TEST(CompressedMatrix, CodesAndZeroPointsAreShiftedByHalfTheRange) {
     Files files;
     files.words("x.weight_packed", {2, 1}, {0x76543210, 0xfedcba98}).add<int64_t>("x.weight_shape", DType::kI64, {2}, {2, 6}).floats("x.weight_scale", {2, 2}, {1, 10, 100, 1000});
-    const WeightScheme symmetric{.is_packed = true, .bits = 4, .strategy = ScaleStrategy::kGroup, .group_size = 4};
-    EXPECT_THAT(files.numbers(compressed(symmetric)), ElementsAre(-8, -7, -6, -5, -40, -30, 0, 100, 200, 300, 4000, 5000));
+    const WeightScheme symmetric{.is_packed = true, .bits = 4, .strategy = ScaleStrategy::kGroup, .group_size = 3};
+    EXPECT_THAT(files.numbers(compressed(symmetric)), ElementsAre(-8, -7, -6, -50, -40, -30, 0, 100, 200, 3000, 4000, 5000));
     WeightScheme with_zeros = symmetric;
     with_zeros.symmetric = false;
     EXPECT_THAT(files.refusal(compressed(with_zeros)), HasSubstr("tensor x.weight_zero_point is missing"));
     // Both rows share a word of each group: nibble 0 is row 0, nibble 1 row 1.
     files.words("x.weight_zero_point", {1, 2}, {0x80, 0x91});
-    EXPECT_THAT(files.numbers(compressed(with_zeros)), ElementsAre(0, 1, 2, 3, 30, 40, 0, 100, 200, 300, 3000, 4000));
+    EXPECT_THAT(files.numbers(compressed(with_zeros)), ElementsAre(0, 1, 2, 20, 30, 40, 0, 100, 200, 2000, 3000, 4000));
+    WeightScheme ragged = symmetric;
+    ragged.group_size = 4;
+    EXPECT_THAT(files.refusal(compressed(ragged)), HasSubstr("tensor x.weight_scale: expected groups that divide its 6 inputs, found group_size 4"));
 }
 
 TEST(CompressedMatrix, EightBitsAreWordsOrBytes) {
@@ -235,6 +238,12 @@ TEST(CompressedMatrix, GroupsMayHaveAnyOrder) {
     Files files;
     files.words("x.weight_packed", {1, 1}, {0x0000ba98}).add<int64_t>("x.weight_shape", DType::kI64, {2}, {1, 4}).floats("x.weight_scale", {1, 2}, {1, 10}).words("x.weight_g_idx", {4}, {1, 0, 0, 1});
     EXPECT_THAT(files.numbers(compressed({.is_packed = true, .bits = 4, .strategy = ScaleStrategy::kGroup, .group_size = 2})), ElementsAre(0, 1, 2, 30));
+    Files in_order;
+    in_order.words("x.weight_packed", {1, 1}, {0x0000ba98}).add<int64_t>("x.weight_shape", DType::kI64, {2}, {1, 4}).floats("x.weight_scale", {1, 2}, {1, 10});
+    EXPECT_THAT(in_order.refusal(compressed({.is_packed = true, .bits = 4, .has_order = true, .strategy = ScaleStrategy::kGroup, .group_size = 2})),
+                HasSubstr("tensor x.weight_g_idx is missing"));
+    in_order.words("x.weight_g_idx", {4}, {~0u, ~0u, ~0u, ~0u});  // not used
+    EXPECT_THAT(in_order.numbers(compressed({.is_packed = true, .bits = 4, .strategy = ScaleStrategy::kGroup, .group_size = 2})), ElementsAre(0, 1, 20, 30));
 }
 
 TEST(Fp8Matrix, CodesHaveTheValuesOfE4m3) {

@@ -117,6 +117,8 @@ TEST(QuantizationConfig, EachKeyIsCheckedWithItsPlace) {
         {group(R"({"num_bits": 8, "type": "float", "symmetric": false})", "float-quantized"), "weights.symmetric: expected true"},
         {group(R"({"num_bits": 8, "strategy": "block", "block_structure": [1, 2]})"), "weights.strategy: expected tensor, channel or group for integers"},
         {group(R"({"num_bits": 8, "type": "float", "strategy": "block"})", "float-quantized"), "block_structure: required"},
+        {group(R"({"num_bits": 8, "type": "float", "strategy": "group", "group_size": 128})", "float-quantized"), "strategy: expected tensor, channel or block for FP8, found group"},
+        {group(R"({"num_bits": 8, "type": "float", "group_size": 128})", "float-quantized"), "strategy: expected tensor, channel or block for FP8, found group"},
     };
     for (const auto& [text, expected] : cases) EXPECT_THAT(refusal(text), AllOf(HasSubstr("config.json: quantization_config"), HasSubstr(expected))) << text;
 }

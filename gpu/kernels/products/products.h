@@ -23,36 +23,33 @@ class ProductPlanner : public Planner {
   public:
     explicit ProductPlanner(const KernelFacts& facts) : Planner(facts) {}
 
-    // How to multiply by an n x k matrix with this row bucket; pure, cheap, the same answer every time. Where x may be in blocks, as AddNormParams::xn_blocks,
-    // GatedActParams::act_blocks and MatmulParams::y_blocks, the plan says whether it is to be, and in which order: who writes it is told as block_order.
-    // adds_adapters: only plans for which adds_adapters() holds, where there are any. leaves_room: a shrink is to run beside it.
+    // How to compute y = x w^T, w an n x k matrix, for up to `rows` rows of x. may_be_in_blocks: the kernel that writes x can write it in blocks
+    // (activation_blocks.h); it then has to heed the plan's x_in_blocks and x_order. adds_adapters: a variant that adds LoRA by itself, where there is one.
+    // leaves_room: a shrink is to run beside it, so workgroups leave it registers and shared memory.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false,
                            bool adds_adapters = false, bool leaves_room = false) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
+    // Whether matmul_with_adapters() runs this plan.
     bool adds_adapters(const MatmulPlan& plan) const;
-    // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
-    // act, or y_blocks, and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
-    // out and in. Only with a plan of plan_gated(): none where the two are faster, or where the device cannot.
+    // The product of gate and up with the activation in it (matmul_gated). None where the device cannot, or where matmul and gated_act are faster.
     std::optional<MatmulPlan> plan_gated(uint32_t ffn, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits,
                                          bool may_be_in_blocks = false, bool adds_adapters = false) const;
+    // Whether matmul_gated_with_adapters() runs this plan; whether matmul_gated_lora() does.
     bool adds_adapters_gated(const MatmulPlan& plan) const;
     bool gates_lora(const MatmulPlan& plan, uint32_t ffn, uint32_t k) const;
-    // stream[t] += bias + x[t] . w^T, and xn as deferred_norm.h has it for the norm that follows, in one dispatch instead of a product and add_norm: for 2 to
-    // kDeferredRows rows without adapters. w is n x k. Moves the matrix once. None where the device cannot, or no tile of columns divides n.
+    // A product with bias and the addition to the residual stream in it (matmul_residual), for 2 to kDeferredRows rows without adapters. None where the device cannot,
+    // or no tile of columns divides n.
     std::optional<ResidualPlan> plan_residual(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;
     std::vector<ResidualPlan> residual_candidates(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;  // all that could serve, for benchmarks
+    // Whether matmul_deferred() and matmul_gated_deferred() run this plan.
     bool may_follow_residual(const MatmulPlan& plan) const;
-    // Whether the products of such a step of long runs of rows with one adapter, which find no room as joined ones, are better left without the adapters' part, which
-    // their consumers then add row by row as in other steps: by warpgroups they are so much faster that with few ranks it pays.
+    // Whether consumers are to add the adapters of long runs of rows that cannot be joined: products by warpgroups add none themselves, and up to rank 16 they are
+    // faster all the same than products by matrices that do.
     bool consumers_add_long_runs(uint32_t rank_max, uint32_t rows, ScalarType weight_type) const;
-    // The adapters of a step as more k of its products (JoinedGroup): lora_join puts their B side by side, beside a lora_shrink with params.joined; behind a barrier
-    // the product has both, as matmul_with_adapters() and matmul_gated_with_adapters() do, at LoraLevel::kPlain. For rows of few adapters in each kJoinedTileRows.
-    // Only with plans for which joins_adapters().
+    // Whether matmul_joined() and matmul_gated_joined() run this plan.
     bool joins_adapters(const MatmulPlan& plan) const;
-    // The same from the product of the output layer, where nobody else reads the logits: params.y is not written, params.n is the vocabulary. Only with plans of
-    // plan_argmax(): none where it does not pay, or the device cannot; no row's logits are copied. Behind matmul_argmax and a barrier comes
-    // sample_join, which reads partials and n_logit_rows and writes sampled and results.
+    // The output layer's product with the search for each row's greatest logit in it (matmul_argmax). None where the device cannot, or it does not pay.
     std::optional<MatmulPlan> plan_argmax(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows) const;
     static uint32_t argmax_parts(const MatmulPlan& plan, uint32_t n) { return ceil_div(n, plan.column_tile); }
     // By a variant above the portable ones; for tests.
@@ -81,25 +78,29 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     // y[s][t][n] = sum over split s of x[t][k] * w[n][k]. Moves the matrix once (matvec: once per 8 rows).
     // params.k_per_split is filled in from the plan. `ahead` is asked for by kWarpgroupDirect alone.
     void matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead = {});
-    // The same with what the rows' adapters add, at LoraLevel::kPlain; the group's shrink is complete. For long runs of rows with
-    // one adapter. Only where adds_adapters(plan).
+    // matmul with what the rows' adapters add, at LoraLevel::kPlain; the group's shrink is complete. For long runs of rows with one adapter. Only where adds_adapters(plan).
     void matmul_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan);
-    // One whose x may be in blocks may also have a plan by warpgroups, which writes y_blocks alone and knows no other activation than SiLU.
-    // y_order: of y_blocks.
+    // act[t][f] = activation(gate) * up from the product itself: w has rows gate 0..n-1 and up n..2n-1 without bias, params.n is n, params.y is
+    // act, or y_blocks, and params.y_stride its stride; MatmulLoraParams::module_end is not read. Moves 2 n bytes out per row where matmul and gated_act move 8 n
+    // out and in. Only with a plan of plan_gated(). By warpgroups it writes y_blocks alone, in y_order, and the activation is SiLU.
     void matmul_gated(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, Activation activation, uint32_t y_order = kBlocksByColumns);
     void matmul_gated_with_adapters(Recorder& recorder, MatmulLoraParams params, const MatmulPlan& plan, Activation activation,
                                     uint32_t y_order = kBlocksByColumns);
-    // The same with the shrink in it, too, for rows of any adapters of up to kGatedLoraRanks ranks and of the weights' type; y is written as well as y_blocks if it is not 0. Workgroups
-    // wait for each other. Only with plans for which gates_lora().
+    // matmul_gated with shrink and expand in it, for rows of any adapters of rank up to kGatedLoraRanks in the weights' type; y is written as well as y_blocks if it is not 0.
+    // Workgroups wait at a barrier of the whole grid. Only where gates_lora(plan).
     void matmul_gated_lora(Recorder& recorder, GatedLoraParams params, const MatmulPlan& plan, uint32_t y_order);
+    // stream[t] += bias + x[t] . w^T, and xn as deferred_norm.h has it for the norm that follows, in one dispatch instead of a product and add_norm. Moves the matrix once.
     void matmul_residual(Recorder& recorder, const MatmulResidualParams& params, const ResidualPlan& plan);
     // matmul and matmul_gated of what that has written, n_tiles as in its plan. Only with plans for which may_follow_residual().
     void matmul_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles);
     void matmul_gated_deferred(Recorder& recorder, MatmulDeferredParams params, const MatmulPlan& plan, uint32_t n_tiles, Activation activation);
+    // The adapters of a step as more k of its products (JoinedGroup), at LoraLevel::kPlain: x w^T + low b^T, of what lora_join and a lora_shrink with params.joined wrote before
+    // the last barrier. For rows of few adapters in each kJoinedTileRows. Only where joins_adapters(plan).
     void matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules);
     void matmul_gated_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules, uint32_t y_order);
     // blocks = rows, for a product whose input was written in rows; not kBlocksOfARow. Moves the rows in and out.
     void arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows, uint32_t block_order);
+    // params.y is not written, params.n is the vocabulary; no row\'s logits are copied. Behind it and a barrier comes SamplingKernels::sample_join, which reads the partials.
     void matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan);
 
   private:

@@ -129,7 +129,7 @@ TEST(GgufModels, ConfigsAreThoseOfTheFolders) {
     EXPECT_TRUE(qwen3.qk_norm && qwen3.tied_embeddings);
     EXPECT_EQ(qwen3.dtype, std::nullopt);
     EXPECT_EQ(config_of("llama-small-BF16.gguf").dtype, DType::kBF16);
-    EXPECT_THAT(config_of("llama-Q6_K.gguf").generation.eos_token_ids, ElementsAre(598, 599));
+    EXPECT_THAT(config_of("llama-Q6_K.gguf").generation.eos_token_ids, ElementsAre(595, 598, 599));  // <|end_of_text|>, <|eom_id|>, <|eot_id|>
 }
 
 TEST(GgufModels, EachBrokenFileIsRefusedInOneLineThatNamesIt) {

@@ -153,11 +153,9 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
             continue;
         }
         const auto type = static_cast<gpu::ScalarType>(weight_type_of(part.tensor->dtype));
-        if (part.begin != 0 && type != part.matrix->type) {
-            return make_error(kCode, format("tensor {}: found {}, but the matrix beside it that it is joined with has another type",
-                                            part.name, name_of(part.tensor->dtype)));
-        }
-        part.matrix->type = type;
+        // Joined matrices of several types (q, k, v; gate, up) become what the model was made in.
+        const bool is_mixed = part.begin != 0 && type != part.matrix->type;
+        part.matrix->type = is_mixed ? static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16))) : type;
     }
     for (const Tensor& tensor : files.tensors()) {
         if (!known.contains(tensor.name) && !is_ignored(config, tensor.name) && !is_empty_bias(files, tensor)) {

@@ -64,7 +64,7 @@ class WeightLoader {
     // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than the
     // config asks for: the message names the tensor, what was expected and what was found. All three outlive the loader.
     // `type` is what all matrices become; without one each keeps its own, or, where some are packed, all become what the model was made in
-    // (ModelConfig::dtype, else f16).
+    // (ModelConfig::dtype, else f16), as do matrices of several types that are joined to one.
     static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
                                                         std::optional<gpu::ScalarType> type = std::nullopt);
     ~WeightLoader();

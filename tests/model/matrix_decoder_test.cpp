@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -11,8 +12,10 @@
 #include "model/executor.h"
 #include "model/quant/matrix_source.h"
 #include "model/runner.h"
+#include "proto/base/format.h"
 #include "tests/reference/numbers.h"
 #include "tests/support/goldens.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 
 namespace lorad::model::matrix_decoder_test {
@@ -135,6 +138,50 @@ TEST(MatrixDecoder, AModelIsLoadedInTheTypeThatWasAskedFor) {
     EXPECT_LT(of_f16, 0.01 * largest);
     EXPECT_GT(of_bf16, std::max(2 * of_f16, 1e-4 * largest));
     EXPECT_LT(of_bf16, 0.05 * largest);
+}
+
+// A folder whose v_proj of one layer is F32 beside q and k of F16: the numbers are the same, so are the logits.
+TEST(MatrixDecoder, JoinedMatricesOfSeveralTypesBecomeOne) {
+    const auto folder = goldens_dir() / "models/qwen2-tied";
+    const auto files = TensorFiles::map_folder(folder);
+    ASSERT_TRUE(files.ok()) << files.error().message;
+    const std::string widened = "model.layers.0.self_attn.v_proj.weight";
+    std::string header = "{", data;
+    for (const Tensor& tensor : files->tensors()) {
+        std::string bytes(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+        std::string_view dtype = name_of(tensor.dtype);
+        if (tensor.name == widened) {
+            ASSERT_EQ(tensor.dtype, DType::kF16);
+            bytes.clear();
+            for (uint64_t i = 0; i < tensor.n_elements(); ++i) {
+                const float value = widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype));
+                bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+            }
+            dtype = "F32";
+        }
+        header += format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", header.size() > 1 ? "," : "", tensor.name, dtype, shape_text(tensor.shape),
+                         data.size(), data.size() + bytes.size());
+        data += bytes;
+    }
+    header += "}";
+    TempDir mixed;
+    const uint64_t n_header = header.size();
+    std::ofstream out(mixed.path() / "model.safetensors", std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&n_header), sizeof n_header);
+    out << header << data;
+    out.close();
+    std::filesystem::copy_file(folder / "config.json", mixed.path() / "config.json");
+    std::vector<std::vector<float>> logits;
+    for (const auto& path : {folder, mixed.path()}) {
+        const auto config = load_model_config(path);
+        ASSERT_TRUE(config.ok());
+        const auto executor = Executor::load(test_device(), path, *config, {.n_rows_max = 32, .n_sequences_max = 1, .n_positions_max = 64, .n_adapter_slots = 1});
+        ASSERT_TRUE(executor.ok()) << executor.error().message;
+        EXPECT_EQ((*executor)->weights().layers[0].qkv.type, ScalarType::kF16);
+        const std::vector<TokenId> prompt = {3, 99, 512, 8, 44, 7};
+        logits.push_back(*Runner(**executor).logits(prompt, false, {}));
+    }
+    EXPECT_EQ(logits[0], logits[1]);
 }
 
 }  // namespace

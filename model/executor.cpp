@@ -82,7 +82,6 @@ void Executor::Impl::make_planner() {
                     PlannerLimits{.n_rows_max = options.n_rows_max,
                                   .n_outputs_max = options.n_outputs_max,
                                   .n_sequences_max = options.n_sequences_max,
-                                  .n_positions_max = options.n_positions_max,
                                   .one_dispatch_context_max = options.one_dispatch_context_max,
                                   .waits_for_others = options.decode != gpu::PersistentDecode::kOff});
 }
@@ -245,7 +244,6 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     make_planner();
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));
-    make_planner();  // with the context that fits
     TRY(loader->allocate(device));
     TRY(allocate(scratch_sizes));
     Status warmed = ok_status();
@@ -386,6 +384,8 @@ void Executor::use_merged(std::shared_ptr<const MergedWeights> merged) {
     Impl& it = *impl_;
     it.retired.push_back({std::move(it.merged), it.recordings.take(1), it.n_submitted});
     it.merged = std::move(merged);
+    it.merged_facts = {};
+    if (it.merged) it.merged_facts = {.has_decode_table = it.merged->decode_table() != nullptr, .has_gate_up_bias = has_gate_up_bias(it.weights, it.merged.get())};
     it.free_retired();
 }
 

@@ -92,6 +92,7 @@ struct Executor::Impl {
     std::unique_ptr<LoraTable> lora_table;
     std::unique_ptr<WeightTransform> transform;
     std::shared_ptr<const MergedWeights> merged;
+    MergedFacts merged_facts;  // of the merged weights
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     std::unique_ptr<Meeting> decode_rows;         // likewise
     std::unique_ptr<Meeting> gated_lora;          // likewise

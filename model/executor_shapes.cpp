@@ -9,7 +9,6 @@
 
 namespace lorad::model {
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
-    const MergedFacts merged_facts{.has_decode_table = merged && merged->decode_table() != nullptr, .has_gate_up_bias = merged && has_gate_up_bias(weights, merged.get())};
     return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs_at_work(), merged_facts);
 }
 
@@ -71,7 +70,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
 // Compiling pipelines takes most of it and runs well side by side.
 Status Executor::Impl::warm_up() {
     constexpr uint32_t kThreadsMax = 8;
-    const std::vector<StepShape> shapes = planner->usual_shapes(programs_offered());
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs_offered(), options.n_positions_max);
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
     const auto work = [&] {

@@ -28,7 +28,7 @@ struct MergedFacts {
 };
 
 struct PlannerLimits {
-    uint32_t n_rows_max = 0, n_outputs_max = 0, n_sequences_max = 0, n_positions_max = 0;
+    uint32_t n_rows_max = 0, n_outputs_max = 0, n_sequences_max = 0;
     uint32_t one_dispatch_context_max = kOneDispatchContextMax;
     bool waits_for_others = true;  // programs whose workgroups wait for one another are allowed
 };
@@ -41,8 +41,9 @@ class StepPlanner {
     // What traits_of() is to find for a batch of so many rows.
     TraitsWish wish_for(uint32_t n_rows) const;
     StepShape shape_of(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged = {}) const;
-    // Of the batches that come most: decodes of short and of long texts at every number of sequences, and the end of a prompt at every size of chunk.
-    std::vector<StepShape> usual_shapes(const PersistentPrograms& programs) const;
+    // Of the batches that come most: decodes of short texts and of texts of n_context_max tokens at every number of sequences, and the end of a
+    // prompt at every size of chunk.
+    std::vector<StepShape> usual_shapes(const PersistentPrograms& programs, uint32_t n_context_max) const;
 
     // Whether a recording for so many rows can have AdapterMethod::kJoined, and kGatedProduct.
     bool joins_adapters(uint32_t row_bucket) const;

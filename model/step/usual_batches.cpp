@@ -11,12 +11,13 @@ namespace lorad::model {
 
 class StepPlanner::UsualBatches {
   public:
-    UsualBatches(const StepPlanner& planner, const PersistentPrograms& programs) : planner_(planner), programs_(programs), limits_(planner.limits_) {}
+    UsualBatches(const StepPlanner& planner, const PersistentPrograms& programs, uint32_t n_context_max)
+        : planner_(planner), programs_(programs), limits_(planner.limits_), n_context_max_(n_context_max) {}
 
     std::set<StepShape> shapes() {
         for (const uint32_t n_rows : buckets_up_to(std::min(limits_.n_sequences_max, limits_.n_outputs_max))) {
-            add_decodes(n_rows, n_rows, std::min(limits_.n_positions_max, uint32_t{kBlockTokens}));
-            add_decodes(n_rows, n_rows, limits_.n_positions_max);
+            add_decodes(n_rows, n_rows, std::min(n_context_max_, uint32_t{kBlockTokens}));
+            add_decodes(n_rows, n_rows, n_context_max_);
         }
         for (const uint32_t n_rows : buckets_up_to(limits_.n_rows_max)) {
             if (planner_.wish_for(n_rows).tile_rows == 0 || n_rows < kTileRowsMin) add_decodes(n_rows, 1, n_rows);
@@ -42,14 +43,18 @@ class StepPlanner::UsualBatches {
     static constexpr uint32_t kOtherTypes = 1u << static_cast<uint32_t>(gpu::ScalarType::kF32) | 1u << static_cast<uint32_t>(gpu::ScalarType::kF16);
 
     void insert(BatchTraits traits, const PersistentPrograms& programs) { shapes_.insert(planner_.shape_of(traits, programs)); }
-    void insert(BatchTraits traits, const Adapters& adapters) {
+    BatchTraits with_adapters(BatchTraits traits, const Adapters& adapters) const {
         traits.lora = adapters.lora;
         traits.rank_max = adapters.rank;
         traits.types = adapters.lora == gpu::LoraLevel::kNone ? 0 : adapters.has_weights_type ? 1u << planner_.decode_lora_type() : kOtherTypes;
         traits.most_runs = adapters.most_runs;
         traits.has_long_runs = adapters.long_runs;
         if (adapters.joined) traits.joined_steps.emplace();
-        // Also as they are computed where a program's trial fails, or a step has waited in vain.
+        return traits;
+    }
+    // Also as they are computed where a program's trial fails, or a step has waited in vain.
+    void insert(const BatchTraits& batch, const Adapters& adapters) {
+        const BatchTraits traits = with_adapters(batch, adapters);
         insert(traits, programs_);
         insert(traits, PersistentPrograms{});
     }
@@ -75,23 +80,17 @@ class StepPlanner::UsualBatches {
         for (uint32_t shorter = std::min(n_context, limits_.one_dispatch_context_max); shorter > 0; shorter /= 2) {
             for (const bool rules : {false, true}) {
                 const BatchTraits batch{.n_rows = 1, .n_outputs = n_outputs, .n_context = shorter, .has_lone_rows = true, .has_rules = rules};
-                for (const Adapters& adapters : {kCommon[0], kCommon[1], kCommon[2]}) insert_as_planned(batch, adapters);
+                // Without fallbacks, which other lengths bring.
+                for (const Adapters& adapters : {kCommon[0], kCommon[1], kCommon[2]}) insert(with_adapters(batch, adapters), programs_);
             }
         }
-    }
-    // Without its fallbacks, which other lengths bring.
-    void insert_as_planned(BatchTraits traits, const Adapters& adapters) {
-        traits.lora = adapters.lora;
-        traits.rank_max = adapters.rank;
-        traits.types = adapters.lora == gpu::LoraLevel::kNone ? 0 : adapters.has_weights_type ? 1u << planner_.decode_lora_type() : kOtherTypes;
-        insert(traits, programs_);
     }
 
     void add_prompts(uint32_t n_rows) {
         constexpr auto kNone = gpu::LoraLevel::kNone, kPlain = gpu::LoraLevel::kPlain, kFull = gpu::LoraLevel::kFull;
         const uint32_t tile_rows = planner_.wish_for(n_rows).tile_rows, n_tiles = ceil_div(n_rows, tile_rows);
         // The end of a long prompt.
-        insert({.n_rows = n_rows, .n_outputs = 1, .n_context = limits_.n_positions_max, .runs = {.n_tiles = n_tiles}}, Adapters{});
+        insert({.n_rows = n_rows, .n_outputs = 1, .n_context = n_context_max_, .runs = {.n_tiles = n_tiles}}, Adapters{});
         // A whole one, of a base, of one adapter, of several in turns.
         BatchTraits whole{.n_rows = n_rows, .n_outputs = 1, .n_context = n_rows, .runs = {.n_tiles = n_tiles}};
         for (const Adapters& adapters : {Adapters{}, Adapters{kPlain, kSomeRanks, true, 1, true}, Adapters{kPlain, kFewRanks, true, 1, true}, Adapters{kPlain, 1, true, 1, true},
@@ -114,11 +113,12 @@ class StepPlanner::UsualBatches {
     const StepPlanner& planner_;
     const PersistentPrograms& programs_;
     const PlannerLimits& limits_;
+    const uint32_t n_context_max_;
     std::set<StepShape> shapes_;
 };
 
-std::vector<StepShape> StepPlanner::usual_shapes(const PersistentPrograms& programs) const {
-    const std::set<StepShape> shapes = UsualBatches(*this, programs).shapes();
+std::vector<StepShape> StepPlanner::usual_shapes(const PersistentPrograms& programs, uint32_t n_context_max) const {
+    const std::set<StepShape> shapes = UsualBatches(*this, programs, n_context_max).shapes();
     return {shapes.begin(), shapes.end()};
 }
 

@@ -71,7 +71,7 @@ struct Planned {
             w.down = matrix(config.hidden_size, config.intermediate_size);
             weights.layers.push_back(std::move(w));
         }
-        planner.emplace(kernels, config, weights, PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256, .n_positions_max = 32768});
+        planner.emplace(kernels, config, weights, PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256});
     }
 
     StepPlan plan(const BatchTraits& traits, const PersistentPrograms& programs = {}) const {
@@ -212,7 +212,7 @@ TEST(StepPlanner, BatchInvariantStepsHaveOnePlanForAllRowCounts) {
 // What is recorded at the start: whatever comes later with the same traits has its recording.
 TEST(StepPlanner, UsualShapesHoldTheStepsThatCome) {
     const Planned on(h200());
-    const std::vector<StepShape> usual = on.planner->usual_shapes(kAll);
+    const std::vector<StepShape> usual = on.planner->usual_shapes(kAll, 32768);
     const std::set<StepShape> all(usual.begin(), usual.end());
     EXPECT_EQ(all.size(), usual.size());
     const auto holds = [&](const BatchTraits& traits, const PersistentPrograms& programs) { return all.contains(on.planner->shape_of(traits, programs)); };

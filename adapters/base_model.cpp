@@ -17,22 +17,13 @@ namespace {
 constexpr size_t kSampleBytes = 256;
 constexpr size_t kSamples = 4;  // of a tensor, evenly over it
 
-std::vector<float> as_floats(const model::Tensor& tensor) {
-    std::vector<float> values(tensor.n_elements());
-    const uint32_t n_bytes = model::bytes_of(tensor.dtype);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = model::widen(tensor.dtype, tensor.data.data() + i * n_bytes);
-    return values;
-}
-
-float number_of(const model::Tensor& tensor, size_t i) { return model::widen(tensor.dtype, tensor.data.data() + i * model::bytes_of(tensor.dtype)); }
-
 // The binary digits that the numbers of a table need, whatever type they are stored in: what was rounded to bf16 and widened again needs 8.
 int n_digits(const model::Tensor& tensor) {
     constexpr int kF32Digits = 24;
     const int of_type = tensor.dtype == model::DType::kBF16 ? 8 : tensor.dtype == model::DType::kF16 ? 11 : kF32Digits;
     int most = 1;
     for (size_t i = 0, n = tensor.n_elements(); i < n && most < of_type; ++i) {
-        const uint32_t fraction = std::bit_cast<uint32_t>(number_of(tensor, i)) & 0x7fffff;
+        const uint32_t fraction = std::bit_cast<uint32_t>(number_at(tensor, i)) & 0x7fffff;
         if (fraction != 0) most = std::max(most, kF32Digits - std::countr_zero(fraction));
     }
     return most;
@@ -112,7 +103,7 @@ Result<BaseModel> BaseModel::load(const std::filesystem::path& folder) {
     base.formats = formats_of(files);
     for (const model::Tensor& tensor : files.tensors()) {
         if (tensor.name.ends_with(".bias") && tensor.shape.size() == 1 && model::is_weight_type(tensor.dtype)) {
-            base.biases.emplace(tensor.name, as_floats(tensor));
+            base.biases.emplace(tensor.name, model::numbers_of(tensor));
         }
     }
     return base;
@@ -129,7 +120,7 @@ TableComparison compare_tables(const model::Tensor& base, const model::Tensor& s
     const int rounded_to = is_rounded ? std::min(of_base, of_saved) : kNoRounding;
     TableComparison comparison{.kind = Kind::kSame};
     for (size_t i = 0, n = base.n_elements(); i < n; ++i) {
-        const float ours = number_of(base, i), theirs = number_of(saved, i);
+        const float ours = number_at(base, i), theirs = number_at(saved, i);
         if (ours == theirs) continue;
         const float difference = std::abs(ours - theirs);
         ++comparison.n_different;

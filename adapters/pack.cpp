@@ -162,7 +162,7 @@ class Layout {
     static DType common_type(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype ? a.dtype : DType::kF32; }
 
     static void write_widened(std::byte* to, const Tensor& tensor, uint64_t element) {
-        const float wide = model::widen(tensor.dtype, tensor.data.data() + element * model::bytes_of(tensor.dtype));
+        const float wide = number_at(tensor, element);
         std::memcpy(to, &wide, sizeof(wide));
     }
 

@@ -127,7 +127,7 @@ class LinearPlanner {
         if (a == nullptr || b == nullptr) return ok_status();
         std::vector<float> bias;
         if (b_bias != nullptr) {
-            bias = vector_values(*b_bias);
+            bias = model::numbers_of(*b_bias);
             for (float& value : bias) value = static_cast<float>(scale * value);
         }
         for_each_part(module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
@@ -193,7 +193,7 @@ class LinearPlanner {
         }
         tensor = checks_.fitting(place, TensorRole::kBias, {shape_of(config_, module).n});
         if (tensor == nullptr) return;
-        const std::vector<float> trained = vector_values(*tensor);
+        const std::vector<float> trained = model::numbers_of(*tensor);
         for_each_part(module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& shape) {
             Place part_place = place;
             part_place.linear = static_cast<uint32_t>(part);

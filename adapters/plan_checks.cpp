@@ -51,11 +51,9 @@ bool is_same(const Tensor& a, const Tensor& b) {
 
 bool is_transposed(const Tensor& a, const Tensor& b) {
     if (a.shape.size() != 2 || b.shape.size() != 2 || a.shape[0] != b.shape[1] || a.shape[1] != b.shape[0]) return false;
-    const uint32_t a_bytes = model::bytes_of(a.dtype), b_bytes = model::bytes_of(b.dtype);
     for (uint64_t row = 0; row < a.shape[0]; ++row) {
         for (uint64_t column = 0; column < a.shape[1]; ++column) {
-            const float left = model::widen(a.dtype, a.data.data() + (row * a.shape[1] + column) * a_bytes);
-            if (left != model::widen(b.dtype, b.data.data() + (column * a.shape[0] + row) * b_bytes)) return false;
+            if (number_at(a, row * a.shape[1] + column) != number_at(b, column * a.shape[0] + row)) return false;
         }
     }
     return true;
@@ -109,7 +107,7 @@ const Tensor* PlanChecks::fitting(const Place& place, TensorRole role, std::init
         return nullptr;
     }
     if (const auto bad = base.checks_numbers ? first_unusable(*tensor) : std::nullopt) {
-        const float value = model::widen(tensor->dtype, tensor->data.data() + *bad * model::bytes_of(tensor->dtype));
+        const float value = number_at(*tensor, *bad);
         const bool is_finite = std::isfinite(value);
         const std::string what = is_finite ? format("{:g}", value) : "infinity or NaN";
         const uint64_t columns = expected.size() == 2 ? expected[1] : 1;
@@ -118,13 +116,6 @@ const Tensor* PlanChecks::fitting(const Place& place, TensorRole role, std::init
         return nullptr;
     }
     return tensor;
-}
-
-std::vector<float> vector_values(const Tensor& tensor) {
-    std::vector<float> values(tensor.n_elements());
-    const uint32_t n_bytes = model::bytes_of(tensor.dtype);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = model::widen(tensor.dtype, tensor.data.data() + i * n_bytes);
-    return values;
 }
 
 }  // namespace lorad::adapters

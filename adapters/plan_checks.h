@@ -46,9 +46,6 @@ bool is_same(const model::Tensor& a, const model::Tensor& b);
 // Of float types, b with the numbers of a transposed.
 bool is_transposed(const model::Tensor& a, const model::Tensor& b);
 
-// [n] of a tensor that fits, as f32.
-std::vector<float> vector_values(const model::Tensor& tensor);
-
 // Embedding, output layer, norms, tokens.
 Status plan_extras(PlanChecks& checks, ExtrasPlan& plan);
 

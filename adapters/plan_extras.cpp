@@ -69,7 +69,7 @@ class ExtrasPlanner {
         } else if (checks_.peft.lora_bias) {
             bias = checks_.fitting(kHead, TensorRole::kBBias, {config_.vocab_size});
             if (bias != nullptr) {
-                plan_.head_bias = vector_values(*bias);
+                plan_.head_bias = model::numbers_of(*bias);
                 for (float& value : plan_.head_bias) value = static_cast<float>(scale * value);
             }
         }

@@ -43,9 +43,7 @@ std::vector<double> rounding_variances(std::span<const float> bias, std::span<co
 std::vector<float> floats_of(const TensorFiles& files, const std::string& name) {
     const Tensor* tensor = files.find(name);
     CHECK(tensor != nullptr);
-    std::vector<float> values(tensor->n_elements());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = widen(tensor->dtype, tensor->data.data() + i * bytes_of(tensor->dtype));
-    return values;
+    return numbers_of(*tensor);
 }
 
 }  // namespace

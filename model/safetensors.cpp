@@ -145,6 +145,12 @@ uint64_t Tensor::n_elements() const {
     return n;
 }
 
+std::vector<float> numbers_of(const Tensor& tensor) {
+    std::vector<float> numbers(tensor.n_elements());
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = number_at(tensor, i);
+    return numbers;
+}
+
 std::string shape_text(std::span<const uint64_t> shape) {
     std::string text = "[";
     for (size_t i = 0; i < shape.size(); ++i) text += format("{}{}", i ? ", " : "", shape[i]);

@@ -45,6 +45,9 @@ struct Tensor {
 
     uint64_t n_elements() const;
 };
+// Number `i` of a tensor of a weight type, and all of its numbers, as widen().
+inline float number_at(const Tensor& tensor, uint64_t i) { return widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype)); }
+std::vector<float> numbers_of(const Tensor& tensor);
 // "[4, 128]"
 std::string shape_text(std::span<const uint64_t> shape);
 

@@ -107,7 +107,7 @@ bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
     const Tensor* weight = files.find(tensor.name.substr(0, tensor.name.size() - kBias.size()) + "weight");
     if (!weight || !weight->source) return false;
     for (uint64_t i = 0; i < tensor.n_elements(); ++i) {
-        if (widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype)) != 0.0f) return false;
+        if (number_at(tensor, i) != 0.0f) return false;
     }
     return true;
 }
@@ -171,8 +171,7 @@ Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     // The last part brings the padding with it.
     const uint32_t end = part.begin + part.n;
     std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
-    const DType dtype = part.tensor->dtype;
-    for (uint32_t i = 0; i < part.n; ++i) values[i] = widen(dtype, part.tensor->data.data() + uint64_t{i} * bytes_of(dtype));
+    for (uint32_t i = 0; i < part.n; ++i) values[i] = number_at(*part.tensor, i);
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 

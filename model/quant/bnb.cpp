@@ -53,18 +53,16 @@ Result<BnbState> read_state(const Tensor& tensor) {
     return state;
 }
 
-uint64_t n_blocks(uint64_t n, uint64_t block) { return (n + block - 1) / block; }
-
 // Codes of 4 bits, the first of two in the high half of a byte, over the whole matrix; so are the blocks, which may run over the ends of rows.
 class CodebookMatrix final : public MatrixSource {
   public:
     CodebookMatrix(const StateKind& kind, const BnbState& state, const Tensor& codes, const Tensor& map, const Tensor& absmax, const Tensor* nested_absmax,
                    const Tensor* nested_map)
         : format_(nested_map ? kind.format_of_nested : kind.format), state_(state), codes_(codes.data), absmax_(absmax) {
-        for (uint32_t i = 0; i < kCodes; ++i) map_[i] = float_at(map, i);
+        for (uint32_t i = 0; i < kCodes; ++i) map_[i] = number_at(map, i);
         if (!nested_map) return;
         nested_absmax_ = *nested_absmax;
-        for (uint32_t i = 0; i < kNestedCodes; ++i) nested_map_[i] = float_at(*nested_map, i);
+        for (uint32_t i = 0; i < kNestedCodes; ++i) nested_map_[i] = number_at(*nested_map, i);
     }
 
     std::string_view format() const override { return format_; }
@@ -90,8 +88,8 @@ class CodebookMatrix final : public MatrixSource {
 
   private:
     float scale_of(uint64_t block) const {
-        if (!nested_absmax_) return float_at(absmax_, block);
-        const float scaled = nested_map_[std::to_integer<uint8_t>(absmax_.data[block])] * float_at(*nested_absmax_, block / state_.nested_block);
+        if (!nested_absmax_) return number_at(absmax_, block);
+        const float scaled = nested_map_[std::to_integer<uint8_t>(absmax_.data[block])] * number_at(*nested_absmax_, block / state_.nested_block);
         return scaled + state_.nested_offset;  // two roundings, as bitsandbytes has two operations
     }
 
@@ -110,12 +108,12 @@ Result<Tensor> make_codebook(LinearTensors& linear, const StateKind& kind) {
     TRY_ASSIGN(const Tensor* codes, linear.require("weight", kind.format));
     TRY_ASSIGN(const Tensor* absmax, linear.require("weight.absmax", kind.format));
     TRY_ASSIGN(const Tensor* map, linear.require("weight.quant_map", kind.format));
-    const uint64_t n_weights = state.n * state.k;  // of two 32-bit numbers
-    if (codes->data.size() != (n_weights + 1) / 2) {  // their type may be any: bnb_4bit_quant_storage
-        return wrong_tensor(*codes, format("{} bytes, two weights each of {} {}", (n_weights + 1) / 2, shape_text(std::array{state.n, state.k}), kind.format));
+    const uint64_t n_weights = state.n * state.k, n_code_bytes = ceil_div(n_weights, 2);  // of two 32-bit numbers
+    if (codes->data.size() != n_code_bytes) {  // their type may be any: bnb_4bit_quant_storage
+        return wrong_tensor(*codes, format("{} bytes, two weights each of {} {}", n_code_bytes, shape_text(std::array{state.n, state.k}), kind.format));
     }
     TRY(check_floats(*map, {kCodes}));
-    const uint64_t n_scales = n_blocks(n_weights, state.block);
+    const uint64_t n_scales = ceil_div(n_weights, state.block);
     const Tensor* nested_absmax = nullptr;
     const Tensor* nested_map = nullptr;
     if (absmax->dtype == DType::kU8) {
@@ -123,7 +121,7 @@ Result<Tensor> make_codebook(LinearTensors& linear, const StateKind& kind) {
         TRY_ASSIGN(nested_absmax, linear.require("weight.nested_absmax", "double quantization"));
         TRY_ASSIGN(nested_map, linear.require("weight.nested_quant_map", "double quantization"));
         if (state.nested_block == 0) return make_error(ErrorCode::kInvalidModel, format("{}: expected nested_blocksize, as absmax is quantized, found none", state_text.name));
-        TRY(check_floats(*nested_absmax, {n_blocks(n_scales, state.nested_block)}));
+        TRY(check_floats(*nested_absmax, {ceil_div(n_scales, state.nested_block)}));
         TRY(check_floats(*nested_map, {kNestedCodes}));
     } else {
         TRY(check_floats(*absmax, {n_scales}));
@@ -143,7 +141,7 @@ class Int8Matrix final : public MatrixSource {
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         constexpr float kPerCode = 7.874015718698502e-3f;  // 1 / 127, the library's constant
         for (uint64_t row = 0; row < n_rows; ++row) {
-            const float scale = float_at(scales_, row_begin + row);
+            const float scale = number_at(scales_, row_begin + row);
             const std::byte* from = codes_.data() + (row_begin + row) * k_;
             float* to = out.data() + row * k_;
             for (uint64_t i = 0; i < k_; ++i) to[i] = static_cast<float>(static_cast<int8_t>(from[i])) * scale * kPerCode;

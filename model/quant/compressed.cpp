@@ -13,9 +13,6 @@ namespace lorad::model {
 namespace {
 
 constexpr std::string_view kCompressedTensors = "compressed-tensors";
-constexpr uint32_t kBitsOfAWord = 32;
-
-uint64_t words_of(uint64_t n_codes, uint32_t bits) { return (n_codes * bits + kBitsOfAWord - 1) / kBitsOfAWord; }
 
 // Everything of a matrix [n][k]. Codes in words are the values and half the range; so are zero points in words, [words of n][groups].
 struct RowCodes {
@@ -48,7 +45,7 @@ class RowCodeMatrix final : public MatrixSource {
 
     template <uint32_t kBits>
     int32_t code_in_words(uint64_t row, uint64_t i) const {
-        constexpr uint32_t kPerWord = kBitsOfAWord / kBits;
+        constexpr uint32_t kPerWord = kWordBits / kBits;
         const uint32_t word = word_at(c_.codes, row * row_words_ + i / kPerWord);
         return static_cast<int32_t>((word >> (i % kPerWord * kBits)) & ((1u << kBits) - 1));
     }
@@ -59,7 +56,7 @@ class RowCodeMatrix final : public MatrixSource {
         std::vector<int32_t> zero(c_.n_groups);  // in the codes' numbering
         for (uint64_t row = row_begin; row < row_begin + n_rows; ++row) {
             for (uint64_t g = 0; g < c_.n_groups; ++g) {
-                scale[g] = float_at(c_.scales, c_.scales.n_elements() == 1 ? 0 : row * c_.n_groups + g);
+                scale[g] = number_at(c_.scales, c_.scales.n_elements() == 1 ? 0 : row * c_.n_groups + g);
                 zero[g] = zero_of(row, g);
             }
             float* to = out.data() + (row - row_begin) * c_.k;
@@ -77,7 +74,7 @@ class RowCodeMatrix final : public MatrixSource {
     int32_t zero_of(uint64_t row, uint64_t g) const {
         if (!c_.scheme.is_packed) return c_.zeros ? static_cast<int8_t>(c_.zeros->data[row * c_.n_groups + g]) : 0;
         if (!c_.zeros) return 1 << (c_.scheme.bits - 1);
-        const uint32_t per_word = kBitsOfAWord / c_.scheme.bits;
+        const uint32_t per_word = kWordBits / c_.scheme.bits;
         return static_cast<int32_t>((word_at(c_.zeros->data, row / per_word * c_.n_groups + g) >> (row % per_word * c_.scheme.bits)) & mask());
     }
 
@@ -121,22 +118,19 @@ Status read_codes(LinearTensors& linear, RowCodes& c) {
 Status read_scales(LinearTensors& linear, RowCodes& c) {
     const WeightScheme& scheme = c.scheme;
     c.group_size = scheme.strategy == ScaleStrategy::kGroup ? scheme.group_size : c.k;
-    c.n_groups = (c.k + c.group_size - 1) / c.group_size;
+    c.n_groups = ceil_div(c.k, c.group_size);
     if (c.k > c.group_size && c.k % c.group_size != 0) {
         return make_error(ErrorCode::kInvalidModel, format("tensor {}.weight_scale: expected groups that divide its {} inputs, found group_size {}", linear.name(), c.k, c.group_size));
     }
     TRY_ASSIGN(const Tensor* scales, linear.require("weight_scale", kCompressedTensors));
     if (scheme.strategy == ScaleStrategy::kTensor) {
-        if (!is_weight_type(scales->dtype) || scales->n_elements() != 1) return wrong_tensor(*scales, "one F32, F16 or BF16");
+        TRY(check_one_float(*scales));
     } else {
         TRY(check_floats(*scales, {c.n, c.n_groups}));
     }
     c.scales = *scales;
-    const Tensor* zeros = linear.take("weight_zero_point");
-    if (!zeros && !scheme.symmetric) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}.weight_zero_point is missing: {} needs it", linear.name(), describe(scheme)));
-    }
-    if (zeros) {
+    if (!scheme.symmetric) TRY(linear.require("weight_zero_point", describe(scheme)));
+    if (const Tensor* zeros = linear.take("weight_zero_point")) {
         if (scheme.strategy == ScaleStrategy::kTensor) return wrong_tensor(*zeros, "no zero points where a matrix has one scale");
         if (scheme.is_packed) TRY(check_tensor(*zeros, DType::kI32, {words_of(c.n, scheme.bits), c.n_groups}));
         else TRY(check_tensor(*zeros, DType::kI8, {c.n, c.n_groups}));
@@ -147,24 +141,15 @@ Status read_scales(LinearTensors& linear, RowCodes& c) {
 
 // Groups of inputs in an order of their own ("actorder": "group").
 Status read_order(LinearTensors& linear, RowCodes& c) {
+    if (c.scheme.has_order) TRY(linear.require("weight_g_idx", "actorder \"group\""));
     const Tensor* tensor = linear.take("weight_g_idx");
-    if (!tensor && c.scheme.has_order) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}.weight_g_idx is missing: actorder \"group\" needs it", linear.name()));
-    }
     if (!tensor) return ok_status();
     TRY(check_tensor(*tensor, DType::kI32, {c.k}));
     constexpr uint32_t kNoOrder = ~0u;  // -1, as the library fills an index that it does not use
     for (uint64_t i = 0; i < c.k; ++i) {
         if (word_at(tensor->data, i) == kNoOrder) return ok_status();
     }
-    for (uint64_t i = 0; i < c.k; ++i) {
-        const uint32_t group = word_at(tensor->data, i);
-        if (group >= c.n_groups) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected groups 0 to {}, found {} at {}", tensor->name, c.n_groups - 1,
-                                                               static_cast<int32_t>(group), i));
-        }
-        c.group_of.push_back(group);
-    }
+    TRY_ASSIGN(c.group_of, groups_of_inputs(*tensor, c.k, c.n_groups));
     return ok_status();
 }
 

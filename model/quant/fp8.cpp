@@ -30,12 +30,12 @@ class Fp8Matrix final : public MatrixSource {
 
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         static const std::array<float, 256> kValues = all_e4m3_values();
-        const uint64_t n_column_blocks = (k_ + block_columns_ - 1) / block_columns_;
+        const uint64_t n_column_blocks = ceil_div(k_, block_columns_);
         for (uint64_t row = row_begin; row < row_begin + n_rows; ++row) {
             const std::byte* from = codes_.data() + row * k_;
             float* to = out.data() + (row - row_begin) * k_;
             for (uint64_t block = 0; block < n_column_blocks; ++block) {
-                const float scale = float_at(scales_, row / block_rows_ * n_column_blocks + block);
+                const float scale = number_at(scales_, row / block_rows_ * n_column_blocks + block);
                 const uint64_t end = std::min(k_, (block + 1) * block_columns_);
                 for (uint64_t i = block * block_columns_; i < end; ++i) to[i] = kValues[std::to_integer<uint8_t>(from[i])] * scale;
             }
@@ -68,7 +68,7 @@ Result<Tensor> make_fp8_matrix(LinearTensors& linear, const Fp8Scales& how) {
     uint64_t block_rows = n, block_columns = k;
     switch (how.strategy) {
         case ScaleStrategy::kTensor:
-            if (!is_weight_type(scales->dtype) || scales->n_elements() != 1) return wrong_tensor(*scales, "one F32, F16 or BF16");
+            TRY(check_one_float(*scales));
             break;
         case ScaleStrategy::kChannel:
             if (scales->shape.size() != 1) TRY(check_floats(*scales, {n, 1}));
@@ -78,7 +78,7 @@ Result<Tensor> make_fp8_matrix(LinearTensors& linear, const Fp8Scales& how) {
         case ScaleStrategy::kBlock:
             block_rows = how.block_rows;
             block_columns = how.block_columns;
-            TRY(check_floats(*scales, {(n + block_rows - 1) / block_rows, (k + block_columns - 1) / block_columns}));
+            TRY(check_floats(*scales, {ceil_div(n, block_rows), ceil_div(k, block_columns)}));
             break;
         case ScaleStrategy::kGroup: return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected one scale, one a row or blocks for FP8, found groups", codes->name));
     }

@@ -10,10 +10,7 @@
 namespace lorad::model {
 namespace {
 
-constexpr uint32_t kWordBits = 32;
-
-uint64_t n_words(uint64_t n, uint32_t bits) { return (n * bits + kWordBits - 1) / kWordBits; }
-uint64_t groups_of(uint64_t k, uint32_t size) { return size == 0 ? 1 : (k + size - 1) / size; }
+uint64_t groups_of(uint64_t k, uint32_t size) { return size == 0 ? 1 : ceil_div(k, size); }
 
 // One value of each field of a word.
 uint32_t in_each_field(uint32_t value, uint32_t bits) { return bits == 4 ? value * 0x11111111u : value * 0x01010101u; }
@@ -34,14 +31,14 @@ struct Groups {
     // Of outputs [begin, begin + count), group after group.
     void read(uint64_t begin, uint64_t count, std::vector<float>& scale, std::vector<int32_t>& zero) const {
         const uint32_t per_word = kWordBits / bits, mask = (1u << bits) - 1;
-        const uint64_t row_words = n_words(n, bits);
+        const uint64_t row_words = words_of(n, bits);
         scale.resize(n_groups * count);
         zero.resize(n_groups * count);
         for (uint64_t g = 0; g < n_groups; ++g) {
             for (uint64_t c = 0; c < count; ++c) {
                 const uint64_t output = begin + c;
                 const uint32_t word = word_at(zeros, g * row_words + output / per_word) + add_to_words;
-                scale[g * count + c] = float_at(scales, g * n + output);
+                scale[g * count + c] = number_at(scales, g * n + output);
                 zero[g * count + c] = static_cast<int32_t>((word >> (bits * order[output % per_word])) & mask);
             }
         }
@@ -132,7 +129,7 @@ class AwqMatrix final : public MatrixSource {
 // Whether every zero point is stored as `value`; fields beyond the last output do not count.
 bool all_zeros_are(const Groups& groups, uint32_t value) {
     const uint32_t per_word = kWordBits / groups.bits;
-    const uint64_t row_words = n_words(groups.n, groups.bits);
+    const uint64_t row_words = words_of(groups.n, groups.bits);
     const uint32_t whole = in_each_field(value, groups.bits);
     for (uint64_t g = 0; g < groups.n_groups; ++g) {
         for (uint64_t w = 0; w < row_words; ++w) {
@@ -163,31 +160,22 @@ Result<Groups> read_groups(LinearTensors& linear, std::string_view who, uint64_t
     }
     const uint64_t n_groups = config.has_overrides ? groups.n_groups : groups_of(k, config.group_size);
     TRY(check_floats(*scales, {n_groups, groups.n}));
-    TRY(check_tensor(*zeros, DType::kI32, {n_groups, n_words(groups.n, bits)}));
+    TRY(check_tensor(*zeros, DType::kI32, {n_groups, words_of(groups.n, bits)}));
     return groups;
 }
 
 // Outputs of the matrix, which the scales tell.
-Result<uint64_t> outputs_of(const LinearTensors& linear, std::string_view who) {
-    const Tensor* scales = linear.find("scales");
-    if (!scales) return make_error(ErrorCode::kInvalidModel, format("tensor {}.scales is missing: {} needs it", linear.name(), who));
+Result<uint64_t> outputs_of(LinearTensors& linear, std::string_view who) {
+    TRY_ASSIGN(const Tensor* scales, linear.require("scales", who));
     if (!is_weight_type(scales->dtype) || scales->shape.size() != 2 || scales->data.empty()) return wrong_tensor(*scales, "F32, F16 or BF16 of groups and outputs");
     return scales->shape[1];
 }
 
 // The group of each input, checked; empty where they follow each other.
 Result<std::vector<uint32_t>> read_g_idx(const Tensor& tensor, uint64_t k, const Groups& groups) {
-    TRY(check_tensor(tensor, DType::kI32, {k}));
-    std::vector<uint32_t> group_of(k);
+    TRY_ASSIGN(std::vector<uint32_t> group_of, groups_of_inputs(tensor, k, groups.n_groups));
     bool is_in_order = true;
-    for (uint64_t i = 0; i < k; ++i) {
-        group_of[i] = word_at(tensor.data, i);
-        if (group_of[i] >= groups.n_groups) {
-            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected groups 0 to {}, found {} at {}", tensor.name, groups.n_groups - 1,
-                                                               static_cast<int32_t>(group_of[i]), i));
-        }
-        is_in_order = is_in_order && group_of[i] == groups.of(i);
-    }
+    for (uint64_t i = 0; i < k && is_in_order; ++i) is_in_order = group_of[i] == groups.of(i);
     if (is_in_order) group_of.clear();
     return group_of;
 }

@@ -47,6 +47,23 @@ Status check_floats(const Tensor& tensor, std::vector<uint64_t> shape) {
     return wrong_tensor(tensor, format("F32, F16 or BF16 {}", shape_text(shape)));
 }
 
+Status check_one_float(const Tensor& tensor) {
+    if (is_weight_type(tensor.dtype) && tensor.n_elements() == 1) return ok_status();
+    return wrong_tensor(tensor, "one F32, F16 or BF16");
+}
+
+Result<std::vector<uint32_t>> groups_of_inputs(const Tensor& tensor, uint64_t k, uint64_t n_groups) {
+    TRY(check_tensor(tensor, DType::kI32, {k}));
+    std::vector<uint32_t> group_of(k);
+    for (uint64_t i = 0; i < k; ++i) {
+        group_of[i] = word_at(tensor.data, i);
+        if (group_of[i] >= n_groups) {
+            return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected groups 0 to {}, found {} at {}", tensor.name, n_groups - 1, static_cast<int32_t>(group_of[i]), i));
+        }
+    }
+    return group_of;
+}
+
 uint32_t word_at(std::span<const std::byte> words, uint64_t i) {
     uint32_t word = 0;
     std::memcpy(&word, words.data() + i * sizeof word, sizeof word);

@@ -8,6 +8,7 @@
 
 #include "model/safetensors.h"
 #include "proto/base/result.h"
+#include "proto/base/rounding.h"
 
 namespace lorad::model {
 
@@ -40,12 +41,17 @@ class LinearTensors {
 // kInvalidModel: "tensor NAME: expected I32 [16, 128], found I32 [16, 127]". A `shape` of other texts: "expected I32 of two dimensions".
 Error wrong_tensor(const Tensor& tensor, std::string_view expected);
 Status check_tensor(const Tensor& tensor, DType dtype, std::vector<uint64_t> shape);
-// A tensor of one of the float types that lorad reads.
+// A tensor of one of the float types that lorad reads, and one number of such a type.
 Status check_floats(const Tensor& tensor, std::vector<uint64_t> shape);
+Status check_one_float(const Tensor& tensor);
+// The group of each of k inputs (I32 [k], checked against n_groups).
+Result<std::vector<uint32_t>> groups_of_inputs(const Tensor& tensor, uint64_t k, uint64_t n_groups);
 
-// Number `i` of a float tensor, of a tensor of 32-bit words.
-inline float float_at(const Tensor& tensor, uint64_t i) { return widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype)); }
+// Word `i` of a tensor of 32-bit words.
 uint32_t word_at(std::span<const std::byte> words, uint64_t i);
+inline constexpr uint32_t kWordBits = 32;
+// Words that n codes of so many bits fill.
+inline uint64_t words_of(uint64_t n_codes, uint32_t bits) { return ceil_div(n_codes * bits, kWordBits); }
 
 // The matrix NAME.weight of a source and its codes.
 Tensor packed_matrix(const LinearTensors& linear, uint64_t n, uint64_t k, std::span<const std::byte> codes, std::shared_ptr<const MatrixSource> source);

@@ -11,6 +11,7 @@
 #include "model/quant/matrix_source.h"
 #include "proto/base/check.h"
 #include "proto/base/format.h"
+#include "proto/base/rounding.h"
 #include "proto/base/thread.h"
 
 namespace lorad::model {
@@ -45,14 +46,12 @@ uint16_t narrow_bits(uint32_t bits, gpu::ScalarType type) { return type == gpu::
 bool is_infinite(uint16_t bits, gpu::ScalarType type) { return (bits & 0x7fff) == (type == gpu::ScalarType::kF16 ? 0x7c00 : 0x7f80); }
 
 void widen_rows(const Tensor& tensor, uint64_t row_begin, std::span<float> out) {
-    const uint64_t n_columns = tensor.shape[1];
-    const uint32_t n_bytes = bytes_of(tensor.dtype);
-    const std::byte* from = tensor.data.data() + row_begin * n_columns * n_bytes;
+    const uint64_t first = row_begin * tensor.shape[1];
     if (tensor.dtype == DType::kF32) {
-        std::memcpy(out.data(), from, out.size_bytes());
+        std::memcpy(out.data(), tensor.data.data() + first * sizeof(float), out.size_bytes());
         return;
     }
-    for (size_t i = 0; i < out.size(); ++i) out[i] = widen(tensor.dtype, from + i * n_bytes);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = number_at(tensor, first + i);
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gp
     const uint64_t n_columns = tensor.shape[1];
     CHECK(out.size() == n_rows * n_columns * gpu::bytes_of(type));
     const uint64_t rows_at_a_time = std::clamp<uint64_t>(kNumbersAtATime / std::max<uint64_t>(n_columns, 1), 1, std::max<uint64_t>(n_rows, 1));
-    const uint64_t n_pieces = (n_rows + rows_at_a_time - 1) / rows_at_a_time;
+    const uint64_t n_pieces = ceil_div(n_rows, rows_at_a_time);
     std::atomic<uint64_t> next{0};
     std::atomic<bool> all_fit{true}, all_finite{true};
     const auto work = [&] {

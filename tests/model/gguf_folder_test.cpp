@@ -86,15 +86,10 @@ std::string as_gguf(const TensorFiles& files, const ModelConfig& config) {
     return writer.file();
 }
 
-std::vector<float> numbers_of(const Tensor& tensor) {
-    uint64_t n = 1;
-    for (const uint64_t size : tensor.shape) n *= size;
-    std::vector<float> numbers(n);
-    if (tensor.source) {
-        tensor.source->decode(0, tensor.shape[0], numbers);
-        return numbers;
-    }
-    for (size_t i = 0; i < n; ++i) numbers[i] = widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype));
+std::vector<float> decoded(const Tensor& tensor) {
+    if (!tensor.source) return numbers_of(tensor);
+    std::vector<float> numbers(tensor.n_elements());
+    tensor.source->decode(0, tensor.shape[0], numbers);
     return numbers;
 }
 
@@ -135,7 +130,7 @@ TEST_P(GgufOfFolders, HasTheConfigAndTheNumbersOfTheFolder) {
         const Tensor* same = read->find(tensor.name);
         ASSERT_NE(same, nullptr) << tensor.name;
         ASSERT_EQ(same->shape, tensor.shape) << tensor.name;
-        EXPECT_TRUE(numbers_of(*same) == numbers_of(tensor)) << tensor.name;
+        EXPECT_TRUE(decoded(*same) == decoded(tensor)) << tensor.name;
     }
 }
 

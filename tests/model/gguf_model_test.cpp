@@ -48,7 +48,7 @@ std::vector<float> rows_of(const Tensor& tensor, uint64_t begin, uint64_t n) {
         tensor.source->decode(begin, n, rows);
         return rows;
     }
-    for (size_t i = 0; i < rows.size(); ++i) rows[i] = widen(tensor.dtype, tensor.data.data() + (begin * tensor.shape[1] + i) * bytes_of(tensor.dtype));
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = number_at(tensor, begin * tensor.shape[1] + i);
     return rows;
 }
 

@@ -154,7 +154,7 @@ TEST(MatrixDecoder, JoinedMatricesOfSeveralTypesBecomeOne) {
             ASSERT_EQ(tensor.dtype, DType::kF16);
             bytes.clear();
             for (uint64_t i = 0; i < tensor.n_elements(); ++i) {
-                const float value = widen(tensor.dtype, tensor.data.data() + i * bytes_of(tensor.dtype));
+                const float value = number_at(tensor, i);
                 bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
             }
             dtype = "F32";

@@ -61,10 +61,7 @@ HostMatrix rows_of(const model::TensorFiles& files, const std::string& name, siz
     HostMatrix matrix;
     matrix.n = n;
     matrix.k = tensor->shape.size() == 2 ? tensor->shape[1] : 1;
-    const size_t bytes = model::bytes_of(tensor->dtype);
-    for (size_t i = begin * matrix.k; i < (begin + n) * matrix.k; ++i) {
-        matrix.values.push_back(model::widen(tensor->dtype, tensor->data.data() + i * bytes));
-    }
+    for (size_t i = begin * matrix.k; i < (begin + n) * matrix.k; ++i) matrix.values.push_back(number_at(*tensor, i));
     return matrix;
 }
 

@@ -58,26 +58,23 @@ class GgufFiles final : public ModelFiles {
     Result<ModelConfig> config() const override { return model_.config(); }
     Result<TensorFiles> tensors() const override { return model_.tensors(); }
     Result<std::shared_ptr<const Tokenizer>> tokenizer() const override {
-        TRY_ASSIGN(const GgufText text, model_.text());
-        if (text.tokenizer_json.empty()) return std::shared_ptr<const Tokenizer>();
-        return Tokenizer::from_json(text.tokenizer_json, name_);
+        TRY_ASSIGN(const std::string json, model_.tokenizer_json());
+        if (json.empty()) return std::shared_ptr<const Tokenizer>();
+        return Tokenizer::from_json(json, name_);
     }
     Result<std::shared_ptr<const ChatTemplate>> chat_template() const override {
-        TRY_ASSIGN(const GgufText text, model_.text());
-        return ChatTemplate::from_sources(text.templates, text.tokens_json);
+        TRY_ASSIGN(const GgufChat chat, model_.chat());
+        return ChatTemplate::from_sources(chat.templates, chat.tokens_json);
     }
     Result<TokenizerConfig> tokenizer_config() const override {
-        TRY_ASSIGN(const GgufText text, model_.text());
-        TokenizerConfig config{text.tokens_json, {}};
-        for (const NamedTemplate& one : text.templates) {
+        TRY_ASSIGN(GgufChat chat, model_.chat());
+        TokenizerConfig config{std::move(chat.tokens_json), {}};
+        for (const NamedTemplate& one : chat.templates) {
             if (one.name == kDefaultTemplate) config.chat_template = one.source;
         }
         return config;
     }
-    std::string tokenizer_kind() const override {
-        const auto text = model_.text();
-        return text.ok() ? text->kind : std::string();
-    }
+    std::string tokenizer_kind() const override { return model_.tokenizer_kind(); }
 
   private:
     std::string name_;

@@ -166,6 +166,7 @@ Result<TensorFiles> GgufModel::tensors() const {
     return TensorFiles::of(std::move(tensors.tensors), std::move(owners));
 }
 
-Result<GgufText> GgufModel::text() const { return named(text_from_gguf(file_, config_.vocab_size)); }
+Result<std::string> GgufModel::tokenizer_json() const { return named(tokenizer_from_gguf(file_, config_.vocab_size)); }
+Result<GgufChat> GgufModel::chat() const { return named(chat_from_gguf(file_, config_.vocab_size)); }
 
 }  // namespace lorad::model

@@ -33,7 +33,10 @@ class GgufModel {
     const ModelConfig& config() const { return config_; }
     // Checked by name, shape and type; they keep the files mapped.
     Result<TensorFiles> tensors() const;
-    Result<GgufText> text() const;
+    // As gguf_tokenizer.h.
+    Result<std::string> tokenizer_json() const;
+    std::string tokenizer_kind() const { return model::tokenizer_kind(file_); }
+    Result<GgufChat> chat() const;
 
   private:
     GgufModel() = default;

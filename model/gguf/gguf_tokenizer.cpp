@@ -24,6 +24,10 @@ constexpr std::string_view kBlank = "\xe2\x96\x81";  // U+2581, as which Sentenc
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 std::string full_key(std::string_view name) { return std::string(kPrefix).append(name); }
+bool has_tokenizer(const GgufFile& file) {
+    const std::string kind = file.text(full_key("model"));
+    return file.field(full_key("model")) != nullptr && kind != "none" && kind != "no_vocab";
+}
 Error invalid_text(std::string what) { return make_error(ErrorCode::kInvalidModel, std::move(what)); }
 
 struct GgufVocabulary {
@@ -342,30 +346,34 @@ Result<std::optional<TokenId>> special_token_of(const GgufFile& file, std::strin
     return std::optional<TokenId>(static_cast<TokenId>(*id));
 }
 
-Result<GgufText> text_from_gguf(const GgufFile& file, uint32_t vocab_size) {
-    GgufText text;
+Result<std::string> tokenizer_from_gguf(const GgufFile& file, uint32_t vocab_size) {
+    if (!has_tokenizer(file)) return std::string();
     const std::string kind = file.text(full_key("model")), cutting_name = file.text(full_key("pre"));
-    if (file.field(full_key("model")) == nullptr || kind == "none" || kind == "no_vocab") return text;
     if (kind != "gpt2" && kind != "llama") {
         return invalid_text(format("{}: a tokenizer of the kind {} is not supported; supported are gpt2 (byte-level BPE) and llama (SentencePiece with scores)",
                                    full_key("model"), json_quote_short(kind)));
     }
     TRY_ASSIGN(const GgufVocabulary vocabulary, read_vocabulary(file, vocab_size));
-    if (kind == "llama") {
-        text.kind = kind;
-        TRY_ASSIGN(text.tokenizer_json, pieces_json(file, vocabulary));
-    } else {
-        const WordCutting* cutting = word_cutting(cutting_name);
-        if (cutting == nullptr) {
-            return invalid_text(format("{}: words cut as {} are not supported; supported are {}", full_key("pre"),
-                                       cutting_name.empty() ? "nothing says" : json_quote_short(cutting_name), word_cuttings()));
-        }
-        text.kind = format("{} ({})", kind, cutting_name);
-        TRY_ASSIGN(text.tokenizer_json, byte_level_json(file, vocabulary, *cutting));
-    }
-    TRY_ASSIGN(text.tokens_json, special_tokens_json(file, vocabulary));
-    TRY_ASSIGN(text.templates, templates_of(file));
-    return text;
+    if (kind == "llama") return pieces_json(file, vocabulary);
+    const WordCutting* cutting = word_cutting(cutting_name);
+    if (cutting != nullptr) return byte_level_json(file, vocabulary, *cutting);
+    return invalid_text(format("{}: words cut as {} are not supported; supported are {}", full_key("pre"),
+                               cutting_name.empty() ? "nothing says" : json_quote_short(cutting_name), word_cuttings()));
+}
+
+std::string tokenizer_kind(const GgufFile& file) {
+    if (!has_tokenizer(file)) return {};
+    const std::string kind = file.text(full_key("model"));
+    return kind == "gpt2" ? format("{} ({})", kind, file.text(full_key("pre"))) : kind;
+}
+
+Result<GgufChat> chat_from_gguf(const GgufFile& file, uint32_t vocab_size) {
+    GgufChat chat;
+    if (!has_tokenizer(file)) return chat;
+    TRY_ASSIGN(const GgufVocabulary vocabulary, read_vocabulary(file, vocab_size));
+    TRY_ASSIGN(chat.tokens_json, special_tokens_json(file, vocabulary));
+    TRY_ASSIGN(chat.templates, templates_of(file));
+    return chat;
 }
 
 }  // namespace lorad::model

@@ -10,16 +10,19 @@
 
 namespace lorad::model {
 
-struct GgufText {
-    std::string tokenizer_json;  // empty: the file has no tokenizer, prompts are token ids
-    std::string kind;            // "gpt2 (llama-bpe)": for reports
-    std::string tokens_json;     // the special tokens, in the form of tokenizer_config.json
+// Errors are kInvalidModel, without the file's name. vocab_size: rows of the embedding; the file may not have more tokens.
+
+// A tokenizer.json; empty: the file has no tokenizer, prompts are token ids. A tokenizer of a kind, or with a way of cutting texts into words, that
+// lorad does not know is refused by its name.
+Result<std::string> tokenizer_from_gguf(const GgufFile& file, uint32_t vocab_size);
+// "gpt2 (llama-bpe)", for reports; empty: there is none.
+std::string tokenizer_kind(const GgufFile& file);
+
+struct GgufChat {
+    std::string tokens_json;  // the special tokens, in the form of tokenizer_config.json; empty: the file has no tokenizer
     std::vector<NamedTemplate> templates;
 };
-
-// vocab_size: rows of the embedding; the file may not have more tokens. kInvalidModel, without the file's name: a tokenizer of a kind, or
-// with a way of cutting texts into words, that lorad does not know is refused by its name.
-Result<GgufText> text_from_gguf(const GgufFile& file, uint32_t vocab_size);
+Result<GgufChat> chat_from_gguf(const GgufFile& file, uint32_t vocab_size);
 
 // The ids of a special token's field, such as "eos_token_id"; nothing where there is none. Refused beyond the vocabulary.
 Result<std::optional<TokenId>> special_token_of(const GgufFile& file, std::string_view name, uint32_t vocab_size);

@@ -39,9 +39,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto gguf = model::parse_gguf(bytes, model::kGgufModelCodes);
     if (!gguf.ok()) return 0;
     read_model(*gguf);
-    const auto text = model::text_from_gguf(*gguf, 1 << 16);
-    if (!text.ok() || text->tokenizer_json.empty()) return 0;
-    const auto tokenizer = model::Tokenizer::from_json(text->tokenizer_json, "model.gguf");
+    (void)model::chat_from_gguf(*gguf, 1 << 16).ok();
+    const auto json = model::tokenizer_from_gguf(*gguf, 1 << 16);
+    if (!json.ok() || json->empty()) return 0;
+    const auto tokenizer = model::Tokenizer::from_json(*json, "model.gguf");
     if (!tokenizer.ok()) return 0;
     const auto ids = (*tokenizer)->encode("Hello, 12 \xc3\xa9", true);
     if (ids.ok()) (void)(*tokenizer)->decode(*ids, false).ok();

@@ -77,11 +77,18 @@ GgufWriter small_bpe(const char* cutting = "gpt-2", const char* kind = "gpt2") {
     writer.text("tokenizer.ggml.model", kind).text("tokenizer.ggml.pre", cutting);
     return writer;
 }
-Result<GgufText> text_of(const GgufWriter& writer) {
+struct Text {
+    std::string tokenizer_json, kind;
+    GgufChat chat;
+};
+Result<Text> text_of(const GgufWriter& writer) {
     const std::string bytes = writer.file();
     const auto gguf = parse_gguf(std::as_bytes(std::span(bytes)), kGgufModelCodes);
     EXPECT_TRUE(gguf.ok());
-    return text_from_gguf(*gguf, 16);
+    Text text{.tokenizer_json = {}, .kind = tokenizer_kind(*gguf), .chat = {}};
+    TRY_ASSIGN(text.tokenizer_json, tokenizer_from_gguf(*gguf, 16));
+    TRY_ASSIGN(text.chat, chat_from_gguf(*gguf, 16));
+    return text;
 }
 std::string refused(const GgufWriter& writer) {
     const auto text = text_of(writer);
@@ -116,8 +123,8 @@ TEST(GgufTokenizer, TokensAroundATextAndNamedTemplates) {
     const auto text = text_of(writer);
     ASSERT_TRUE(text.ok()) << text.error().message;
     EXPECT_EQ(text->kind, "gpt2 (gpt-2)");
-    EXPECT_EQ(text->tokens_json, R"({"bos_token":"<s>","eos_token":"</s>"})");
-    EXPECT_THAT(text->templates, ElementsAre(NamedTemplate{"default", "one"}, NamedTemplate{"tool_use", "two"}));
+    EXPECT_EQ(text->chat.tokens_json, R"({"bos_token":"<s>","eos_token":"</s>"})");
+    EXPECT_THAT(text->chat.templates, ElementsAre(NamedTemplate{"default", "one"}, NamedTemplate{"tool_use", "two"}));
     const auto tokenizer = Tokenizer::from_json(text->tokenizer_json, "x");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     EXPECT_THAT((*tokenizer)->encode("ab</s>a", true).value(), ElementsAre(3, 2, 4, 0, 4));

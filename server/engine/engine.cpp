@@ -4,8 +4,6 @@
 #include <set>
 #include <utility>
 
-#include <pthread.h>
-
 #include "model/step_shape.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -83,7 +81,7 @@ void Engine::drain(std::chrono::milliseconds timeout) {
 }
 
 void Engine::run() {
-    pthread_setname_np(pthread_self(), "lorad-engine");
+    name_thread("lorad-engine");
     for (;;) {
         pulse_.beat();
         rest();

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <pthread.h>
-
 #include "proto/base/clock.h"
 #include "proto/base/thread.h"
 
@@ -94,7 +92,7 @@ MaskPool::Turn MaskPool::next(Lane& lane) {
 }
 
 void MaskPool::run(Lane& lane, bool is_patient) {
-    pthread_setname_np(pthread_self(), is_patient ? "lorad-masks-low" : "lorad-masks");
+    name_thread(is_patient ? "lorad-masks-low" : "lorad-masks");
     if (is_patient) give_way();
     std::unique_lock lock(mutex_);
     for (;;) {

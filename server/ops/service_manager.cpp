@@ -5,7 +5,6 @@
 #include <cstring>
 #include <ctime>
 
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/printable.h"
+#include "proto/base/thread.h"
 
 namespace lorad::server::ops {
 namespace {
@@ -124,7 +124,7 @@ LongStart::~LongStart() {
 }
 
 void LongStart::run() {
-    pthread_setname_np(pthread_self(), "lorad-start");
+    name_thread("lorad-start");
     const auto began = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, interval_, [this] { return over_; })) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <pthread.h>
+#include "proto/base/thread.h"
 
 namespace lorad::server::ops {
 
@@ -28,7 +28,7 @@ Vitals::~Vitals() {
 }
 
 void Vitals::run() {
-    pthread_setname_np(pthread_self(), "lorad-vitals");
+    name_thread("lorad-vitals");
     std::unique_lock lock(mutex_);
     while (!over_) {
         lock.unlock();

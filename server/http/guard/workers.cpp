@@ -2,9 +2,8 @@
 
 #include <system_error>
 
-#include <pthread.h>
-
 #include "proto/base/log.h"
+#include "proto/base/thread.h"
 
 namespace lorad::server {
 
@@ -38,7 +37,7 @@ void Workers::stop() {
 }
 
 void Workers::run() {
-    pthread_setname_np(pthread_self(), "lorad-http");
+    name_thread("lorad-http");
     for (;;) {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return ended_ || !waiting_.empty(); });

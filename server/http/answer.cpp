@@ -1,6 +1,7 @@
 #include "server/http/answer.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "proto/base/format.h"
@@ -193,39 +194,43 @@ bool AnswerParts::worth_a_chunk(const proto::ChoicePart& part) const {
            (part.token_ids && !part.token_ids->empty());
 }
 
-Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
-                                                                   const HttpRequest& http) {
+namespace {
+
+// Whether the generation came to its end; false: the client has gone, and the generation is cancelled.
+Result<bool> for_all_parts(Generation& generation, const HttpRequest& http, const std::function<void(uint32_t choice, proto::ChoicePart part)>& take) {
     AnswerParts parts(generation);
-    std::vector<proto::ChoicePart> answers(generation.n_choices());
-    for (uint32_t i = 0; i < answers.size(); ++i) answers[i].index = i;
     while (!generation.ended()) {
         for (Generation::Piece& piece : generation.next()) {
             if (piece.error) return *piece.error;
-            uint32_t choice = piece.choice;
-            append(answers[choice], parts.part_of(std::move(piece)));
+            const uint32_t choice = piece.choice;
+            take(choice, parts.part_of(std::move(piece)));
         }
         if (http.client_gone && http.client_gone()) {
             generation.cancel();
-            return std::optional<std::vector<proto::ChoicePart>>();
+            return false;
         }
     }
+    return true;
+}
+
+}  // namespace
+
+Result<std::optional<std::vector<proto::ChoicePart>>> whole_answer(Generation& generation,
+                                                                   const HttpRequest& http) {
+    std::vector<proto::ChoicePart> answers(generation.n_choices());
+    for (uint32_t i = 0; i < answers.size(); ++i) answers[i].index = i;
+    TRY_ASSIGN(const bool is_whole, for_all_parts(generation, http, [&](uint32_t choice, proto::ChoicePart part) { append(answers[choice], std::move(part)); }));
+    if (!is_whole) return std::optional<std::vector<proto::ChoicePart>>();
     return std::optional(best_answers(generation, std::move(answers)));
 }
 
 Result<std::optional<proto::ChoicePart>> whole_blocks(Generation& generation, const HttpRequest& http, proto::AnswerBlocks& blocks) {
-    AnswerParts parts(generation);
     proto::ChoicePart last;
-    while (!generation.ended()) {
-        for (Generation::Piece& piece : generation.next()) {
-            if (piece.error) return *piece.error;
-            last = parts.part_of(std::move(piece));
-            blocks.take(last);
-        }
-        if (http.client_gone && http.client_gone()) {
-            generation.cancel();
-            return std::optional<proto::ChoicePart>();
-        }
-    }
+    TRY_ASSIGN(const bool is_whole, for_all_parts(generation, http, [&](uint32_t, proto::ChoicePart part) {
+                   last = std::move(part);
+                   blocks.take(last);
+               }));
+    if (!is_whole) return std::optional<proto::ChoicePart>();
     return std::optional(std::move(last));
 }
 

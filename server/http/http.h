@@ -96,6 +96,7 @@ HttpReply error_reply(const Error& error);
 
 // How a route shows errors: error_reply, or another interface's envelope.
 using ErrorReply = HttpReply (*)(const Error& error);
+HttpReply reply_of(Result<HttpReply> reply, ErrorReply errors = error_reply);
 
 enum class BodyUse : uint8_t {
     kBuffered,  // read before the handler runs, up to the server's limit

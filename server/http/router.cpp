@@ -52,6 +52,8 @@ HttpReply error_reply(const Error& error) {
     return reply;
 }
 
+HttpReply reply_of(Result<HttpReply> reply, ErrorReply errors) { return reply.ok() ? std::move(*reply) : errors(reply.error()); }
+
 std::optional<std::string_view> HttpRequest::query_value(std::string_view key) const {
     for (const auto& [name, value] : query) {
         if (name == key) return value;

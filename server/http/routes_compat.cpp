@@ -142,8 +142,7 @@ Result<HttpReply> set_scales(ServerContext& context, const HttpRequest& request)
 }
 
 HttpReply llama_set(ServerContext& context, const HttpRequest& request) {
-    Result<HttpReply> reply = set_scales(context, request);
-    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+    return reply_of(set_scales(context, request));
 }
 
 // Loads read files of the server, and the scales are everybody's.

@@ -99,8 +99,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http) {
 }
 
 HttpReply embed(ServerContext& context, const HttpRequest& request) {
-    Result<HttpReply> reply = answered(context, request);
-    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+    return reply_of(answered(context, request));
 }
 
 constexpr ContextRoute kRoutes[] = {{"POST", "/v1/embeddings", kGenerates, embed}};

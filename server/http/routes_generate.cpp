@@ -73,8 +73,7 @@ Result<HttpReply> answered(ServerContext& context, const HttpRequest& http, ApiK
 }  // namespace
 
 HttpReply generate(ServerContext& context, const HttpRequest& request, ApiKind kind) {
-    Result<HttpReply> reply = answered(context, request, kind);
-    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
+    return reply_of(answered(context, request, kind));
 }
 
 }  // namespace lorad::server

@@ -88,14 +88,11 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     return token_count_reply(context, http, parsed, proto::messages_token_count);
 }
 
-HttpReply reply_of(Result<HttpReply> reply) {
-    return reply.ok() ? std::move(*reply) : messages_error_reply(reply.error());
-}
 HttpReply create_message(ServerContext& context, const HttpRequest& request) {
-    return reply_of(answered(context, request));
+    return reply_of(answered(context, request), messages_error_reply);
 }
 HttpReply count_tokens(ServerContext& context, const HttpRequest& request) {
-    return reply_of(counted(context, request));
+    return reply_of(counted(context, request), messages_error_reply);
 }
 
 constexpr ContextRoute kRoutes[] = {

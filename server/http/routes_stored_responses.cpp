@@ -70,7 +70,6 @@ Result<HttpReply> counted(ServerContext& context, const HttpRequest& http) {
     return token_count_reply(context, http, parsed.generate, proto::input_tokens_response);
 }
 
-HttpReply reply_of(Result<HttpReply> reply) { return reply.ok() ? std::move(*reply) : error_reply(reply.error()); }
 HttpReply show_response(ServerContext& context, const HttpRequest& http) { return reply_of(shown(context, http)); }
 HttpReply remove_response(ServerContext& context, const HttpRequest& http) { return reply_of(removed(context, http)); }
 HttpReply show_input_items(ServerContext& context, const HttpRequest& http) { return reply_of(items_of(context, http)); }

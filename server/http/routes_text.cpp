@@ -106,10 +106,6 @@ Result<HttpReply> detokenized(ServerContext& context, const HttpRequest& http) {
     return reply;
 }
 
-HttpReply reply_of(Result<HttpReply> reply) {
-    return reply.ok() ? std::move(*reply) : error_reply(reply.error());
-}
-
 HttpReply render_completion(ServerContext& context, const HttpRequest& request) {
     return reply_of(rendered(context, request, ApiKind::kCompletion));
 }

@@ -169,9 +169,7 @@ Status ModelText::check_template(std::string_view source) const {
     if (!turns_) return model::ChatTemplate::check_source(source);
     if (!helpers_) return no_helpers();
     TRY_ASSIGN(sandbox::Turns::Turn turn, turns_->enter({}));
-    sandbox::HelperPool::Effort effort;
-    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, effort);
-    turn.charge(effort.cpu_seconds);
+    Result<std::vector<std::string>> done = helpers_->run({sandbox::kCheck, {std::string(source)}}, turn);
     return done.ok() ? ok_status() : Status(done.error());
 }
 
@@ -190,12 +188,9 @@ Result<RenderChat> ModelText::renderer(const Templates& own, sandbox::Turns::Tur
             job.fields.push_back(one.name);
             job.fields.push_back(one.source);
         }
-        sandbox::HelperPool::Effort effort;
-        Result<std::vector<std::string>> done = helpers_->run(job, effort);
-        turn.charge(effort.cpu_seconds);
-        if (!done.ok()) return done.error();
-        if (done->size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
-        return std::move((*done)[0]);
+        TRY_ASSIGN(std::vector<std::string> done, helpers_->run(job, turn));
+        if (done.size() != 1) return make_error(ErrorCode::kInternal, "a helper says what none should");
+        return std::move(done[0]);
     });
 }
 

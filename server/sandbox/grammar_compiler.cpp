@@ -119,9 +119,7 @@ Result<std::shared_ptr<GrammarCompiler::Kept>> GrammarCompiler::make(const Sourc
     auto made = std::make_shared<Kept>(memory_);
     Frame job{kCompile,
               {number_field(uint64_t(source.kind)), source.structure.source, ids_field(source.eos_ids), number_field(source.vocab_size)}};
-    HelperPool::Effort effort{.niceness = turn.niceness()};
-    const Result<std::vector<std::string>> tried = helpers_->run(job, effort);
-    turn.charge(effort.cpu_seconds);
+    const Result<std::vector<std::string>> tried = helpers_->run(job, turn);
     const Status done = tried.ok() ? run_aside(turn, [&] { return compile_here(source, *made); }) : Status(tried.error());
     if (done.ok()) return made;
     if (!is_lasting(done.error())) return done.error();

@@ -185,6 +185,13 @@ Result<HelperPool::Helper> HelperPool::take() {
     }
 }
 
+Result<std::vector<std::string>> HelperPool::run(const Frame& job, Turns::Turn& turn) {
+    Effort effort{.niceness = turn.niceness()};
+    auto done = run(job, effort);
+    turn.charge(effort.cpu_seconds);
+    return done;
+}
+
 Result<std::vector<std::string>> HelperPool::run(const Frame& job, Effort& effort) {
     for (int attempt = 0;; ++attempt) {
         TRY_ASSIGN(Helper helper, take());

@@ -13,6 +13,7 @@
 #include "proto/base/result.h"
 #include "proto/base/thread.h"
 #include "server/sandbox/helper.h"
+#include "server/sandbox/turns.h"
 
 namespace lorad::server::sandbox {
 
@@ -42,6 +43,8 @@ class HelperPool {
         Effort any;
         return run(job, any);
     }
+    // As the turn's niceness says; the turn is charged for it.
+    Result<std::vector<std::string>> run(const Frame& job, Turns::Turn& turn);
 
     bool filters_calls() const { return filters_calls_; }
     pid_t process() const;  // which forks the helpers

@@ -1,0 +1,120 @@
+// Trains an adapter beside a frozen base model on one device: loss, gradients of all trained tensors, AdamW.
+//
+// The loss of a step is the sum of weight[t] * cross entropy of token t over all examples, divided once by the number of tokens whose weight is not 0. How
+// examples are put together to micro-batches changes no result beyond rounding; the same calls on the same device give the same bits.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/device.h"
+#include "model/config.h"
+#include "model/train/trainable.h"
+#include "model/weights.h"
+#include "proto/base/ids.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// One sequence, which attends to itself alone.
+struct TrainExample {
+    std::vector<TokenId> tokens;
+    std::vector<float> weights;  // [tokens.size()]: of token t's loss, which is predicted from the tokens before it; 0: not trained. weights[0] counts as 0
+};
+
+// AdamW as PyTorch computes it, one group for all tensors.
+struct OptimizerSettings {
+    double beta1 = 0.9, beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.0;
+    double max_grad_norm = 0.0;  // gradients are multiplied by min(1, max_grad_norm / (norm + 1e-6)); 0: never
+};
+
+struct TrainerOptions {
+    OptimizerSettings optimizer;
+    uint32_t n_rows = 2048;       // tokens of a micro-batch; an example that is longer has one of its own
+    uint32_t n_positions_max = 0;  // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
+    uint64_t memory_bytes = 0;    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
+};
+
+// What a trainer takes from the device, before it takes it.
+struct TrainMemory {
+    uint64_t parameters = 0;   // values, gradients and moments: 16 bytes each
+    uint64_t activations = 0;  // kept for the backward pass
+    uint64_t scratch = 0;
+    uint32_t n_kept_layers = 0;  // whose activations are kept; those of the others are computed again in the backward pass
+    uint64_t sum() const { return parameters + activations + scratch; }
+};
+
+struct ExampleLoss {
+    double loss_sum = 0.0;  // of weight * cross entropy
+    uint32_t n_trained = 0;  // tokens whose weight is not 0
+    uint32_t n_correct = 0;  // of those the most probable
+};
+
+struct TrainReport {
+    double loss = 0.0;       // sum over all examples / n_trained_tokens
+    double grad_norm = 0.0;  // of the divided gradients, before clipping; 0 in evaluations
+    bool is_clipped = false;
+    bool is_applied = false;  // false: a loss or gradient was not finite, and nothing was changed; and in evaluations
+    uint64_t n_trained_tokens = 0, n_tokens = 0;
+    uint32_t n_micro_batches = 0;
+    std::vector<ExampleLoss> examples;  // in the order given
+};
+
+// One thread at a time. Takes turns on the compute queue with whoever else submits to it. All that the constructor is given but the adapter outlives the trainer.
+class Trainer {
+  public:
+    // What create() would take. kInvalidConfig, as create() says it.
+    static Result<TrainMemory> plan_memory(const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter, const TrainerOptions& options,
+                                           uint64_t free_bytes);
+    // kInvalidConfig: the model has a part, or the adapter a form, that is not trained, by name; tensors of other shapes than the model asks for.
+    // kOutOfMemory: with the arithmetic.
+    static Result<std::unique_ptr<Trainer>> create(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const TrainableAdapter& adapter,
+                                                   const TrainerOptions& options);
+    ~Trainer();
+    Trainer(const Trainer&) = delete;
+    Trainer& operator=(const Trainer&) = delete;
+
+    // One optimizer step. kInvalidRequest: an example without tokens, longer than n_positions_max, with tokens beyond the vocabulary, weights that are not finite or of
+    // another number; or no trained token at all.
+    Result<TrainReport> step(std::span<const TrainExample> examples, double learning_rate);
+    // Losses only.
+    Result<TrainReport> evaluate(std::span<const TrainExample> examples);
+
+    // The same in pieces: begin, then run_piece() until it says true, then finish(). A piece is a part of a layer's pass of one micro-batch.
+    Status begin_step(std::vector<TrainExample> examples, double learning_rate);
+    Status begin_evaluation(std::vector<TrainExample> examples);
+    // Runs pieces until `budget` is used up, at least one. True: all are done. Returns when the device has finished them.
+    Result<bool> run_piece(std::chrono::microseconds budget);
+    Result<TrainReport> finish();
+    // Gives up what was begun; gradients of its finished parts are forgotten.
+    void abandon();
+    bool is_busy() const;
+
+    // The adapter with its tensors' present values; its names and order are those of create().
+    Result<TrainableAdapter> adapter() const;
+    // Of the last step, divided but not clipped; in the order of TrainableAdapter::tensors().
+    Result<std::vector<TrainedTensor>> gradients() const;
+
+    // Everything that later steps depend on: values, moments, steps made. restore() of it in a trainer of the same adapter's shapes goes on with the same bits. Not while busy.
+    Result<std::vector<std::byte>> checkpoint() const;
+    // kInvalidRequest: not a checkpoint of such an adapter; nothing is changed then.
+    Status restore(std::span<const std::byte> checkpoint);
+
+    uint64_t n_steps() const;  // optimizer steps applied
+    const TrainMemory& memory() const;
+    const TrainerOptions& options() const;  // with the zeros filled in
+
+  private:
+    struct Impl;
+    explicit Trainer(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lorad::model

@@ -7,6 +7,7 @@
 #include "proto/generate_request_parts.h"
 #include "proto/known_fields.h"
 #include "proto/schema_beside.h"
+#include "proto/schema_cycles.h"
 #include "proto/schema_disjoint.h"
 #include "proto/schema_rewrite.h"
 
@@ -251,7 +252,12 @@ Status Writer::write_keyword(const JsonValue& schema, const JsonMember& member, 
     if (key == "format") {
         const FormatKind kind = value.is_string() ? format_kind(*value.as_string()) : FormatKind::kAnnotation;
         if (kind == FormatKind::kNotEnforced) lose(value);
-        if (kind == FormatKind::kEnforced) copy(key, value, out);
+        if (kind == FormatKind::kEnforced) {
+            copy(key, value, out);
+            // The compiler lets in a leap second in every minute.
+            const std::string_view name = *value.as_string();
+            if (name == "date-time" || name == "time") also_.push_back(R"({"pattern":"^[^:]*:[^:]*:[0-5]"})");
+        }
         return ok_status();
     }
     if ((key == "minProperties" || key == "maxProperties") && !counts_are_kept(schema, alone)) {
@@ -349,6 +355,9 @@ Result<GrammarSchema> Writer::run() {
         schema.definitions.emplace_back(definition.name, text.take());
     }
     if (n_copied_ > kCopiedBytesMax) return root_.error(format("expected at most {} bytes of values", kCopiedBytesMax));
+    std::vector<JsonValue> referred;
+    for (const Definition& definition : definitions_) referred.push_back(definition.schema);
+    TRY(refuse_endless_references(referred, refs_));
     return schema;
 }
 

@@ -36,6 +36,7 @@ TEST(Schema, DescriptionsAndUnknownWordsAreLeftOut) {
     for (const char* format : {"password", "binary", "int32", "nobody knows"})
         EXPECT_EQ(text_of(R"({"type":"string","format":")" + std::string(format) + "\"}"), R"({"type":"string"})");
     EXPECT_EQ(text_of(R"({"type":"string","format":"date"})"), R"({"type":"string","format":"date"})");
+    EXPECT_EQ(text_of(R"({"type":"string","format":"time"})"), R"({"type":"string","format":"time","allOf":[{"pattern":"^[^:]*:[^:]*:[0-5]"}]})");
     EXPECT_EQ(text_of("true"), "true");
     EXPECT_EQ(text_of("{}"), "{}");
 }
@@ -58,6 +59,22 @@ TEST(Schema, ReferencesFindWhateverPointersName) {
         Written refused = write(R"({"properties":{"a":{"$ref":")" + std::string(nowhere) + R"("}},"$defs":{"A":{}}})");
         if (std::string(nowhere) == "#/$defs") continue;  // a schema without any known keyword
         EXPECT_TRUE(refused.text.starts_with("error: properties.a.$ref: ")) << nowhere << " " << refused.text;
+    }
+}
+
+TEST(Schema, DefinitionsThatAreOnlyThemselvesAreRefused) {
+    const auto defined = [](const std::string& definitions) { return write(R"({"$ref":"#/$defs/a","$defs":{)" + definitions + "}}").text; };
+    for (const char* circle : {R"("a":{"$ref":"#/$defs/a"})", R"("a":{"$ref":"#/$defs/b"},"b":{"allOf":[{"type":"object"},{"$ref":"#/$defs/a"}]})",
+                               R"("a":{"type":"string","$ref":"#/$defs/b"},"b":{"allOf":[{"allOf":[{"$ref":"#/$defs/b"}]}]})", R"("a":{"$ref":"#"})"}) {
+        const std::string refused = defined(circle);
+        EXPECT_TRUE(refused.ends_with("the schema refers to itself for the same value, so it describes none")) << circle << " " << refused;
+        EXPECT_NE(refused.find("$ref: "), std::string::npos) << refused;
+    }
+    // Trees and lists go on to a property, an element or an alternative; two ways to one definition are no circle.
+    for (const char* ends : {R"("a":{"properties":{"next":{"$ref":"#/$defs/a"}}})", R"("a":{"type":"array","items":{"$ref":"#/$defs/a"}})",
+                             R"("a":{"allOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/c"}]},"b":{"$ref":"#/$defs/c"},"c":{"type":"null"})"}) {
+        const std::string written = defined(ends);
+        EXPECT_FALSE(written.starts_with("error")) << written;
     }
 }
 

@@ -10,7 +10,7 @@ uint32_t Planner::threads(uint32_t on_gpu, uint32_t small) const { return workgr
 
 KernelSet::KernelSet(Device& device, const KernelSetOptions& options)
     : facts_{device.capabilities(), options}, cache_(device), products(facts_, cache_), attention(facts_, cache_), lora(facts_, cache_), rows(facts_, cache_),
-      sampling(facts_, cache_), persistent(facts_, cache_), planner_(facts_), wanted_path_(options.path) {}
+      sampling(facts_, cache_), persistent(facts_, cache_), mixers(facts_, cache_), experts(facts_, cache_), planner_(facts_), wanted_path_(options.path) {}
 
 Result<std::unique_ptr<KernelSet>> KernelSet::create(Device& device, const KernelSetOptions& options) {
     std::unique_ptr<KernelSet> kernels(new KernelSet(device, options));

@@ -21,11 +21,13 @@
 #include "gpu/command.h"
 #include "gpu/device.h"
 #include "gpu/kernels/attention/attention_kernels.h"
+#include "gpu/kernels/experts/expert_kernels.h"
 #include "gpu/kernels/kernel_cache.h"
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/kernel_ladder.h"
 #include "gpu/kernels/kernel_options.h"
 #include "gpu/kernels/lora/lora_kernels.h"
+#include "gpu/kernels/mixers/mixer_kernels.h"
 #include "gpu/kernels/persistent/persistent_kernels.h"
 #include "gpu/kernels/products/products.h"
 #include "gpu/kernels/rows/row_kernels.h"
@@ -35,7 +37,7 @@
 
 namespace lorad::gpu {
 
-// The planners of all families, for a device that need not be there. `facts` outlive it.
+// The planners of the families whose plans a step's shape depends on, for a device that need not be there. `facts` outlive it.
 struct KernelPlanner : Planner {
     explicit KernelPlanner(const KernelFacts& facts)
         : Planner(facts), products(facts), attention(facts), lora(facts), rows(facts), persistent(facts) {}
@@ -65,6 +67,8 @@ class KernelSet {
     RowKernels rows;
     SamplingKernels sampling;
     PersistentKernels persistent;
+    MixerKernels mixers;
+    ExpertKernels experts;
 
     const KernelPlanner& planner() const { return planner_; }
     ScalarType act_type(ScalarType weight_type) const { return planner_.act_type(weight_type); }

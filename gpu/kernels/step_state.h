@@ -53,7 +53,7 @@ struct StepHeader {
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
     ShrinkDispatch shrink[kLoraGroups];
     uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
-    uint32_t pad;
+    uint32_t n_state_runs;     // in recordings of models with recurrent state
 };
 INTEROP_SIZE(StepHeader, kHeaderBytes);
 
@@ -69,7 +69,7 @@ struct StepRow {
     uint32_t turn_begin;    // where its sequence's positions begin in the table of cos and sin
     uint32_t first_blocks[2];  // the first two entries of its sequence's block table, so that no kernel waits for the table to read what they hold;
                                // of one that has one block, that one twice
-    uint32_t pad;              // kernels load the first four fields at once, and the last four
+    uint32_t state_run;        // index of its StateRun, of models with recurrent state; kernels load the first four fields at once, and the last four
 #ifdef __cplusplus
     // `blocks` holds n_blocks numbers, at least one, and lies at `table` in the block table.
     void set_blocks(uint32_t table, const uint32_t* blocks, uint32_t n_blocks) {
@@ -80,6 +80,17 @@ struct StepRow {
 #endif
 };
 INTEROP_SIZE(StepRow, kRowBytes);
+
+// Neighbouring rows of one sequence at neighbouring positions, and the slots of its recurrent state: where they go on from, and where the state behind the
+// last of them is kept. Both may be one. A step has one run of a sequence at most.
+INTEROP_CONST kNoState = 0xffffffffu;  // StateRun.from: the rows are a sequence's first
+struct StateRun {
+    uint32_t row_begin;
+    uint32_t n_rows;
+    uint32_t from;
+    uint32_t to;
+};
+INTEROP_SIZE(StateRun, 16);
 
 // A row whose logits are wanted. logits row i of the step belongs to LogitRow i.
 struct LogitRow {

@@ -15,6 +15,7 @@
 #include "gpu/kernels/rows/read_stream.params.h"
 #include "gpu/kernels/rows/rms_norm.params.h"
 #include "gpu/kernels/rows/row_normalize.params.h"
+#include "gpu/kernels/rows/sum_parts.params.h"
 
 namespace lorad::gpu {
 
@@ -42,6 +43,8 @@ class RowKernels : public RowPlanner, private KernelRecorder {
     // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
                    ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    // to[t] = sum over splits + bias + LoRA of a group of modules, f32, for readers of finished sums. Moves 4 (S + 1) n, per row.
+    void sum_parts(Recorder& recorder, const SumPartsParams& params, const ConsumerShape& shape);
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
     // to = from, a multiple of 16 bytes; either may lie in host memory.

@@ -1,0 +1,24 @@
+#ifndef LORAD_GPU_KERNELS_EXPERT_PRODUCT_PARAMS_H
+#define LORAD_GPU_KERNELS_EXPERT_PRODUCT_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+struct ExpertProductParams {
+    uint64_t sorted;   // ExpertGroupParams
+    uint64_t n_tiles;
+    uint64_t tiles;
+    uint64_t w;        // [experts * n][w_stride] of the weight type: the matrices one behind the other
+    uint64_t x;        // [x row][w_stride] of the activation type, elements k.. are zero
+    uint64_t y;        // [pair][y_stride] f32
+    uint32_t n;
+    uint32_t w_stride;
+    uint32_t y_stride;
+    uint32_t pairs_of_a_row;  // pair i reads x row i / pairs_of_a_row
+};
+INTEROP_SIZE(ExpertProductParams, 64);
+
+INTEROP_END
+
+#endif

@@ -1,0 +1,56 @@
+#ifndef LORAD_GPU_KERNELS_EXPERT_ROUTE_PARAMS_H
+#define LORAD_GPU_KERNELS_EXPERT_ROUTE_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+INTEROP_CONST kExpertsMax = 1024;    // of a layer
+INTEROP_CONST kTopExpertsMax = 32;   // of a row
+INTEROP_CONST kExpertTileRows = 8;   // pairs of one ExpertTile
+
+// How a router's logits become weights.
+INTEROP_CONST kSoftmaxThenTop = 0;  // of all experts, then the largest
+INTEROP_CONST kTopThenSoftmax = 1;  // the largest, then of these alone
+INTEROP_CONST kSigmoidBias = 2;     // sigmoids; the largest of sigmoid + selection bias, which is not in the weight
+
+// A pair is a row and one of its experts: pair t * top + j is the j-th of row t, in the order of what they are chosen by, the lower number first among equals.
+struct ExpertRouteParams {
+    uint64_t step;         // StepHeader
+    uint64_t logits;       // [t][stride] f32
+    uint64_t bias;         // [experts] f32, of kSigmoidBias alone, or 0
+    uint64_t expert_scale;  // [experts] f32 that weights are multiplied with at last, or 0
+    uint64_t chosen;       // u32[t * top + j]: the expert
+    uint64_t weights;      // f32[t * top + j]
+    uint64_t counts;       // u32[experts], zero before: pairs of each
+    uint32_t stride;
+    float sum_eps;         // added to the sum that weights are divided by
+    float scale;           // of all weights
+    uint32_t pad;
+};
+INTEROP_SIZE(ExpertRouteParams, 72);
+
+// Neighbours in the sorted order of pairs that have one expert.
+struct ExpertTile {
+    uint32_t expert;
+    uint32_t begin;  // in the sorted pairs
+    uint32_t n;      // 1..kExpertTileRows
+    uint32_t pad;
+};
+INTEROP_SIZE(ExpertTile, 16);
+
+struct ExpertGroupParams {
+    uint64_t step;     // StepHeader
+    uint64_t chosen;   // as above
+    uint64_t counts;   // as above
+    uint64_t sorted;   // u32[pairs]: pairs by expert, those of one in their own order
+    uint64_t n_tiles;  // u32
+    uint64_t tiles;    // ExpertTile[]
+    uint32_t tile_rows;
+    uint32_t top;
+};
+INTEROP_SIZE(ExpertGroupParams, 56);
+
+INTEROP_END
+
+#endif

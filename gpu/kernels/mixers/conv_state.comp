@@ -1,0 +1,34 @@
+// conv_state: keeps the last taps - 1 inputs of a causal convolution of each run of rows for the step that goes on with its sequence
+//   state[to][i][ch] = input of the run's row n_rows - (taps - 1) + i; rows before its first are those of state[from], or zeros
+// The input of channel ch is m[t][ch], or with a factor m[t][ch] * m[t][factor + ch].
+// In place where from = to: a thread reads all of its channel before it writes. grid (ceil(channels / workgroup), runs)
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/mixers/conv_state.params.h"
+#include "gpu/kernels/mixers/state_runs.glsl"
+
+layout(constant_id = 1) const uint kTaps = 4;
+layout(constant_id = 2) const uint kHasFactor = 0;
+layout(push_constant, scalar) uniform Push { ConvStateParams p; };
+
+const uint kKept = kTaps - 1;
+
+void main() {
+    const uint channel = gl_GlobalInvocationID.x;
+    if (gl_WorkGroupID.y >= HeaderRef(p.step).v.n_state_runs || channel >= p.channels) return;
+    const StateRun run = StateRunRef(p.runs + uint64_t(gl_WorkGroupID.y) * 16).v;
+    float kept[kKept];
+    for (uint i = 0; i < kKept; i++) {
+        kept[i] = 0.0;
+        const uint back = kKept - i;  // rows before the end of the run
+        if (back <= run.n_rows) {
+            const uint64_t row = p.m + uint64_t(run.row_begin + run.n_rows - back) * p.m_stride * 4;
+            kept[i] = FloatRef(row + channel * 4).v;
+            if (kHasFactor != 0) kept[i] *= FloatRef(row + (p.factor + channel) * 4).v;
+        } else if (run.from != kNoState) {
+            kept[i] = FloatRef(p.state + (uint64_t(run.from) * p.slot_stride + (i + run.n_rows) * p.channels + channel) * 4).v;
+        }
+    }
+    for (uint i = 0; i < kKept; i++) FloatRef(p.state + (uint64_t(run.to) * p.slot_stride + i * p.channels + channel) * 4).v = kept[i];
+}

@@ -1,0 +1,79 @@
+// delta_conv: what a gated delta net puts into its recurrence (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next's form of it)
+//   c[t][ch] = silu(sum_j w[ch][j] m[t - (taps - 1) + j][ch])     rows before the run's first come from the sequence's state; zeros at its beginning
+//   q[h] = c_q[h] / sqrt(sum c_q[h]^2 + 1e-6) / sqrt(Dk), k[h] = c_k[h] / sqrt(sum c_k[h]^2 + 1e-6), v = c_v
+//   g[h] = -exp(a_log[h]) softplus(a[h] + dt_bias[h]), beta[h] = sigmoid(b[h])
+// All f32. grid (2 key heads + value heads, T); a workgroup makes one head of one row; moves 4 (taps + 1) bytes an element, most of them from a cache.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/mixers/delta_conv.params.h"
+#include "gpu/kernels/mixers/state_runs.glsl"
+
+layout(constant_id = 1) const uint kKeyHeads = 1;
+layout(constant_id = 2) const uint kValueHeads = 1;
+layout(constant_id = 3) const uint kKeySize = 16;
+layout(constant_id = 4) const uint kValueSize = 16;
+layout(constant_id = 5) const uint kTaps = 4;
+layout(push_constant, scalar) uniform Push { DeltaConvParams p; };
+
+const uint kThreads = gl_WorkGroupSize.x;
+const uint kHeadMax = kKeySize > kValueSize ? kKeySize : kValueSize;
+const uint kPerThread = (kHeadMax + kThreads - 1) / kThreads;
+const uint kKeys = kKeyHeads * kKeySize, kValues = kValueHeads * kValueSize;
+const uint kChannels = 2 * kKeys + kValues;
+
+float silu(float x) { return x / (1.0 + exp(-x)); }
+
+// log(1 + e^x), also where one of both is lost beside the other.
+float softplus(float x) {
+    const float u = exp(-abs(x));
+    return max(x, 0.0) + (u < 0.05 ? u * (1.0 - u * (0.5 - u * (1.0 / 3.0 - u * (0.25 - u * 0.2)))) : log(1.0 + u));
+}
+
+float convolved(uint t, uint channel, StateRun run) {
+    float acc = 0.0;
+    for (uint j = 0; j < kTaps; j++) {
+        const uint back = kTaps - 1 - j;
+        float x = 0.0;
+        if (t >= run.row_begin + back) x = FloatRef(p.m + (uint64_t(t - back) * p.m_stride + channel) * 4).v;
+        else if (run.from != kNoState) x = FloatRef(p.state + (uint64_t(run.from) * p.slot_stride + (t - run.row_begin + j) * kChannels + channel) * 4).v;
+        acc = fma(FloatRef(p.weights + (channel * kTaps + j) * 4).v, x, acc);
+    }
+    return silu(acc);
+}
+
+void main() {
+    const uint t = gl_WorkGroupID.y, head = gl_WorkGroupID.x;
+    const uint n_rows = gl_NumWorkGroups.y > 1 ? step_n_rows(p.step) : 1;
+    if (t >= n_rows) return;
+    const StateRun run = run_of_row(p.runs, p.step, t);
+    const bool is_value = head >= 2 * kKeyHeads;
+    const uint size = is_value ? kValueSize : kKeySize;
+    const uint first = is_value ? 2 * kKeys + (head - 2 * kKeyHeads) * kValueSize : head * kKeySize;
+    const uint thread = gl_LocalInvocationIndex;
+
+    float value[kPerThread];
+    float squares = 0.0;
+    for (uint i = 0; i < kPerThread; i++) {
+        const uint d = i * kThreads + thread;
+        value[i] = d < size ? convolved(t, first + d, run) : 0.0;
+        squares = fma(value[i], value[i], squares);
+    }
+    float scale = 1.0;
+    if (!is_value) {
+        scale = inversesqrt(workgroup_sum(squares) + 1e-6);
+        if (head < kKeyHeads) scale *= inversesqrt(float(kKeySize));
+    }
+    const uint64_t out_row = p.to + uint64_t(t) * p.to_stride * 4;
+    for (uint i = 0; i < kPerThread; i++) {
+        const uint d = i * kThreads + thread;
+        if (d < size) FloatRef(out_row + (first + d) * 4).v = value[i] * scale;
+    }
+    if (!is_value || thread != 0) return;
+    const uint h = head - 2 * kKeyHeads;
+    const uint64_t gates = p.m + (uint64_t(t) * p.m_stride + kChannels + kValues) * 4;
+    const float b = FloatRef(gates + h * 4).v, a = FloatRef(gates + (kValueHeads + h) * 4).v;
+    FloatRef(out_row + (kChannels + h) * 4).v = -exp(FloatRef(p.a_log + h * 4).v) * softplus(a + FloatRef(p.dt_bias + h * 4).v);
+    FloatRef(out_row + (kChannels + kValueHeads + h) * 4).v = 1.0 / (1.0 + exp(-b));
+}

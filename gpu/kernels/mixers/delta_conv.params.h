@@ -1,0 +1,27 @@
+#ifndef LORAD_GPU_KERNELS_DELTA_CONV_PARAMS_H
+#define LORAD_GPU_KERNELS_DELTA_CONV_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+// With K = key heads * key size, U = value heads * value size.
+struct DeltaConvParams {
+    uint64_t step;      // StepHeader, StepRow[]
+    uint64_t runs;      // StateRun[]
+    uint64_t m;         // [t][m_stride] f32: q K, k K, v U, z U, beta's input per value head, the decay's per value head
+    uint64_t weights;   // [2K + U][taps] f32
+    uint64_t a_log;     // [value heads] f32
+    uint64_t dt_bias;   // [value heads] f32
+    uint64_t state;     // the layer's states of convolutions: slot s begins s * slot_stride floats further, [taps - 1][2K + U]
+    uint64_t to;        // [t][to_stride] f32: q K, k K, v U, g per value head, beta per value head
+    uint32_t m_stride;
+    uint32_t to_stride;
+    uint32_t slot_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(DeltaConvParams, 80);
+
+INTEROP_END
+
+#endif

@@ -1,0 +1,4 @@
+// Rows of a step by the sequence whose state they go on from: StateRun.
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer StateRunRef { StateRun v; };
+
+StateRun run_of_row(uint64_t runs, uint64_t step, uint t) { return StateRunRef(runs + uint64_t(step_row(step, t).v.state_run) * 16).v; }

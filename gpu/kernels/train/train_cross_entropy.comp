@@ -1,0 +1,50 @@
+// train_cross_entropy, of each row of logits z with its target y and weight w:
+//   loss = w (log sum exp z - z[y]);  with GRADIENT z becomes w (softmax(z) - onehot(y)), its padding 0
+// grid (T); one workgroup a row
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/train/train_rows.params.h"
+
+layout(constant_id = 1) const uint kGradient = 0;
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer TargetRef { TrainTarget v; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer LossRef { TrainLoss v; };
+layout(push_constant, scalar) uniform Push { TrainCrossEntropyParams p; };
+
+shared float top_slots[kMaxSubgroups];
+
+float workgroup_max(float value) {
+    value = subgroupMax(value);
+    if (gl_NumSubgroups == 1) return value;
+    if (subgroupElect()) top_slots[gl_SubgroupID] = value;
+    barrier();
+    float top = top_slots[0];
+    for (uint i = 1; i < gl_NumSubgroups; i++) top = max(top, top_slots[i]);
+    return top;
+}
+
+void main() {
+    uint t = gl_WorkGroupID.x;
+    uint64_t z = p.logits + uint64_t(t) * p.stride * 4;
+    TrainTarget target = TargetRef(p.targets + uint64_t(t) * 8).v;
+    uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
+    float top = -3.402823466e38;
+    for (uint n = first; n < p.vocab; n += step) top = max(top, FloatRef(z + uint64_t(n) * 4).v);
+    top = workgroup_max(top);
+    float sum = 0.0;
+    for (uint n = first; n < p.vocab; n += step) sum += exp(FloatRef(z + uint64_t(n) * 4).v - top);
+    sum = workgroup_sum(sum);
+    if (first == 0) {
+        float of_target = FloatRef(z + uint64_t(target.token) * 4).v;
+        LossRef(p.losses + uint64_t(t) * 8).v = TrainLoss(target.weight * (log(sum) + (top - of_target)), of_target == top ? 1 : 0);
+    }
+    if (kGradient == 0) return;
+    barrier();  // the target's logit has been read
+    float inverse = target.weight / sum;
+    for (uint n = first; n < p.stride; n += step) {
+        FloatRef d = FloatRef(z + uint64_t(n) * 4);
+        float value = n < p.vocab ? exp(d.v - top) * inverse : 0.0;
+        d.v = n == target.token ? value - target.weight : value;
+    }
+}

@@ -1,0 +1,168 @@
+#include "gpu/kernels/train/train_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "gpu/kernels/launch.h"
+
+namespace lorad::gpu {
+namespace {
+
+constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
+constexpr uint32_t kTrainTileThreads = 256;
+constexpr uint32_t kTrainLaneRows = 8;
+constexpr uint32_t kGroupsAcross = 32768;  // workgroups along one side of a grid
+
+TrainProductParams product_params_of(const TrainProduct& p) {
+    return {.a = p.a.address,
+            .b = p.b.address,
+            .c = p.c.address,
+            .items = p.items,
+            .m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .a_i = p.a_has_rows_of_k ? 1 : p.a.stride,
+            .a_l = p.a_has_rows_of_k ? p.a.stride : 1,
+            .b_l = p.b_has_rows_of_k ? p.b.stride : 1,
+            .b_j = p.b_has_rows_of_k ? 1 : p.b.stride,
+            .c_i = p.c.stride,
+            .c_j = 1,
+            .alpha = p.alpha};
+}
+
+DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
+    const uint64_t n_bytes = uint64_t{p.m} * p.k * bytes_of(p.a.type) + uint64_t{p.n} * p.k * bytes_of(p.b.type) + uint64_t{p.m} * p.n * 4;
+    return {name, n_bytes * p.n_items, uint64_t{2} * p.m * p.n * p.k * p.n_items};
+}
+
+// Rows of it begin at multiples of 16 bytes.
+bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 == 0 && matrix.stride % (16 / bytes_of(matrix.type)) == 0; }
+
+}  // namespace
+
+TrainKernels::TrainKernels(Device& device)
+    : facts_{device.capabilities(), {}, {}}, cache_(device), lora_(facts_, cache_) {}
+
+uint32_t TrainKernels::row_threads(uint32_t elements) const {
+    return workgroup_size(facts_.capabilities, threads_for(elements, 64, 512), 32);
+}
+
+void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
+    CHECK(product.m != 0 && product.n != 0 && product.k != 0 && product.c.type == ScalarType::kF32);
+    if (facts_.capabilities.small_workgroups || threads_max(facts_.capabilities) < kTrainTileThreads) {
+        product_by_lanes(recorder, product);
+    } else {
+        product_tiled(recorder, product);
+    }
+}
+
+void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
+    TrainProductParams params = product_params_of(product);
+    const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
+    // Lanes go along the longer side where the other would leave them idle: the same product of the transposed matrices.
+    if (product.n < size && product.m > product.n && product.items == 0) {
+        std::swap(params.a, params.b);
+        std::swap(params.m, params.n);
+        std::swap(params.a_i, params.b_j);
+        std::swap(params.a_l, params.b_l);
+        std::swap(params.c_i, params.c_j);
+        std::swap(product.a, product.b);
+    }
+    const bool in_chunks = params.a_l == 1 && params.b_l == 1 && has_aligned_rows(product.a) && has_aligned_rows(product.b);
+    const uint32_t rows = std::min(std::bit_ceil(params.m), kTrainLaneRows);
+    const Kernel* k = kernel("train_product_lanes", {size, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, in_chunks, rows});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(params.n, size), ceil_div(params.m, rows), product.n_items, train_product_info("train_product_lanes", product));
+}
+
+void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product) {
+    const Kernel* k = kernel("train_product_tiled", {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds,
+                                                     !product.a_has_rows_of_k, !product.b_has_rows_of_k});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kTrainTile), ceil_div(product.m, kTrainTile), product.n_items,
+                      train_product_info("train_product_tiled", product));
+}
+
+void TrainKernels::embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows) {
+    const Kernel* k = kernel("train_embed", {row_threads(params.hidden), static_cast<uint32_t>(table_type), is_transposed});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, rows, 1, 1, {"train_embed", uint64_t{rows} * params.hidden * (4 + bytes_of(table_type)), 0});
+}
+
+void TrainKernels::embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens) {
+    const uint32_t size = row_threads(64);
+    const Kernel* k = kernel("train_embed_backward", {size, is_transposed});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, n_tokens, ceil_div(params.hidden, size), 1, {"train_embed_backward", uint64_t{n_tokens} * params.hidden * 12, 0});
+}
+
+void TrainKernels::norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows) {
+    const bool is_backward = direction == TrainDirection::kBackward;
+    const Kernel* k = kernel("train_norm", {row_threads(params.hidden), is_backward});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, rows, 1, 1, {is_backward ? "train_norm_backward" : "train_norm", uint64_t{rows} * params.hidden * (is_backward ? 16 : 8), 0});
+}
+
+void TrainKernels::heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim,
+                         uint32_t rows) {
+    CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim && (params.q_gamma != 0) == (params.k_gamma != 0));
+    const bool is_backward = direction == TrainDirection::kBackward;
+    const uint32_t size = workgroup_size(facts_.capabilities, threads_for(head_dim, 32, 128), 32);
+    const Kernel* k = kernel("train_heads", {size, is_backward, head_dim, rotary_dim});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, n_heads, rows, 1, {is_backward ? "train_heads_backward" : "train_heads", uint64_t{rows} * n_heads * head_dim * (is_backward ? 12 : 8), 0});
+}
+
+void TrainKernels::softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs) {
+    const bool is_backward = direction == TrainDirection::kBackward;
+    const Kernel* k = kernel("train_softmax", {row_threads(256), is_backward});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, n_queries, 1, n_runs, {is_backward ? "train_softmax_backward" : "train_softmax", uint64_t{n_runs} * n_queries * n_queries * 8, 0});
+}
+
+void TrainKernels::act(Recorder& recorder, TrainDirection direction, const TrainActParams& params) {
+    const bool is_backward = direction == TrainDirection::kBackward;
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
+    const Kernel* k = kernel("train_act", {size, is_backward});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(params.h_stride, size), params.rows, 1,
+                      {is_backward ? "train_act_backward" : "train_act", uint64_t{params.rows} * params.ffn * (is_backward ? 20 : 12), 0});
+}
+
+void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
+    const Kernel* k = kernel("train_affine", {size});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1, {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
+}
+
+void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
+    const Kernel* k = kernel("train_column_sums", {size});
+    if (k == nullptr) return;
+    const uint64_t n_bytes = uint64_t{params.rows} * params.n_columns * params.n_parts * (params.b != 0 ? 8 : 4);
+    recorder.dispatch(*k, params, ceil_div(params.n_columns, size), 1, 1, {"train_column_sums", n_bytes, 0});
+}
+
+void TrainKernels::cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows) {
+    const Kernel* k = kernel("train_cross_entropy", {row_threads(params.vocab), with_gradient});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, rows, 1, 1, {"train_cross_entropy", uint64_t{rows} * params.vocab * (with_gradient ? 16 : 8), 0});
+}
+
+void TrainKernels::grad_norm(Recorder& recorder, const TrainGradNormParams& params) {
+    const Kernel* k = kernel("train_grad_norm", {row_threads(params.n_per_group)});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, grad_norm_groups(params), 1, 1, {"train_grad_norm", uint64_t{params.n} * 4, 0});
+}
+
+void TrainKernels::adamw(Recorder& recorder, const TrainAdamwParams& params) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 256, 32);
+    const Kernel* k = kernel("train_adamw", {size});
+    if (k == nullptr) return;
+    const uint32_t n_groups = ceil_div(params.n, size), across = std::min(n_groups, kGroupsAcross);
+    recorder.dispatch(*k, params, across, ceil_div(n_groups, across), 1, {"train_adamw", uint64_t{params.n} * 28, 0});
+}
+
+}  // namespace lorad::gpu

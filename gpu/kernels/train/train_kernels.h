@@ -1,0 +1,80 @@
+// The kernels of training, portable and by address: products of any layout, and what goes row by row. Activations, gradients and trained values are f32; weights of
+// the base have any type. Sums run in a fixed order without atomics, so that the same recording on the same device gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/command.h"
+#include "gpu/device.h"
+#include "gpu/kernels/kernel_cache.h"
+#include "gpu/kernels/kernel_facts.h"
+#include "gpu/kernels/lora/lora_kernels.h"
+#include "gpu/kernels/scalar_type.h"
+#include "gpu/kernels/train/train_product.params.h"
+#include "gpu/kernels/train/train_rows.params.h"
+#include "proto/base/result.h"
+
+namespace lorad::gpu {
+
+// Rows of `stride` elements.
+struct TrainMatrix {
+    DeviceAddress address = 0;
+    uint32_t stride = 0;
+    ScalarType type = ScalarType::kF32;
+};
+
+// c[m][n] = alpha * a b, or that added to c.
+struct TrainProduct {
+    TrainMatrix a, b, c;    // c is f32
+    bool a_has_rows_of_k = false;  // a lies as [k][m], else as [m][k]
+    bool b_has_rows_of_k = false;  // b lies as [k][n], else as [n][k]
+    uint32_t m = 0, n = 0, k = 0;  // with items the largest of each
+    float alpha = 1.0f;
+    bool adds = false;
+    DeviceAddress items = 0;  // TrainProductItem[n_items], whose offsets are multiples of 4; 0: one product
+    uint32_t n_items = 1;
+};
+
+enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
+
+// One thread at a time. Each method records one dispatch; the params say what it does, `rows` how many rows there are.
+class TrainKernels {
+  public:
+    explicit TrainKernels(Device& device);
+    TrainKernels(const TrainKernels&) = delete;
+
+    void product(Recorder& recorder, const TrainProduct& product);
+    // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
+    void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows);
+    void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens);
+    void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows);
+    void heads(Recorder& recorder, TrainDirection direction, const TrainHeadsParams& params, uint32_t n_heads, uint32_t head_dim, uint32_t rotary_dim, uint32_t rows);
+    // n_queries: of the longest run.
+    void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs);
+    void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params);
+    void affine(Recorder& recorder, const TrainAffineParams& params);
+    void column_sums(Recorder& recorder, const TrainColumnSumsParams& params);
+    void cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows);
+    void grad_norm(Recorder& recorder, const TrainGradNormParams& params);
+    void adamw(Recorder& recorder, const TrainAdamwParams& params);
+    // gain[n] = gain[n] / || W[n] + scale (B A)[n] ||.
+    void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type) { lora_.weight_norm(recorder, params, weight_type); }
+
+    static uint32_t grad_norm_groups(const TrainGradNormParams& params) { return (params.n + params.n_per_group - 1) / params.n_per_group; }
+
+    // The first kernel that could not be made since the last call; the recording is incomplete then.
+    Status status() { return cache_.status(); }
+
+  private:
+    const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) { return cache_.find_or_make(module, constants); }
+    void product_by_lanes(Recorder& recorder, TrainProduct product);
+    void product_tiled(Recorder& recorder, const TrainProduct& product);
+    uint32_t row_threads(uint32_t elements) const;
+
+    KernelFacts facts_;
+    KernelCache cache_;
+    LoraKernels lora_;
+};
+
+}  // namespace lorad::gpu

@@ -1,0 +1,40 @@
+// train_norm, with xh = x * rho, rho = (mean(x^2) + eps)^-1/2:
+//   forward   y = xh * gamma, padding zeroed
+//   backward  dx += rho * (gamma dy - xh * mean(gamma dy xh)); terms = dy xh where they are wanted
+// grid (T); one workgroup a row
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/reduce.glsl"
+#include "gpu/kernels/train/train_rows.params.h"
+
+layout(constant_id = 1) const uint kBackward = 0;
+layout(push_constant, scalar) uniform Push { TrainNormParams p; };
+
+float at(uint64_t base, uint h) { return FloatRef(base + uint64_t(h) * 4).v; }
+
+void main() {
+    uint t = gl_WorkGroupID.x;
+    uint row = p.rows == 0 ? t : UintRef(p.rows + uint64_t(t) * 4).v;
+    uint64_t x = p.x + uint64_t(row) * p.x_stride * 4;
+    uint first = gl_LocalInvocationIndex, step = gl_WorkGroupSize.x;
+    float squares = 0.0;
+    for (uint h = first; h < p.hidden; h += step) squares = fma(at(x, h), at(x, h), squares);
+    float rho = inversesqrt(workgroup_sum(squares) / float(p.hidden) + p.eps);
+    if (kBackward == 0) {
+        uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
+        for (uint h = first; h < p.y_stride; h += step) FloatRef(y + uint64_t(h) * 4).v = h < p.hidden ? at(x, h) * rho * at(p.gamma, h) : 0.0;
+        return;
+    }
+    uint64_t dy = p.dy + uint64_t(t) * p.y_stride * 4;
+    float dot_sum = 0.0;
+    for (uint h = first; h < p.hidden; h += step) dot_sum = fma(at(p.gamma, h) * at(dy, h), at(x, h) * rho, dot_sum);
+    barrier();  // the sum before has been read
+    float mean = workgroup_sum(dot_sum) / float(p.hidden);
+    for (uint h = first; h < p.hidden; h += step) {
+        float xh = at(x, h) * rho;
+        FloatRef dx = FloatRef(p.dx + (uint64_t(row) * p.x_stride + h) * 4);
+        dx.v = fma(rho, fma(-xh, mean, at(p.gamma, h) * at(dy, h)), dx.v);
+        if (p.terms != 0) FloatRef(p.terms + (uint64_t(t) * p.y_stride + h) * 4).v = at(dy, h) * xh;
+    }
+}

@@ -1,0 +1,169 @@
+// Parameters of the kernels of training that go row by row. All values f32; strides in elements; address 0: none.
+#ifndef LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
+#define LORAD_GPU_KERNELS_TRAIN_ROWS_PARAMS_H
+
+#include "gpu/kernels/interop.h"
+
+INTEROP_BEGIN
+
+struct TrainEmbedParams {
+    uint64_t table;   // [vocab][table_stride] of any type
+    uint64_t tokens;  // u32[rows]
+    uint64_t x;       // [t][x_stride]
+    uint32_t hidden;
+    uint32_t table_stride;
+    uint32_t x_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainEmbedParams, 40);
+
+// The rows in which one token stands.
+struct TrainTokenRows {
+    uint32_t token;
+    uint32_t begin, n;  // in the list of rows
+};
+INTEROP_SIZE(TrainTokenRows, 12);
+
+struct TrainEmbedBackwardParams {
+    uint64_t tokens;  // TrainTokenRows[grid x]
+    uint64_t rows;    // u32[]
+    uint64_t dx;      // [t][x_stride]
+    uint64_t dtable;  // [vocab][table_stride], added to
+    uint32_t hidden;
+    uint32_t x_stride;
+    uint32_t table_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainEmbedBackwardParams, 48);
+
+struct TrainNormParams {
+    uint64_t x;      // [.][x_stride]
+    uint64_t gamma;  // [hidden]
+    uint64_t y;      // forward: [t][y_stride], its padding zeroed
+    uint64_t dy;     // backward: [t][y_stride]
+    uint64_t dx;     // backward: [.][x_stride], added to
+    uint64_t terms;  // backward: [t][y_stride], what gamma's gradient sums over the rows, or 0
+    uint64_t rows;   // u32[t]: the row of x and dx, or 0: t
+    uint32_t hidden;
+    uint32_t x_stride;
+    uint32_t y_stride;
+    float eps;
+};
+INTEROP_SIZE(TrainNormParams, 72);
+
+struct TrainHeadsParams {
+    uint64_t y;         // [t][y_stride]: heads of q, then of k, as the product gives them
+    uint64_t turned;    // [t][turned_stride]: the same normed and turned; backward: their gradients
+    uint64_t dy;        // backward: [t][y_stride]
+    uint64_t terms;     // backward: [t][turned_stride], what the gammas' gradients sum over rows and heads, or 0
+    uint64_t rope;      // [turn][rotary_dim / 2][2]: cos, sin
+    uint64_t turns;     // u32[t]: each row's turn
+    uint64_t q_gamma, k_gamma;  // [D], or 0: no norm
+    uint32_t n_q_heads;
+    uint32_t y_stride;
+    uint32_t turned_stride;
+    float eps;
+};
+INTEROP_SIZE(TrainHeadsParams, 80);
+
+// The scores of a run of queries of one sequence and head.
+struct TrainScores {
+    uint64_t at;  // elements from the beginning of scores and dscores
+    uint32_t n_queries, n_keys, stride;
+    uint32_t first_query;  // its position among the keys
+};
+INTEROP_SIZE(TrainScores, 24);
+
+struct TrainSoftmaxParams {
+    uint64_t items;    // TrainScores[grid z]
+    uint64_t scores;   // q k in, probabilities out; backward: probabilities
+    uint64_t dscores;  // backward: gradients of the probabilities in, of q k out
+    float scale;       // of q k
+    uint32_t window;   // keys that a query sees, itself included; 0: all up to itself
+};
+INTEROP_SIZE(TrainSoftmaxParams, 32);
+
+struct TrainActParams {
+    uint64_t y;   // [t][y_stride]: gate, then up
+    uint64_t h;   // [t][h_stride]: forward: out, its padding zeroed; backward: gradients in
+    uint64_t dy;  // backward: [t][y_stride]
+    uint32_t ffn;
+    uint32_t y_stride;
+    uint32_t h_stride;
+    uint32_t rows;
+};
+INTEROP_SIZE(TrainActParams, 40);
+
+// to[t][n] = base[t][n] + z[t][n] * gain[n] * factor[n] + bias[n]
+struct TrainAffineParams {
+    uint64_t to, base, z;  // base may be `to`
+    uint64_t gain, factor, bias;
+    uint32_t n;
+    uint32_t to_stride, base_stride, z_stride;
+    uint32_t rows;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainAffineParams, 72);
+
+// to[n] += factor[n] * sum over rows t and parts q of a[t][q * n_columns + n] * b[t][q * n_columns + n]
+struct TrainColumnSumsParams {
+    uint64_t to;
+    uint64_t a;       // [t][a_stride]
+    uint64_t b;       // [t][b_stride], or 0: 1
+    uint64_t factor;  // [n], or 0: 1
+    uint32_t n_columns;
+    uint32_t n_parts;
+    uint32_t rows;
+    uint32_t a_stride, b_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainColumnSumsParams, 56);
+
+// One row of the output layer.
+struct TrainTarget {
+    uint32_t token;
+    float weight;
+};
+INTEROP_SIZE(TrainTarget, 8);
+struct TrainLoss {
+    float loss;          // weight * cross entropy
+    uint32_t is_best;    // the target has the greatest logit
+};
+INTEROP_SIZE(TrainLoss, 8);
+
+struct TrainCrossEntropyParams {
+    uint64_t logits;   // [t][stride]; with gradient out: weight * (softmax - target), padding zeroed
+    uint64_t targets;  // TrainTarget[t]
+    uint64_t losses;   // TrainLoss[t]
+    uint32_t vocab;
+    uint32_t stride;
+};
+INTEROP_SIZE(TrainCrossEntropyParams, 32);
+
+struct TrainGradNormParams {
+    uint64_t gradients;
+    uint64_t sums;  // f32[grid x]: of the squares of each workgroup's part
+    uint32_t n;
+    uint32_t n_per_group;
+};
+INTEROP_SIZE(TrainGradNormParams, 24);
+
+// AdamW of PyTorch: p *= 1 - rate * decay; m = m + (1 - beta1)(g - m); v = beta2 v + (1 - beta2) g^2; p -= step_size m / (sqrt(v) / root + eps)
+struct TrainAdamwParams {
+    uint64_t values, gradients, first, second;  // each [n]
+    uint32_t n;
+    float factor;           // what gradients are multiplied with before: 1 / tokens and clipping
+    float keep;             // 1 - rate * decay
+    float one_minus_beta1;
+    float beta2;
+    float one_minus_beta2;
+    float step_size;        // rate / (1 - beta1^k)
+    float root;             // sqrt(1 - beta2^k)
+    float eps;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainAdamwParams, 72);
+
+INTEROP_END
+
+#endif

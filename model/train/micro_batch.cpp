@@ -1,0 +1,107 @@
+#include "model/train/micro_batch.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "model/train/trainer.h"
+#include "proto/base/rounding.h"
+
+namespace lorad::model {
+namespace {
+
+constexpr uint64_t kRunElements = uint64_t{1} << 22;
+constexpr uint32_t kRunAlign = 64;
+constexpr size_t kRunsMax = 32768;  // workgroups of a dispatch along z
+
+void add_example(MicroBatch& batch, const TrainExample& example, uint32_t index, uint32_t short_text_tokens) {
+    const uint32_t first_row = batch.n_rows();
+    const auto place = static_cast<uint32_t>(batch.examples.size());
+    const auto n_tokens = static_cast<uint32_t>(example.tokens.size());
+    const uint32_t turn_begin = n_tokens > short_text_tokens ? short_text_tokens : 0;
+    batch.examples.push_back(index);
+    batch.first_rows.push_back(first_row);
+    for (uint32_t t = 0; t < n_tokens; ++t) {
+        batch.tokens.push_back(static_cast<uint32_t>(example.tokens[t]));
+        batch.turns.push_back(turn_begin + t);
+        if (t == 0 || example.weights[t] == 0.0f) continue;
+        batch.target_rows.push_back(first_row + t - 1);
+        batch.targets.push_back({static_cast<uint32_t>(example.tokens[t]), example.weights[t]});
+        batch.target_examples.push_back(place);
+    }
+}
+
+void list_rows_by_token(MicroBatch& batch) {
+    batch.rows_by_token.resize(batch.n_rows());
+    std::iota(batch.rows_by_token.begin(), batch.rows_by_token.end(), 0u);
+    std::ranges::stable_sort(batch.rows_by_token, {}, [&](uint32_t row) { return batch.tokens[row]; });
+    for (uint32_t i = 0; i < batch.n_rows(); ++i) {
+        const uint32_t token = batch.tokens[batch.rows_by_token[i]];
+        if (batch.token_rows.empty() || batch.token_rows.back().token != token) batch.token_rows.push_back({token, i, 0});
+        ++batch.token_rows.back().n;
+    }
+}
+
+// Round r has each example's run r, and of the query heads of a KV head the same one: all of a round add to different keys.
+void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples, uint64_t n_elements_max) {
+    const uint32_t n_group = config.n_heads / config.n_kv_heads;
+    const auto n_tokens_of = [&](size_t place) { return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size()); };
+    uint32_t n_rounds = 0;
+    for (size_t place = 0; place < batch.examples.size(); ++place) n_rounds = std::max(n_rounds, ceil_div(n_tokens_of(place), queries_of_run(n_tokens_of(place))));
+    for (uint32_t round = 0; round < n_rounds; ++round) {
+        for (uint32_t in_group = 0; in_group < n_group; ++in_group) {
+            ScoreWave wave;
+            uint64_t n_rows = 0;
+            for (size_t place = 0; place < batch.examples.size(); ++place) {
+                const uint32_t n_tokens = n_tokens_of(place), at_once = queries_of_run(n_tokens);
+                if (uint64_t{round} * at_once >= n_tokens) continue;
+                for (uint32_t kv_head = 0; kv_head < config.n_kv_heads; ++kv_head) {
+                    const ScoreRun run{.first_row = batch.first_rows[place],
+                                       .first_query = round * at_once,
+                                       .n_queries = std::min(at_once, n_tokens - round * at_once),
+                                       .head = kv_head * n_group + in_group};
+                    const uint32_t stride = round_up(run.n_keys(), kRunAlign);
+                    const bool is_full = (n_rows + run.n_queries) * std::max(wave.stride, stride) > n_elements_max || wave.runs.size() == kRunsMax;
+                    if (!wave.runs.empty() && is_full) {
+                        batch.waves.push_back(std::exchange(wave, {}));
+                        n_rows = 0;
+                    }
+                    wave.runs.push_back(run);
+                    wave.stride = std::max(wave.stride, stride);
+                    wave.n_queries = std::max(wave.n_queries, run.n_queries);
+                    n_rows += run.n_queries;
+                }
+            }
+            if (!wave.runs.empty()) batch.waves.push_back(std::move(wave));
+        }
+    }
+}
+
+}  // namespace
+
+uint64_t ScoreWave::n_elements() const {
+    uint64_t n_rows = 0;
+    for (const ScoreRun& run : runs) n_rows += run.n_queries;
+    return n_rows * stride;
+}
+
+uint32_t queries_of_run(uint32_t n_tokens) {
+    if (uint64_t{n_tokens} * n_tokens <= kRunElements) return n_tokens;
+    return std::max(kRunAlign, static_cast<uint32_t>(kRunElements / n_tokens) / kRunAlign * kRunAlign);
+}
+
+std::vector<MicroBatch> make_micro_batches(const ModelConfig& config, std::span<const TrainExample> examples, const MicroBatchLimits& limits) {
+    std::vector<MicroBatch> batches;
+    for (uint32_t i = 0; i < examples.size(); ++i) {
+        const size_t n_tokens = examples[i].tokens.size();
+        if (batches.empty() || batches.back().n_rows() + n_tokens > limits.n_rows) batches.emplace_back();
+        add_example(batches.back(), examples[i], i, limits.short_text_tokens);
+    }
+    for (MicroBatch& batch : batches) {
+        list_rows_by_token(batch);
+        plan_waves(batch, config, examples, limits.n_score_elements);
+    }
+    return batches;
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,19 @@
+// What a training run goes on from, as bytes: values, moments, steps made. The bytes are this build's own form, for the same device's trainer; PEFT's form is adapters/trainable.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/train/train_parameters.h"
+#include "model/train/trainable.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+Result<std::vector<std::byte>> write_train_checkpoint(const TrainableAdapter& shape, const TrainParameters& parameters, uint64_t n_steps);
+// The steps made. kInvalidRequest: cut, damaged, or of another adapter; nothing is written then.
+Result<uint64_t> read_train_checkpoint(std::span<const std::byte> bytes, const TrainableAdapter& shape, TrainParameters& parameters);
+
+}  // namespace lorad::model

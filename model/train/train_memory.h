@@ -1,0 +1,81 @@
+// The device memory of a trainer's passes: sizes first, pure, then buffers.
+//
+// Letters: R rows of a micro-batch at most, H hidden, Q query and K key outputs, F ffn, V vocabulary. All f32.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/device.h"
+#include "model/train/train_model.h"
+#include "model/train/train_parameters.h"
+#include "model/train/trainer.h"
+#include "proto/base/result.h"
+
+namespace lorad::model {
+
+// Bytes from the beginning of a layer's activations. A product's sums and what comes of them are one place where no magnitude lies between.
+struct LayerPlaces {
+    uint64_t normed = 0;          // [R][H]: the input of q, k, v
+    uint64_t qkv_sums = 0, qkv = 0;  // [R][Q + 2K]
+    uint64_t turned = 0;          // [R][Q + K]: q and k normed and turned
+    uint64_t attention = 0;       // [R][Q]
+    uint64_t o_sums = 0;          // [R][H]
+    uint64_t middle = 0;          // [R][H]: the stream between attention and MLP
+    uint64_t middle_normed = 0;   // [R][H]
+    uint64_t gate_up_sums = 0, gate_up = 0;  // [R][2F]
+    uint64_t act = 0;             // [R][F]
+    uint64_t down_sums = 0;       // [R][H]
+    uint64_t low = 0;             // [R][rank] of each pair of the layer: TrainSizes::low_begins
+    uint64_t n_bytes = 0;
+};
+
+struct TrainSizes {
+    uint32_t n_rows = 0;  // R
+    uint32_t n_positions = 0;
+    uint32_t hidden_stride = 0, qkv_stride = 0, turned_stride = 0, attention_stride = 0, gate_up_stride = 0, ffn_stride = 0, vocab_stride = 0;
+    LayerPlaces places;
+    std::vector<uint64_t> low_begins;   // [linear]: bytes from the beginning of its layer's low
+    std::vector<uint32_t> norm_begins;  // [linear] with a magnitude: elements from the beginning of the inverse norms
+    uint64_t low_bytes = 0, head_low_bytes = 0;
+    uint32_t n_norms = 0;
+    uint32_t chunk_rows = 0;            // of logits
+    uint64_t score_elements = 0;        // of a wave
+    uint64_t terms_bytes = 0;           // 0: no norm is trained
+    uint32_t n_sets = 0;                // layers' activations that there is memory for; all but the first are kept from forward to backward pass
+    uint32_t n_layers_needed = 0;       // that have a backward pass
+
+    // The set of a layer, and whether its activations are there in the backward pass.
+    uint32_t set_of(uint32_t layer, uint32_t n_layers) const;
+    bool keeps(uint32_t layer, uint32_t n_layers) const;
+};
+
+// kOutOfMemory with the arithmetic where `budget` does not hold it.
+Result<TrainSizes> plan_train_sizes(const ModelConfig& config, const ModelWeights& weights, const TrainModel& model, const TrainLayout& layout,
+                                    const TrainerOptions& options, uint64_t budget, TrainMemory& memory);
+
+uint64_t rope_table_bytes(const ModelConfig& config, uint32_t n_positions);
+
+struct TrainBuffers {
+    static Result<TrainBuffers> create(gpu::Device& device, const ModelConfig& config, const TrainSizes& sizes);
+
+    std::vector<gpu::Buffer> sets;  // LayerPlaces
+    gpu::Buffer streams;            // [layers + 1][R][H]: what enters each layer, and what leaves the last
+    gpu::Buffer dstream;            // [R][H]
+    gpu::Buffer dnormed;            // [R][H]
+    gpu::Buffer dsums;              // [R][H], of o and down with magnitudes
+    gpu::Buffer dact, dgate_up;     // [R][F], [R][2F]
+    gpu::Buffer dattention, dturned, dqkv;
+    gpu::Buffer dlow;               // as low
+    gpu::Buffer scores, dscores;
+    gpu::Buffer head_normed, dhead_normed;  // [R][H]
+    gpu::Buffer logits;             // [chunk_rows][V]
+    gpu::Buffer head_low;           // [R][rank] of the pairs of embedding and output layer, twice
+    gpu::Buffer terms;
+    gpu::Buffer inverse_norms;      // 1 / || W + scale B A || of each output with a magnitude
+    gpu::Buffer rope;
+    gpu::Buffer losses;             // gpu::TrainLoss[R], host
+    gpu::Buffer norm_sums;          // f32, host
+};
+
+}  // namespace lorad::model

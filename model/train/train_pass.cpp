@@ -1,0 +1,352 @@
+#include "model/train/train_pass.h"
+
+#include <cmath>
+
+#include "gpu/kernels/kernel_options.h"
+
+namespace lorad::model {
+namespace {
+
+using gpu::DeviceAddress;
+using gpu::TrainDirection;
+using gpu::TrainMatrix;
+
+constexpr uint64_t kFloat = sizeof(float);
+
+TrainMatrix columns_from(const TrainMatrix& matrix, uint32_t column) {
+    return {matrix.address + column * uint64_t{gpu::bytes_of(matrix.type)}, matrix.stride, matrix.type};
+}
+
+TrainMatrix matrix_of(const Matrix& weights) { return {weights.buffer.address(), weights.k_stride, weights.type}; }
+
+}  // namespace
+
+void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
+    if (sizes_.n_norms == 0) return;
+    constexpr uint32_t kOne = 0x3f800000u;
+    recorder.fill(context_.buffers.inverse_norms, 0, sizes_.n_norms * kFloat, kOne);
+    recorder.barrier();
+    for (const TrainLayer& layer : context_.model.layers) {
+        for (const TrainGroup& group : layer.groups) {
+            for (const TrainPart& part : group.parts) {
+                if (!part.has_magnitude) continue;
+                const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
+                kernels_.weight_norm(recorder,
+                                     {.from = group.w->buffer.address() + part.begin * group.w->row_bytes(),
+                                      .a = context_.parameters.value(pair.a),
+                                      .b = context_.parameters.value(pair.b),
+                                      .gain = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
+                                      .rank = pair.rank,
+                                      .type = static_cast<uint32_t>(gpu::ScalarType::kF32),
+                                      .scale = pair.scale,
+                                      .n = part.n,
+                                      .stride = group.w->k_stride,
+                                      .pad = 0},
+                                     group.w->type);
+            }
+        }
+    }
+    recorder.barrier();
+}
+
+void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
+    const TrainParameters& parameters = context_.parameters;
+    const Matrix& base = context_.weights.embedding;
+    const bool is_trained = context_.model.embedding.has_value();
+    const TrainMatrix table = is_trained ? parameters.matrix(parameters.layout().wholes[*context_.model.embedding]) : matrix_of(base);
+    const uint32_t n_rows = rows.batch.n_rows();
+    const DeviceAddress tokens = rows.tables_at + rows.tables.tokens;
+    kernels_.embed(recorder,
+                   {.table = table.address, .tokens = tokens, .x = stream(0), .hidden = config_.hidden_size, .table_stride = table.stride, .x_stride = sizes_.hidden_stride, .pad = 0},
+                   table.type, false, n_rows);
+    const TrainedPairPlaces& pair = parameters.layout().embedding;
+    if (pair.rank != 0) {
+        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)};
+        kernels_.embed(recorder,
+                       {.table = parameters.value(pair.a), .tokens = tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
+                       gpu::ScalarType::kF32, true, n_rows);
+        recorder.barrier();
+        kernels_.product(recorder, {.a = low, .b = parameters.matrix(pair.b), .c = {stream(0), sizes_.hidden_stride}, .m = n_rows, .n = config_.hidden_size, .k = pair.rank, .alpha = pair.scale, .adds = true});
+    }
+    recorder.barrier();
+}
+
+void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) const {
+    const TrainParameters& parameters = context_.parameters;
+    const TrainMatrix dx{context_.buffers.dstream.address(), sizes_.hidden_stride};
+    gpu::TrainEmbedBackwardParams params{.tokens = rows.tables_at + rows.tables.token_rows,
+                                         .rows = rows.tables_at + rows.tables.rows_by_token,
+                                         .dx = dx.address,
+                                         .dtable = 0,
+                                         .hidden = config_.hidden_size,
+                                         .x_stride = dx.stride,
+                                         .table_stride = 0,
+                                         .pad = 0};
+    const auto n_tokens = static_cast<uint32_t>(rows.batch.token_rows.size());
+    if (context_.model.embedding) {
+        const TrainedPlace& place = parameters.layout().wholes[*context_.model.embedding];
+        params.dtable = parameters.gradient(place);
+        params.table_stride = place.stride;
+        kernels_.embed_backward(recorder, params, false, n_tokens);
+    }
+    const TrainedPairPlaces& pair = parameters.layout().embedding;
+    if (pair.rank != 0) {
+        // The embedding's low rows have given way to the output layer's.
+        const uint32_t n_rows = rows.batch.n_rows();
+        const TrainMatrix low{context_.buffers.head_low.address(), round_up(pair.rank, 8)}, dlow{low.address + uint64_t{sizes_.n_rows} * low.stride * kFloat, low.stride};
+        kernels_.embed(recorder,
+                       {.table = parameters.value(pair.a), .tokens = rows.tables_at + rows.tables.tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
+                       gpu::ScalarType::kF32, true, n_rows);
+        kernels_.product(recorder, {.a = dx, .b = parameters.matrix(pair.b), .c = dlow, .b_has_rows_of_k = true, .m = n_rows, .n = pair.rank, .k = config_.hidden_size, .alpha = pair.scale});
+        recorder.barrier();
+        kernels_.product(recorder, {.a = dx, .b = low, .c = parameters.gradient_matrix(pair.b), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = config_.hidden_size, .n = pair.rank, .k = n_rows, .alpha = pair.scale, .adds = true});
+        params.dx = dlow.address;
+        params.dtable = parameters.gradient(pair.a);
+        params.hidden = pair.rank;
+        params.x_stride = dlow.stride;
+        params.table_stride = pair.a.stride;
+        kernels_.embed_backward(recorder, params, true, n_tokens);
+    }
+    recorder.barrier();
+}
+
+void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
+    const LayerAt here = at(layer);
+    layer_to_down(recorder, rows, layer, here, true);
+    const TrainGroup& down = context_.model.layers[layer].groups[kTrainDown];
+    const uint32_t n_rows = rows.batch.n_rows();
+    finish(recorder, {down, {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows}, {stream(layer + 1), sizes_.hidden_stride},
+           {here.middle, sizes_.hidden_stride});
+}
+
+// Attention: middle = x + o(attention(rope(qkv(norm(x))))). MLP up to the input of down, and down's sums.
+void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here, bool with_down) const {
+    const LayerWeights& w = context_.weights.layers[layer];
+    const TrainLayer& trained = context_.model.layers[layer];
+    const uint32_t n_rows = rows.batch.n_rows();
+    norm(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), here.normed, n_rows);
+    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, n_rows};
+    product(recorder, qkv);
+    finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
+    kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
+    recorder.barrier();
+    attend(recorder, rows, layer, here);
+    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, n_rows};
+    product(recorder, o);
+    finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
+
+    norm(recorder, here.middle, gamma(w.post_attention_norm, trained.post_attention_norm), here.middle_normed, n_rows);
+    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
+    product(recorder, gate_up);
+    finish(recorder, gate_up, {here.gate_up, sizes_.gate_up_stride}, {});
+    kernels_.act(recorder, TrainDirection::kForward,
+                 {.y = here.gate_up, .h = here.act, .dy = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
+    recorder.barrier();
+    if (with_down) product(recorder, {trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows});
+}
+
+void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
+    const LayerWeights& w = context_.weights.layers[layer];
+    const TrainLayer& trained = context_.model.layers[layer];
+    const TrainBuffers& buffers = context_.buffers;
+    const LayerAt here = at(layer);
+    const uint32_t n_rows = rows.batch.n_rows();
+    // Of down only its low rows, or with magnitudes its sums, are read again: both come with the product.
+    if (!sizes_.keeps(layer, config_.n_layers)) layer_to_down(recorder, rows, layer, here, trained.groups[kTrainDown].is_trained());
+    const TrainMatrix dstream{buffers.dstream.address(), sizes_.hidden_stride}, dsums{buffers.dsums.address(), sizes_.hidden_stride};
+    const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride}, dgate_up{buffers.dgate_up.address(), sizes_.gate_up_stride};
+    const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride}, dattention{buffers.dattention.address(), sizes_.attention_stride};
+
+    const GroupAt down{trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows};
+    product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
+    kernels_.act(recorder, TrainDirection::kBackward,
+                 {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
+    recorder.barrier();
+    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
+    product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
+    norm_backward(recorder, here.middle, gamma(w.post_attention_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
+
+    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, n_rows};
+    product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
+    attend_backward(recorder, rows, layer, here);
+
+    const bool ends_here = layer == context_.model.first_trained_layer && !context_.model.trains_embedding();
+    const bool wants_input = !ends_here || trained.input_norm.has_value();
+    const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
+    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, n_rows};
+    product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
+    if (wants_input) norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
+}
+
+TrainPass::LayerAt TrainPass::at(uint32_t layer) const {
+    const DeviceAddress set = context_.buffers.sets[sizes_.set_of(layer, config_.n_layers)].address();
+    const LayerPlaces& places = sizes_.places;
+    return {set + places.normed,        set + places.qkv_sums,     set + places.qkv,     set + places.turned, set + places.attention, set + places.o_sums, set + places.middle,
+            set + places.middle_normed, set + places.gate_up_sums, set + places.gate_up, set + places.act,    set + places.down_sums, set + places.low};
+}
+
+DeviceAddress TrainPass::stream(uint32_t layer) const {
+    return context_.buffers.streams.address() + uint64_t{layer} * sizes_.n_rows * sizes_.hidden_stride * kFloat;
+}
+
+DeviceAddress TrainPass::gamma(const Vector& base, const std::optional<uint32_t>& trained) const {
+    return trained ? context_.parameters.value(context_.parameters.layout().wholes[*trained]) : base.address();
+}
+
+void TrainPass::norm(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, DeviceAddress y, uint32_t n_rows) const {
+    kernels_.norm(recorder, TrainDirection::kForward,
+                  {.x = x, .gamma = gamma, .y = y, .hidden = config_.hidden_size, .x_stride = sizes_.hidden_stride, .y_stride = sizes_.hidden_stride, .eps = config_.rms_norm_eps}, n_rows);
+    recorder.barrier();
+}
+
+void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const {
+    const DeviceAddress terms = trained ? context_.buffers.terms.address() : 0;
+    kernels_.norm(recorder, TrainDirection::kBackward,
+                  {.x = x,
+                   .gamma = gamma,
+                   .dy = context_.buffers.dnormed.address(),
+                   .dx = context_.buffers.dstream.address(),
+                   .terms = terms,
+                   .hidden = config_.hidden_size,
+                   .x_stride = sizes_.hidden_stride,
+                   .y_stride = sizes_.hidden_stride,
+                   .eps = config_.rms_norm_eps},
+                  n_rows);
+    recorder.barrier();
+    if (!trained) return;
+    kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().wholes[*trained]), .a = terms, .n_columns = config_.hidden_size, .n_parts = 1, .rows = n_rows, .a_stride = sizes_.hidden_stride});
+    recorder.barrier();
+}
+
+gpu::TrainHeadsParams TrainPass::heads_params(const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    const LayerWeights& w = context_.weights.layers[layer];
+    const TrainLayer& trained = context_.model.layers[layer];
+    return {.y = here.qkv,
+            .turned = here.turned,
+            .rope = context_.buffers.rope.address(),
+            .turns = rows.tables_at + rows.tables.turns,
+            .q_gamma = config_.qk_norm ? gamma(w.q_norm, trained.q_norm) : 0,
+            .k_gamma = config_.qk_norm ? gamma(w.k_norm, trained.k_norm) : 0,
+            .n_q_heads = config_.n_heads,
+            .y_stride = sizes_.qkv_stride,
+            .turned_stride = sizes_.turned_stride,
+            .eps = config_.rms_norm_eps};
+}
+
+TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const {
+    return {base + sizes_.low_begins[linear], round_up(context_.parameters.layout().linears[linear].rank, 8)};
+}
+
+void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
+    const Matrix& w = *at.group.w;
+    kernels_.product(recorder, {.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows, .n = w.n, .k = w.k});
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
+        kernels_.product(recorder, {.a = at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows, .n = pair.rank, .k = w.k});
+    }
+    recorder.barrier();
+    if (!at.group.is_trained()) return;
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
+        kernels_.product(recorder, {.a = low(at.low, *part.linear),
+                                    .b = context_.parameters.matrix(pair.b),
+                                    .c = columns_from(at.sums, part.begin),
+                                    .m = at.n_rows,
+                                    .n = part.n,
+                                    .k = pair.rank,
+                                    .alpha = pair.scale,
+                                    .adds = true});
+    }
+    recorder.barrier();
+}
+
+void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& to, const TrainMatrix& base) const {
+    const DeviceAddress bias = at.group.bias->address();
+    if (bias == 0 && base.address == 0 && to.address == at.sums.address) return;
+    scale(recorder, at, at.sums, to, base, bias);
+}
+
+void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& from, const TrainMatrix& to, const TrainMatrix& base, DeviceAddress bias) const {
+    const auto affine = [&](uint32_t begin, uint32_t n, DeviceAddress gain, DeviceAddress factor) {
+        kernels_.affine(recorder, {.to = to.address + begin * kFloat,
+                                   .base = base.address != 0 ? base.address + begin * kFloat : 0,
+                                   .z = from.address + begin * kFloat,
+                                   .gain = gain,
+                                   .factor = factor,
+                                   .bias = bias != 0 ? bias + begin * kFloat : 0,
+                                   .n = n,
+                                   .to_stride = to.stride,
+                                   .base_stride = base.stride,
+                                   .z_stride = from.stride,
+                                   .rows = at.n_rows,
+                                   .pad = 0});
+    };
+    if (!at.group.has_magnitudes()) {
+        affine(0, at.group.w->n, 0, 0);
+    } else {
+        for (const TrainPart& part : at.group.parts) {
+            const bool has = part.has_magnitude;
+            affine(part.begin, part.n, has ? context_.parameters.value(context_.parameters.layout().linears[*part.linear].magnitude) : 0,
+                   has ? context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat : 0);
+        }
+    }
+    recorder.barrier();
+}
+
+TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout, const TrainMatrix& dsums) const {
+    if (!at.group.has_magnitudes()) return dout;
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.has_magnitude) continue;
+        kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().linears[*part.linear].magnitude),
+                                        .a = dout.address + part.begin * kFloat,
+                                        .b = at.sums.address + part.begin * kFloat,
+                                        .factor = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
+                                        .n_columns = part.n,
+                                        .n_parts = 1,
+                                        .rows = at.n_rows,
+                                        .a_stride = dout.stride,
+                                        .b_stride = at.sums.stride,
+                                        .pad = 0});
+    }
+    recorder.barrier();
+    scale(recorder, at, dout, dsums, {}, 0);
+    return dsums;
+}
+
+void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dsums, const TrainMatrix& dx) const {
+    const Matrix& w = *at.group.w;
+    const TrainParameters& parameters = context_.parameters;
+    const DeviceAddress dlow_at = context_.buffers.dlow.address();
+    if (dx.address != 0) kernels_.product(recorder, {.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows, .n = w.k, .k = w.n});
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
+        const TrainMatrix dpart = columns_from(dsums, part.begin);
+        kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows, .n = pair.rank, .k = part.n, .alpha = pair.scale});
+        kernels_.product(recorder, {.a = dpart,
+                                    .b = low(at.low, *part.linear),
+                                    .c = parameters.gradient_matrix(pair.b),
+                                    .a_has_rows_of_k = true,
+                                    .b_has_rows_of_k = true,
+                                    .m = part.n,
+                                    .n = pair.rank,
+                                    .k = at.n_rows,
+                                    .alpha = pair.scale,
+                                    .adds = true});
+    }
+    recorder.barrier();
+    for (const TrainPart& part : at.group.parts) {
+        if (!part.linear) continue;
+        const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
+        const TrainMatrix dlow = low(dlow_at, *part.linear);
+        kernels_.product(recorder, {.a = dlow, .b = at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows, .adds = true});
+        if (dx.address == 0) continue;
+        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows, .n = w.k, .k = pair.rank, .adds = true});
+        recorder.barrier();  // the next pair adds to the same
+    }
+    recorder.barrier();
+}
+
+}  // namespace lorad::model

@@ -1,0 +1,102 @@
+// The forward and the backward pass of a micro-batch, one method a part, in the order in which they run:
+//
+//   inverse_norms (once a step)   embed   layer 0, 1, ...   head   layer_backward ..., 1, 0   embed_backward
+//
+// The stream and its gradient are f32; the gradient of the stream is added into as the backward pass goes down. What a layer keeps, and what is computed again, is
+// TrainSizes' matter. Gradients of trained tensors are added to what is there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "gpu/command.h"
+#include "gpu/kernels/train/train_kernels.h"
+#include "model/config.h"
+#include "model/train/micro_batch.h"
+#include "model/train/train_memory.h"
+#include "model/train/train_model.h"
+#include "model/train/train_parameters.h"
+#include "model/train/train_tables.h"
+#include "model/weights.h"
+
+namespace lorad::model {
+
+struct TrainPassContext {
+    gpu::TrainKernels& kernels;
+    const ModelConfig& config;
+    const ModelWeights& weights;
+    const TrainModel& model;
+    const TrainParameters& parameters;
+    const TrainSizes& sizes;
+    const TrainBuffers& buffers;
+};
+
+// Of one micro-batch, whose tables lie at `tables_at` when what is recorded runs.
+struct TrainRows {
+    const MicroBatch& batch;
+    const TrainTables& tables;
+    gpu::DeviceAddress tables_at = 0;
+};
+
+// One thread. Each method records what it says, and ends with a barrier.
+class TrainPass {
+  public:
+    explicit TrainPass(const TrainPassContext& context) : context_(context), kernels_(context.kernels), config_(context.config), sizes_(context.sizes) {}
+
+    // Of the outputs with magnitudes, for the trained values as they are.
+    void inverse_norms(gpu::Recorder& recorder) const;
+    void embed(gpu::Recorder& recorder, const TrainRows& rows) const;
+    void layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
+    // Losses, and with gradients those of the stream behind the last layer.
+    void head(gpu::Recorder& recorder, const TrainRows& rows, bool with_gradients) const;
+    void layer_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const;
+    void embed_backward(gpu::Recorder& recorder, const TrainRows& rows) const;
+
+  private:
+    // Addresses of a layer's activations.
+    struct LayerAt {
+        gpu::DeviceAddress normed, qkv_sums, qkv, turned, attention, o_sums, middle, middle_normed, gate_up_sums, gate_up, act, down_sums, low;
+    };
+    LayerAt at(uint32_t layer) const;
+    gpu::DeviceAddress stream(uint32_t layer) const;
+    gpu::DeviceAddress gamma(const Vector& base, const std::optional<uint32_t>& trained) const;
+
+    void layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, bool with_down) const;
+    void norm(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, gpu::DeviceAddress y, uint32_t n_rows) const;
+    // dnormed's gradient onto dstream; x: what was normed.
+    void norm_backward(gpu::Recorder& recorder, gpu::DeviceAddress x, gpu::DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const;
+    gpu::TrainHeadsParams heads_params(const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+    // Of one wave, in the scores' place.
+    void probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at, uint32_t wave_idx) const;
+    gpu::TrainSoftmaxParams softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const;
+    void attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+    void attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& at) const;
+
+    // Target rows from `first` on.
+    void head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows, bool with_gradients) const;
+
+    // A product of a layer with what is trained on it: its input, its sums, and the rows' low-rank parts.
+    struct GroupAt {
+        const TrainGroup& group;
+        gpu::TrainMatrix x, sums;
+        gpu::DeviceAddress low = 0;
+        uint32_t n_rows = 0;
+    };
+    gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
+    void product(gpu::Recorder& recorder, const GroupAt& at) const;
+    // to = base + gain * sums + bias; base.address 0: none.
+    void finish(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& to, const gpu::TrainMatrix& base) const;
+    // to = base + gain * from + bias; addresses 0: none.
+    void scale(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& from, const gpu::TrainMatrix& to, const gpu::TrainMatrix& base, gpu::DeviceAddress bias) const;
+    // From the gradients of what finish() adds to those of the sums, in `dsums`, and the magnitudes' own. Returns where those of the sums lie.
+    gpu::TrainMatrix finish_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dout, const gpu::TrainMatrix& dsums) const;
+    // dx.address 0: nobody wants it.
+    void product_backward(gpu::Recorder& recorder, const GroupAt& at, const gpu::TrainMatrix& dsums, const gpu::TrainMatrix& dx) const;
+
+    TrainPassContext context_;
+    gpu::TrainKernels& kernels_;
+    const ModelConfig& config_;
+    const TrainSizes& sizes_;
+};
+
+}  // namespace lorad::model

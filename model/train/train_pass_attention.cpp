@@ -1,0 +1,113 @@
+// Attention by products over whole scores, a wave of runs at a time (micro_batch.h), and its backward pass.
+#include <algorithm>
+#include <cmath>
+
+#include "model/train/train_pass.h"
+
+namespace lorad::model {
+namespace {
+
+using gpu::DeviceAddress;
+using gpu::TrainDirection;
+using gpu::TrainMatrix;
+
+// The sizes of the largest of a wave's products.
+struct WaveSizes {
+    uint32_t n_queries = 0, n_keys = 0, n_runs = 0;
+    explicit WaveSizes(const ScoreWave& wave) : n_queries(wave.n_queries), n_runs(static_cast<uint32_t>(wave.runs.size())) {
+        for (const ScoreRun& run : wave.runs) n_keys = std::max(n_keys, run.n_keys());
+    }
+};
+
+}  // namespace
+
+void TrainPass::probabilities(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here, uint32_t wave_idx) const {
+    const ScoreWave& wave = rows.batch.waves[wave_idx];
+    const WaveTables& tables = rows.tables.waves[wave_idx];
+    const WaveSizes sizes(wave);
+    const TrainMatrix turned{here.turned, sizes_.turned_stride}, scores{context_.buffers.scores.address(), wave.stride};
+    kernels_.product(recorder, {.a = turned, .b = turned, .c = scores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim, .items = rows.tables_at + tables.qk, .n_items = sizes.n_runs});
+    recorder.barrier();
+    kernels_.softmax(recorder, TrainDirection::kForward, softmax_params(rows, layer, wave_idx), sizes.n_queries, sizes.n_runs);
+    recorder.barrier();
+}
+
+gpu::TrainSoftmaxParams TrainPass::softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const {
+    return {.items = rows.tables_at + rows.tables.waves[wave_idx].scores,
+            .scores = context_.buffers.scores.address(),
+            .dscores = context_.buffers.dscores.address(),
+            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+            .window = config_.sliding_windows[layer]};
+}
+
+void TrainPass::attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    for (uint32_t i = 0; i < rows.batch.waves.size(); ++i) {
+        probabilities(recorder, rows, layer, here, i);
+        const ScoreWave& wave = rows.batch.waves[i];
+        const WaveSizes sizes(wave);
+        kernels_.product(recorder, {.a = {context_.buffers.scores.address(), wave.stride},
+                                    .b = {here.qkv, sizes_.qkv_stride},
+                                    .c = {here.attention, sizes_.attention_stride},
+                                    .b_has_rows_of_k = true,
+                                    .m = sizes.n_queries,
+                                    .n = config_.head_dim,
+                                    .k = sizes.n_keys,
+                                    .items = rows.tables_at + rows.tables.waves[i].pv,
+                                    .n_items = sizes.n_runs});
+        recorder.barrier();
+    }
+}
+
+// dattention -> dqkv: P again from q and k, then dP = do v^T, dv = P^T do, dS = P (dP - sum P dP), dq = dS k, dk = dS^T q, and through rope and norms of the heads.
+void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
+    const TrainBuffers& buffers = context_.buffers;
+    const TrainLayer& trained = context_.model.layers[layer];
+    const uint32_t n_rows = rows.batch.n_rows();
+    const TrainMatrix dattention{buffers.dattention.address(), sizes_.attention_stride}, dturned{buffers.dturned.address(), sizes_.turned_stride};
+    const TrainMatrix qkv{here.qkv, sizes_.qkv_stride}, dqkv{buffers.dqkv.address(), sizes_.qkv_stride}, turned{here.turned, sizes_.turned_stride};
+    recorder.fill(buffers.dqkv, 0, uint64_t{n_rows} * sizes_.qkv_stride * sizeof(float), 0);
+    recorder.fill(buffers.dturned, 0, uint64_t{n_rows} * sizes_.turned_stride * sizeof(float), 0);
+    recorder.barrier();
+    for (uint32_t i = 0; i < rows.batch.waves.size(); ++i) {
+        probabilities(recorder, rows, layer, here, i);
+        const ScoreWave& wave = rows.batch.waves[i];
+        const WaveTables& tables = rows.tables.waves[i];
+        const WaveSizes sizes(wave);
+        const TrainMatrix scores{buffers.scores.address(), wave.stride}, dscores{buffers.dscores.address(), wave.stride};
+        const auto product = [&](gpu::TrainProduct what, uint64_t items) {
+            what.items = rows.tables_at + items;
+            what.n_items = sizes.n_runs;
+            kernels_.product(recorder, what);
+        };
+        product({.a = dattention, .b = qkv, .c = dscores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim}, tables.dp);
+        product({.a = scores, .b = dattention, .c = dqkv, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dv);
+        recorder.barrier();
+        kernels_.softmax(recorder, TrainDirection::kBackward, softmax_params(rows, layer, i), sizes.n_queries, sizes.n_runs);
+        recorder.barrier();
+        product({.a = dscores, .b = turned, .c = dturned, .b_has_rows_of_k = true, .m = sizes.n_queries, .n = config_.head_dim, .k = sizes.n_keys}, tables.dq);
+        product({.a = dscores, .b = turned, .c = dturned, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dk);
+        recorder.barrier();
+    }
+    gpu::TrainHeadsParams heads = heads_params(rows, layer, here);
+    heads.turned = dturned.address;
+    heads.dy = dqkv.address;
+    const bool trains_norms = trained.q_norm || trained.k_norm;
+    if (trains_norms) heads.terms = buffers.terms.address();
+    kernels_.heads(recorder, TrainDirection::kBackward, heads, config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
+    recorder.barrier();
+    if (!trains_norms) return;
+    const auto sum = [&](const std::optional<uint32_t>& norm, uint32_t first_column, uint32_t n_heads) {
+        if (!norm) return;
+        kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().wholes[*norm]),
+                                        .a = buffers.terms.address() + first_column * sizeof(float),
+                                        .n_columns = config_.head_dim,
+                                        .n_parts = n_heads,
+                                        .rows = n_rows,
+                                        .a_stride = sizes_.turned_stride});
+    };
+    sum(trained.q_norm, 0, config_.n_heads);
+    sum(trained.k_norm, config_.q_size(), config_.n_kv_heads);
+    recorder.barrier();
+}
+
+}  // namespace lorad::model

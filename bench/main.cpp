@@ -7,6 +7,7 @@
 //   lorad-bench attention [--rows 64,2048] [--context 8192] [--splits 1,8]
 //   lorad-bench layers [--shape 7b] [--splits 1,2]
 //   lorad-bench merge [--shape 7b]
+//   lorad-bench train [--shape 7b] [--batch 4x2048] [--profile]
 #include "bench/bench_util.h"
 #include "bench/commands.h"
 #include "bench/results.h"
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
     lorad::bench::add_attention_command(app, common);
     lorad::bench::add_layers_command(app, common);
     lorad::bench::add_merge_command(app, common);
+    lorad::bench::add_train_command(app, common);
     CLI11_PARSE(app, argc, argv);
     return 0;
 }

@@ -56,7 +56,7 @@ Status check_example(const ModelConfig& config, const TrainerOptions& options, c
 }  // namespace
 
 struct Trainer::Impl {
-    Impl(gpu::Device& on, const ModelConfig& of, const ModelWeights& with) : device(on), config(of), weights(with), kernels(on) {}
+    Impl(gpu::Device& on, const ModelConfig& of, const ModelWeights& with) : device(on), config(of), weights(with) {}
 
     // A part of the work that is recorded at once; flops says how long it takes beside others.
     struct Piece {
@@ -85,12 +85,12 @@ struct Trainer::Impl {
     void begin_update();
     Status submit_pieces(std::chrono::microseconds budget);
     Status end_phase();
-    TrainPass pass() { return TrainPass({kernels, config, weights, *model, *parameters, sizes, buffers}); }
+    TrainPass pass() { return TrainPass({*kernels, config, weights, *model, *parameters, sizes, buffers}); }
 
     gpu::Device& device;
     const ModelConfig& config;
     const ModelWeights& weights;
-    gpu::TrainKernels kernels;
+    std::unique_ptr<gpu::TrainKernels> kernels;
     TrainableAdapter shape;  // without values
     TrainerOptions options;
     TrainMemory memory;
@@ -102,6 +102,7 @@ struct Trainer::Impl {
     uint64_t n_steps = 0;
     uint64_t n_tokens_of_gradients = 0;
     double flops_per_us = 0;  // of the last submission; 0: not known
+    std::vector<gpu::DispatchTime>* times = nullptr;  // where each submission's are added
     Phase phase = Phase::kIdle;
     Work work;
 };
@@ -124,6 +125,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
     const uint64_t budget = std::min(options.memory_bytes != 0 ? options.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), free_bytes);
     TRY_ASSIGN(impl->sizes, plan_train_sizes(config, weights, *impl->model, TrainLayout(adapter), impl->options, budget, impl->memory));
     impl->options.memory_bytes = budget;
+    const gpu::ScalarType matrix_type = options.in_f32 ? gpu::ScalarType::kF32 : weights.layers.front().qkv.type;
+    TRY_ASSIGN(impl->kernels, gpu::TrainKernels::create(device, matrix_type));
     TRY_ASSIGN(impl->parameters, TrainParameters::create(device, adapter));
     TRY_ASSIGN(impl->buffers, TrainBuffers::create(device, config, impl->sizes));
     impl->shape = adapter;
@@ -219,6 +222,15 @@ Status Trainer::restore(std::span<const std::byte> checkpoint) {
     return ok_status();
 }
 
+Result<std::vector<gpu::KernelProfile>> Trainer::profile(std::span<const TrainExample> examples) {
+    std::vector<gpu::DispatchTime> times;
+    impl_->times = &times;
+    const auto report = step(examples, 0.0);
+    impl_->times = nullptr;
+    if (!report.ok()) return report.error();
+    return gpu::sum_by_kernel(times);
+}
+
 uint64_t Trainer::n_steps() const { return impl_->n_steps; }
 const TrainMemory& Trainer::memory() const { return impl_->memory; }
 const TrainerOptions& Trainer::options() const { return impl_->options; }
@@ -295,7 +307,7 @@ void Trainer::Impl::list_batch_pieces() {
 
 // Records pieces up to the budget's end by what the last ones took, at least one, runs them and waits.
 Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
-    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device));
+    TRY_ASSIGN(gpu::Recorder recorder, gpu::Recorder::begin(device, {.timestamps = times != nullptr}));
     double flops = 0;
     const double flops_max = flops_per_us * static_cast<double>(budget.count());
     do {
@@ -303,7 +315,7 @@ Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
         piece.record(recorder);
         flops += piece.flops;
     } while (work.piece_idx < work.pieces.size() && flops + work.pieces[work.piece_idx].flops <= flops_max);
-    TRY(kernels.status());
+    TRY(kernels->status());
     TRY_ASSIGN(const gpu::CommandBuffer recording, std::move(recorder).end());
     const gpu::CommandBuffer* recordings[] = {&recording};
     const auto begin = Clock::now();
@@ -311,6 +323,10 @@ Status Trainer::Impl::submit_pieces(std::chrono::microseconds budget) {
     TRY(device.compute_queue().wait(value));
     const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
     flops_per_us = flops / std::max(us, 1.0);
+    if (times != nullptr) {
+        TRY_ASSIGN(const std::vector<gpu::DispatchTime> of_submission, gpu::read_dispatch_times(device, recording));
+        times->insert(times->end(), of_submission.begin(), of_submission.end());
+    }
     return work.piece_idx == work.pieces.size() ? end_phase() : ok_status();
 }
 
@@ -358,7 +374,7 @@ void Trainer::Impl::begin_norm() {
                                           .sums = buffers.norm_sums.address(),
                                           .n = n,
                                           .n_per_group = std::max(kNormGroupElements, n / kNormGroups + 1)};
-    work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels.grad_norm(recorder, params); }, 1.0}};
+    work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels->grad_norm(recorder, params); }, 1.0}};
     work.piece_idx = 0;
 }
 
@@ -395,7 +411,7 @@ void Trainer::Impl::begin_update() {
                                        .root = static_cast<float>(std::sqrt(1.0 - std::pow(o.beta2, k))),
                                        .eps = static_cast<float>(o.eps),
                                        .pad = 0};
-    work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels.adamw(recorder, params); }, 1.0}};
+    work.pieces = {{[this, params](gpu::Recorder& recorder) { kernels->adamw(recorder, params); }, 1.0}};
     work.piece_idx = 0;
 }
 

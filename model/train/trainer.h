@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/profiler.h"
 #include "model/config.h"
 #include "model/train/trainable.h"
 #include "model/weights.h"
@@ -39,6 +40,7 @@ struct TrainerOptions {
     OptimizerSettings optimizer;
     uint32_t n_rows = 2048;       // tokens of a micro-batch; an example that is longer has one of its own
     uint32_t n_positions_max = 0;  // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
+    bool in_f32 = false;           // products round nothing to the weights' 16-bit type, which is slower
     uint64_t memory_bytes = 0;    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
 };
 
@@ -106,6 +108,9 @@ class Trainer {
     Result<std::vector<std::byte>> checkpoint() const;
     // kInvalidRequest: not a checkpoint of such an adapter; nothing is changed then.
     Status restore(std::span<const std::byte> checkpoint);
+
+    // The time of each kernel of a step at rate 0, slowest first: for benchmarks. It counts as a step.
+    Result<std::vector<gpu::KernelProfile>> profile(std::span<const TrainExample> examples);
 
     uint64_t n_steps() const;  // optimizer steps applied
     const TrainMemory& memory() const;

@@ -45,6 +45,11 @@ class Smoke(unittest.TestCase):
             self.assertTrue(row["git"] and row["device"] and row["driver"], row)
         return rows
 
+    def test_training_steps_have_tokens_a_second_and_memory(self):
+        row, = self.bench("train", "--shape", "tiny", "--batch", "2x24", "--rank", "4", "--rows", "64", "--steps", "2", "--profile")
+        self.assertEqual((row["case"], row["batch"], row["samples"]), ("train", "2x24", 2))
+        self.assertTrue(row["tokens_per_s"] > 0 and row["gib"] > 0 and row["loss"] > 0, row)
+
     def test_the_engine_grid_has_every_cell_and_its_floor(self):
         self.assertGreaterEqual(len(ADAPTERS), 2)
         flags = [flag for path in ADAPTERS[:2] for flag in ("--adapter", str(path))]

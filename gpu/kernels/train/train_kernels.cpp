@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <bit>
+#include <random>
 #include <utility>
 
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/self_test.h"
+#include "gpu/pipeline.h"
 
 namespace lorad::gpu {
 namespace {
 
 constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
+constexpr uint32_t kMatrixTile = 128;       // of train_product_matrix
 constexpr uint32_t kTrainLaneRows = 8;
+constexpr uint32_t kTestSeed = 55;
 constexpr uint32_t kGroupsAcross = 32768;  // workgroups along one side of a grid
 
 TrainProductParams product_params_of(const TrainProduct& p) {
@@ -36,6 +41,8 @@ DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
     return {name, n_bytes * p.n_items, uint64_t{2} * p.m * p.n * p.k * p.n_items};
 }
 
+const char* matrix_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16"; }
+
 // Rows of it begin at multiples of 16 bytes.
 bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 == 0 && matrix.stride % (16 / bytes_of(matrix.type)) == 0; }
 
@@ -44,17 +51,90 @@ bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 ==
 TrainKernels::TrainKernels(Device& device)
     : facts_{device.capabilities(), {}, {}}, cache_(device), lora_(facts_, cache_) {}
 
+Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, ScalarType matrix_type) {
+    std::unique_ptr<TrainKernels> made(new TrainKernels(device));
+    const DeviceCapabilities& caps = device.capabilities();
+    const bool is_bf16 = matrix_type == ScalarType::kBf16;
+    const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
+    if (matrix_type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(matrix_type))) return made;
+    if (is_bf16 && (!caps.bfloat16_coopmat || !caps.int16)) return made;
+    TRY(made->test_matrices(device, matrix_type));
+    return made;
+}
+
+// A product with edges of all kinds: one operand of the weights' type and one f32, both layouts.
+Status TrainKernels::test_matrices(Device& device, ScalarType type) {
+    constexpr uint32_t kM = 150, kN = 200, kK = 100, kStride = 256;
+    std::mt19937 random(kTestSeed);
+    Buffer a, b, c[2];
+    TRY(self_test::make(device, a, uint64_t{kM} * kStride * 4, MemoryKind::kHostUpload));
+    TRY(self_test::make(device, b, uint64_t{kN} * kStride * 2, MemoryKind::kHostUpload));
+    self_test::fill_random(a.mapped(), ScalarType::kF32, random);
+    self_test::fill_random(b.mapped(), type, random);
+    for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kM} * kStride * 4, MemoryKind::kHostReadback));
+    self_test::Deviation deviation;
+    for (const bool is_transposed : {false, true}) {
+        for (const ScalarType by : {ScalarType::kF32, type}) {
+            matrix_type_ = by;
+            TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+            product(recorder, {.a = {a.address(), kStride},
+                               .b = {b.address(), kStride, type},
+                               .c = {c[by == type].address(), kStride},
+                               .a_has_rows_of_k = is_transposed,
+                               .b_has_rows_of_k = is_transposed,
+                               .m = kM,
+                               .n = kN,
+                               .k = kK});
+            const Status recorded = cache_.status();
+            const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
+            if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran;
+            if (!ran.ok()) deviation.failure = ran.error().message;
+        }
+        std::vector<float> of[2];
+        for (const uint32_t i : {0u, 1u}) {
+            const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
+            for (uint32_t row = 0; row < kM; ++row) of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + kN);
+        }
+        deviation.add(of[1], of[0]);
+    }
+    // Operands of 8 or 11 bits: sums of a hundred products differ by less than one of their roundings.
+    const bool is_right = deviation.failure.empty() && deviation.error < (type == ScalarType::kBf16 ? 4e-3 : 5e-4);
+    matrix_type_ = is_right ? type : ScalarType::kF32;
+    if (!is_right) self_test::tell_left_out(matrix_module(type), device, deviation);
+    cache_.forget_failures();
+    return ok_status();
+}
+
 uint32_t TrainKernels::row_threads(uint32_t elements) const {
     return workgroup_size(facts_.capabilities, threads_for(elements, 64, 512), 32);
 }
 
 void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
     CHECK(product.m != 0 && product.n != 0 && product.k != 0 && product.c.type == ScalarType::kF32);
-    if (facts_.capabilities.small_workgroups || threads_max(facts_.capabilities) < kTrainTileThreads) {
+    if (multiplies_by_matrix(product)) {
+        product_by_matrix(recorder, product);
+    } else if (facts_.capabilities.small_workgroups || threads_max(facts_.capabilities) < kTrainTileThreads) {
         product_by_lanes(recorder, product);
     } else {
         product_tiled(recorder, product);
     }
+}
+
+bool TrainKernels::multiplies_by_matrix(const TrainProduct& product) const {
+    if (matrix_type_ == ScalarType::kF32) return false;
+    const auto fits = [&](const TrainMatrix& matrix) { return (matrix.type == ScalarType::kF32 || matrix.type == matrix_type_) && has_aligned_rows(matrix); };
+    return fits(product.a) && fits(product.b) && has_aligned_rows(product.c);
+}
+
+void TrainKernels::product_by_matrix(Recorder& recorder, const TrainProduct& product) {
+    const bool is_bf16 = matrix_type_ == ScalarType::kBf16;
+    const Kernel* k = cache_.find_or_make(matrix_module(matrix_type_),
+                                          {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, !product.a_has_rows_of_k,
+                                           !product.b_has_rows_of_k, facts_.capabilities.subgroup_size},
+                                          facts_.capabilities.subgroup_size);
+    if (k == nullptr) return;
+    recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kMatrixTile), ceil_div(product.m, kMatrixTile), product.n_items,
+                      train_product_info(is_bf16 ? "train_product_bf16" : "train_product_f16", product));
 }
 
 void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {

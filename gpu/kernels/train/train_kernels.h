@@ -1,8 +1,10 @@
-// The kernels of training, portable and by address: products of any layout, and what goes row by row. Activations, gradients and trained values are f32; weights of
-// the base have any type. Sums run in a fixed order without atomics, so that the same recording on the same device gives the same bits.
+// The kernels of training: products of any layout, and what goes row by row. Activations, gradients and trained values are f32; weights of the base have any type.
+// On devices with cooperative matrices of a 16-bit type products round their operands to it and sum in f32. Sums run in a fixed order without atomics, so that the same
+// recording on the same device gives the same bits.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gpu/command.h"
@@ -41,8 +43,13 @@ enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
 // One thread at a time. Each method records one dispatch; the params say what it does, `rows` how many rows there are.
 class TrainKernels {
   public:
-    explicit TrainKernels(Device& device);
+    // matrix_type: in which products may be computed on matrices, that of the base's weights; f32: never. Shows on a small product that the device's matrices give what
+    // the portable kernel gives; where they do not they are left out with a warning.
+    static Result<std::unique_ptr<TrainKernels>> create(Device& device, ScalarType matrix_type);
     TrainKernels(const TrainKernels&) = delete;
+    TrainKernels& operator=(const TrainKernels&) = delete;
+    // f32: products are computed in f32.
+    ScalarType matrix_type() const { return matrix_type_; }
 
     void product(Recorder& recorder, const TrainProduct& product);
     // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
@@ -68,6 +75,10 @@ class TrainKernels {
 
   private:
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) { return cache_.find_or_make(module, constants); }
+    explicit TrainKernels(Device& device);
+    Status test_matrices(Device& device, ScalarType type);
+    bool multiplies_by_matrix(const TrainProduct& product) const;
+    void product_by_matrix(Recorder& recorder, const TrainProduct& product);
     void product_by_lanes(Recorder& recorder, TrainProduct product);
     void product_tiled(Recorder& recorder, const TrainProduct& product);
     uint32_t row_threads(uint32_t elements) const;
@@ -75,6 +86,7 @@ class TrainKernels {
     KernelFacts facts_;
     KernelCache cache_;
     LoraKernels lora_;
+    ScalarType matrix_type_ = ScalarType::kF32;
 };
 
 }  // namespace lorad::gpu

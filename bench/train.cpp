@@ -1,0 +1,217 @@
+// lorad-bench train: optimizer steps of LoRA on all seven linear modules of a Qwen2.5 shape with random weights: tokens a second, device memory, and with --profile
+// where the time goes.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "adapters/trainable.h"
+#include "bench/commands.h"
+#include "bench/model_shapes.h"
+#include "bench/results.h"
+#include "gpu/kernels/kernel_options.h"
+#include "gpu/upload.h"
+#include "model/train/trainer.h"
+#include "proto/base/format.h"
+
+namespace lorad::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct TrainOptions {
+    std::string shape = "0.5b";
+    std::vector<std::string> batch = {"4x2048"};
+    std::string dtype = "bf16";
+    uint32_t rank = 16;
+    uint32_t rows = 2048;
+    uint32_t steps = 4;
+    uint64_t memory_mib = 0;
+    bool profile = false;
+};
+
+model::ModelConfig config_of(const ModelShape& shape, bool is_tied, uint32_t n_positions) {
+    model::ModelConfig config;
+    config.architecture = "Qwen2ForCausalLM";
+    config.vocab_size = shape.vocab;
+    config.hidden_size = shape.hidden;
+    config.intermediate_size = shape.ffn;
+    config.n_layers = shape.n_layers;
+    config.n_heads = shape.q_heads;
+    config.n_kv_heads = shape.kv_heads;
+    config.head_dim = shape.head_dim;
+    config.max_positions = n_positions;
+    config.qkv_bias = true;
+    config.tied_embeddings = is_tied;
+    config.rope.theta = 1e6;
+    config.rope.rotary_dim = shape.head_dim;
+    config.sliding_windows.assign(shape.n_layers, 0);
+    return config;
+}
+
+// Matrices share a block of random numbers, norms are ones.
+class RandomWeights {
+  public:
+    RandomWeights(gpu::Device& device, gpu::ScalarType type) : device_(device), type_(type) {
+        constexpr size_t kBlockBytes = size_t{64} << 20;
+        std::mt19937 random(1);
+        std::uniform_real_distribution<float> value(-0.03f, 0.03f);
+        block_.resize(kBlockBytes);
+        for (size_t at = 0; at < block_.size(); at += gpu::bytes_of(type)) {
+            const float number = value(random);
+            uint32_t bits;
+            std::memcpy(&bits, &number, sizeof(bits));
+            if (type == gpu::ScalarType::kBf16) bits >>= 16;
+            // f16: a sign, 2^-6 to 2^-5 and random digits.
+            if (type == gpu::ScalarType::kF16) bits = (bits >> 16 & 0x8000u) | 9u << 10 | (bits >> 8 & 0x3ffu);
+            std::memcpy(block_.data() + at, &bits, gpu::bytes_of(type));
+        }
+    }
+
+    void fill(model::Matrix& matrix, uint32_t n, uint32_t k) {
+        matrix.n = n;
+        matrix.k = k;
+        matrix.n_padded = gpu::padded(n);
+        matrix.k_stride = gpu::padded(k);
+        matrix.type = type_;
+        const uint64_t n_bytes = matrix.row_bytes() * matrix.n_padded;
+        matrix.buffer = must(device_.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "weights"));
+        for (uint64_t at = 0; at < n_bytes; at += block_.size()) {
+            stop_on_error(device_.uploader().upload(matrix.buffer, at, std::span(block_).first(std::min<uint64_t>(block_.size(), n_bytes - at))));
+        }
+        n_bytes_ += n_bytes;
+    }
+    void fill(model::Vector& vector, uint32_t n, float value) {
+        vector.n = n;
+        const std::vector<float> values(gpu::padded(n), value);
+        vector.buffer = must(device_.create_buffer(values.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "weights"));
+        stop_on_error(device_.uploader().upload(vector.buffer, 0, std::as_bytes(std::span(values))));
+    }
+
+    void fill(model::ModelWeights& weights, const model::ModelConfig& config) {
+        fill(weights.embedding, config.vocab_size, config.hidden_size);
+        weights.layers.resize(config.n_layers);
+        for (model::LayerWeights& layer : weights.layers) {
+            const uint32_t n_qkv = config.q_size() + 2 * config.kv_size();
+            fill(layer.input_norm, config.hidden_size, 1.0f);
+            fill(layer.qkv, n_qkv, config.hidden_size);
+            fill(layer.qkv_bias, n_qkv, 0.0f);
+            fill(layer.o, config.hidden_size, config.q_size());
+            fill(layer.post_attention_norm, config.hidden_size, 1.0f);
+            fill(layer.gate_up, 2 * config.intermediate_size, config.hidden_size);
+            fill(layer.down, config.hidden_size, config.intermediate_size);
+        }
+        fill(weights.final_norm, config.hidden_size, 1.0f);
+        if (!config.tied_embeddings) fill(weights.lm_head, config.vocab_size, config.hidden_size);
+        stop_on_error(device_.uploader().finish());
+    }
+    uint64_t n_bytes() const { return n_bytes_; }
+
+  private:
+    gpu::Device& device_;
+    gpu::ScalarType type_;
+    std::vector<std::byte> block_;
+    uint64_t n_bytes_ = 0;
+};
+
+struct BatchSize {
+    uint32_t n = 0, length = 0;
+};
+
+BatchSize parse_batch(const std::string& text) {
+    BatchSize size;
+    if (std::sscanf(text.c_str(), "%ux%u", &size.n, &size.length) != 2 || size.n == 0 || size.length < 2) {
+        std::fprintf(stderr, "--batch %s: expected examples and tokens, such as 4x2048\n", text.c_str());
+        std::exit(1);
+    }
+    return size;
+}
+
+std::vector<model::TrainExample> random_examples(const BatchSize& size, uint32_t vocab, std::mt19937& random) {
+    std::uniform_int_distribution<TokenId> token(0, static_cast<TokenId>(vocab) - 1);
+    std::vector<model::TrainExample> examples(size.n);
+    for (model::TrainExample& example : examples) {
+        example.tokens.resize(size.length);
+        for (TokenId& id : example.tokens) id = token(random);
+        example.weights.assign(size.length, 1.0f);
+    }
+    return examples;
+}
+
+void print_profile(const std::vector<gpu::KernelProfile>& kernels) {
+    double us = 0;
+    for (const gpu::KernelProfile& kernel : kernels) us += kernel.us;
+    for (const gpu::KernelProfile& kernel : kernels) {
+        if (kernel.us < us / 200) continue;
+        Results::say(lorad::format("  {:<28} {:5} calls {:9.2f} ms {:5.1f} %  {:7.1f} TFLOP/s {:8.1f} GB/s  {:.1f} MB a call", kernel.name, kernel.n_calls, kernel.us / 1e3, 100 * kernel.us / us,
+                                   static_cast<double>(kernel.flops) / kernel.us * 1e-6, static_cast<double>(kernel.bytes) / kernel.us * 1e-3,
+                                   static_cast<double>(kernel.bytes) / static_cast<double>(kernel.n_calls) * 1e-6));
+    }
+}
+
+void run_train(const TrainOptions& options, const CommonOptions& common) {
+    const ModelShape& shape = kModelShapes.at(options.shape);
+    const auto device = open_device(common);
+    Results results(common.json, device->capabilities());
+    uint32_t n_positions = 0;
+    for (const std::string& batch : options.batch) n_positions = std::max(n_positions, parse_batch(batch).length);
+    const model::ModelConfig config = config_of(shape, options.shape == "0.5b" || options.shape == "1.5b", n_positions);
+    const gpu::ScalarType type = options.dtype == "f32" ? gpu::ScalarType::kF32 : options.dtype == "f16" ? gpu::ScalarType::kF16 : gpu::ScalarType::kBf16;
+    model::ModelWeights weights;
+    uint64_t weight_bytes = 0;
+    {
+        RandomWeights random_weights(*device, type);
+        random_weights.fill(weights, config);
+        weight_bytes = random_weights.n_bytes();
+    }
+    adapters::LoraRecipe recipe;
+    recipe.r = options.rank;
+    const auto adapter = must(adapters::make_trainable(recipe, adapters::BaseModel(config)));
+    std::mt19937 random(3);
+    for (const std::string& batch : options.batch) {
+        const BatchSize size = parse_batch(batch);
+        model::TrainerOptions trainer_options{.n_rows = options.rows, .n_positions_max = n_positions, .memory_bytes = options.memory_mib << 20};
+        trainer_options.optimizer.max_grad_norm = 1.0;
+        const auto trainer = must(model::Trainer::create(*device, config, weights, adapter, trainer_options));
+        std::vector<double> milliseconds;
+        double loss = 0;
+        for (uint32_t step = 0; step < options.steps + 1; ++step) {
+            const auto examples = random_examples(size, config.vocab_size, random);
+            const auto begin = Clock::now();
+            loss = must(trainer->step(examples, 1e-4)).loss;
+            if (step > 0) milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+        }
+        Row row("train");
+        row.field("shape", options.shape).field("batch", batch).field("dtype", options.dtype).field("rank", options.rank).field("rows", options.rows);
+        row.samples("ms", milliseconds);
+        const double tokens_per_s = 1e3 * size.n * size.length / row.summary().median;
+        const double gib = static_cast<double>(weight_bytes + trainer->memory().sum()) / (1 << 30);
+        row.field("tokens_per_s", tokens_per_s).field("gib", gib).field("kept_layers", trainer->memory().n_kept_layers).field("loss", loss);
+        const double median = row.summary().median;
+        results.add(std::move(row), lorad::format("train {:<5} {:<8} r {:3} {}  {:9.1f} ms a step  {:9.1f} tok/s  {:6.2f} GiB, {} of {} layers kept", options.shape, batch, options.rank, options.dtype,
+                                                  median, tokens_per_s, gib, trainer->memory().n_kept_layers, config.n_layers));
+        if (options.profile) print_profile(must(trainer->profile(random_examples(size, config.vocab_size, random))));
+    }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, CommonOptions& common) {
+    auto options = std::make_shared<TrainOptions>();
+    CLI::App* command = app.add_subcommand("train", "optimizer steps of LoRA on all linear modules, on random weights");
+    command->add_option("--shape", options->shape)->check(CLI::IsMember({"tiny", "0.5b", "1.5b", "7b"}));
+    command->add_option("--batch", options->batch, "examples x tokens of a step, such as 4x2048")->delimiter(',');
+    command->add_option("--dtype", options->dtype, "of the weights")->check(CLI::IsMember({"f32", "f16", "bf16"}));
+    command->add_option("--rank", options->rank)->check(CLI::Range(1, 512));
+    command->add_option("--rows", options->rows, "tokens of a micro-batch")->check(CLI::Range(64, 65536));
+    command->add_option("--steps", options->steps)->check(CLI::Range(1, 1000));
+    command->add_option("--memory-mib", options->memory_mib, "what the trainer may take beside the weights; 0: nine tenths of what is free");
+    command->add_flag("--profile", options->profile, "time of each kernel of one step");
+    command->callback([options, &common] { run_train(*options, common); });
+}
+
+}  // namespace lorad::bench

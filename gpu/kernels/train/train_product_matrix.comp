@@ -1,0 +1,142 @@
+// train_product on KHR cooperative matrices: c[i][j] (+)= alpha * sum over l of a[i][l] * b[l][j]
+//   a  [m][k], b [k][n] by strides, each f32 or ELEMENT (f16, or bf16 with the macro BF16), rounded to that;  c [m][n], f32 sums
+// A workgroup has 128 x 128 of c. 32 l of both operands are staged in shared memory as they lie, rows of k or of the other side, while the next ones are on their
+// way in registers; what is beyond the operands is staged as 0. Rows of a, b and c begin at multiples of 16 bytes.
+// grid (ceil(n / 128), ceil(m / 128), items)
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#ifdef BF16
+#extension GL_EXT_bfloat16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#define ELEMENT bfloat16_t
+#else
+#define ELEMENT float16_t
+#endif
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/train/train_product.params.h"
+
+layout(constant_id = 1) const uint kAType = 0;  // 0 f32, else ELEMENT
+layout(constant_id = 2) const uint kBType = 0;
+layout(constant_id = 3) const uint kAdds = 0;
+layout(constant_id = 4) const uint kAAlongK = 1;  // neighbours of a in memory have neighbouring l, else neighbouring i
+layout(constant_id = 5) const uint kBAlongK = 1;
+layout(constant_id = 6) const uint kSubgroup = 32;
+layout(push_constant, scalar) uniform Push { TrainProductParams p; };
+#include "gpu/kernels/train/train_product.glsl"
+
+const uint kThreads = 256;
+const uint kTile = 128, kDepth = 32;
+const uint kSubgroups = kThreads / kSubgroup;
+const uint kSubN = kSubgroups / 2;            // subgroups along n; two along m
+const uint kMatsM = kTile / 2 / 16, kMatsN = kTile / kSubN / 16;
+const uint kAlongLine = kDepth / 8 + 1;       // words of a staged row of k, with one for the banks
+const uint kAcrossLine = kTile / 8 + 1;
+const uint kStageWords = kTile * kAlongLine;  // no less than kDepth * kAcrossLine
+shared uvec4 stage[2 * kStageWords];  // a, then b
+
+uvec4 packed(vec4 lo, vec4 hi) {
+#ifdef BF16
+    return uvec4(pack32(bfloat16BitsToUintEXT(bf16vec2(lo.xy))), pack32(bfloat16BitsToUintEXT(bf16vec2(lo.zw))), pack32(bfloat16BitsToUintEXT(bf16vec2(hi.xy))),
+                 pack32(bfloat16BitsToUintEXT(bf16vec2(hi.zw))));
+#else
+    lo = bounded(lo, 1);
+    hi = bounded(hi, 1);
+    return uvec4(packHalf2x16(lo.xy), packHalf2x16(lo.zw), packHalf2x16(hi.xy), packHalf2x16(hi.zw));
+#endif
+}
+
+// Eight neighbours from element `index` on, of which n are there.
+uvec4 eight(uint64_t base, uint64_t index, const uint type, uint n) {
+    if (n >= 8) {
+        if (type != 0) return Uvec4Ref(base + index * 2).v;
+        return packed(Vec4Ref(base + index * 4).v, Vec4Ref(base + index * 4 + 16).v);
+    }
+    float v[8];
+    for (uint e = 0; e < 8; e++) v[e] = e < n ? load_at(base, index + e, type) : 0.0;
+    return packed(vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
+}
+
+// The thread's words of a step: two of each operand.
+uvec4 a_held[2], b_held[2];
+
+// first: of the tile's rows of c, or columns; n_side: how many there are in all.
+uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, uint stride, uint first, uint n_side, uint l0, uint k, const uint i) {
+    const uint word = gl_LocalInvocationIndex + i * kThreads;
+    const uint row = along_k != 0 ? first + word / (kDepth / 8) : l0 + word / (kTile / 8);
+    const uint column = along_k != 0 ? l0 + word % (kDepth / 8) * 8 : first + word % (kTile / 8) * 8;
+    const uint n_rows = along_k != 0 ? n_side : k, n_columns = along_k != 0 ? k : n_side;
+    if (row >= n_rows || column >= n_columns) return uvec4(0);
+    return eight(base, begin + uint64_t(row) * stride + column, type, n_columns - column);
+}
+
+uint stage_place(const uint along_k, const uint i) {
+    const uint word = gl_LocalInvocationIndex + i * kThreads;
+    return along_k != 0 ? word / (kDepth / 8) * kAlongLine + word % (kDepth / 8) : word / (kTile / 8) * kAcrossLine + word % (kTile / 8);
+}
+
+void main() {
+    const TrainProductItem item = product_of_workgroup();
+    const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTile;
+    if (i0 >= item.m || j0 >= item.n) return;
+    const uint a_stride = kAAlongK != 0 ? p.a_i : p.a_l, b_stride = kBAlongK != 0 ? p.b_j : p.b_l;
+    const uint sub_m = gl_SubgroupID / kSubN * (kTile / 2), sub_n = gl_SubgroupID % kSubN * (kTile / kSubN);
+    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsM * kMatsN];
+    [[unroll]] for (uint i = 0; i < kMatsM * kMatsN; ++i) acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+
+    [[unroll]] for (uint i = 0; i < 2; ++i) {
+        a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, 0, item.k, i);
+        b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, 0, item.k, i);
+    }
+    for (uint l0 = 0; l0 < item.k; l0 += kDepth) {
+        barrier();
+        [[unroll]] for (uint i = 0; i < 2; ++i) {
+            stage[stage_place(kAAlongK, i)] = a_held[i];
+            stage[kStageWords + stage_place(kBAlongK, i)] = b_held[i];
+        }
+        barrier();
+        if (l0 + kDepth < item.k) {
+            [[unroll]] for (uint i = 0; i < 2; ++i) {
+                a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, l0 + kDepth, item.k, i);
+                b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, l0 + kDepth, item.k, i);
+            }
+        }
+        [[unroll]] for (uint l = 0; l < kDepth / 16; ++l) {
+            coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsM];
+            [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
+                if (kAAlongK != 0) coopMatLoad(a[i], stage, (sub_m + i * 16) * kAlongLine + l * 2, kAlongLine, gl_CooperativeMatrixLayoutRowMajor);
+                else coopMatLoad(a[i], stage, l * 16 * kAcrossLine + (sub_m + i * 16) / 8, kAcrossLine, gl_CooperativeMatrixLayoutColumnMajor);
+            }
+            [[unroll]] for (uint j = 0; j < kMatsN; ++j) {
+                coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
+                if (kBAlongK != 0) coopMatLoad(b, stage, kStageWords + (sub_n + j * 16) * kAlongLine + l * 2, kAlongLine, gl_CooperativeMatrixLayoutColumnMajor);
+                else coopMatLoad(b, stage, kStageWords + l * 16 * kAcrossLine + (sub_n + j * 16) / 8, kAcrossLine, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (uint i = 0; i < kMatsM; ++i) acc[i * kMatsN + j] = coopMatMulAdd(a[i], b, acc[i * kMatsN + j]);
+            }
+        }
+    }
+
+    // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are written in long pieces.
+    const uint line = kMatsN * 4 + 1, part = gl_SubgroupID * 16 * line;
+    const uint words_of_row = kMatsN * 4;
+    [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
+        barrier();
+        [[unroll]] for (uint j = 0; j < kMatsN; ++j) coopMatStore(acc[i * kMatsN + j], stage, part + j * 4, line, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
+        for (uint word = gl_SubgroupInvocationID; word < 16 * words_of_row; word += kSubgroup) {
+            const uint row = i0 + sub_m + i * 16 + word / words_of_row, column = j0 + sub_n + word % words_of_row * 4;
+            if (row >= item.m) break;
+            const vec4 sums = uintBitsToFloat(stage[part + word / words_of_row * line + word % words_of_row]);
+            const uint64_t to = item.c + uint64_t(row) * p.c_i + column;
+            if (column + 4 <= item.n) {
+                Vec4Ref c = Vec4Ref(p.c + to * 4);
+                c.v = kAdds != 0 ? fma(vec4(p.alpha), sums, c.v) : p.alpha * sums;
+            } else {
+                for (uint e = 0; e < 4 && column + e < item.n; e++) store_product(to + e, sums[e], kAdds);
+            }
+        }
+    }
+}

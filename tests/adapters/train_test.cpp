@@ -1,0 +1,308 @@
+// What holds of a trainer whatever PEFT says: bits, pieces, memory, gradients of parts that no reference has, refusals, and the files it ends in.
+#include <cmath>
+
+#include "tests/support/temp_dir.h"
+#include "tests/support/training_goldens.h"
+
+namespace lorad::adapters {
+namespace {
+
+using lorad::testing::TrainingGolden;
+using model::TrainableAdapter;
+using model::TrainedTensor;
+
+std::vector<std::vector<float>> values_of(const model::Trainer& trainer) {
+    std::vector<std::vector<float>> values;
+    const auto adapter = trainer.adapter();
+    EXPECT_TRUE(adapter.ok());
+    for (const TrainedTensor* tensor : std::as_const(*adapter).tensors()) values.push_back(tensor->values);
+    return values;
+}
+
+std::string refusal(const auto& result) { return result.ok() ? "accepted" : result.error().message; }
+
+const TrainingGolden& llama() {
+    static const auto golden = TrainingGolden::load("llama-tied-plain");
+    return *golden;
+}
+const TrainingGolden& qwen3() {
+    static const auto golden = TrainingGolden::load("qwen3-plain");
+    return *golden;
+}
+
+TEST(Trainer, AStepInPiecesHasTheBitsOfAWholeOne) {
+    const auto whole = llama().trainer(llama().options(30)), pieces = llama().trainer(llama().options(30));
+    const auto report = whole->step(llama().examples(0), 1e-3);
+    ASSERT_TRUE(report.ok());
+    EXPECT_GT(report->n_micro_batches, 1u);
+    ASSERT_TRUE(pieces->begin_step(llama().examples(0), 1e-3).ok());
+    int n_pieces = 0;
+    while (true) {
+        const auto done = pieces->run_piece(std::chrono::microseconds(1));
+        ASSERT_TRUE(done.ok()) << done.error().message;
+        ++n_pieces;
+        if (*done) break;
+    }
+    EXPECT_GT(n_pieces, 10);
+    const auto of_pieces = pieces->finish();
+    ASSERT_TRUE(of_pieces.ok());
+    EXPECT_EQ(of_pieces->loss, report->loss);
+    EXPECT_EQ(of_pieces->grad_norm, report->grad_norm);
+    EXPECT_EQ(values_of(*pieces), values_of(*whole));
+}
+
+TEST(Trainer, WhatIsComputedAgainHasTheBitsOfWhatIsKept) {
+    const auto kept = llama().trainer(llama().options(128));
+    ASSERT_EQ(kept->memory().n_kept_layers, llama().base->config.n_layers);
+    model::TrainerOptions options = llama().options(128);
+    options.memory_bytes = kept->memory().sum() - 1;
+    const auto again = llama().trainer(options);
+    ASSERT_LT(again->memory().n_kept_layers, kept->memory().n_kept_layers);
+    EXPECT_LT(again->memory().sum(), kept->memory().sum());
+    ASSERT_TRUE(kept->step(llama().examples(0), 1e-3).ok());
+    ASSERT_TRUE(again->step(llama().examples(0), 1e-3).ok());
+    EXPECT_EQ(values_of(*again), values_of(*kept));
+}
+
+TEST(Trainer, GoesOnFromACheckpointWithTheSameBits) {
+    const auto first = llama().trainer(llama().options(128));
+    for (size_t step = 0; step < 2; ++step) ASSERT_TRUE(first->step(llama().examples(step), 1e-3).ok());
+    const auto checkpoint = first->checkpoint();
+    ASSERT_TRUE(checkpoint.ok());
+    ASSERT_TRUE(first->step(llama().examples(2), 1e-3).ok());
+    const auto second = llama().trainer(llama().options(128));
+    ASSERT_TRUE(second->restore(*checkpoint).ok());
+    EXPECT_EQ(second->n_steps(), 2u);
+    ASSERT_TRUE(second->step(llama().examples(2), 1e-3).ok());
+    EXPECT_EQ(values_of(*second), values_of(*first));
+}
+
+TEST(Trainer, ARefusedCheckpointChangesNothing) {
+    const auto trainer = llama().trainer(llama().options(128));
+    const auto before = values_of(*trainer);
+    auto checkpoint = std::move(trainer->checkpoint()).value();
+    auto damaged = checkpoint;
+    damaged[damaged.size() - 5] ^= std::byte{1};
+    EXPECT_EQ(refusal(trainer->restore(damaged)), "the training checkpoint is damaged: its content has another digest");
+    EXPECT_NE(refusal(trainer->restore(std::span(checkpoint).first(checkpoint.size() - 4))), "accepted");
+    EXPECT_NE(refusal(trainer->restore(std::span(checkpoint).first(3))), "accepted");
+    const auto other = qwen3().trainer(qwen3().options(128));
+    EXPECT_EQ(refusal(other->restore(checkpoint)), "the training checkpoint is of an adapter with other tensors or scales");
+    EXPECT_EQ(values_of(*trainer), before);
+}
+
+// One division by all tokens of a step: rounding alone tells micro-batches apart, in sums of some tens of numbers.
+TEST(Trainer, MicroBatchesChangeNothingButRounding) {
+    const auto together = llama().trainer(llama().options(128)), apart = llama().trainer(llama().options(1));
+    const auto one = together->step(llama().examples(0), 1e-3), many = apart->step(llama().examples(0), 1e-3);
+    ASSERT_TRUE(one.ok() && many.ok());
+    EXPECT_EQ(one->n_micro_batches, 1u);
+    EXPECT_EQ(many->n_micro_batches, 4u);
+    EXPECT_NEAR(one->loss, many->loss, 1e-6 * one->loss);
+    const auto gradients = together->gradients(), others = apart->gradients();
+    ASSERT_TRUE(gradients.ok() && others.ok());
+    for (size_t i = 0; i < gradients->size(); ++i) {
+        const TrainedTensor& tensor = (*gradients)[i];
+        EXPECT_LT(lorad::testing::relative_error(tensor.values.data(), (*others)[i].values.data(), tensor.values.size()), 1e-5) << tensor.name;
+    }
+}
+
+TEST(Trainer, WeightsMultiplyLosses) {
+    auto examples = llama().examples(0);
+    const auto trainer = llama().trainer(llama().options(128));
+    const auto plain = trainer->evaluate(examples);
+    for (auto& example : examples) {
+        for (float& weight : example.weights) weight *= 0.5f;
+    }
+    const auto half = trainer->evaluate(examples);
+    ASSERT_TRUE(plain.ok() && half.ok());
+    EXPECT_EQ(half->n_trained_tokens, plain->n_trained_tokens);
+    EXPECT_NEAR(half->loss, plain->loss / 2, 1e-6 * plain->loss);
+}
+
+TEST(Trainer, RefusesWhatItCannotTrainByName) {
+    const auto trainer = llama().trainer(llama().options(128));
+    const auto with = [&](model::TrainExample example) { return refusal(trainer->step(std::vector{std::move(example)}, 1e-3)); };
+    EXPECT_EQ(with({{1, 2}, {0, 0}}), "no token of the examples is trained: every weight is 0");
+    EXPECT_EQ(with({{}, {}}), "example 0: no tokens");
+    EXPECT_EQ(with({{1, 777}, {0, 1}}), "example 0: token 777: the vocabulary has 777");
+    EXPECT_EQ(with({{1, -1}, {0, 1}}), "example 0: token -1: the vocabulary has 777");
+    EXPECT_EQ(with({{1, 2}, {0}}), "example 0: 1 weights: expected 2, one for each token");
+    EXPECT_EQ(with({{1, 2}, {0, NAN}}), "example 0: a weight that is not finite");
+    EXPECT_EQ(with({std::vector<TokenId>(129, 1), std::vector<float>(129, 1.0f)}), "example 0: 129 tokens: at most 64");
+    EXPECT_FALSE(trainer->is_busy());
+
+    model::TrainerOptions options = llama().options(128);
+    options.memory_bytes = 1 << 16;
+    const auto create = [&](const TrainableAdapter& adapter, const model::TrainerOptions& with_options) {
+        return refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, adapter, with_options));
+    };
+    EXPECT_EQ(create(llama().initial, options).find("training needs "), 0u);
+    TrainableAdapter adapter = llama().initial;
+    adapter.linears[0].pair.b.shape[0] += 1;
+    EXPECT_NE(create(adapter, llama().options(128)).find("expected [96, 8] of this model"), std::string::npos);
+    adapter = llama().initial;
+    adapter.linears.push_back(adapter.linears[0]);
+    EXPECT_NE(create(adapter, llama().options(128)).find("a module that another pair adapts"), std::string::npos);
+    EXPECT_EQ(create({}, llama().options(128)), "the adapter has no tensor to train");
+}
+
+TEST(Trainer, ANumberThatIsNotFiniteChangesNothing) {
+    TrainableAdapter adapter = llama().initial;
+    for (auto& linear : adapter.linears) linear.pair.scale = 3e38f;
+    auto trainer = model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, adapter, llama().options(128));
+    ASSERT_TRUE(trainer.ok());
+    const auto before = values_of(**trainer);
+    const auto report = (*trainer)->step(llama().examples(0), 1e-3);
+    ASSERT_TRUE(report.ok());
+    EXPECT_FALSE(report->is_applied);
+    EXPECT_EQ((*trainer)->n_steps(), 0u);
+    EXPECT_EQ(values_of(**trainer), before);
+}
+
+// Pairs on embedding and output layer, and all norms of a model that has them on heads too.
+LoraRecipe wide_recipe() {
+    LoraRecipe recipe;
+    recipe.r = 4;
+    recipe.lora_alpha = 6;
+    recipe.target_modules = {"q_proj", "down_proj", "embed_tokens", "lm_head"};
+    recipe.layers_to_transform = std::nullopt;
+    recipe.modules_to_save = {"input_layernorm", "post_attention_layernorm", "q_norm", "k_norm", "model.norm"};
+    recipe.seed = 5;
+    return recipe;
+}
+TrainableAdapter wide_adapter() {
+    auto made = make_trainable(wide_recipe(), *qwen3().base);
+    EXPECT_TRUE(made.ok()) << refusal(made);
+    // Off the start, where gradients of A are zero.
+    uint32_t i = 0;
+    for (TrainedTensor* tensor : made->tensors()) {
+        for (float& value : tensor->values) value += 0.02f * std::sin(static_cast<float>(++i));
+    }
+    return std::move(made).value();
+}
+
+// The loss along a tensor's gradient rises by the gradient's norm. Losses in f32 are right to about 1e-6 and differ by 0.02 or 0.04 norm; over larger steps the curve is
+// not straight.
+TEST(Trainer, LossesRiseAlongEachTensorsGradientByItsNorm) {
+    const TrainableAdapter adapter = wide_adapter();
+    model::TrainerOptions options = qwen3().options(128);
+    const auto examples = std::vector{qwen3().examples(0)[1]};
+    const auto loss_of = [&](const TrainableAdapter& of) {
+        auto trainer = model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, of, options);
+        EXPECT_TRUE(trainer.ok()) << refusal(trainer);
+        return (*trainer)->evaluate(examples)->loss;
+    };
+    auto trainer = model::Trainer::create(lorad::testing::test_device(), qwen3().base->config, *qwen3().weights, adapter, options);
+    ASSERT_TRUE(trainer.ok()) << refusal(trainer);
+    ASSERT_TRUE((*trainer)->step(examples, 0.0).ok());
+    const auto gradients = (*trainer)->gradients();
+    ASSERT_TRUE(gradients.ok());
+    std::map<std::string, int> n_of_kind;
+    for (size_t i = 0; i < gradients->size(); ++i) {
+        const TrainedTensor& gradient = (*gradients)[i];
+        // Of each kind the first: in layers all go the same way.
+        std::string kind = gradient.name;
+        if (const size_t at = kind.find("layers."); at != std::string::npos) kind = kind.substr(at + 9);
+        if (n_of_kind[kind]++ != 0) continue;
+        double norm = 0;
+        for (const float value : gradient.values) norm += double{value} * value;
+        norm = std::sqrt(norm);
+        ASSERT_GT(norm, 1e-4) << gradient.name;
+        const double step = std::min(0.02, 0.01 / norm);
+        double losses[2];
+        for (const int side : {0, 1}) {
+            TrainableAdapter moved = adapter;
+            std::vector<float>& values = moved.tensors()[i]->values;
+            for (size_t j = 0; j < values.size(); ++j) values[j] += static_cast<float>((side == 0 ? step : -step) * gradient.values[j] / norm);
+            losses[side] = loss_of(moved);
+        }
+        EXPECT_NEAR((losses[0] - losses[1]) / (2 * step), norm, 0.01 * norm + 2e-4) << gradient.name;
+    }
+    EXPECT_EQ(n_of_kind.size(), 13u);
+}
+
+TEST(TrainStart, IsPeftsAndDependsOnTheSeedAlone) {
+    LoraRecipe recipe;
+    recipe.r = 8;
+    recipe.lora_alpha = 12;
+    recipe.use_dora = true;
+    recipe.rank_pattern = {{"k_proj", 2}};
+    recipe.alpha_pattern = {{"layers.1.mlp.down_proj", 3}};
+    recipe.seed = 1;
+    const auto made = make_trainable(recipe, *llama().base), again = make_trainable(recipe, *llama().base);
+    ASSERT_TRUE(made.ok()) << refusal(made);
+    EXPECT_EQ(made->linears.size(), 14u);
+    recipe.seed = 2;
+    const auto other = make_trainable(recipe, *llama().base);
+    for (size_t i = 0; i < made->linears.size(); ++i) {
+        const model::TrainedPair& pair = made->linears[i].pair;
+        EXPECT_EQ(pair.a.values, again->linears[i].pair.a.values);
+        EXPECT_NE(pair.a.values, other->linears[i].pair.a.values);
+        EXPECT_EQ(std::ranges::count(pair.b.values, 0.0f), std::ssize(pair.b.values));
+        const float bound = 1.0f / std::sqrt(static_cast<float>(pair.a.shape[1]));
+        double squares = 0;
+        for (const float value : pair.a.values) {
+            ASSERT_LE(std::abs(value), bound);
+            squares += double{value} * value;
+        }
+        // A uniform number's square is a third of its bound's; of a hundred and more numbers within a third.
+        EXPECT_NEAR(squares / static_cast<double>(pair.a.values.size()), bound * bound / 3, bound * bound / 9) << pair.a.name;
+        EXPECT_EQ(pair.rank(), pair.a.name.find("k_proj") != std::string::npos ? 2u : 8u);
+        const bool has_own_alpha = pair.a.name.find("layers.1.mlp.down_proj") != std::string::npos;
+        EXPECT_FLOAT_EQ(pair.scale, (has_own_alpha ? 3.0f : 12.0f) / static_cast<float>(pair.rank()));
+        ASSERT_TRUE(pair.magnitude.has_value());
+    }
+}
+
+TEST(TrainStart, RefusesModulesThatAreNotThere) {
+    LoraRecipe recipe;
+    recipe.target_modules = {"q_proj", "wq"};
+    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), "target_modules: \"wq\": not a module of the model that is trained");
+    recipe.target_modules = {"q_proj"};
+    recipe.modules_to_save = {"classifier"};
+    EXPECT_EQ(refusal(make_trainable(recipe, *llama().base)), "modules_to_save: \"classifier\": not a module of the model that is trained");
+    recipe.modules_to_save = {};
+    recipe.r = 0;
+    EXPECT_NE(refusal(make_trainable(recipe, *llama().base)), "accepted");
+}
+
+void expect_same(const TrainableAdapter& a, const TrainableAdapter& b) {
+    const auto of_a = a.tensors(), of_b = b.tensors();
+    ASSERT_EQ(of_a.size(), of_b.size());
+    for (size_t i = 0; i < of_a.size(); ++i) {
+        EXPECT_EQ(of_a[i]->name, of_b[i]->name);
+        EXPECT_EQ(of_a[i]->shape, of_b[i]->shape);
+        EXPECT_EQ(of_a[i]->values, of_b[i]->values) << of_a[i]->name;
+    }
+    for (size_t i = 0; i < a.linears.size(); ++i) EXPECT_EQ(a.linears[i].pair.scale, b.linears[i].pair.scale) << a.linears[i].pair.a.name;
+}
+
+TEST(PeftFolder, ReadsBackAsWhatWasTrained) {
+    const lorad::testing::TempDir folder;
+    LoraRecipe in_layers;
+    in_layers.r = 6;
+    in_layers.lora_alpha = 7;
+    in_layers.use_rslora = true;
+    in_layers.use_dora = true;
+    in_layers.layers_to_transform = {{0, 2}};
+    in_layers.target_modules = {"q_proj", "up_proj"};
+    in_layers.rank_pattern = {{"up_proj", 3}, {"layers.2.self_attn.q_proj", 5}};
+    auto made = make_trainable(in_layers, *qwen3().base);
+    ASSERT_TRUE(made.ok()) << refusal(made);
+    for (const bool use_rslora : {false, true}) {
+        ASSERT_TRUE(write_peft_folder(peft_files(*made, *qwen3().base, {.base_name = "qwen3", .use_rslora = use_rslora}), folder.path()).ok());
+        expect_same(qwen3().read_adapter(folder.path()), *made);
+    }
+    const TrainableAdapter wide = wide_adapter();
+    ASSERT_TRUE(write_peft_folder(peft_files(wide, *qwen3().base, {.base_name = "qwen3"}), folder.path()).ok());
+    // Sorted by place the norms come in another order; as sets they are the same.
+    TrainableAdapter read = qwen3().read_adapter(folder.path()), sorted = wide;
+    const auto by_name = [](const model::TrainedWhole& whole) { return whole.weight.name; };
+    std::ranges::sort(read.wholes, {}, by_name);
+    std::ranges::sort(sorted.wholes, {}, by_name);
+    expect_same(read, sorted);
+}
+
+}  // namespace
+}  // namespace lorad::adapters

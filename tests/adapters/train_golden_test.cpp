@@ -43,13 +43,14 @@ TEST_P(TrainGolden, LossesGradientsAndAdaptersAreThoseOfPeft) {
         if (step == 0) {
             const auto gradients = trainer->gradients();
             ASSERT_TRUE(gradients.ok());
-            EXPECT_LT(difference_to(golden->folder / "gradients-step1.safetensors", pointers(*gradients)), 1e-4);
+            EXPECT_LT(difference_to(golden->tensors() / "gradients-step1.safetensors", pointers(*gradients)), 1e-4);
         }
-        if (step != 0 && step != 3 && step != 11) continue;
+        // The last step's everywhere, of one run also those after 1 and 4.
+        const std::string file = "adapter-step" + std::to_string(step + 1) + ".safetensors";
+        if (step + 1 != golden->n_steps() && !std::filesystem::exists(golden->tensors() / file)) continue;
         const auto adapter = trainer->adapter();
         ASSERT_TRUE(adapter.ok());
-        const std::string file = "adapter-step" + std::to_string(step + 1) + ".safetensors";
-        EXPECT_LT(difference_to(golden->folder / file, std::as_const(*adapter).tensors()), 2e-4) << file;
+        EXPECT_LT(difference_to(golden->tensors() / file, std::as_const(*adapter).tensors()), 2e-4) << file;
     }
     const auto after = trainer->evaluate(held_out);
     ASSERT_TRUE(after.ok());

@@ -49,12 +49,14 @@ uvec4 packed(vec4 lo, vec4 hi) {
 #endif
 }
 
-// Eight neighbours from element `index` on, of which n are there.
-uvec4 eight(uint64_t base, uint64_t index, const uint type, uint n) {
-    if (n >= 8) {
-        if (type != 0) return Uvec4Ref(base + index * 2).v;
-        return packed(Vec4Ref(base + index * 4).v, Vec4Ref(base + index * 4 + 16).v);
-    }
+// Eight neighbours from element `index` on.
+uvec4 eight(uint64_t base, uint64_t index, const uint type) {
+    if (type != 0) return Uvec4Ref(base + index * 2).v;
+    return packed(Vec4Ref(base + index * 4).v, Vec4Ref(base + index * 4 + 16).v);
+}
+
+// The first n of eight, with zeros behind.
+uvec4 some_of_eight(uint64_t base, uint64_t index, const uint type, uint n) {
     float v[8];
     for (uint e = 0; e < 8; e++) v[e] = e < n ? load_at(base, index + e, type) : 0.0;
     return packed(vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
@@ -63,14 +65,16 @@ uvec4 eight(uint64_t base, uint64_t index, const uint type, uint n) {
 // The thread's words of a step: two of each operand.
 uvec4 a_held[2], b_held[2];
 
-// first: of the tile's rows of c, or columns; n_side: how many there are in all.
-uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, uint stride, uint first, uint n_side, uint l0, uint k, const uint i) {
+// first: of the tile's rows of c, or columns; n_side: how many there are in all. is_whole: the tile and all steps of k lie within them, so that nothing is asked.
+uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, uint stride, uint first, uint n_side, uint l0, uint k, const uint i, const bool is_whole) {
     const uint word = gl_LocalInvocationIndex + i * kThreads;
     const uint row = along_k != 0 ? first + word / (kDepth / 8) : l0 + word / (kTile / 8);
     const uint column = along_k != 0 ? l0 + word % (kDepth / 8) * 8 : first + word % (kTile / 8) * 8;
     const uint n_rows = along_k != 0 ? n_side : k, n_columns = along_k != 0 ? k : n_side;
+    const uint64_t index = begin + uint64_t(row) * stride + column;
+    if (is_whole) return eight(base, index, type);
     if (row >= n_rows || column >= n_columns) return uvec4(0);
-    return eight(base, begin + uint64_t(row) * stride + column, type, n_columns - column);
+    return column + 8 <= n_columns ? eight(base, index, type) : some_of_eight(base, index, type, n_columns - column);
 }
 
 uint stage_place(const uint along_k, const uint i) {
@@ -78,19 +82,19 @@ uint stage_place(const uint along_k, const uint i) {
     return along_k != 0 ? word / (kDepth / 8) * kAlongLine + word % (kDepth / 8) : word / (kTile / 8) * kAcrossLine + word % (kTile / 8);
 }
 
-void main() {
-    const TrainProductItem item = product_of_workgroup();
-    const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTile;
-    if (i0 >= item.m || j0 >= item.n) return;
-    const uint a_stride = kAAlongK != 0 ? p.a_i : p.a_l, b_stride = kBAlongK != 0 ? p.b_j : p.b_l;
-    const uint sub_m = gl_SubgroupID / kSubN * (kTile / 2), sub_n = gl_SubgroupID % kSubN * (kTile / kSubN);
-    coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsM * kMatsN];
-    [[unroll]] for (uint i = 0; i < kMatsM * kMatsN; ++i) acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsM * kMatsN];
 
+void fetch(const TrainProductItem item, uint i0, uint j0, uint l0, const bool is_whole) {
+    const uint a_stride = kAAlongK != 0 ? p.a_i : p.a_l, b_stride = kBAlongK != 0 ? p.b_j : p.b_l;
     [[unroll]] for (uint i = 0; i < 2; ++i) {
-        a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, 0, item.k, i);
-        b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, 0, item.k, i);
+        a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, l0, item.k, i, is_whole);
+        b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, l0, item.k, i, is_whole);
     }
+}
+
+void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint sub_n, const bool is_whole) {
+    [[unroll]] for (uint i = 0; i < kMatsM * kMatsN; ++i) acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
+    fetch(item, i0, j0, 0, is_whole);
     for (uint l0 = 0; l0 < item.k; l0 += kDepth) {
         barrier();
         [[unroll]] for (uint i = 0; i < 2; ++i) {
@@ -98,12 +102,9 @@ void main() {
             stage[kStageWords + stage_place(kBAlongK, i)] = b_held[i];
         }
         barrier();
-        if (l0 + kDepth < item.k) {
-            [[unroll]] for (uint i = 0; i < 2; ++i) {
-                a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, l0 + kDepth, item.k, i);
-                b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, l0 + kDepth, item.k, i);
-            }
-        }
+        // The last step loads itself again where that needs no branch.
+        if (is_whole) fetch(item, i0, j0, min(l0 + kDepth, item.k - kDepth), true);
+        else if (l0 + kDepth < item.k) fetch(item, i0, j0, l0 + kDepth, false);
         [[unroll]] for (uint l = 0; l < kDepth / 16; ++l) {
             coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsM];
             [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
@@ -118,6 +119,15 @@ void main() {
             }
         }
     }
+}
+
+void main() {
+    const TrainProductItem item = product_of_workgroup();
+    const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTile;
+    if (i0 >= item.m || j0 >= item.n) return;
+    const uint sub_m = gl_SubgroupID / kSubN * (kTile / 2), sub_n = gl_SubgroupID % kSubN * (kTile / kSubN);
+    if (i0 + kTile <= item.m && j0 + kTile <= item.n && item.k % kDepth == 0) sum_tile(item, i0, j0, sub_m, sub_n, true);
+    else sum_tile(item, i0, j0, sub_m, sub_n, false);
 
     // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are written in long pieces.
     const uint line = kMatsN * 4 + 1, part = gl_SubgroupID * 16 * line;

@@ -78,6 +78,12 @@ std::string base_fingerprint(const model::ModelConfig& config, const model::Tens
                       config.n_heads, config.n_kv_heads, config.head_dim, config.rms_norm_eps, config.rope.theta,
                       config.rope.rotary_dim));
     for (const double factor : config.rope.frequency_factors) digest.add(format("rope / {}\n", factor));
+    for (const model::LayerFacts& layer : config.layers) {  // of models whose layers are more than the above
+        const model::AttentionFacts& attention = layer.attention;
+        digest.add(format("layer {} heads {} {} dim {} window {} rope {} scale {} cap {} ffn {} residual {}\n", static_cast<int>(layer.mixer), attention.n_heads, attention.n_kv_heads,
+                          attention.head_dim, attention.window, attention.rope, attention.scale, attention.softcap, layer.ffn.size, layer.residual_multiplier));
+    }
+    if (!config.layers.empty()) digest.add(format("scales {} {} cap {}\n", config.embed_scale, config.logit_scale, config.final_softcap));
     for (const model::Tensor& tensor : files.tensors()) {  // by name
         digest.add(format("{} {} {}\n", tensor.name, type_name(tensor), model::shape_text(tensor.shape)));
         const size_t size = tensor.data.size();

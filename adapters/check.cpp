@@ -65,9 +65,9 @@ Status add_tied_lora(CheckedAdapter& adapter, const BaseModel& base) {
     for (const model::Tensor& tensor : adapter.tensors.tensors) {
         const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
         const bool is_low_rank = parsed.role == TensorRole::kA || parsed.role == TensorRole::kB;
-        if (!parsed.expected.empty()) continue;
+        if (!parsed.expected.empty() || parsed.is_elsewhere) continue;
         // The bare decoder has no output layer to follow.
-        if (parsed.is_bare || (parsed.place.kind == PlaceKind::kHead && is_low_rank)) return ok_status();
+        if (parsed.prefix.empty() || (parsed.place.kind == PlaceKind::kHead && is_low_rank)) return ok_status();
         const bool fits = parsed.place.kind == PlaceKind::kEmbedding && tensor.shape.size() == 2 && model::is_weight_type(tensor.dtype);
         if (fits && parsed.role == TensorRole::kEmbeddingA) of_embedding[0] = tensor;
         if (fits && parsed.role == TensorRole::kEmbeddingB) of_embedding[1] = tensor;

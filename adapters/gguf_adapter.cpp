@@ -110,7 +110,7 @@ class GgufAdapterReader {
             return ok_status();
         }
         name = name.substr(0, name.rfind(".weight"));
-        const std::optional<std::string> ours = model::name_from_gguf(name, base_.config.fused_gate_up);
+        const std::optional<std::string> ours = model::name_from_gguf(name, base_.config.fused_gate_up, base_.config.layer(0).mixer_norm.after);
         if (!ours) {
             misfit(tensor, "a matrix of the base, such as blk.0.attn_q", format("{}, which the base does not have", name));
             return ok_status();

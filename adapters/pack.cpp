@@ -24,7 +24,7 @@ class Layout {
   public:
     explicit Layout(const CheckedAdapter& adapter) : plan_(adapter.plan) {
         for (const LayerPlan& layer : plan_.layers) {
-            for (const ModulePlan& module : layer) view.modules.push_back(view_of(module));
+            for (uint32_t module = 0; module < plan_.n_modules; ++module) view.modules.push_back(view_of(layer[module]));
         }
         if (!plan_.extras.is_used()) return;
         view.has_extras = true;
@@ -64,10 +64,13 @@ class Layout {
                           gpu::padded(static_cast<uint32_t>(tensor.shape[1])), tensor.dtype);
     }
     // f32 [n rounded up to 64]
-    gpu::DeviceAddress add_vector(const Tensor& tensor) {
+    gpu::DeviceAddress add_vector(const Tensor& tensor, float plus = 0.0f) {
         return once(&tensor, [&] {
-            return add(gpu::padded(static_cast<uint32_t>(tensor.shape[0])) * sizeof(float), [&tensor](std::byte* to) {
-                for (uint64_t i = 0; i < tensor.shape[0]; ++i) write_widened(to + i * sizeof(float), tensor, i);
+            return add(gpu::padded(static_cast<uint32_t>(tensor.shape[0])) * sizeof(float), [&tensor, plus](std::byte* to) {
+                for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
+                    const float value = number_at(tensor, i) + plus;
+                    std::memcpy(to + i * sizeof(float), &value, sizeof(value));
+                }
             });
         });
     }
@@ -151,10 +154,10 @@ class Layout {
     }
 
     void lay_out_norms() {
-        const auto vector = [&](const Tensor* tensor) { return tensor ? add_vector(*tensor) : 0; };
+        const auto vector = [&](const Tensor* tensor) { return tensor ? add_vector(*tensor, plan_.extras.one_plus_norms ? 1.0f : 0.0f) : 0; };
         for (const ExtrasPlan::LayerNorms& norms : plan_.extras.norms) {
             view.extras.norms.push_back(
-                {vector(norms.input), vector(norms.post_attention), vector(norms.q), vector(norms.k)});
+                {vector(norms.input), vector(norms.mixer_after), vector(norms.ffn), vector(norms.ffn_after), vector(norms.q), vector(norms.k)});
         }
         view.extras.final_norm = vector(plan_.extras.final_norm);
     }
@@ -228,7 +231,7 @@ void for_each_address(model::AdapterView& view, const std::function<void(gpu::De
         change(*address);
     }
     for (model::AdapterExtrasView::LayerNorms& norms : extras.norms) {
-        for (gpu::DeviceAddress* address : {&norms.input, &norms.post_attention, &norms.q, &norms.k}) change(*address);
+        for (gpu::DeviceAddress* address : {&norms.input, &norms.mixer_after, &norms.ffn, &norms.ffn_after, &norms.q, &norms.k}) change(*address);
     }
 }
 

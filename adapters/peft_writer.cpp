@@ -88,7 +88,7 @@ class ConfigWriter {
 
     void add_module(const model::TrainedPair& pair, std::optional<uint32_t> layer) {
         const ParsedName name = parse_tensor_name(pair.a.name, base_.config);
-        const std::string module = name_of(name.place, name.is_bare);
+        const std::string module = name_of(name.place, name.prefix);
         const double rank = pair.rank(), root = options_.use_rslora ? std::sqrt(rank) : rank;
         // The least digits that give the same scale again.
         double alpha = static_cast<double>(pair.scale) * root;
@@ -166,7 +166,7 @@ class ConfigWriter {
         std::map<std::string, std::vector<std::string>> by_name;
         for (const model::TrainedWhole& whole : adapter_.wholes) {
             const ParsedName name = parse_tensor_name(whole.weight.name, base_.config);
-            by_name[last_part(name_of(name.place, name.is_bare))].push_back(name_of(name.place, name.is_bare));
+            by_name[last_part(name_of(name.place, name.prefix))].push_back(name_of(name.place, name.prefix));
         }
         json_.begin_array();
         for (const auto& [short_name, names] : by_name) {

@@ -65,8 +65,11 @@ class LinearPlanner {
         }
         modules.push_back(kO);
         modules.push_back(kDown);
+        for (uint32_t linear = kGateUp + 1; linear < kFileModules.size(); ++linear) modules.push_back(linear);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            for (const uint32_t linear : modules) TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
+            for (const uint32_t linear : modules) {
+                if (shape_of(config_, layer, kFileModules[linear]).n != 0) TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
+            }
         }
         TRY(compare_with_target({PlaceKind::kEmbedding}, TensorRole::kEmbeddingA));
         TRY(compare_with_target({PlaceKind::kHead}, TensorRole::kA));
@@ -117,7 +120,7 @@ class LinearPlanner {
 
     Status plan_low_rank(const Place& place, LayerPlan& layer) {
         const FileModule& module = kFileModules[place.linear];
-        const model::LinearShape shape = shape_of(config_, module);
+        const model::LinearShape shape = shape_of(config_, place.layer, module);
         TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(place), checks_.budget));
         TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(place), rank, checks_.budget));
         const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.k});
@@ -130,7 +133,7 @@ class LinearPlanner {
             bias = model::numbers_of(*b_bias);
             for (float& value : bias) value = static_cast<float>(scale * value);
         }
-        for_each_part(module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
+        for_each_part(place.layer, module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
             ModulePlan& entry = layer[static_cast<size_t>(part)];
             if (entry.a != nullptr) {
                 checks_.misfit(a->name, "either fused or split names for a matrix", format("also {}", entry.a->name));
@@ -160,11 +163,11 @@ class LinearPlanner {
     }
 
     // take(part, its first row in the file's matrix, its shape)
-    void for_each_part(const FileModule& module, const auto& take) const {
+    void for_each_part(uint32_t layer, const FileModule& module, const auto& take) const {
         uint32_t row = 0;
         for (auto part = static_cast<uint8_t>(module.first); part <= static_cast<uint8_t>(module.last); ++part) {
             const auto linear = static_cast<LinearModule>(part);
-            const model::LinearShape shape = config_.shape(linear);
+            const model::LinearShape shape = config_.shape(layer, linear);
             take(linear, row, shape);
             row += shape.n;
         }
@@ -175,9 +178,11 @@ class LinearPlanner {
         for (size_t i = 0; i < values.size(); ++i) entry.bias[i] += values[i];
     }
 
-    bool base_has_bias(LinearModule module) const {
-        if (module <= LinearModule::kV) return config_.qkv_bias;
-        return module == LinearModule::kO ? config_.o_bias : config_.mlp_bias;
+    bool base_has_bias(uint32_t layer, LinearModule module) const {
+        const model::LayerFacts facts = config_.layer(layer);
+        if (module > LinearModule::kDown) return false;
+        if (module <= LinearModule::kV) return facts.attention.qkv_bias;
+        return module == LinearModule::kO ? facts.attention.o_bias : facts.ffn.bias;
     }
 
     // bias = all, lora_only: the layer's bias as it was after training; what is applied is the difference to the base's.
@@ -188,15 +193,15 @@ class LinearPlanner {
         if (checks_.peft.bias == BiasKind::kNone) {
             return checks_.misfit(tensor->name, "bias = all or lora_only in the config", "bias = none");
         }
-        if (!base_has_bias(module.first)) {
+        if (!base_has_bias(place.layer, module.first)) {
             return checks_.misfit(tensor->name, "a layer of the base with a bias", "one without");
         }
-        tensor = checks_.fitting(place, TensorRole::kBias, {shape_of(config_, module).n});
+        tensor = checks_.fitting(place, TensorRole::kBias, {shape_of(config_, place.layer, module).n});
         if (tensor == nullptr) return;
         const std::vector<float> trained = model::numbers_of(*tensor);
-        for_each_part(module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& shape) {
+        for_each_part(place.layer, module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& shape) {
             Place part_place = place;
-            part_place.linear = static_cast<uint32_t>(part);
+            part_place.linear = file_module_of(part);
             const auto base_bias = checks_.base.biases.find(name_of(part_place) + ".bias");
             if (base_bias == checks_.base.biases.end() || base_bias->second.size() != shape.n) {
                 return checks_.misfit(tensor->name, "the base's bias to compare with", "a base of which only the config is known");
@@ -258,11 +263,15 @@ bool changes_something(const AdapterPlan& plan) {
 Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Tensor> tensors, const BaseModel& base) {
     PlanChecks checks(peft, base);
     for (const Tensor& tensor : tensors) checks.sort_in(tensor);
-    if (base.config.tied_embeddings && !checks.is_bare) {
+    if (base.config.tied_embeddings && !checks.prefix.empty()) {
         TRY_ASSIGN(checks.ties_lora, peft.ties_lora(checks.budget));
     }
     warn_of_unreadable(checks);
+    if (checks.n_elsewhere > 0) {
+        checks.warnings.push_back(format("{} tensors are of a part that reads pictures or sound, which is not loaded; for text they change nothing", checks.n_elsewhere));
+    }
     PlanOutcome outcome;
+    outcome.plan.n_modules = base.config.lora_stride();
     TRY(LinearPlanner(checks).plan(outcome.plan.layers));
     TRY(plan_extras(checks, outcome.plan.extras));
     plan_invocation(checks, outcome.plan);

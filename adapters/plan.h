@@ -33,7 +33,7 @@ struct ModulePlan {
 
     bool is_used() const { return a != nullptr || !bias.empty(); }
 };
-using LayerPlan = std::array<ModulePlan, model::kLinearModules>;
+using LayerPlan = std::array<ModulePlan, model::kModuleKinds>;  // by LinearModule
 
 struct LowRankPlan {
     const model::Tensor* a = nullptr;
@@ -54,10 +54,12 @@ struct ExtrasPlan {
     LowRankPlan head;                            // a [rank][hidden], b [vocab][rank]
     std::vector<float> head_bias;                // [vocab] or empty, scale in it
     struct LayerNorms {
-        const model::Tensor *input = nullptr, *post_attention = nullptr, *q = nullptr, *k = nullptr;
+        const model::Tensor *input = nullptr, *mixer_after = nullptr, *ffn = nullptr, *ffn_after = nullptr, *q = nullptr, *k = nullptr;
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     const model::Tensor* final_norm = nullptr;
+    bool one_plus_norms = false;    // as ModelConfig::one_plus_norms
+    bool has_norms_after = false;   // post_attention_layernorm is of what the mixer gives, not in front of the feed-forward
 
     bool has_replaced_parts() const {
         return embed_table || head_table || token_rows || final_norm || !norms.empty();
@@ -67,6 +69,7 @@ struct ExtrasPlan {
 
 struct AdapterPlan {
     std::vector<LayerPlan> layers;
+    uint32_t n_modules = model::kLinearModules;  // of a layer in the device's table: ModelConfig::lora_stride()
     ExtrasPlan extras;
     std::vector<TokenId> invocation_tokens;  // aLoRA: the adapter acts from their last occurrence on; empty: everywhere
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "model/tensor_map.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters {
@@ -71,13 +72,19 @@ void PlanChecks::misfit(std::string tensor, std::string expected, std::string wh
 void PlanChecks::sort_in(const Tensor& tensor) {
     const ParsedName parsed = parse_tensor_name(tensor.name, base.config);
     if (!parsed.expected.empty()) return misfit(tensor.name, parsed.expected, parsed.found, parsed.unsupported);
-    is_bare = is_bare || parsed.is_bare;
+    if (parsed.is_elsewhere) {
+        ++n_elsewhere;
+        return;
+    }
+    if (parsed.prefix != "model.") prefix = parsed.prefix;
     const Tensor*& place = found[parsed.place][static_cast<size_t>(parsed.role)];
     // With save_embedding_layers PEFT saves a trained table once as its copy and once more under its plain name.
     if (place != nullptr && parsed.role == TensorRole::kWeight && is_same(*place, tensor)) return;
     if (place != nullptr) return misfit(tensor.name, "one tensor for this matrix", format("also {}", place->name));
     place = &tensor;
 }
+
+std::string PlanChecks::peft_name(const Place& place) const { return model::name_in_files(name_of(place, prefix), base.config); }
 
 const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
     const auto entry = found.find(place);

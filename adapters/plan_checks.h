@@ -22,8 +22,8 @@ class PlanChecks {
 
     const model::Tensor* find(const Place& place, TensorRole role) const;
     bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
-    // What PEFT calls the module, and the config's expressions are about: without "model." in an adapter of the bare decoder.
-    std::string peft_name(const Place& place) const { return name_of(place, is_bare); }
+    // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the prefix of the adapter's names.
+    std::string peft_name(const Place& place) const;
 
     void misfit(std::string tensor, std::string expected, std::string found, bool unsupported = false);
     // That the tensor of this place and role is there, of this shape, of a float type and finite. nullptr with a misfit if not.
@@ -36,7 +36,8 @@ class PlanChecks {
     std::map<Place, Found> found;
     std::vector<Misfit> misfits;
     std::vector<std::string> warnings;
-    bool is_bare = false;    // an adapter of the bare decoder
+    std::string_view prefix = "model.";  // of the decoder in the adapter's names; empty: an adapter of the bare decoder
+    uint32_t n_elsewhere = 0;            // tensors of parts that read pictures or sound
     bool ties_lora = false;  // the output layer's A and B are the embedding's the other way round
 };
 

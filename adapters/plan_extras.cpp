@@ -162,8 +162,7 @@ class ExtrasPlanner {
             if (checks_.find(place, TensorRole::kWeight) == nullptr) {
                 checks_.misfit(original->name, "the copy of modules_to_save beside it", "none");
             } else if (is_norm(place.kind)) {
-                const bool is_of_head = place.kind == PlaceKind::kQNorm || place.kind == PlaceKind::kKNorm;
-                checks_.fitting(place, TensorRole::kOriginal, {is_of_head ? config_.head_dim : config_.hidden_size});
+                checks_.fitting(place, TensorRole::kOriginal, {norm_size(place)});
             } else if (checks_.fitting(place, TensorRole::kOriginal, {config_.vocab_size, config_.hidden_size}) != nullptr && config_.tied_embeddings &&
                        checks_.base.compare_table(name_of(kEmbedding) + ".weight", *original, TableOrigin::kFrozen).kind == TableComparison::Kind::kOther) {
                 checks_.misfit(original->name, format("the base's own {}.weight, as the base ties it", name_of(kEmbedding)), "others");
@@ -171,22 +170,34 @@ class ExtrasPlanner {
         }
     }
 
+    uint64_t norm_size(const Place& place) const {
+        if (place.kind != PlaceKind::kQNorm && place.kind != PlaceKind::kKNorm) return config_.hidden_size;
+        const model::AttentionFacts facts = config_.layer(place.layer).attention;
+        if (facts.qk_norm != model::QkNorm::kFullWidth) return facts.head_dim;
+        return place.kind == PlaceKind::kQNorm ? facts.q_size() : facts.kv_size();
+    }
+
     void plan_norms() {
-        const auto norm = [&](const Place& place, uint64_t n) {
-            return checks_.find(place, TensorRole::kWeight) ? checks_.fitting(place, TensorRole::kWeight, {n}) : nullptr;
+        const auto norm = [&](const Place& place) {
+            return checks_.find(place, TensorRole::kWeight) ? checks_.fitting(place, TensorRole::kWeight, {norm_size(place)}) : nullptr;
         };
+        plan_.one_plus_norms = config_.one_plus_norms;
         std::vector<ExtrasPlan::LayerNorms> norms(config_.n_layers);
         bool has_any = false;
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             ExtrasPlan::LayerNorms& of = norms[layer];
-            of.input = norm({PlaceKind::kInputNorm, layer}, config_.hidden_size);
-            of.post_attention = norm({PlaceKind::kPostAttentionNorm, layer}, config_.hidden_size);
-            of.q = norm({PlaceKind::kQNorm, layer}, config_.head_dim);
-            of.k = norm({PlaceKind::kKNorm, layer}, config_.head_dim);
-            has_any |= of.input || of.post_attention || of.q || of.k;
+            // Without a norm of what the mixer gives its name is that of the norm in front of the feed-forward.
+            const bool has_after = plan_.has_norms_after = config_.layer(layer).mixer_norm.after;
+            of.input = norm({PlaceKind::kInputNorm, layer});
+            (has_after ? of.mixer_after : of.ffn) = norm({PlaceKind::kPostAttentionNorm, layer});
+            if (has_after) of.ffn = norm({PlaceKind::kPreFeedForwardNorm, layer});
+            of.ffn_after = norm({PlaceKind::kPostFeedForwardNorm, layer});
+            of.q = norm({PlaceKind::kQNorm, layer});
+            of.k = norm({PlaceKind::kKNorm, layer});
+            has_any |= of.input || of.mixer_after || of.ffn || of.ffn_after || of.q || of.k;
         }
         if (has_any) plan_.norms = std::move(norms);
-        plan_.final_norm = norm({PlaceKind::kFinalNorm}, config_.hidden_size);
+        plan_.final_norm = norm({PlaceKind::kFinalNorm});
     }
 
     // Rows of the embedding by token. PEFT calls them a delta, but they stand in for the base's rows.
@@ -263,17 +274,15 @@ class ExtrasPlanner {
         std::vector<Place> places{kEmbedding, kHead, {PlaceKind::kFinalNorm}};
         std::vector<std::string> containers{"model", "model.layers"};
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-            places.push_back({PlaceKind::kInputNorm, layer});
-            places.push_back({PlaceKind::kPostAttentionNorm, layer});
-            if (config_.qk_norm) {
-                places.push_back({PlaceKind::kQNorm, layer});
-                places.push_back({PlaceKind::kKNorm, layer});
+            for (const PlaceKind kind : {PlaceKind::kInputNorm, PlaceKind::kPostAttentionNorm, PlaceKind::kPreFeedForwardNorm, PlaceKind::kPostFeedForwardNorm, PlaceKind::kQNorm, PlaceKind::kKNorm}) {
+                if (has_norm(config_.layer(layer), kind)) places.push_back({kind, layer});
             }
             const std::string prefix = format("model.layers.{}", layer);
             for (const char* part : {"", ".self_attn", ".mlp", ".mlp.act_fn"}) containers.push_back(prefix + part);
             for (uint32_t linear = 0; linear < kFileModules.size(); ++linear) {
+                if (shape_of(config_, layer, kFileModules[linear]).n == 0) continue;
                 const bool is_gate_up = kFileModules[linear].name.starts_with("mlp.gate") || kFileModules[linear].name == "mlp.up_proj";
-                const bool is_whole = kFileModules[linear].first == model::LinearModule::kO || kFileModules[linear].first == model::LinearModule::kDown;
+                const bool is_whole = kFileModules[linear].first == model::LinearModule::kO || kFileModules[linear].first >= model::LinearModule::kDown;
                 const bool base_is_fused = is_gate_up ? config_.fused_gate_up : config_.fused_qkv;
                 if (is_whole || kFileModules[linear].fused == base_is_fused) places.push_back({PlaceKind::kLinear, layer, linear});
             }

@@ -37,9 +37,9 @@ class Describer {
         const ExtrasPlan& extras = plan_.extras;
         if (extras.embed.a != nullptr) add_low_rank("model.embed_tokens", extras.embed, false);
         for (uint32_t layer = 0; layer < plan_.layers.size(); ++layer) {
-            for (uint32_t module = 0; module < model::kLinearModules; ++module) {
+            for (uint32_t module = 0; module < plan_.n_modules; ++module) {
                 const ModulePlan& part = plan_.layers[layer][module];
-                if (part.is_used()) add_linear(name_of({PlaceKind::kLinear, layer, module}), part);
+                if (part.is_used()) add_linear(name_of({PlaceKind::kLinear, layer, file_module_of(static_cast<model::LinearModule>(module))}), part);
             }
         }
         if (extras.head.a != nullptr) add_low_rank("lm_head", extras.head, !extras.head_bias.empty());
@@ -95,7 +95,9 @@ class Describer {
         for (uint32_t layer = 0; layer < extras.norms.size(); ++layer) {
             const ExtrasPlan::LayerNorms& norms = extras.norms[layer];
             add(norms.input, name_of({PlaceKind::kInputNorm, layer}));
-            add(norms.post_attention, name_of({PlaceKind::kPostAttentionNorm, layer}));
+            add(norms.mixer_after, name_of({PlaceKind::kPostAttentionNorm, layer}));
+            add(norms.ffn, name_of({extras.has_norms_after ? PlaceKind::kPreFeedForwardNorm : PlaceKind::kPostAttentionNorm, layer}));
+            add(norms.ffn_after, name_of({PlaceKind::kPostFeedForwardNorm, layer}));
             add(norms.q, name_of({PlaceKind::kQNorm, layer}));
             add(norms.k, name_of({PlaceKind::kKNorm, layer}));
         }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "model/tensor_map.h"
 #include "proto/base/format.h"
 
 namespace lorad::adapters {
@@ -13,6 +14,8 @@ namespace {
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kLayers = "model.layers.";
+constexpr uint32_t kPleModelName = 11;  // in kFileModules
+static_assert(kFileModules[kPleModelName].first == model::LinearModule::kPleModel);
 
 // Parts of names that belong to something other than LoRA.
 struct NamePart {
@@ -66,7 +69,9 @@ struct NormName {
     std::string_view name;
     PlaceKind kind;
 };
-constexpr std::array<NormName, 4> kNorms = {{
+constexpr std::array<NormName, 6> kNorms = {{
+    {"pre_feedforward_layernorm", PlaceKind::kPreFeedForwardNorm},
+    {"post_feedforward_layernorm", PlaceKind::kPostFeedForwardNorm},
     {"input_layernorm", PlaceKind::kInputNorm},
     {"post_attention_layernorm", PlaceKind::kPostAttentionNorm},
     {"self_attn.q_norm", PlaceKind::kQNorm},
@@ -101,12 +106,16 @@ std::optional<uint32_t> read_layer(std::string_view digits) {
 
 // The place of a module's path, or what is wrong with it.
 void find_place(std::string_view path, const model::ModelConfig& config, ParsedName& parsed) {
-    if (path == "lm_head") {
+    if (path == "lm_head" || path == "language_model.lm_head") {
         parsed.place.kind = PlaceKind::kHead;
         return;
     }
-    parsed.is_bare = !path.starts_with(kModel);
-    if (!parsed.is_bare) path.remove_prefix(kModel.size());
+    parsed.prefix = model::decoder_prefix_of(path);
+    path.remove_prefix(parsed.prefix.size());
+    if (path == name_of(model::LinearModule::kPleModel)) {
+        parsed.place.linear = kPleModelName;
+        if (config.shape(0, model::LinearModule::kPleModel).n != 0) return;
+    }
     if (path == "embed_tokens") {
         parsed.place.kind = PlaceKind::kEmbedding;
         return;
@@ -132,12 +141,13 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
     }
     parsed.place.layer = *layer;
     const std::string_view module = path.substr(dot + 1);
-    if (const auto* linear = std::ranges::find(kFileModules, module, &FileModule::name); linear != kFileModules.end()) {
+    const auto* linear = std::ranges::find(kFileModules, module, &FileModule::name);
+    if (linear != kFileModules.end() && shape_of(config, *layer, *linear).n != 0) {
         parsed.place.linear = static_cast<uint32_t>(linear - kFileModules.begin());
         return;
     }
     const auto* norm = std::ranges::find(kNorms, module, &NormName::name);
-    if (norm != kNorms.end() && (config.qk_norm || !norm->name.starts_with("self_attn."))) {
+    if (norm != kNorms.end() && has_norm(config.layer(*layer), norm->kind)) {
         parsed.place.kind = norm->kind;
         return;
     }
@@ -205,13 +215,33 @@ std::string_view suffix_of(TensorRole role) {
 
 }  // namespace
 
+bool has_norm(const model::LayerFacts& layer, PlaceKind kind) {
+    const model::AttentionFacts& attention = layer.attention;
+    const bool norms_heads = layer.mixer == model::Mixer::kAttention && attention.qk_norm != model::QkNorm::kNone;
+    switch (kind) {
+        case PlaceKind::kInputNorm: return layer.mixer_norm.before;
+        case PlaceKind::kPostAttentionNorm: return layer.mixer_norm.after || layer.ffn_norm.before;
+        case PlaceKind::kPreFeedForwardNorm: return layer.mixer_norm.after && layer.ffn_norm.before;
+        case PlaceKind::kPostFeedForwardNorm: return layer.ffn_norm.after;
+        case PlaceKind::kQNorm: return norms_heads;
+        case PlaceKind::kKNorm: return norms_heads && !attention.kv_from;
+        default: return false;
+    }
+}
+
+uint32_t file_module_of(model::LinearModule module) {
+    const auto* found = std::ranges::find_if(kFileModules, [&](const FileModule& of) { return !of.fused && of.first == module; });
+    return static_cast<uint32_t>(found - kFileModules.begin());
+}
+
 bool is_norm(PlaceKind kind) { return kind >= PlaceKind::kInputNorm; }
 
-std::string name_of(const Place& place, bool is_bare) {
-    if (is_bare) {
+std::string name_of(const Place& place, std::string_view prefix) {
+    if (prefix != kModel) {
         const std::string name = name_of(place);
-        return name.starts_with(kModel) ? name.substr(kModel.size()) : name;
+        return name.starts_with(kModel) ? std::string(prefix) + name.substr(kModel.size()) : name;
     }
+    if (place.kind == PlaceKind::kLinear && place.linear == kPleModelName) return format("{}{}", kModel, kFileModules[kPleModelName].name);
     switch (place.kind) {
         case PlaceKind::kEmbedding: return "model.embed_tokens";
         case PlaceKind::kHead: return "lm_head";
@@ -242,6 +272,10 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
         return parsed;
     }
     if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+    if (model::is_of_other_tower(name)) {
+        parsed.is_elsewhere = true;
+        return parsed;
+    }
     const std::optional<TensorRole> role = take_suffix(name);
     if (!role) {
         parsed.expected = "a name ending in .lora_A.weight or .lora_B.weight, or another that PEFT writes";
@@ -249,7 +283,7 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
         return parsed;
     }
     parsed.role = *role;
-    find_place(name, config, parsed);
+    find_place(model::name_from_files(name, config), config, parsed);
     if (!parsed.expected.empty()) return parsed;
     if (const std::string_view refused = refused_role(parsed.place.kind, *role); !refused.empty()) {
         parsed.expected = "LoRA, or a fully trained embedding, output layer or norm";
@@ -259,10 +293,10 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
     return parsed;
 }
 
-model::LinearShape shape_of(const model::ModelConfig& config, const FileModule& module) {
-    model::LinearShape shape = config.shape(module.first);
+model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, const FileModule& module) {
+    model::LinearShape shape = config.shape(layer, module.first);
     for (auto part = static_cast<uint8_t>(module.first) + 1; part <= static_cast<uint8_t>(module.last); ++part) {
-        shape.n += config.shape(static_cast<model::LinearModule>(part)).n;
+        shape.n += config.shape(layer, static_cast<model::LinearModule>(part)).n;
     }
     return shape;
 }

@@ -14,13 +14,13 @@
 
 namespace lorad::adapters {
 
-// A matrix as adapter files name it: the seven linear layers and the two fused ones.
+// A matrix as adapter files name it: the linear layers, and those that files fuse. Which of them a model's layer has: shape_of().
 struct FileModule {
     std::string_view name;
     bool fused = false;
     model::LinearModule first, last;  // fused: rows of these, in order
 };
-inline constexpr std::array<FileModule, 9> kFileModules = {{
+inline constexpr std::array<FileModule, 21> kFileModules = {{
     {"self_attn.q_proj", false, model::LinearModule::kQ, model::LinearModule::kQ},
     {"self_attn.k_proj", false, model::LinearModule::kK, model::LinearModule::kK},
     {"self_attn.v_proj", false, model::LinearModule::kV, model::LinearModule::kV},
@@ -30,9 +30,25 @@ inline constexpr std::array<FileModule, 9> kFileModules = {{
     {"mlp.down_proj", false, model::LinearModule::kDown, model::LinearModule::kDown},
     {"self_attn.qkv_proj", true, model::LinearModule::kQ, model::LinearModule::kV},
     {"mlp.gate_up_proj", true, model::LinearModule::kGate, model::LinearModule::kUp},
+    {"per_layer_input_gate", false, model::LinearModule::kPleGate, model::LinearModule::kPleGate},
+    {"per_layer_projection", false, model::LinearModule::kPleProjection, model::LinearModule::kPleProjection},
+    {"per_layer_model_projection", false, model::LinearModule::kPleModel, model::LinearModule::kPleModel},
+    {"linear_attn.in_proj_qkv", false, model::LinearModule::kDeltaQkv, model::LinearModule::kDeltaQkv},
+    {"linear_attn.in_proj_z", false, model::LinearModule::kDeltaZ, model::LinearModule::kDeltaZ},
+    {"linear_attn.in_proj_b", false, model::LinearModule::kDeltaB, model::LinearModule::kDeltaB},
+    {"linear_attn.in_proj_a", false, model::LinearModule::kDeltaA, model::LinearModule::kDeltaA},
+    {"linear_attn.out_proj", false, model::LinearModule::kDeltaOut, model::LinearModule::kDeltaOut},
+    {"conv.in_proj", false, model::LinearModule::kConvIn, model::LinearModule::kConvIn},
+    {"conv.out_proj", false, model::LinearModule::kConvOut, model::LinearModule::kConvOut},
+    {"mlp.gate", false, model::LinearModule::kRouter, model::LinearModule::kRouter},
+    {"mlp.shared_expert_gate", false, model::LinearModule::kSharedGate, model::LinearModule::kSharedGate},
 }};
 
-enum class PlaceKind : uint8_t { kLinear, kEmbedding, kHead, kInputNorm, kPostAttentionNorm, kQNorm, kKNorm, kFinalNorm };
+// The entry that is this module alone.
+uint32_t file_module_of(model::LinearModule module);
+
+// Norms by their names; which norm of a layer has which name: ExtrasPlanner::plan_norms().
+enum class PlaceKind : uint8_t { kLinear, kEmbedding, kHead, kInputNorm, kPostAttentionNorm, kPreFeedForwardNorm, kPostFeedForwardNorm, kQNorm, kKNorm, kFinalNorm };
 
 // A part of the base model that adapters can change.
 struct Place {
@@ -41,9 +57,11 @@ struct Place {
     uint32_t linear = 0;  // index in kFileModules
     auto operator<=>(const Place&) const = default;
 };
-// "model.layers.3.self_attn.q_proj", "lm_head"; is_bare: as in the bare decoder, without "model."
-std::string name_of(const Place& place, bool is_bare = false);
+// "model.layers.3.self_attn.q_proj", "lm_head"; with the prefix of an adapter's own names instead of "model."
+std::string name_of(const Place& place, std::string_view prefix = "model.");
 bool is_norm(PlaceKind kind);
+// Whether a layer has a norm of this name.
+bool has_norm(const model::LayerFacts& layer, PlaceKind kind);
 
 enum class TensorRole : uint8_t {
     kA,           // lora_A.weight [rank][k]
@@ -63,18 +81,20 @@ inline constexpr size_t kTensorRoles = 11;
 struct ParsedName {
     Place place;
     TensorRole role = TensorRole::kA;
-    bool is_bare = false;  // the name lacks "model."
+    std::string_view prefix = "model.";  // of the decoder in this name; empty: as in the bare decoder
+    bool is_elsewhere = false;           // of a part that reads pictures or sound, and changes nothing for text
     // What was expected and found where the name means nothing; empty: it means the above.
     std::string expected, found;
     bool unsupported = false;
 };
-// `name` with or without PEFT's prefix, the adapter name "default" and "model.", which adapters of AutoModel lack.
+// `name` with or without PEFT's prefix, the adapter name "default" and "model.", which adapters of AutoModel lack, and with what models that read more than text have
+// instead: "model.language_model.", "language_model.model.". In the family's words or in Llama's (ModelConfig::spellings).
 ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& config);
 
 // "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"
 std::string tensor_name(const Place& place, TensorRole role);
 
-// n and k of a linear place, fused ones whole.
-model::LinearShape shape_of(const model::ModelConfig& config, const FileModule& module);
+// n and k of a linear place, fused ones whole; n 0: the layer has no such module.
+model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, const FileModule& module);
 
 }  // namespace lorad::adapters

@@ -102,14 +102,14 @@ class TrainStart {
     }
 
     Status add_linear(const Place& place) {
-        if (!has(place.linear)) return ok_status();
+        if (!has(place.linear) || shape_of(config_, place.layer, kFileModules[place.linear]).n == 0) return ok_status();
         const std::string module = name_of(place);
         TRY_ASSIGN(const bool is_targeted, is_target(module));
         if (!is_targeted) return ok_status();
         const FileModule& linear = kFileModules[place.linear];
-        TRY_ASSIGN(model::TrainedPair pair, start_of(place, shape_of(config_, linear)));
+        TRY_ASSIGN(model::TrainedPair pair, start_of(place, shape_of(config_, place.layer, linear)));
         if (recipe_.use_dora) {
-            TRY_ASSIGN(pair.magnitude, row_norms(place, shape_of(config_, linear)));
+            TRY_ASSIGN(pair.magnitude, row_norms(place, shape_of(config_, place.layer, linear)));
         }
         made_.linears.push_back({.layer = place.layer, .first = linear.first, .last = linear.last, .pair = std::move(pair)});
         return ok_status();
@@ -165,6 +165,8 @@ class TrainStart {
             case PlaceKind::kQNorm: whole.part = model::TrainedPart::kQNorm; break;
             case PlaceKind::kKNorm: whole.part = model::TrainedPart::kKNorm; break;
             case PlaceKind::kFinalNorm: whole.part = model::TrainedPart::kFinalNorm; break;
+            case PlaceKind::kPreFeedForwardNorm:
+            case PlaceKind::kPostFeedForwardNorm:
             case PlaceKind::kLinear: return ok_status();
         }
         whole.layer = place.layer;

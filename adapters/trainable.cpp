@@ -27,6 +27,8 @@ std::optional<TrainedPart> part_of(PlaceKind kind) {
         case PlaceKind::kQNorm: return TrainedPart::kQNorm;
         case PlaceKind::kKNorm: return TrainedPart::kKNorm;
         case PlaceKind::kFinalNorm: return TrainedPart::kFinalNorm;
+        case PlaceKind::kPreFeedForwardNorm:
+        case PlaceKind::kPostFeedForwardNorm: return std::nullopt;  // of models that are not trained on
     }
     return std::nullopt;
 }
@@ -35,10 +37,9 @@ std::optional<TrainedPart> part_of(PlaceKind kind) {
 using PlaceTensors = std::array<const Tensor*, kTensorRoles>;
 const Tensor* of(const PlaceTensors& tensors, TensorRole role) { return tensors[static_cast<size_t>(role)]; }
 
-std::string trained_tensor_name(const Place& place, TensorRole role, bool is_bare) {
+std::string trained_tensor_name(const Place& place, TensorRole role, std::string_view prefix) {
     const std::string name = tensor_name(place, role), module = name_of(place);
-    if (!is_bare) return name;
-    return std::string(name).replace(name.find(module), module.size(), name_of(place, true));
+    return std::string(name).replace(name.find(module), module.size(), name_of(place, prefix));
 }
 
 class TrainableReader {
@@ -52,7 +53,8 @@ class TrainableReader {
         for (const Tensor& tensor : adapter_.tensors.tensors) {
             const ParsedName name = parse_tensor_name(tensor.name, base_.config);
             if (!name.expected.empty()) return not_trained(tensor.name, name.found);
-            is_bare_ |= name.is_bare && name.place.kind != PlaceKind::kHead;
+            if (name.is_elsewhere) return not_trained(tensor.name, "a part that reads pictures or sound");
+            if (name.place.kind != PlaceKind::kHead) prefix_ = name.prefix;
             places[name.place][static_cast<size_t>(name.role)] = &tensor;
         }
         for (const auto& [place, tensors] : places) TRY(add(place, tensors));
@@ -71,10 +73,12 @@ class TrainableReader {
         if (a != nullptr && b != nullptr) TRY(add_pair(place, *a, *b, of(tensors, TensorRole::kMagnitude)));
         const Tensor* weight = of(tensors, TensorRole::kWeight);
         if (weight == nullptr) return replaced_base(place, of(tensors, TensorRole::kBaseWeight));
-        const std::string name = name_of(place, is_bare_);
+        const std::string name = name_of(place, prefix_);
         const bool is_saved = is_norm(place.kind) || std::ranges::any_of(adapter_.peft.modules_to_save, [&](const std::string& end) { return name.ends_with(end); });
         if (!is_saved) return replaced_base(place, weight);
-        made_.wholes.push_back({.part = *part_of(place.kind), .layer = place.layer, .weight = tensor_of(place, TensorRole::kWeight, *weight)});
+        const std::optional<TrainedPart> part = part_of(place.kind);
+        if (!part) return not_trained(weight->name, "a norm of what a part gives");
+        made_.wholes.push_back({.part = *part, .layer = place.layer, .weight = tensor_of(place, TensorRole::kWeight, *weight)});
         return ok_status();
     }
 
@@ -87,7 +91,7 @@ class TrainableReader {
     }
 
     Status add_pair(const Place& place, const Tensor& a, const Tensor& b, const Tensor* magnitude) {
-        const std::string module = name_of(place, is_bare_);
+        const std::string module = name_of(place, prefix_);
         TRY_ASSIGN(const uint32_t rank, adapter_.peft.rank_of(module, budget_));
         TRY_ASSIGN(const double scale, adapter_.peft.scale_of(module, rank, budget_));
         const bool is_embedding = place.kind == PlaceKind::kEmbedding;
@@ -105,13 +109,13 @@ class TrainableReader {
     }
 
     model::TrainedTensor tensor_of(const Place& place, TensorRole role, const Tensor& tensor) const {
-        return {.name = trained_tensor_name(place, role, is_bare_), .shape = tensor.shape, .values = model::numbers_of(tensor)};
+        return {.name = trained_tensor_name(place, role, prefix_), .shape = tensor.shape, .values = model::numbers_of(tensor)};
     }
 
     const CheckedAdapter& adapter_;
     const BaseModel& base_;
     RegexBudget budget_;
-    bool is_bare_ = false;
+    std::string_view prefix_ = "model.";
     model::TrainableAdapter made_;
 };
 

@@ -101,7 +101,7 @@ class RandomWeights {
             fill(layer.qkv, n_qkv, config.hidden_size);
             fill(layer.qkv_bias, n_qkv, 0.0f);
             fill(layer.o, config.hidden_size, config.q_size());
-            fill(layer.post_attention_norm, config.hidden_size, 1.0f);
+            fill(layer.ffn_norm, config.hidden_size, 1.0f);
             fill(layer.gate_up, 2 * config.intermediate_size, config.hidden_size);
             fill(layer.down, config.hidden_size, config.intermediate_size);
         }

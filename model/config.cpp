@@ -5,6 +5,8 @@
 #include <optional>
 #include <system_error>
 
+#include "model/config_families.h"
+#include "model/config_readers.h"
 #include "model/config_rope.h"
 #include "model/files.h"
 #include "model/model_folder.h"
@@ -15,56 +17,6 @@ namespace lorad::model {
 namespace {
 
 constexpr uint64_t kConfigBytesMax = uint64_t{4} << 20;
-
-enum class Biases : uint8_t { kNone, kQkv, kAsConfigured };         // kAsConfigured: attention_bias, on q, k, v and o
-enum class Window : uint8_t { kNone, kAllLayers, kUpperLayers };  // kUpperLayers: use_sliding_window, max_window_layers
-
-// What an architecture's code does that its config.json does not say, and the defaults for keys that may be left out.
-struct ArchitectureFacts {
-    std::string_view name;
-    std::string_view model_type;
-    Biases attention_bias = Biases::kNone;
-    bool mlp_bias_key = false;  // mlp_bias is a key of it
-    bool qk_norm = false;
-    bool fused = false;  // qkv_proj and gate_up_proj
-    Window window = Window::kNone;
-    bool kv_heads_default_to_heads = false;  // else num_key_value_heads must be there
-    uint32_t head_dim_default = 0;           // 0: hidden_size / num_attention_heads
-    uint32_t window_default = 0;              // where sliding_window is absent; null is none
-    uint32_t original_positions_default = 0;  // of original_max_position_embeddings
-    double eps_default = 1e-6;
-};
-constexpr ArchitectureFacts kArchitectures[] = {
-    {.name = "LlamaForCausalLM", .model_type = "llama", .attention_bias = Biases::kAsConfigured, .mlp_bias_key = true,
-     .kv_heads_default_to_heads = true},
-    {.name = "MistralForCausalLM", .model_type = "mistral", .window = Window::kAllLayers, .window_default = 4096},
-    {.name = "Qwen2ForCausalLM", .model_type = "qwen2", .attention_bias = Biases::kQkv, .window = Window::kUpperLayers,
-     .window_default = 4096},
-    {.name = "Qwen3ForCausalLM", .model_type = "qwen3", .attention_bias = Biases::kAsConfigured, .qk_norm = true,
-     .window = Window::kUpperLayers, .head_dim_default = 128, .window_default = 4096},
-    {.name = "Phi3ForCausalLM", .model_type = "phi3", .fused = true, .window = Window::kAllLayers,
-     .kv_heads_default_to_heads = true, .original_positions_default = 4096, .eps_default = 1e-5},
-};
-
-Result<const ArchitectureFacts*> find_architecture(const JsonValue& root) {
-    std::string_view name;
-    if (const auto list = root.find("architectures"); list && list->size() > 0) {
-        TRY_ASSIGN(const auto names, list->as_array());
-        TRY_ASSIGN(name, names[0].as_string());
-        if (names.size() > 1) return list->error("expected one architecture, found " + list->dump());
-    } else if (const auto type = root.find("model_type")) {
-        TRY_ASSIGN(name, type->as_string());
-    } else {
-        return root.error("no architectures: is this the config.json of a language model?");
-    }
-    for (const auto& facts : kArchitectures) {
-        constexpr std::string_view kHead = "ForCausalLM", kBare = "Model";  // LlamaForCausalLM, LlamaModel: the decoder alone, as embedding models are saved
-        const std::string_view family = facts.name.substr(0, facts.name.size() - kHead.size());
-        const bool is_bare = name.starts_with(family) && name.substr(family.size()) == kBare;
-        if (facts.name == name || facts.model_type == name || is_bare) return &facts;
-    }
-    return root.error(format("architecture {} is not supported; supported are {}", json_quote(name), supported_architectures()));
-}
 
 Result<uint32_t> size_of(const JsonValue& root, std::string_view key, uint32_t max) {
     TRY_ASSIGN(const auto value, root.require(key));
@@ -78,21 +30,17 @@ Result<uint32_t> size_or(const JsonValue& root, std::string_view key, uint32_t f
     return size_of(root, key, max);
 }
 
-Status read_sizes(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
-    TRY_ASSIGN(config.vocab_size, size_of(root, "vocab_size", kVocabMax));
-    TRY_ASSIGN(config.hidden_size, size_of(root, "hidden_size", 1u << 17));
-    TRY_ASSIGN(config.intermediate_size, size_of(root, "intermediate_size", 1u << 20));
-    TRY_ASSIGN(config.n_layers, size_of(root, "num_hidden_layers", 1024));
-    TRY_ASSIGN(config.n_heads, size_of(root, "num_attention_heads", 1024));
-    TRY_ASSIGN(config.n_kv_heads, facts.kv_heads_default_to_heads
-                                      ? size_or(root, "num_key_value_heads", config.n_heads, 1024)
-                                      : size_of(root, "num_key_value_heads", 1024));
-    TRY_ASSIGN(config.max_positions, size_of(root, "max_position_embeddings", 1u << 26));
-    if (config.n_heads % config.n_kv_heads != 0) {
-        return root.error(format("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.n_heads,
-                                 config.n_kv_heads));
-    }
-    uint32_t head_dim = facts.head_dim_default;
+Status read_sizes(const JsonValue& root, const Family& family, ModelConfig& config) {
+    const SizeDefaults& defaults = family.sizes;
+    const auto size = [&](std::string_view key, uint32_t fallback, uint32_t max) { return fallback != 0 ? size_or(root, key, fallback, max) : size_of(root, key, max); };
+    TRY_ASSIGN(config.vocab_size, size("vocab_size", defaults.vocab, kVocabMax));
+    TRY_ASSIGN(config.hidden_size, size("hidden_size", defaults.hidden, 1u << 17));
+    TRY_ASSIGN(config.intermediate_size, size("intermediate_size", defaults.ffn, 1u << 20));
+    TRY_ASSIGN(config.n_layers, size("num_hidden_layers", defaults.layers, 1024));
+    TRY_ASSIGN(config.n_heads, size("num_attention_heads", defaults.heads, 1024));
+    TRY_ASSIGN(config.n_kv_heads, size("num_key_value_heads", family.kv_heads_default_to_heads ? config.n_heads : defaults.kv_heads, 1024));
+    TRY_ASSIGN(config.max_positions, size("max_position_embeddings", defaults.positions, 1u << 26));
+    uint32_t head_dim = family.head_dim_default;
     if (!root.find("head_dim") && head_dim == 0) {
         if (config.hidden_size % config.n_heads != 0) {
             return root.error(format("no head_dim, and hidden_size {} is not a multiple of num_attention_heads {}",
@@ -101,11 +49,8 @@ Status read_sizes(const JsonValue& root, const ArchitectureFacts& facts, ModelCo
         head_dim = config.hidden_size / config.n_heads;
     }
     TRY_ASSIGN(config.head_dim, size_or(root, "head_dim", head_dim, kHeadDimMax));
-    if (config.head_dim % kHeadDimMultiple != 0 || config.head_dim > kHeadDimMax) {
-        return root.error(format("head_dim: expected a multiple of {} up to {}, found {}", kHeadDimMultiple, kHeadDimMax,
-                                 config.head_dim));
-    }
-    TRY_ASSIGN(const double eps, root.number_or("rms_norm_eps", facts.eps_default));
+    if (const std::string wrong = head_size_error(config.n_heads, config.n_kv_heads, config.head_dim); !wrong.empty()) return root.error(wrong);
+    TRY_ASSIGN(const double eps, root.number_or("rms_norm_eps", family.eps_default));
     if (!(eps >= 0.0 && eps < 1.0)) return root.error(format("rms_norm_eps: expected 0 to 1, found {}", eps));
     config.rms_norm_eps = static_cast<float>(eps);
     return ok_status();
@@ -124,32 +69,43 @@ std::optional<DType> read_dtype(const JsonValue& root) {
     return std::nullopt;
 }
 
-Status read_switches(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
-    if (const auto act = root.find("hidden_act")) {
+// `text` is the text part, which is all of it in a model of text; what it does not say the whole may.
+Status read_switches(const JsonValue& root, const JsonValue& text, const Family& facts, ModelConfig& config) {
+    for (const char* key : {"hidden_act", "hidden_activation"}) {
+        const auto act = text.find(key);
+        if (!act) continue;
         TRY_ASSIGN(const auto name, act->as_string());
-        if (name != "silu" && name != "swish") return act->error("expected silu, the one activation supported here, found " + act->describe());
+        const bool is_silu = name == "silu" || name == "swish", is_gelu = name == "gelu_pytorch_tanh" || name == "gelu";  // gelu: as older files of Gemma call it
+        if (facts.gelu ? !is_gelu : !is_silu) {
+            return act->error(format("expected {}, the activation of {} that is supported, found {}", facts.gelu ? "gelu_pytorch_tanh" : "silu", facts.name, act->describe()));
+        }
     }
     TRY_ASSIGN(config.quantization, read_quantization(root));
-    config.dtype = read_dtype(root);
-    TRY_ASSIGN(config.tied_embeddings, root.bool_or("tie_word_embeddings", false));
+    config.dtype = read_dtype(text);
+    if (!config.dtype) config.dtype = read_dtype(root);
+    TRY_ASSIGN(const bool tied_as_whole, root.bool_or("tie_word_embeddings", facts.tied_default));
+    TRY_ASSIGN(config.tied_embeddings, text.bool_or("tie_word_embeddings", tied_as_whole));
     if (facts.attention_bias == Biases::kAsConfigured) {
-        TRY_ASSIGN(config.qkv_bias, root.bool_or("attention_bias", false));
+        TRY_ASSIGN(config.qkv_bias, text.bool_or("attention_bias", facts.bias_default));
         config.o_bias = config.qkv_bias;
     } else {
         config.qkv_bias = facts.attention_bias == Biases::kQkv;
     }
     if (facts.mlp_bias_key) {
-        TRY_ASSIGN(config.mlp_bias, root.bool_or("mlp_bias", false));
+        TRY_ASSIGN(config.mlp_bias, text.bool_or("mlp_bias", false));
     }
     config.qk_norm = facts.qk_norm;
     config.fused_qkv = config.fused_gate_up = facts.fused;
+    config.one_plus_norms = facts.one_plus_norms;
+    config.wide_activations = facts.wide_activations;
+    config.spellings = facts.spellings;
     return ok_status();
 }
 
 // Fills sliding_windows. A window that no context can fill is no window.
-Status read_windows(const JsonValue& root, const ArchitectureFacts& facts, ModelConfig& config) {
+Status read_windows(const JsonValue& root, const Family& facts, ModelConfig& config) {
     config.sliding_windows.assign(config.n_layers, 0);
-    if (facts.window == Window::kNone) return ok_status();
+    if (facts.window == Window::kNone || facts.window == Window::kByReader) return ok_status();
     TRY_ASSIGN(uint32_t window, size_or(root, "sliding_window", root.has("sliding_window") ? 0 : facts.window_default, 1u << 30));
     if (facts.window == Window::kUpperLayers) {
         TRY_ASSIGN(const bool is_used, root.bool_or("use_sliding_window", false));
@@ -224,49 +180,35 @@ JsonParseOptions parse_options(std::string_view name) {
 
 }  // namespace
 
-std::string_view name_of(LinearModule module) {
-    static constexpr std::string_view kNames[kLinearModules] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                                "gate_proj", "up_proj", "down_proj"};
-    return kNames[static_cast<size_t>(module)];
-}
-
-LinearShape ModelConfig::shape(LinearModule module) const {
-    switch (module) {
-        case LinearModule::kQ: return {q_size(), hidden_size};
-        case LinearModule::kK:
-        case LinearModule::kV: return {kv_size(), hidden_size};
-        case LinearModule::kO: return {hidden_size, q_size()};
-        case LinearModule::kGate:
-        case LinearModule::kUp: return {intermediate_size, hidden_size};
-        case LinearModule::kDown: return {hidden_size, intermediate_size};
-    }
-    CHECK(false);
-}
-
-std::string supported_architectures() {
-    std::string names;
-    for (const auto& facts : kArchitectures) names += format("{}{}", names.empty() ? "" : ", ", facts.name);
-    return names;
-}
+std::string supported_architectures() { return supported_families(); }
 
 Result<ModelConfig> parse_model_config(std::string_view config_text, std::string_view generation_text) {
     TRY_ASSIGN(const JsonDocument document, parse_json(config_text, parse_options("config.json")));
     const JsonValue root = document.root();
     if (!root.is_object()) return root.error("expected an object, found " + root.describe());
-    TRY_ASSIGN(const ArchitectureFacts* facts, find_architecture(root));
+    TRY_ASSIGN(const Family* family, find_family(root));
+    const auto inner = root.find("text_config");
+    if (inner && !inner->is_object()) return inner->error("expected an object, found " + inner->describe());
+    const JsonValue text = inner ? *inner : root;
+    TRY(check_other_keys(text, *family));
     ModelConfig config;
-    config.architecture = facts->name;
-    TRY(read_sizes(root, *facts, config));
-    TRY(read_switches(root, *facts, config));
-    TRY_ASSIGN(config.rope, read_rope(root, config.head_dim, config.max_positions, facts->original_positions_default));
+    config.architecture = family->name;
+    TRY(read_sizes(text, *family, config));
+    TRY(read_switches(root, text, *family, config));
+    // Families with several tables read them with their layers.
+    if (family->window != Window::kByReader) {
+        TRY_ASSIGN(config.rope, read_rope(text, config.head_dim, config.max_positions, family->rope));
+    }
+    TRY(read_windows(text, *family, config));
+    if (family->read_layers != nullptr) TRY(family->read_layers(text, *family, config));
     if (config.rope.type == RopeType::kYarn) {
         // max_position_embeddings is what the model was trained on before the scaling stretched it.
         const double stretched = config.rope.factor * config.rope.original_max_positions;
         config.max_positions = std::max(config.max_positions, static_cast<uint32_t>(std::min(stretched, double{1u << 26})));
     }
     TRY(check_rope(config, "config.json"));
-    TRY(read_windows(root, *facts, config));
     TRY(read_eos(root, config.generation.eos_token_ids));
+    if (inner) TRY(read_eos(text, config.generation.eos_token_ids));
     if (!generation_text.empty()) {
         TRY_ASSIGN(const JsonDocument generation, parse_json(generation_text, parse_options("generation_config.json")));
         TRY(read_generation(generation.root(), config.generation));

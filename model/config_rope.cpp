@@ -58,11 +58,12 @@ Result<RopeType> type_of(const JsonValue& rope) {
     if (name == "llama3") return RopeType::kLlama3;
     if (name == "yarn") return RopeType::kYarn;
     if (name == "longrope" || name == "su") return RopeType::kLongRope;
+    if (name == "proportional") return RopeType::kProportional;
     if (name == "dynamic") {  // stretches only texts that are longer than max_position_embeddings, which is the longest that is served
         TRY(positive_of(rope, "factor"));
         return RopeType::kDefault;
     }
-    return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope");
+    return value->error("rope scaling " + value->describe() + " is not supported; supported are default, dynamic, linear, llama3, yarn, longrope, proportional");
 }
 
 bool is_same_value(const JsonValue& a, const JsonValue& b) {
@@ -140,33 +141,39 @@ Status read_longrope(const JsonValue& rope, uint32_t max_positions, RopeConfig& 
 
 }  // namespace
 
-Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, uint32_t original_positions_default) {
-    auto rope = root.find("rope_parameters");
-    if (rope) TRY(check_older_spelling(root, *rope));
-    if (!rope) rope = root.find("rope_scaling");
-    if (rope && !rope->is_object()) return rope->error("expected an object or null, found " + rope->describe());
-    if (rope && (rope->has("full_attention") || rope->has("sliding_attention"))) {
-        return rope->error("rotary parameters that differ between layer types are not supported");
-    }
+namespace {
+
+// One table. `rope`: its object, if there is one; `root` has what stands beside it.
+Result<RopeConfig> read_table(const JsonValue& root, const std::optional<JsonValue>& rope, uint32_t head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
     RopeConfig to;
-    TRY_ASSIGN(to.theta, positive_or(root, "rope_theta", 10000.0));
-    TRY_ASSIGN(double rotary_share, positive_or(root, "partial_rotary_factor", 1.0));
+    TRY_ASSIGN(to.theta, positive_or(root, "rope_theta", defaults.theta));
+    TRY_ASSIGN(double rotary_share, positive_or(root, "partial_rotary_factor", defaults.rotary_share));
     if (rope) {
         TRY_ASSIGN(to.theta, positive_or(*rope, "rope_theta", to.theta));
         TRY_ASSIGN(rotary_share, positive_or(*rope, "partial_rotary_factor", rotary_share));
+        TRY_ASSIGN(to.type, type_of(*rope));
     }
     to.rotary_dim = rotary_share > 1.0 ? 0 : static_cast<uint32_t>(head_dim * rotary_share);
+    if (to.type == RopeType::kProportional) {
+        // As many pairs as that share has, of elements half a head apart, with the frequencies of a whole head's first ones.
+        to.type = RopeType::kDefault;
+        to.rotary_dim = rotary_share > 1.0 ? 0 : 2 * static_cast<uint32_t>(head_dim * rotary_share / 2.0);
+        to.pair_stride = head_dim / 2;
+        to.exponent_dim = head_dim;
+        TRY_ASSIGN(to.factor, positive_or(*rope, "factor", 1.0));
+        if (to.factor != 1.0) to.type = RopeType::kLinear;
+    }
     if (to.rotary_dim == 0 || to.rotary_dim % 2 != 0) {
         return root.error(format("partial_rotary_factor {} of head_dim {} gives {} rotary dimensions, expected an even number of 2 to {}",
                                  rotary_share, head_dim, to.rotary_dim, head_dim));
     }
-    if (!rope) return to;
-    TRY_ASSIGN(to.type, type_of(*rope));
+    if (!rope || to.pair_stride != 0) return to;
     TRY_ASSIGN(to.original_max_positions, original_positions(root, *rope));
     // A config class with a default has it beside the rope object, which counts first.
-    if (original_positions_default != 0 && !root.find("original_max_position_embeddings")) to.original_max_positions = original_positions_default;
+    if (defaults.original_positions != 0 && !root.find("original_max_position_embeddings")) to.original_max_positions = defaults.original_positions;
     switch (to.type) {
-        case RopeType::kDefault: break;
+        case RopeType::kDefault:
+        case RopeType::kProportional: break;
         case RopeType::kLinear: {
             TRY_ASSIGN(to.factor, positive_of(*rope, "factor"));
             break;
@@ -178,11 +185,59 @@ Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t 
     return to;
 }
 
+// rope_parameters or rope_scaling.
+Result<std::optional<JsonValue>> rope_object(const JsonValue& root) {
+    auto rope = root.find("rope_parameters");
+    if (rope) TRY(check_older_spelling(root, *rope));
+    if (!rope) rope = root.find("rope_scaling");
+    if (rope && !rope->is_object()) return rope->error("expected an object or null, found " + rope->describe());
+    return rope;
+}
+
+bool is_by_layer_type(const std::optional<JsonValue>& rope) { return rope && (rope->has("full_attention") || rope->has("sliding_attention")); }
+
+}  // namespace
+
+Result<RopeConfig> read_rope(const JsonValue& root, uint32_t head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
+    TRY_ASSIGN(const std::optional<JsonValue> rope, rope_object(root));
+    if (is_by_layer_type(rope)) return rope->error("rotary parameters that differ between layer types are not supported");
+    return read_table(root, rope, head_dim, max_positions, defaults);
+}
+
+Result<RopePair> read_rope_pair(const JsonValue& root, uint32_t full_head_dim, uint32_t sliding_head_dim, uint32_t max_positions, const RopeDefaults& defaults) {
+    TRY_ASSIGN(const std::optional<JsonValue> rope, rope_object(root));
+    RopeDefaults of_sliding = defaults;
+    of_sliding.theta = defaults.sliding_theta;
+    of_sliding.rotary_share = 1.0;
+    RopePair pair;
+    if (is_by_layer_type(rope)) {
+        const auto table = [&](std::string_view key, uint32_t head_dim, const RopeDefaults& with) -> Result<RopeConfig> {
+            TRY_ASSIGN(const JsonValue own, rope->require(key));
+            if (!own.is_object()) return own.error("expected an object, found " + own.describe());
+            return read_table(own, own, head_dim, max_positions, with);
+        };
+        TRY_ASSIGN(pair.full, table("full_attention", full_head_dim, defaults));
+        TRY_ASSIGN(pair.sliding, table("sliding_attention", sliding_head_dim, of_sliding));
+    } else {
+        TRY_ASSIGN(pair.full, read_table(root, rope, full_head_dim, max_positions, defaults));
+        pair.sliding.rotary_dim = sliding_head_dim;
+        TRY_ASSIGN(pair.sliding.theta, positive_or(root, "rope_local_base_freq", of_sliding.theta));
+        if (!root.find("rope_local_base_freq") && defaults.sliding_theta == defaults.theta) pair.sliding.theta = pair.full.theta;
+    }
+    for (const RopeConfig* one : {&pair.full, &pair.sliding}) {
+        if (one->type == RopeType::kLongRope) return rope->error("longrope in a model with several rotary tables is not supported");
+    }
+    return pair;
+}
+
 Status check_rope(const ModelConfig& config, std::string_view where) {
-    bool is_finite = std::isfinite(static_cast<float>(config.rope.attention_factor));
-    for (const bool is_long : {false, true}) {
-        for (const double frequency : rope_frequencies(config.rope, is_long)) {
-            is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+    bool is_finite = true;
+    for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
+        is_finite = is_finite && std::isfinite(static_cast<float>(config.rope_of(rope).attention_factor));
+        for (const bool is_long : {false, true}) {
+            for (const double frequency : rope_frequencies(config.rope_of(rope), is_long)) {
+                is_finite = is_finite && std::isfinite(static_cast<float>(frequency) * static_cast<float>(config.max_positions));
+            }
         }
     }
     if (is_finite) return ok_status();

@@ -3,8 +3,15 @@
 #include <vector>
 
 #include "gpu/upload.h"
+#include "model/topology.h"
 
 namespace lorad::model {
+namespace {
+
+// Beside Llama's layers (topology.h); the embedding and the output have dispatches of their own.
+constexpr uint32_t kDecodeLayersSupport = kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+
+}  // namespace
 
 gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora, uint32_t lora_type) {
     return {.type = weights.layers.front().qkv.type,
@@ -29,7 +36,7 @@ bool has_one_type(const ModelWeights& weights) {
 }
 
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return has_one_type(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
+    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,
@@ -46,11 +53,11 @@ Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& c
                           .down = address_of(w.down, merged),
                           .down_bias = address_of(w.down_bias, merged),
                           .input_norm = w.input_norm.address(),
-                          .post_attention_norm = w.post_attention_norm.address(),
+                          .post_attention_norm = w.ffn_norm.address(),
                           .q_norm = w.q_norm.address(),
                           .k_norm = w.k_norm.address(),
                           .kv = kv_cache.layers[l].address(),
-                          .window = config.sliding_windows[l],
+                          .window = config.layer(l).attention.window,
                           .pad = 0});
     }
     const std::span<const std::byte> bytes = std::as_bytes(std::span(layers));

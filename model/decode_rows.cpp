@@ -3,8 +3,16 @@
 #include <algorithm>
 
 #include "model/decode_layers.h"
+#include "model/topology.h"
 
 namespace lorad::model {
+namespace {
+
+// Beside Llama's layers (topology.h); attention, the embedding and the output have dispatches of their own.
+constexpr uint32_t kDecodeRowsSupport =
+    kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+
+}  // namespace
 
 gpu::DecodeRowsShape decode_rows_shape(const ModelConfig& config, const ModelWeights& weights) {
     return {.type = weights.layers.front().qkv.type,
@@ -19,7 +27,7 @@ bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) 
 }
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
+    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
 }
 
 }  // namespace lorad::model

@@ -36,6 +36,19 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
+bool has_f16_matrices(const TensorFiles& files) {
+    return std::ranges::any_of(files.tensors(), [](const Tensor& tensor) { return tensor.dtype == DType::kF16 && tensor.shape.size() == 2; });
+}
+
+std::vector<uint32_t> head_dims_of(const ModelConfig& config) {
+    std::vector<uint32_t> head_dims;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        const LayerFacts facts = config.layer(layer);
+        if (facts.mixer == Mixer::kAttention && std::ranges::find(head_dims, facts.attention.head_dim) == head_dims.end()) head_dims.push_back(facts.attention.head_dim);
+    }
+    return head_dims;
+}
+
 uint32_t count_dispatches(std::span<const gpu::CommandBuffer* const> recordings) {
     uint32_t n = 0;
     for (const gpu::CommandBuffer* recording : recordings) n += recording->n_dispatches();
@@ -86,14 +99,20 @@ void Executor::Impl::make_planner() {
                                   .waits_for_others = options.decode != gpu::PersistentDecode::kOff});
 }
 
-Status Executor::Impl::upload_rope_table() {
-    const std::vector<float> table = model::rope_table(config.rope, options.n_positions_max);
-    TRY_ASSIGN(rope_table, device.create_buffer(table.size() * sizeof(float), gpu::MemoryKind::kDeviceLocal, "rope table"));
-    return device.uploader().upload(rope_table, 0, std::as_bytes(std::span(table)));
+Status Executor::Impl::upload_rope_tables() {
+    TRY_ASSIGN(rope_tables, device.create_buffer(rope_table_bytes(), gpu::MemoryKind::kDeviceLocal, "rope tables"));
+    uint64_t offset = 0;
+    for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
+        const std::vector<float> table = model::rope_table(config.rope_of(rope), options.n_positions_max);
+        TRY(device.uploader().upload(rope_tables, offset, std::as_bytes(std::span(table))));
+        rope_offsets.push_back(offset);
+        offset += table.size() * sizeof(float);
+    }
+    return ok_status();
 }
 
 Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
-    TRY(upload_rope_table());
+    TRY(upload_rope_tables());
     TRY_ASSIGN(lora_table, LoraTable::create(device, config, options.n_adapter_slots));
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
@@ -182,7 +201,7 @@ Status Executor::Impl::add_epilogues(const InFlight& step, std::vector<const gpu
 void Executor::Impl::write_state(const StepBatch& batch, const InFlight& step) {
     RingSlot& slot = ring[step.slot];
     CHECK(step.n_state_bytes <= slot.state.size());
-    write_step_state(batch, step.shape, slot_lookup(), step.slot * options.n_outputs_max, config.n_heads, slot.state.mapped());
+    write_step_state(batch, step.shape, slot_lookup(), step.slot * options.n_outputs_max, planner->heads_max(), slot.state.mapped());
 }
 
 // With the state that lies in the slot. Of a step in two parts the first.
@@ -227,7 +246,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     TRY(fill_in(config, options));
     TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
     TRY_ASSIGN(const TensorFiles files, model_files->tensors());
-    TRY_ASSIGN(const auto loader, WeightLoader::create(files, config, weights, options.weight_type));
+    TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, options.weight_type));
     kv_format = fitting_kv_format(options.kv_type, files, config);
     TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                         .batch_invariant = options.batch_invariant,
@@ -238,9 +257,16 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                         .lora_on_matrices = options.lora_on_matrices,
                                                         .expand_rows = options.expand_rows,
                                                         .refused = options.refused_kernels,
-                                                        .head_dims = {config.head_dim},
+                                                        .head_dims = head_dims_of(config),
                                                         .head_group = config.n_heads / config.n_kv_heads}));
     options.kernel_path = kernels->options().path;
+    // Where products take their inputs in f16 these would be infinite.
+    if (config.wide_activations && !options.weight_type && has_f16_matrices(files) && kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
+        log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that", config.architecture);
+        options.weight_type = gpu::ScalarType::kF32;
+        weights = ModelWeights();
+        TRY_ASSIGN(loader, WeightLoader::create(files, config, weights, options.weight_type));
+    }
     make_planner();
     ScratchBytes scratch_sizes{};
     TRY(plan_memory_for(loader->device_bytes(), scratch_sizes));

@@ -73,12 +73,12 @@ Result<gpu::Buffer> Executor::Impl::put_trial_adapter(uint32_t rank) {
     // B A x is some 4 sqrt(hidden) times an element of x, and so a tenth of it.
     const float scale = 0.025f / std::sqrt(static_cast<float>(config.hidden_size));
     const LoraModuleView module{.a = matrices.address(), .b = matrices.address() + a_bytes, .rank = rank, .scale = scale, .weight_type = static_cast<uint32_t>(type)};
-    TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * kLinearModules, module)}));
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector(size_t{config.n_layers} * config.lora_stride(), module)}));
     return matrices;
 }
 
 Status Executor::Impl::take_trial_adapter() {
-    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * kLinearModules)}));
+    TRY(lora_table->set(kTrialSlot, {.modules = std::vector<LoraModuleView>(size_t{config.n_layers} * config.lora_stride())}));
     return device.uploader().finish();
 }
 

@@ -87,7 +87,8 @@ struct Executor::Impl {
     KvFormat kv_format;
     KvCache kv_cache;
     Scratch scratch;
-    gpu::Buffer rope_table;
+    gpu::Buffer rope_tables;
+    std::vector<uint64_t> rope_offsets;  // ForwardContext
     gpu::Buffer host_logits;  // [ring slot][n_outputs_max][vocab]
     std::unique_ptr<LoraTable> lora_table;
     std::unique_ptr<WeightTransform> transform;
@@ -123,15 +124,19 @@ struct Executor::Impl {
         return {options.n_rows_max, options.n_outputs_max, options.n_sequences_max, options.n_positions_max};
     }
     uint64_t rope_table_bytes() const {
-        const uint64_t n_turns = uint64_t{options.n_positions_max} + short_text_tokens(config.rope, options.n_positions_max);
-        return n_turns * config.rope.rotary_dim * sizeof(float);
+        uint64_t n_bytes = 0;
+        for (uint32_t rope = 0; rope < config.n_ropes(); ++rope) {
+            const RopeConfig& of = config.rope_of(rope);
+            n_bytes += (uint64_t{options.n_positions_max} + short_text_tokens(of, options.n_positions_max)) * of.rotary_dim * sizeof(float);
+        }
+        return n_bytes;
     }
     uint64_t host_logits_rows() const { return uint64_t{kRingSlots} * options.n_outputs_max; }
 
     Status load(const std::filesystem::path& folder, const LoadProgress& progress);
     Status plan_memory_for(uint64_t weight_bytes, ScratchBytes& scratch_sizes);
     Status allocate(const ScratchBytes& scratch_sizes);
-    Status upload_rope_table();
+    Status upload_rope_tables();
     SlotLookup slot_lookup() const {
         return [this](uint32_t slot) -> const SlotTraits& { return lora_table->traits(slot); };
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "gpu/command.h"
 #include "gpu/device.h"
@@ -30,7 +31,8 @@ struct ForwardContext {
     const KvCache& kv_cache;
     const Scratch& scratch;
     const LoraTable& lora_table;
-    gpu::DeviceAddress rope_table;
+    gpu::DeviceAddress rope_tables;
+    std::span<const uint64_t> rope_offsets;  // bytes, of ModelConfig::rope_of()
     gpu::DeviceAddress host_logits;  // [readback][V] f32
     const DecodeLayers* decode_layers;  // of LayerSchedule::kOneDispatch and kApart
     const Meeting* decode_rows;         // of LayerSchedule::kBetween
@@ -42,12 +44,14 @@ struct ForwardContext {
         return model::address_of(weights_of, weight_set != 0 ? merged : nullptr);
     }
     // LoraModule[] of a layer and slot 0, and the modules from one slot to the next.
-    gpu::DeviceAddress lora_layer(uint32_t layer) const { return lora_table.address() + uint64_t{layer} * kLinearModules * sizeof(gpu::LoraModule); }
-    uint32_t lora_slot_stride() const { return config.n_layers * kLinearModules; }
+    gpu::DeviceAddress lora_layer(uint32_t layer) const { return lora_table.address() + uint64_t{layer} * config.lora_stride() * sizeof(gpu::LoraModule); }
+    uint32_t lora_slot_stride() const { return config.n_layers * config.lora_stride(); }
     // Where a norm's kernel finds the adapters' own weights; 0 in recordings without.
     gpu::DeviceAddress slot_norms(const StepShape& shape, uint32_t layer, LoraTable::Norm norm) const {
         return shape.extras ? lora_table.norms_address(layer, norm) : 0;
     }
+    // Of a layer's queries and keys; 0 where nothing is turned.
+    gpu::DeviceAddress rope_table(const AttentionFacts& attention) const { return attention.rope == kNoRope ? 0 : rope_tables + rope_offsets[attention.rope]; }
     gpu::DeviceAddress decode_table(uint8_t weight_set) const {
         return weight_set != 0 ? merged->decode_table()->address() : decode_layers->table();
     }

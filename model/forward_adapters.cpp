@@ -5,7 +5,9 @@
 namespace lorad::model {
 namespace {
 
-constexpr uint32_t kFirstModule[gpu::kLoraGroups] = {gpu::kLoraQ, gpu::kLoraO, gpu::kLoraGate, gpu::kLoraDown};
+static_assert(kModuleGroups <= gpu::kShrinkGroups && kLinearModules == gpu::kLoraModules && kDenseGroups == gpu::kLoraGroups);
+uint32_t first_module(LoraGroup group) { return static_cast<uint32_t>(kModulesOfGroup[group].first); }
+uint32_t n_modules(LoraGroup group) { return kModulesOfGroup[group].n_modules; }
 
 }  // namespace
 
@@ -29,8 +31,8 @@ void AdapterPass::shrink(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, 
                           .low = scratch_.low.address(),
                           .parts = scratch_.shrink_parts.address(),
                           .lora_slot_stride = context_.lora_slot_stride(),
-                          .first_module = kFirstModule[group],
-                          .n_modules = gpu::kLoraGroupModules[group],
+                          .first_module = first_module(group),
+                          .n_modules = n_modules(group),
                           .k = base.k,
                           .x_stride = base.k_stride,
                           .pad = 0,
@@ -49,12 +51,12 @@ void AdapterPass::join(uint32_t layer, LoraGroup group, gpu::DeviceAddress x, co
                                .b = scratch_.joined_b.address(),
                                .low = scratch_.joined_low.address(),
                                .lora_slot_stride = context_.lora_slot_stride(),
-                               .first_module = kFirstModule[group],
-                               .n_modules = gpu::kLoraGroupModules[group],
+                               .first_module = first_module(group),
+                               .n_modules = n_modules(group),
                                .n = base.n_padded,
                                .module_end = {},
                                .pad = 0};
-    set_module_ends(group, params.module_end);
+    set_module_ends(layer, group, params.module_end);
     kernels_.lora.lora_join(recorder_, params, base.type);
     recorder_.barrier();
 }
@@ -69,10 +71,10 @@ gpu::MatmulLoraParams AdapterPass::with_adapters(const gpu::MatmulParams& produc
                                  .lora_layer = context_.lora_layer(layer),
                                  .low = scratch_.low.address(),
                                  .lora_slot_stride = context_.lora_slot_stride(),
-                                 .first_module = kFirstModule[group],
-                                 .n_modules = gpu::kLoraGroupModules[group],
+                                 .first_module = first_module(group),
+                                 .n_modules = n_modules(group),
                                  .module_end = {}};
-    set_module_ends(group, params.module_end);
+    set_module_ends(layer, group, params.module_end);
     return params;
 }
 
@@ -83,20 +85,21 @@ void AdapterPass::expand(uint32_t layer, LoraGroup group, const Matrix& base) co
                                  .low = scratch_.low.address(),
                                  .y = scratch_.y.address(),
                                  .lora_slot_stride = context_.lora_slot_stride(),
-                                 .first_module = kFirstModule[group],
-                                 .n_modules = gpu::kLoraGroupModules[group],
+                                 .first_module = first_module(group),
+                                 .n_modules = n_modules(group),
                                  .y_stride = base.n_padded,
                                  .module_end = {},
                                  .pad = 0};
-    set_module_ends(group, params.module_end);
+    set_module_ends(layer, group, params.module_end);
     kernels_.lora.lora_expand(recorder_, params);
 }
 
 // Behind the last column of each module of a group's product.
-void AdapterPass::set_module_ends(LoraGroup group, uint32_t (&module_end)[3]) const {
+void AdapterPass::set_module_ends(uint32_t layer, LoraGroup group, uint32_t (&module_end)[3]) const {
+    CHECK(n_modules(group) <= 3);
     uint32_t end = 0;
-    for (uint32_t m = 0; m < gpu::kLoraGroupModules[group]; ++m) {
-        end += context_.config.shape(static_cast<LinearModule>(kFirstModule[group] + m)).n;
+    for (uint32_t m = 0; m < n_modules(group); ++m) {
+        end += context_.config.shape(layer, static_cast<LinearModule>(first_module(group) + m)).n;
         module_end[m] = end;
     }
 }

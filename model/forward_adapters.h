@@ -11,9 +11,6 @@
 
 namespace lorad::model {
 
-// Modules that share an input: in the order of gpu::kLoraGroups, so also the index of their ShrinkDispatch in the step header.
-enum LoraGroup : uint32_t { kQkv, kO, kGateUp, kDown };
-
 class AdapterPass {
   public:
     AdapterPass(gpu::Recorder& recorder, const ForwardContext& context, const StepShape& shape);
@@ -29,10 +26,10 @@ class AdapterPass {
     // Of a product that adds them by itself, behind the shrink.
     gpu::MatmulLoraParams with_adapters(const gpu::MatmulParams& product, uint32_t layer, LoraGroup group) const;
     // Adds the adapters' part to the product's sums.
-    void expand(uint32_t layer, LoraGroup group, const Matrix& base) const;
+    void expand(uint32_t layer, LoraGroup group, const Matrix& base) const;  // of a group of up to three modules
 
   private:
-    void set_module_ends(LoraGroup group, uint32_t (&module_end)[3]) const;
+    void set_module_ends(uint32_t layer, LoraGroup group, uint32_t (&module_end)[3]) const;
 
     gpu::Recorder& recorder_;
     gpu::KernelSet& kernels_;

@@ -1,7 +1,6 @@
 // From the product of q, k and v to the input of o, in a recorded step. Internal to forward.cpp.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -13,8 +12,6 @@
 
 namespace lorad::model {
 
-inline float attention_scale(const ModelConfig& config) { return 1.0f / std::sqrt(static_cast<float>(config.head_dim)); }
-
 // Reads the product's sums, which lie in scratch.y, with split_stride elements from one split to the next; writes scratch.attention.
 class AttentionPass {
   public:
@@ -24,11 +21,13 @@ class AttentionPass {
     // and in rows as well where there are more kernels than one.
     void attend(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order = std::nullopt) const;
     // Keys and values alone: what nobody reads more of. No barrier.
-    void keep(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride) const;
+    void keep(uint32_t layer, gpu::ConsumerShape product, uint32_t split_stride) const;
 
   private:
     void attend_from_sums(uint32_t layer, const gpu::ConsumerShape& product, uint32_t split_stride, std::optional<uint32_t> y_order) const;
+    void norm_wide(uint32_t layer, const AttentionFacts& facts, const gpu::ConsumerShape& product, uint32_t split_stride) const;
     bool has_f16_keys(uint32_t layer) const;
+    gpu::DeviceAddress kv_of(uint32_t layer, const AttentionFacts& facts) const;
     void attend_from_queries(uint32_t layer, std::optional<uint32_t> y_order) const;
 
     gpu::Recorder& recorder_;

@@ -70,6 +70,17 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
     kernels_.products.matmul(recorder_, product, plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
+    if (config.logit_scale != 1.0f || config.final_softcap != 0.0f) {
+        kernels_.sampling.scale_logits(recorder_,
+                                       {.n_logit_rows = n_rows,
+                                        .logits = scratch_.logits.address(),
+                                        .vocab = config.vocab_size,
+                                        .logits_stride = head.n_padded,
+                                        .scale = config.logit_scale,
+                                        .softcap = config.final_softcap},
+                                       shape_.output_bucket);
+        recorder_.barrier();
+    }
     kernels_.sampling.sample_argmax(recorder_, argmax, shape_.output_bucket);
     if (shape_.rules && shape_.part == StepPart::kWhole) {
         if (!shape_.changes) recorder_.barrier();  // changes run beside the last part of the argmax, which reads no logits

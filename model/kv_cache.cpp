@@ -37,13 +37,15 @@ void BlockPool::release(std::span<const BlockId> blocks) {
     for (const BlockId block : blocks) release(block);
 }
 
-uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type) {
-    return uint64_t{config.n_kv_heads} * kBlockTokens * gpu::kv_token_bytes(type, config.head_dim);
+uint64_t kv_layer_block_bytes(const ModelConfig& config, uint32_t layer, gpu::KvType type) {
+    const LayerFacts facts = config.layer(layer);
+    if (facts.mixer != Mixer::kAttention || facts.attention.kv_from) return 0;
+    return uint64_t{facts.attention.n_kv_heads} * kBlockTokens * gpu::kv_token_bytes(type, facts.attention.head_dim);
 }
 
 uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv) {
     uint64_t sum = 0;
-    for (uint32_t layer = 0; layer < config.n_layers; ++layer) sum += kv_layer_block_bytes(config, kv.of(layer));
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) sum += kv_layer_block_bytes(config, layer, kv.of(layer));
     return sum;
 }
 
@@ -52,9 +54,10 @@ Result<KvCache> KvCache::create(gpu::Device& device, const ModelConfig& config, 
     cache.n_blocks = n_blocks;
     cache.format = std::move(format);
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        TRY_ASSIGN(gpu::Buffer buffer, device.create_buffer(n_blocks * kv_layer_block_bytes(config, cache.format.of(layer)),
-                                                            gpu::MemoryKind::kDeviceLocal, "kv cache"));
-        cache.layers.push_back(std::move(buffer));
+        const uint64_t n_bytes = n_blocks * kv_layer_block_bytes(config, layer, cache.format.of(layer));
+        gpu::Buffer& buffer = cache.layers.emplace_back();
+        if (n_bytes == 0) continue;
+        TRY_ASSIGN(buffer, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, "kv cache"));
     }
     return cache;
 }

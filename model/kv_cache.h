@@ -49,13 +49,13 @@ struct KvFormat {
     std::vector<bool> keys_f16;  // by layer, empty where none: kInt8Values (model/kv_precision.h)
 };
 
-// Device bytes of one block, K and V: of one layer, and of all.
-uint64_t kv_layer_block_bytes(const ModelConfig& config, gpu::KvType type = gpu::KvType::kF16);
+// Device bytes of one block, K and V: of one layer (0 where it makes none of its own), and of all.
+uint64_t kv_layer_block_bytes(const ModelConfig& config, uint32_t layer, gpu::KvType type = gpu::KvType::kF16);
 uint64_t kv_block_bytes(const ModelConfig& config, const KvFormat& kv = {});
 
-// One buffer per layer, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/attention/kv8.glsl says.
+// One buffer per layer that makes keys and values, [block][K|V][kv_head] planes of 64 tokens: f16 [64][head_dim], or as gpu/kernels/attention/kv8.glsl says.
 struct KvCache {
-    std::vector<gpu::Buffer> layers;
+    std::vector<gpu::Buffer> layers;  // empty ones of layers that make none
     KvFormat format;
     uint32_t n_blocks = 0;
 

@@ -22,7 +22,7 @@ struct KeyStatistics {
 
 // By how much 8-bit keys change scores (the argument of the softmax's exponential): one standard deviation, for the worst head, of what biases and norms say. 0 where
 // a layer has neither.
-double key_noise(const KeyStatistics& layer, const ModelConfig& config);
+double key_noise(const KeyStatistics& layer, const AttentionFacts& attention, const RopeConfig& rope);
 
 // Layers above it keep keys of 16 bits. Measured with Qwen2.5-Coder-0.5B, whose layers have 0.01 to 5.5: one with 0.1 changes logits by 0.1 %, one with 5.5 by up to 90 %.
 inline constexpr double kKeyNoiseMax = 0.1;

@@ -7,25 +7,18 @@
 #include "proto/base/check.h"
 
 namespace lorad::model {
-namespace {
-
-// Group of lora_shrink that a module belongs to: q k v, o, gate up, down.
-constexpr uint32_t kGroupOf[kLinearModules] = {0, 0, 0, 1, 2, 2, 3};
-
-}  // namespace
-
 Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const ModelConfig& config, uint32_t n_slots) {
     CHECK(n_slots > 0);
-    std::unique_ptr<LoraTable> made(new LoraTable(device, n_slots, config.n_layers));
+    std::unique_ptr<LoraTable> made(new LoraTable(device, n_slots, config.n_layers, config.lora_stride()));
     struct Wanted {
         gpu::Buffer& buffer;
         uint64_t n_bytes;
         const char* name;
     };
     const Wanted all[] = {
-        {made->table_, uint64_t{n_slots} * config.n_layers * kLinearModules * sizeof(gpu::LoraModule), "lora table"},
+        {made->table_, uint64_t{n_slots} * config.n_layers * config.lora_stride() * sizeof(gpu::LoraModule), "lora table"},
         {made->extras_, n_slots * sizeof(gpu::SlotExtras), "lora extras"},
-        {made->norms_, (uint64_t{config.n_layers} * kLayerNorms + 1) * made->norm_row_bytes(), "lora norms"},
+        {made->norms_, made->n_norm_rows() * made->norm_row_bytes(), "lora norms"},
     };
     for (const Wanted& wanted : all) {
         TRY_ASSIGN(wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));
@@ -36,8 +29,8 @@ Result<std::unique_ptr<LoraTable>> LoraTable::create(gpu::Device& device, const 
     return made;
 }
 
-LoraTable::LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers)
-    : device_(device), n_slots_(n_slots), n_layers_(n_layers), traits_(n_slots), adapters_(n_slots) {}
+LoraTable::LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers, uint32_t stride)
+    : device_(device), n_slots_(n_slots), n_layers_(n_layers), stride_(stride), traits_(n_slots), adapters_(n_slots) {}
 
 Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
     CHECK(from.embed_rank <= kLoraRankMax && from.head_rank <= kLoraRankMax);
@@ -62,13 +55,14 @@ Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
     entry.head_scale = from.head_scale;
     entry.n_tokens = from.n_tokens;
     entry.tokens_in_head = from.tokens_in_head ? 1 : 0;
-    std::vector<gpu::DeviceAddress> norms(size_t{n_layers_} * kLayerNorms + 1);
-    for (size_t layer = 0; layer < from.norms.size(); ++layer) {
+    std::vector<gpu::DeviceAddress> norms(n_norm_rows());
+    for (uint32_t layer = 0; layer < from.norms.size(); ++layer) {
         const AdapterExtrasView::LayerNorms& own = from.norms[layer];
-        const gpu::DeviceAddress in_order[kLayerNorms] = {own.input, own.post_attention, own.q, own.k};
-        std::ranges::copy(in_order, norms.begin() + static_cast<ptrdiff_t>(layer * kLayerNorms));
+        const std::pair<Norm, gpu::DeviceAddress> all[] = {{Norm::kInput, own.input}, {Norm::kMixerAfter, own.mixer_after}, {Norm::kFfn, own.ffn},
+                                                           {Norm::kFfnAfter, own.ffn_after}, {Norm::kQ, own.q}, {Norm::kK, own.k}};
+        for (const auto& [norm, address] : all) norms[norm_row(layer, norm)] = address;
     }
-    norms.back() = from.final_norm;
+    norms[size_t{n_layers_} * kStreamNorms] = from.final_norm;
     gpu::Uploader& uploader = device_.uploader();
     TRY(uploader.upload(extras_, slot * sizeof(entry), std::as_bytes(std::span(&entry, 1))));
     return uploader.upload_rows(norms_, slot * sizeof(gpu::DeviceAddress), norm_row_bytes(), std::as_bytes(std::span(norms)),
@@ -77,7 +71,7 @@ Status LoraTable::upload_extras(uint32_t slot, const AdapterExtrasView& from) {
 
 Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
     const std::vector<LoraModuleView>& modules = adapter.modules;
-    CHECK(slot < n_slots_ && modules.size() == size_t{n_layers_} * kLinearModules);
+    CHECK(slot < n_slots_ && modules.size() == size_t{n_layers_} * stride_);
     std::vector<gpu::LoraModule> entries(modules.size());
     SlotTraits traits;
     traits.has_extras = adapter.has_extras;
@@ -87,7 +81,7 @@ Status LoraTable::set(uint32_t slot, const AdapterView& adapter) {
         entries[i] = {from.a, from.b, from.rank, from.scale, from.weight_type, 0, from.gain, from.bias, {}};
         traits.is_plain = traits.is_plain && from.gain == 0 && from.bias == 0;
         if (from.rank > 0) traits.types |= 1u << from.weight_type;
-        uint32_t& rank = traits.ranks[kGroupOf[i % kLinearModules]];
+        uint32_t& rank = traits.ranks[group_of(static_cast<LinearModule>(i % stride_))];
         rank = std::max(rank, from.rank);
     }
     gpu::Uploader& uploader = device_.uploader();

@@ -59,7 +59,7 @@ struct AdapterExtrasView {
 
     // f32 [n] instead of the base's.
     struct LayerNorms {
-        gpu::DeviceAddress input = 0, post_attention = 0, q = 0, k = 0;
+        gpu::DeviceAddress input = 0, mixer_after = 0, ffn = 0, ffn_after = 0, q = 0, k = 0;  // as in LayerWeights
     };
     std::vector<LayerNorms> norms;  // [n_layers], or empty
     gpu::DeviceAddress final_norm = 0;
@@ -67,14 +67,14 @@ struct AdapterExtrasView {
 
 // All that a slot holds.
 struct AdapterView {
-    std::vector<LoraModuleView> modules;  // [n_layers][kLinearModules]
+    std::vector<LoraModuleView> modules;  // [n_layers][ModelConfig::lora_stride()]
     AdapterExtrasView extras;
     bool has_extras = false;
 };
 
 // What a step's recording and state depend on.
 struct SlotTraits {
-    std::array<uint32_t, 4> ranks{};  // largest over all layers of the groups q k v, o, gate up, down
+    std::array<uint32_t, kModuleGroups> ranks{};  // largest over all layers, by LoraGroup
     bool is_plain = true;             // no module has a gain or a bias
     uint32_t types = 0;               // of the modules' matrices: 1 << LoraModuleView::weight_type
     bool has_extras = false;
@@ -99,27 +99,34 @@ class LoraTable {
     // gpu::SlotExtras[slot]; zeros for slots without.
     gpu::DeviceAddress extras_address() const { return extras_.address(); }
     // Addresses [slot] of the norm weights that adapters have instead of the base's.
-    enum class Norm : uint32_t { kInput, kPostAttention, kQ, kK };
-    gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const {
-        return norms_.address() + (uint64_t{layer} * kLayerNorms + static_cast<uint32_t>(norm)) * norm_row_bytes();
-    }
-    gpu::DeviceAddress final_norm_address() const { return norms_.address() + uint64_t{n_layers_} * kLayerNorms * norm_row_bytes(); }
+    // Those of the residual stream lie in the order in which they are applied, the final one at the end: the norm that a part's result passes lies in front of that
+    // of the next part's input.
+    enum class Norm : uint32_t { kInput, kMixerAfter, kFfn, kFfnAfter, kQ, kK };
+    gpu::DeviceAddress norms_address(uint32_t layer, Norm norm) const { return norms_.address() + norm_row(layer, norm) * norm_row_bytes(); }
+    gpu::DeviceAddress final_norm_address() const { return norms_.address() + uint64_t{n_layers_} * kStreamNorms * norm_row_bytes(); }
     // The uploader's timeline value that the next step has to wait for.
     uint64_t upload_value() const { return upload_value_.load(std::memory_order_acquire); }
 
   private:
-    static constexpr uint32_t kLayerNorms = 4;
+    static constexpr uint32_t kStreamNorms = 4, kHeadNorms = 2;  // of a layer
 
-    LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers);
+    LoraTable(gpu::Device& device, uint32_t n_slots, uint32_t n_layers, uint32_t stride);
+    uint64_t n_norm_rows() const { return uint64_t{n_layers_} * (kStreamNorms + kHeadNorms) + 1; }
+    uint64_t norm_row(uint32_t layer, Norm norm) const {
+        const auto number = static_cast<uint32_t>(norm);
+        if (number < kStreamNorms) return uint64_t{layer} * kStreamNorms + number;
+        return uint64_t{n_layers_} * kStreamNorms + 1 + uint64_t{layer} * kHeadNorms + (number - kStreamNorms);
+    }
     uint64_t norm_row_bytes() const { return uint64_t{n_slots_} * sizeof(gpu::DeviceAddress); }
     Status upload_extras(uint32_t slot, const AdapterExtrasView& extras);
 
     gpu::Device& device_;
     gpu::Buffer table_;
     gpu::Buffer extras_;
-    gpu::Buffer norms_;  // addresses [n_layers * kLayerNorms + 1][n_slots]
+    gpu::Buffer norms_;  // addresses [n_norm_rows()][n_slots]
     uint32_t n_slots_;
     uint32_t n_layers_;
+    uint32_t stride_;  // modules of a layer
     std::vector<SlotTraits> traits_;     // [slot]
     std::vector<AdapterView> adapters_;  // [slot]
     std::atomic<uint64_t> upload_value_{0};

@@ -75,7 +75,11 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         n_blocks = std::min(kv_bytes / block_bytes, blocks_per_sequence * options.n_sequences_max);
     }
     const uint64_t layer_bytes_max = std::min(kLayerElementsMax * 2, capabilities.max_allocation_bytes);
-    const uint64_t n_blocks_max = layer_bytes_max / kv_layer_block_bytes(config, options.kv.keys_f16.empty() ? options.kv.type : gpu::KvType::kInt8Values);
+    uint64_t largest_block = 1;  // of a layer
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        largest_block = std::max(largest_block, kv_layer_block_bytes(config, layer, options.kv.keys_f16.empty() ? options.kv.type : gpu::KvType::kInt8Values));
+    }
+    const uint64_t n_blocks_max = layer_bytes_max / largest_block;
     if (options.n_kv_blocks != 0) {
         TRY(check_wanted_blocks(options, blocks_per_sequence, n_blocks_max));
         if (fixed_bytes + n_blocks * block_bytes > free_bytes) {

@@ -4,6 +4,7 @@
 #include "model/gguf/gguf_model.h"
 #include "model/model_folder.h"
 #include "model/quant/quantized_folder.h"
+#include "model/tensor_map.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -24,7 +25,8 @@ class FolderFiles final : public ModelFiles {
     Result<ModelConfig> config() const override { return load_model_config(folder_); }
     Result<TensorFiles> tensors() const override {
         TRY_ASSIGN(const ModelConfig config, load_model_config(folder_));
-        return map_quantized_folder(folder_, config.quantization);
+        TRY_ASSIGN(TensorFiles files, map_quantized_folder(folder_, config.quantization));
+        return map_tensors(std::move(files), config);
     }
     Result<std::shared_ptr<const Tokenizer>> tokenizer() const override {
         if (!is_there(folder_ / "tokenizer.json")) return std::shared_ptr<const Tokenizer>();

@@ -44,11 +44,12 @@ void scale_yarn(const RopeConfig& rope, std::vector<double>& frequencies) {
 std::vector<double> rope_frequencies(const RopeConfig& rope, bool is_long) {
     std::vector<double> frequencies(rope.rotary_dim / 2);
     for (size_t i = 0; i < frequencies.size(); ++i) {
-        frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / rope.rotary_dim);
+        frequencies[i] = std::pow(rope.theta, -2.0 * static_cast<double>(i) / (rope.exponent_dim != 0 ? rope.exponent_dim : rope.rotary_dim));
         if (!rope.frequency_factors.empty()) frequencies[i] /= rope.frequency_factors[i];
     }
     switch (rope.type) {
-        case RopeType::kDefault: break;
+        case RopeType::kDefault:
+        case RopeType::kProportional: break;
         case RopeType::kLinear:
             for (double& frequency : frequencies) frequency /= rope.factor;
             break;

@@ -338,8 +338,9 @@ const Tensor* TensorFiles::find(std::string_view name) const {
     return at != tensors_.end() && at->name == name ? &*at : nullptr;
 }
 
-void TensorFiles::set_tensors(std::vector<Tensor> tensors) {
+void TensorFiles::set_tensors(std::vector<Tensor> tensors, std::vector<std::string> left_out) {
     n_bytes_told_otherwise_ = total_bytes();
+    left_out_ = std::move(left_out);
     tensors_ = std::move(tensors);
 }
 

@@ -84,7 +84,9 @@ class TensorFiles {
 
     std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
     // The same files told by other tensors, sorted by name, whose data and sources lie in these files: those of a matrix of few bits joined.
-    void set_tensors(std::vector<Tensor> tensors);
+    void set_tensors(std::vector<Tensor> tensors, std::vector<std::string> left_out = {});
+    // What of the files is not told, and why: a line for people each.
+    const std::vector<std::string>& left_out() const { return left_out_; }
     const Tensor* find(std::string_view name) const;              // nullptr if absent
     uint64_t total_bytes() const;                                 // of all tensors that the files hold, however they are told
 
@@ -94,6 +96,7 @@ class TensorFiles {
     static Result<TensorFiles> parse(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, const std::filesystem::path& file, ErrorCode code);
     std::vector<std::shared_ptr<const void>> owners_;  // of the files' bytes
     std::vector<Tensor> tensors_;
+    std::vector<std::string> left_out_;
     std::optional<uint64_t> n_bytes_told_otherwise_;  // total_bytes() before set_tensors()
 };
 

@@ -14,7 +14,7 @@
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + attention_partials + output_xn + logits + sample_partials + sampled +
+    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple + attention_partials + output_xn + logits + sample_partials + sampled +
            results + logprobs + masks;
 }
 
@@ -38,14 +38,17 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.x = n_rows * gpu::padded(config.hidden_size) * sizeof(float);
     // Inputs of matmuls may be 16-bit; the room is for f32, the largest type they can have.
     bytes.xn = bytes.x;
-    bytes.q = n_rows * gpu::padded(config.q_size()) * sizeof(float);
+    for (const LayerWeights& w : shapes.layers) {
+        bytes.q = std::max(bytes.q, n_rows * w.o.k_stride * sizeof(float));
+        bytes.act = std::max(bytes.act, n_rows * std::max(w.down.k_stride, w.ple_projection.k_stride) * sizeof(float));
+    }
     bytes.attention = bytes.q;
-    bytes.act = n_rows * gpu::padded(config.intermediate_size) * sizeof(float);
     bytes.low = std::max(gpu::LoraPlanner::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
                          gpu::LoraPlanner::head_low_bytes(output_bucket));
     bytes.joined_b = bytes.joined_low = sizeof(float);
     bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
     bytes.shrink_parts = gpu::LoraPlanner::kShrinkPartBytes;
+    bytes.ple = std::max<uint64_t>(sizeof(float), n_rows * shapes.ple_model.n_padded * sizeof(float));
     bytes.output_xn = n_outputs * head.k_stride * sizeof(float);
     bytes.logits = n_outputs * head.n_padded * sizeof(float);
     bytes.sample_partials = gpu::SamplingKernels::sample_partial_bytes(output_bucket);
@@ -63,23 +66,30 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
                 bytes.joined_low = std::max(bytes.joined_low, gpu::ProductPlanner::joined_low_bytes(rows, gpu::kLoraGroupModules[group]));
             }
         }
-        for (const LayerWeights& w : shapes.layers) {
-            for (const Matrix* matrix : products_of(w)) {
-                for (const bool in_blocks : {false, true}) {
-                    for (const bool long_runs : {false, true}) {
-                        for (const bool leaves_room : {false, true}) {
-                            const gpu::MatmulPlan plan = plan_product(
-                                kernels.products, *matrix, {.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room});
-                            bytes.y = std::max(bytes.y, product_elements(*matrix, plan) * sizeof(float));
-                        }
+        const auto add_product = [&](const Matrix& matrix) {
+            if (matrix.n == 0) return;
+            for (const bool in_blocks : {false, true}) {
+                for (const bool long_runs : {false, true}) {
+                    for (const bool leaves_room : {false, true}) {
+                        const gpu::MatmulPlan plan = plan_product(
+                            kernels.products, matrix, {.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room});
+                        bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
                     }
                 }
             }
+        };
+        for (const LayerWeights& w : shapes.layers) {
+            for (const Matrix* matrix : products_of(w)) add_product(*matrix);
+            add_product(w.ple_gate);
+            add_product(w.ple_projection);
         }
-        const uint32_t splits = kernels.attention.attention_splits_max(rows, config.n_kv_heads, limits.n_positions_max);
-        bytes.attention_partials = std::max(
-            bytes.attention_partials,
-            gpu::AttentionPlanner::attention_partial_bytes(attention_shape(config, {rows, 0, splits})));
+        add_product(shapes.ple_model);
+        const uint32_t splits = kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
+        for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+            const LayerFacts facts = config.layer(layer);
+            if (facts.mixer != Mixer::kAttention) continue;
+            bytes.attention_partials = std::max(bytes.attention_partials, gpu::AttentionPlanner::attention_partial_bytes(attention_shape(facts.attention, {rows, 0, splits})));
+        }
     }
     return bytes;
 }
@@ -104,6 +114,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.joined_low, bytes.joined_low, "joined low"},
         {&scratch.norms, bytes.norms, "norms"},
         {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
+        {&scratch.ple, bytes.ple, "embeddings per layer"},
         {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
         {&scratch.output_xn, bytes.output_xn, "output xn"},
         {&scratch.logits, bytes.logits, "logits"},

@@ -35,19 +35,31 @@ inline uint64_t product_elements(const Matrix& w, const gpu::MatmulPlan& plan) {
 }
 // Where a buffer that has room for f32 keeps a 16-bit type in blocks (gpu/kernels/products/activation_blocks.h), beside or instead of rows: in its second half.
 inline gpu::DeviceAddress blocks_of(const gpu::Buffer& buffer) { return buffer.address() + buffer.size() / 2; }
-inline gpu::QkvShape qkv_shape(const ModelConfig& config, const gpu::ConsumerShape& base) {
-    return {.base = base, .n_q_heads = config.n_heads, .n_kv_heads = config.n_kv_heads, .head_dim = config.head_dim, .rotary_dim = config.rope.rotary_dim};
+inline gpu::QkvShape qkv_shape(const ModelConfig& config, const AttentionFacts& attention, const gpu::ConsumerShape& base) {
+    return {.base = base,
+            .n_q_heads = attention.n_heads,
+            .n_kv_heads = attention.n_kv_heads,
+            .head_dim = attention.head_dim,
+            .rotary_dim = attention.rope == kNoRope ? 0 : config.rope_of(attention.rope).rotary_dim,
+            .pair_stride = attention.rope == kNoRope ? 0 : config.rope_of(attention.rope).pair_stride,
+            .v_norm = attention.v_norm,
+            .k_is_v = attention.k_is_v,
+            .position_beta = attention.position_scale.beta,
+            .position_original = attention.position_scale.original};
 }
-inline gpu::AttentionShape attention_shape(const ModelConfig& config, const StepShape& shape) {
+inline gpu::AttentionShape attention_shape(const AttentionFacts& attention, const StepShape& shape) {
     return {.rows = shape.row_bucket,
-            .n_q_heads = config.n_heads,
-            .n_kv_heads = config.n_kv_heads,
-            .head_dim = config.head_dim,
+            .n_q_heads = attention.n_heads,
+            .n_kv_heads = attention.n_kv_heads,
+            .head_dim = attention.head_dim,
             .n_splits = shape.attention_splits,
             .joined = !shape.tiles && shape.schedule != LayerSchedule::kApart};
 }
 
-// A layer's matrices in the order of gpu::kLoraGroups.
+// Whether a layer's attention takes tiles of rows.
+inline bool attends_by_tile(const gpu::AttentionPlanner& planner, const AttentionFacts& attention) { return !attention.sinks && planner.attends_by_tile(attention.head_dim); }
+
+// A layer's matrices in the order of LoraGroup; what it has not is empty.
 inline std::array<const Matrix*, gpu::kLoraGroups> products_of(const LayerWeights& w) { return {&w.qkv, &w.o, &w.gate_up, &w.down}; }
 // Device memory that one step works in; steps take turns in it.
 struct Scratch {
@@ -62,6 +74,7 @@ struct Scratch {
     gpu::Buffer joined_b, joined_low;  // of the product's MatmulJoinedParams
     gpu::Buffer norms;      // gpu/kernels/products/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
+    gpu::Buffer ple;        // [rows][layers * numbers] f32, of embeddings per layer
     gpu::Buffer attention_partials;
     gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks likewise
     gpu::Buffer logits;     // [outputs][V] f32
@@ -76,7 +89,7 @@ constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
+    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
     uint64_t sum() const;
 };
 // Of the largest step that the planner may plan.

@@ -72,14 +72,14 @@ class LoraWriter {
         header.n_segments = n_segments_;
         const std::array ranks = largest_ranks(batch_, slots_);
         for (size_t group = 0; group < ranks.size(); ++group) {
-            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, gpu::kLoraGroupModules[group]);
+            header.shrink[group] = gpu::shrink_dispatch(ranks[group], n_segments_, kModulesOfGroup[group].n_modules);
         }
         if (layout_.kept_segments > layout_.kept) put_kept(ranks);
     }
 
   private:
     // The rows with an output as a step of their own (StepLayout::kept).
-    void put_kept(const std::array<uint32_t, 4>& ranks) {
+    void put_kept(const std::array<uint32_t, kModuleGroups>& ranks) {
         const std::span<const OutputRow> outputs = batch_.outputs();
         const uint32_t segment_rows = shape_.output_bucket >= kFullSegmentsFrom ? gpu::kMaxSegmentRows : kShortSegmentRows;
         const auto slot_of = [&](uint32_t output) { return batch_.rows()[outputs[output].row].adapter_slot; };
@@ -94,7 +94,7 @@ class LoraWriter {
             const gpu::LoraSegment segment{begin, end - begin, slot_of(begin), begin};
             put(to_, layout_.kept_segments + header.n_segments++ * sizeof(segment), &segment, 1);
         }
-        for (size_t group = 0; group < ranks.size(); ++group) header.shrink[group] = gpu::shrink_dispatch(ranks[group], header.n_segments, gpu::kLoraGroupModules[group]);
+        for (size_t group = 0; group < ranks.size(); ++group) header.shrink[group] = gpu::shrink_dispatch(ranks[group], header.n_segments, kModulesOfGroup[group].n_modules);
         put(to_, layout_.kept, &header, 1);
     }
 

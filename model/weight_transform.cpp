@@ -30,18 +30,27 @@ struct WeightTransform::Group {
     uint32_t layer;
     const Matrix& matrix;
     const Vector& bias;
-    uint32_t first_module;
-    uint32_t n_modules;
+    ModuleGroup modules;
+    uint32_t stride;  // ModelConfig::lora_stride()
 
-    size_t index(uint32_t m) const { return size_t{layer} * kLinearModules + first_module + m; }
+    size_t index(uint32_t m) const { return size_t{layer} * stride + static_cast<uint32_t>(modules.first) + m; }
 };
 
 std::vector<WeightTransform::Group> WeightTransform::groups(uint32_t layer) const {
     const LayerWeights& w = weights_.layers[layer];
-    return {{layer, w.qkv, w.qkv_bias, gpu::kLoraQ, 3},
-            {layer, w.o, w.o_bias, gpu::kLoraO, 1},
-            {layer, w.gate_up, w.gate_up_bias, gpu::kLoraGate, 2},
-            {layer, w.down, w.down_bias, gpu::kLoraDown, 1}};
+    std::vector<Group> groups;
+    const auto add = [&](LoraGroup group, const Matrix& matrix, const Vector& bias) {
+        if (matrix.n != 0) groups.push_back({layer, matrix, bias, kModulesOfGroup[group], config_.lora_stride()});
+    };
+    const Mixer mixer = config_.layer(layer).mixer;
+    add(input_group_of(mixer), w.qkv, w.qkv_bias);
+    add(output_group_of(mixer), w.o, w.o_bias);
+    add(kGateUp, w.gate_up, w.gate_up_bias);
+    add(kDown, w.down, w.down_bias);
+    add(kPleGateGroup, w.ple_gate, no_bias_);
+    add(kPleProjectionGroup, w.ple_projection, no_bias_);
+    if (layer == 0) add(kPleModelGroup, weights_.ple_model, no_bias_);
+    return groups;
 }
 
 // What the terms add to every module, and the device's table of it.
@@ -87,7 +96,7 @@ class WeightTransform::Parts {
         bool changes_matrix = false, changes_bias = false;
     };
     bool any(const Group& group, bool Module::* what) const {
-        for (uint32_t m = 0; m < group.n_modules; ++m) {
+        for (uint32_t m = 0; m < group.modules.n_modules; ++m) {
             if (modules_[group.index(m)].*what) return true;
         }
         return false;
@@ -144,7 +153,7 @@ Result<double> WeightTransform::run_pieces(uint32_t n_pieces, uint64_t upload_va
 Status WeightTransform::finish_gains(const AdapterView& adapter) {
     std::vector<uint32_t> layers;  // that have any
     for (uint32_t i = 0; i < adapter.modules.size(); ++i) {
-        const uint32_t layer = i / kLinearModules;
+        const uint32_t layer = i / config_.lora_stride();
         if (adapter.modules[i].gain != 0 && (layers.empty() || layers.back() != layer)) layers.push_back(layer);
     }
     if (layers.empty()) return ok_status();
@@ -154,7 +163,7 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
         for (const Group& group : groups(layers[piece])) {
             const Matrix& w = group.matrix;
             gpu::DeviceAddress from = w.buffer.address();
-            for (uint32_t m = 0; m < group.n_modules; ++m) {
+            for (uint32_t m = 0; m < group.modules.n_modules; ++m) {
                 const LoraModuleView& view = adapter.modules[group.index(m)];
                 const uint32_t n = n_outputs(group, m);
                 if (view.gain != 0) {
@@ -172,7 +181,7 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
 }
 
 uint32_t WeightTransform::n_outputs(const Group& group, uint32_t m) const {
-    return config_.shape(static_cast<LinearModule>(group.first_module + m)).n;
+    return config_.shape(group.layer, static_cast<LinearModule>(static_cast<uint32_t>(group.modules.first) + m)).n;
 }
 
 // By matrix and bias, what merge() copies.
@@ -190,7 +199,7 @@ std::vector<WeightTransform::Copy> WeightTransform::copies(const Parts& parts) c
 
 uint64_t WeightTransform::merged_bytes(std::span<const MergeTerm> terms) const {
     uint64_t sum = 0;
-    for (const Copy& copy : copies(Parts(terms, size_t{config_.n_layers} * kLinearModules))) sum += copy.n_bytes;
+    for (const Copy& copy : copies(Parts(terms, size_t{config_.n_layers} * config_.lora_stride()))) sum += copy.n_bytes;
     return sum;
 }
 
@@ -200,9 +209,9 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
     const bool has_matrix = parts.change_matrix_of(group), has_bias = parts.change_bias_of(group);
     const gpu::DeviceAddress bias_from = group.bias.address();
     uint32_t row = 0;
-    for (uint32_t m = 0; m < group.n_modules; ++m) {
+    for (uint32_t m = 0; m < group.modules.n_modules; ++m) {
         const uint32_t n = n_outputs(group, m);
-        const bool is_last = m + 1 == group.n_modules;
+        const bool is_last = m + 1 == group.modules.n_modules;
         const size_t module = group.index(m);
         // The last one brings the padding with it.
         gpu::MergeWeightsParams params{.from = w.buffer.address() + row * w.row_bytes(),
@@ -223,7 +232,7 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
 Result<std::unique_ptr<MergedWeights>> WeightTransform::merge(std::span<const MergeTerm> terms) {
     CHECK(terms.size() <= gpu::kMergeParts);
     const std::lock_guard lock(mutex_);
-    Parts parts(terms, size_t{config_.n_layers} * kLinearModules);
+    Parts parts(terms, size_t{config_.n_layers} * config_.lora_stride());
     const std::vector<Copy> wanted = copies(parts);
     auto merged = std::make_unique<MergedWeights>();
     for (const Copy& copy : wanted) merged->device_bytes_ += copy.n_bytes;

@@ -94,6 +94,7 @@ class WeightTransform {
     gpu::KernelSet& kernels_;
     const ModelConfig& config_;
     const ModelWeights& weights_;
+    const Vector no_bias_;  // of matrices that have none in any model
     const uint64_t bytes_max_;
     std::mutex mutex_;  // one transform at a time
 };

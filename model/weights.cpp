@@ -9,6 +9,7 @@
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
+#include "proto/base/log.h"
 #include "proto/json.h"
 
 namespace lorad::model {
@@ -20,6 +21,8 @@ struct WeightLoader::Part {
     uint32_t k = 0;  // 0: a vector of n
     Matrix* matrix = nullptr;
     Vector* vector = nullptr;
+    float* number = nullptr;  // one that stays on the host; then neither of the above
+    float plus = 0.0f;        // on every number of a vector
     uint32_t begin = 0;  // first row of the matrix, first element of the vector
     const Tensor* tensor = nullptr;
 
@@ -33,50 +36,76 @@ class WeightLoader::Inventory {
         weights.layers.resize(config.n_layers);
         add_matrix("model.embed_tokens", {config.vocab_size, config.hidden_size}, weights.embedding);
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-            add_layer(format("model.layers.{}.", layer), weights.layers[layer]);
+            add_layer(layer, weights.layers[layer]);
         }
-        add_vector("model.norm.weight", config.hidden_size, weights.final_norm);
+        add_norm("model.norm.weight", config.hidden_size, weights.final_norm);
+        if (const uint32_t ple = config.layer(0).per_layer_input; ple != 0) {
+            add_matrix("model.embed_tokens_per_layer", {config.per_layer_vocab, ple * config.n_layers}, weights.ple_table);
+            add_matrix("model.per_layer_model_projection", config.shape(0, LinearModule::kPleModel), weights.ple_model);
+            add_norm("model.per_layer_projection_norm.weight", ple, weights.ple_model_norm);
+        }
         if (!config.tied_embeddings) add_matrix("lm_head", {config.vocab_size, config.hidden_size}, weights.lm_head);
     }
 
     std::vector<Part>& parts() { return parts_; }
 
   private:
-    void add_layer(const std::string& prefix, LayerWeights& layer) {
-        const auto shape = [&](LinearModule module) { return config_.shape(module); };
-        const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
-        add_vector(prefix + "input_layernorm.weight", config_.hidden_size, layer.input_norm);
-        if (config_.fused_qkv) {
-            add_matrix(attention + "qkv_proj", {config_.q_size() + 2 * config_.kv_size(), config_.hidden_size}, layer.qkv);
-        } else {
-            for (const auto module : {LinearModule::kQ, LinearModule::kK, LinearModule::kV}) {
-                add_matrix(attention + std::string(name_of(module)), shape(module), layer.qkv);
-                if (config_.qkv_bias) {
-                    add_vector(attention + std::string(name_of(module)) + ".bias", shape(module).n, layer.qkv_bias);
-                }
-            }
-        }
-        if (config_.qk_norm) {
-            add_vector(attention + "q_norm.weight", config_.head_dim, layer.q_norm);
-            add_vector(attention + "k_norm.weight", config_.head_dim, layer.k_norm);
-        }
-        add_matrix(attention + "o_proj", shape(LinearModule::kO), layer.o);
-        if (config_.o_bias) add_vector(attention + "o_proj.bias", config_.hidden_size, layer.o_bias);
-        add_vector(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.post_attention_norm);
+    void add_layer(uint32_t index, LayerWeights& layer) {
+        const LayerFacts facts = config_.layer(index);
+        const std::string prefix = format("model.layers.{}.", index), mlp = prefix + "mlp.";
+        const bool has_after = facts.mixer_norm.after;
+        if (facts.mixer_norm.before) add_norm(prefix + "input_layernorm.weight", config_.hidden_size, layer.input_norm);
+        add_attention(index, facts.attention, prefix + "self_attn.", layer);
+        if (has_after) add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
+        // Where the former is another norm, this one has another name.
+        if (facts.ffn_norm.before) add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"), config_.hidden_size, layer.ffn_norm);
+        const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
         if (config_.fused_gate_up) {
-            add_matrix(mlp + "gate_up_proj", {2 * config_.intermediate_size, config_.hidden_size}, layer.gate_up);
+            add_matrix(mlp + "gate_up_proj", {2 * facts.ffn.size, config_.hidden_size}, layer.gate_up);
         } else {
             for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
-                add_matrix(mlp + std::string(name_of(module)), shape(module), layer.gate_up);
-                if (config_.mlp_bias) {
-                    add_vector(mlp + std::string(name_of(module)) + ".bias", shape(module).n, layer.gate_up_bias);
-                }
+                add_linear(mlp, module, shape(module), facts.ffn.bias, layer.gate_up, layer.gate_up_bias);
             }
         }
-        add_matrix(mlp + "down_proj", shape(LinearModule::kDown), layer.down);
-        if (config_.mlp_bias) add_vector(mlp + "down_proj.bias", config_.hidden_size, layer.down_bias);
+        add_linear(mlp, LinearModule::kDown, shape(LinearModule::kDown), facts.ffn.bias, layer.down, layer.down_bias);
+        if (facts.ffn_norm.after) add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
+        if (facts.per_layer_input != 0) {
+            add_linear(prefix, LinearModule::kPleGate, shape(LinearModule::kPleGate), false, layer.ple_gate, no_bias_);
+            add_linear(prefix, LinearModule::kPleProjection, shape(LinearModule::kPleProjection), false, layer.ple_projection, no_bias_);
+            add_norm(prefix + "post_per_layer_input_norm.weight", config_.hidden_size, layer.ple_norm);
+        }
+        if (facts.stream_scale) parts_.push_back({.name = prefix + "layer_scalar", .n = 1, .number = &layer.stream_scale});
     }
 
+    void add_attention(uint32_t index, const AttentionFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
+        if (config_.fused_qkv) {
+            add_matrix(prefix + "qkv_proj", {facts.q_size() + 2 * facts.kv_size(), config_.hidden_size}, layer.qkv);
+        } else {
+            for (const auto module : {LinearModule::kQ, LinearModule::kK, LinearModule::kV}) {
+                if (shape(module).n != 0) add_linear(prefix, module, shape(module), facts.qkv_bias, layer.qkv, layer.qkv_bias);
+            }
+        }
+        if (facts.qk_norm != QkNorm::kNone) {
+            const bool is_wide = facts.qk_norm == QkNorm::kFullWidth;
+            add_norm(prefix + "q_norm.weight", is_wide ? facts.q_size() : facts.head_dim, layer.q_norm);
+            if (!facts.kv_from) add_norm(prefix + "k_norm.weight", is_wide ? facts.kv_size() : facts.head_dim, layer.k_norm);
+        }
+        if (facts.sinks) add_vector(prefix + "sinks", facts.n_heads, layer.sinks);
+        add_linear(prefix, LinearModule::kO, shape(LinearModule::kO), facts.o_bias, layer.o, layer.o_bias);
+    }
+
+    void add_linear(const std::string& prefix, LinearModule module, LinearShape shape, bool has_bias, Matrix& to, Vector& bias) {
+        const std::string name = prefix + std::string(name_of(module));
+        add_matrix(name, shape, to);
+        if (has_bias) add_vector(name + ".bias", shape.n, bias);
+    }
+
+    // What the files hold less one is one more on the device.
+    void add_norm(std::string name, uint32_t n, Vector& to) {
+        add_vector(std::move(name), n, to);
+        parts_.back().plus = config_.one_plus_norms && !config_.norms_hold_one ? 1.0f : 0.0f;
+    }
     void add_matrix(std::string name, LinearShape shape, Matrix& to) {
         parts_.push_back({.name = std::move(name) + ".weight", .n = shape.n, .k = shape.k, .matrix = &to, .begin = to.n});
         to.n += shape.n;
@@ -91,6 +120,7 @@ class WeightLoader::Inventory {
 
     const ModelConfig& config_;
     std::vector<Part> parts_;
+    Vector no_bias_;
 };
 
 namespace {
@@ -147,6 +177,7 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
             const std::string_view found = part.tensor->source ? part.tensor->source->format() : name_of(part.tensor->dtype);
             return make_error(kCode, format("tensor {}: expected F32, F16 or BF16, found {}", part.name, found));
         }
+        if (part.number) *part.number = number_at(*part.tensor, 0);
         if (!part.matrix) continue;
         if (all_as) {
             part.matrix->type = *all_as;
@@ -171,7 +202,7 @@ Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     // The last part brings the padding with it.
     const uint32_t end = part.begin + part.n;
     std::vector<float> values(end == to.n ? gpu::padded(to.n) - part.begin : part.n, 0.0f);
-    for (uint32_t i = 0; i < part.n; ++i) values[i] = number_at(*part.tensor, i);
+    for (uint32_t i = 0; i < part.n; ++i) values[i] = number_at(*part.tensor, i) + part.plus;
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 
@@ -217,6 +248,7 @@ WeightLoader::~WeightLoader() = default;
 
 Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
                                                            std::optional<gpu::ScalarType> type) {
+    for (const std::string& note : files.left_out()) log_info("weights: {}", note);
     Inventory inventory(config, weights);
     TRY(bind(files, config, type_of_all(files, config, type), inventory.parts()));
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
@@ -225,7 +257,7 @@ Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& fi
 uint64_t WeightLoader::device_bytes() const {
     uint64_t sum = 0;
     for (const Part& part : parts_) {
-        if (part.begin == 0) sum += part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
+        if (part.begin == 0 && !part.number) sum += part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
     }
     return sum;
 }
@@ -237,7 +269,7 @@ Status WeightLoader::allocate(gpu::Device& device) {
                                  device.free_bytes_estimate(), device.capabilities().name));
     }
     for (const Part& part : parts_) {
-        if (part.begin != 0) continue;
+        if (part.begin != 0 || part.number) continue;
         gpu::Buffer& buffer = part.matrix ? part.matrix->buffer : part.vector->buffer;
         const uint64_t n_bytes = part.matrix ? bytes_on_device(*part.matrix) : bytes_on_device(*part.vector);
         TRY_ASSIGN(buffer, device.create_buffer(n_bytes, gpu::MemoryKind::kDeviceLocal, part.name.c_str()));
@@ -261,7 +293,7 @@ Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
         if (part.matrix) {
             TRY(upload_matrix(device, part, on_bytes));
         } else {
-            TRY(upload_vector(device, part));
+            if (part.vector) TRY(upload_vector(device, part));
             on_bytes(bytes_of_part(part));
         }
     }

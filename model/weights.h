@@ -32,18 +32,25 @@ struct Vector {
     gpu::DeviceAddress address() const { return buffer ? buffer.address() : 0; }
 };
 
+// What a layer has not is empty.
 struct LayerWeights {
-    Vector input_norm;      // [H]
-    Matrix qkv;             // rows q, k, v
-    Vector qkv_bias;        // empty without
-    Vector q_norm, k_norm;  // [D], empty without
-    Matrix o;
+    Vector input_norm;        // [H], in front of the mixer,
+    Vector mixer_after_norm;  // and of what it gives
+    Matrix qkv;               // rows q, k, v, as many as the layer has; of other mixers what their input is multiplied by
+    Vector qkv_bias;
+    Vector q_norm, k_norm;    // [D]; QkNorm::kFullWidth: of all heads
+    Vector sinks;             // [heads]
+    Matrix o;                 // what the mixer ends with
     Vector o_bias;
-    Vector post_attention_norm;  // [H]
-    Matrix gate_up;              // rows gate, up
+    Vector ffn_norm;          // [H], in front of the feed-forward,
+    Vector ffn_after_norm;    // and of what it gives
+    Matrix gate_up;           // rows gate, up
     Vector gate_up_bias;
     Matrix down;
     Vector down_bias;
+    Matrix ple_gate, ple_projection;  // of LayerFacts::per_layer_input
+    Vector ple_norm;                  // [H], of what they give
+    float stream_scale = 1.0f;        // of LayerFacts::stream_scale
 };
 
 struct ModelWeights {
@@ -51,6 +58,8 @@ struct ModelWeights {
     std::vector<LayerWeights> layers;
     Vector final_norm;
     Matrix lm_head;  // empty where the embedding is tied
+    Matrix ple_table, ple_model;  // embeddings per layer: [tokens][layers * numbers], and of the embedding's rows [layers * numbers][H]
+    Vector ple_model_norm;        // [numbers]
     const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
 };
 

@@ -17,9 +17,9 @@ INTEROP_CONST kBlockTokens = 64;        // tokens in one KV block
 INTEROP_CONST kMaxRank = 512;           // floats of one row and module in the shrink result
 INTEROP_CONST kNoSlot = 0xffffffffu;    // StepRow.adapter_slot: no adapter
 INTEROP_CONST kNoReadback = 0xffffffffu;
-INTEROP_CONST kLoraModules = 7;         // q, k, v, o, gate, up, down
+INTEROP_CONST kLoraModules = 7;         // of a layer of attention and a dense feed-forward: q, k, v, o, gate, up, down
 INTEROP_CONST kMaxSegmentRows = 16;     // rows of one LoraSegment
-INTEROP_CONST kHeaderBytes = 128;       // of StepHeader
+INTEROP_CONST kHeaderBytes = 416;       // of StepHeader
 INTEROP_CONST kRowBytes = 48;           // of StepRow
 INTEROP_CONST kStepUsesMax = 8;         // adapters of one row
 INTEROP_CONST kShrinkRanks = 4;         // ranks of one unit of ShrinkDispatch.grid
@@ -34,7 +34,8 @@ INTEROP_CONST kLoraO = 3;
 INTEROP_CONST kLoraGate = 4;
 INTEROP_CONST kLoraUp = 5;
 INTEROP_CONST kLoraDown = 6;
-INTEROP_CONST kLoraGroups = 4;  // of modules that share an input: q k v, o, gate up, down
+INTEROP_CONST kLoraGroups = 4;     // of modules of such a layer that share an input: q k v, o, gate up, down
+INTEROP_CONST kShrinkGroups = 16;  // of all modules that a model may have
 #ifdef __cplusplus
 inline constexpr uint32_t kLoraGroupModules[kLoraGroups] = {3, 1, 2, 1};
 #endif
@@ -51,7 +52,7 @@ struct StepHeader {
     uint32_t n_logit_rows;
     uint32_t n_segments;
     uint32_t n_single_rows;  // rows in no AttentionTile, in recordings with tiles
-    ShrinkDispatch shrink[kLoraGroups];
+    ShrinkDispatch shrink[kShrinkGroups];
     uint32_t tile_grid[3];     // of attention_tiles: query heads, tiles, splits
     uint32_t n_state_runs;     // in recordings of models with recurrent state
 };
@@ -117,7 +118,7 @@ struct LoraSegment {
 };
 INTEROP_SIZE(LoraSegment, 16);
 
-// LoraModule[slot][layer][kLoraModules] on the device. With c the scale of the request the module adds
+// LoraModule[slot][layer][modules of a layer] on the device. With c the scale of the request the module adds
 //   c * ((gain - 1) * base + gain * scale * B A x + bias)      base: what the base module gives, without its bias
 struct LoraModule {
     uint64_t a;      // [rank][k_stride of the module's base matrix], padding zero

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "model/config_readers.h"
 #include "model/config_rope.h"
 #include "model/gguf/gguf_fields.h"
 #include "model/safetensors.h"
@@ -189,6 +190,26 @@ Status read_windows_of_gguf(const GgufFields& fields, ModelConfig& config) {
     return ok_status();
 }
 
+constexpr std::string_view kGemma3 = "gemma3";
+
+// What llama.cpp knows of them by their name. Norms hold the whole weight.
+Status read_gemma3_of_gguf(const GgufFields& fields, ModelConfig& config) {
+    constexpr uint32_t kFullEvery = 6, kLayersOf27B = 62;
+    TRY_ASSIGN(const uint32_t window, fields.size_or("attention.sliding_window", 0, 1u << 30));
+    TRY_ASSIGN(const double theta, fields.number_or("rope.freq_base_swa", 10000.0, 1e-6, kHuge));
+    std::vector<bool> full;
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) full.push_back((layer + 1) % kFullEvery == 0);
+    RopeConfig sliding;
+    sliding.theta = theta;
+    sliding.rotary_dim = config.head_dim;
+    config.more_ropes = {sliding};
+    config.one_plus_norms = config.norms_hold_one = config.wide_activations = true;
+    if (!config.dtype) config.dtype = DType::kBF16;
+    const uint32_t scalar = config.n_layers == kLayersOf27B ? config.hidden_size / config.n_heads : config.head_dim;
+    make_gemma3_layers(full, window < config.max_positions ? window : 0, 1.0f / std::sqrt(static_cast<float>(scalar)), 0.0f, config);
+    return check_rope(config, fields.full("rope"));
+}
+
 // The type that the model was made in, as far as its matrices that are not quantized show it.
 std::optional<DType> made_in(const GgufFile& file) {
     bool all_f32 = true, has_bf16 = false;
@@ -232,11 +253,12 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const GgufArchitectur
     TRY(read_windows_of_gguf(fields, config));
     const auto has = [&](std::string_view name) { return find_tensor(file, name) != nullptr; };
     config.tied_embeddings = !has("output.weight");
-    config.qk_norm = architecture.gguf == "qwen3";
+    config.qk_norm = architecture.gguf == "qwen3" || architecture.gguf == kGemma3;
     config.qkv_bias = has("blk.0.attn_q.bias");
     config.o_bias = has("blk.0.attn_output.bias");
     config.mlp_bias = has("blk.0.ffn_down.bias");
     config.dtype = made_in(file);
+    if (architecture.gguf == kGemma3) TRY(read_gemma3_of_gguf(fields, config));
     TRY_ASSIGN(config.generation, generation_from_gguf(file, config.vocab_size));
     return config;
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr GgufArchitecture kGgufArchitectures[] = {
     {"LlamaForCausalLM", "llama", true, false},  {"MistralForCausalLM", "llama", true, false}, {"Qwen2ForCausalLM", "qwen2", false, false},
-    {"Qwen3ForCausalLM", "qwen3", false, false}, {"Phi3ForCausalLM", "phi3", false, true},
+    {"Qwen3ForCausalLM", "qwen3", false, false}, {"Phi3ForCausalLM", "phi3", false, true}, {"Gemma3ForCausalLM", "gemma3", false, false, true},
 };
 
 struct GgufName {
@@ -23,7 +23,9 @@ constexpr GgufName kLayerNames[] = {
     {"attn_output", "self_attn.o_proj"}, {"ffn_gate", "mlp.gate_proj"},           {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},       {"attn_qkv", "self_attn.qkv_proj"},      {"attn_norm", "input_layernorm"},
     {"attn_q_norm", "self_attn.q_norm"}, {"ffn_norm", "post_attention_layernorm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"post_attention_norm", "post_attention_layernorm"}, {"post_ffw_norm", "post_feedforward_layernorm"},
 };
+constexpr std::string_view kFfnNorm = "ffn_norm", kFfnNormOfFour = "pre_feedforward_layernorm";
 constexpr std::string_view kFusedUp = "mlp.gate_up_proj";
 
 }  // namespace
@@ -46,7 +48,7 @@ std::string gguf_architectures() {
     return names;
 }
 
-std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused) {
+std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused, bool has_norms_after) {
     if (const auto* whole = std::ranges::find(kWholeNames, name, &GgufName::gguf); whole != std::end(kWholeNames)) return std::string(whole->ours);
     constexpr std::string_view kBlock = "blk.";
     if (!name.starts_with(kBlock)) return std::nullopt;
@@ -57,6 +59,7 @@ std::optional<std::string> name_from_gguf(std::string_view name, bool is_fused) 
     if (layer.empty() || !std::ranges::all_of(layer, [](unsigned char c) { return std::isdigit(c) != 0; })) return std::nullopt;
     const auto* known = std::ranges::find(kLayerNames, name.substr(dot + 1), &GgufName::gguf);
     if (known == std::end(kLayerNames)) return std::nullopt;
+    if (has_norms_after && known->gguf == kFfnNorm) return format("model.layers.{}.{}", layer, kFfnNormOfFour);
     return format("model.layers.{}.{}", layer, is_fused && known->gguf == "ffn_up" ? kFusedUp : known->ours);
 }
 

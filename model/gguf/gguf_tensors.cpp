@@ -79,6 +79,10 @@ class Expected {
             add(block + "attn_q_norm.weight", {config_.head_dim});
             add(block + "attn_k_norm.weight", {config_.head_dim});
         }
+        if (config_.layer(0).mixer_norm.after) {
+            add(block + "post_attention_norm.weight", {hidden});
+            add(block + "post_ffw_norm.weight", {hidden});
+        }
         add_linear(block + "attn_output", {hidden, q}, config_.o_bias);
         if (!config_.fused_gate_up) add_linear(block + "ffn_gate", {wide, hidden}, config_.mlp_bias);
         add_linear(block + "ffn_up", {config_.fused_gate_up ? 2 * wide : wide, hidden}, config_.mlp_bias);
@@ -126,7 +130,7 @@ Result<GgufTensors> tensors_from_gguf(const GgufFile& file, const GgufArchitectu
         TRY(check_gguf_tensor(tensor, known->second));
         ++n_found;
         const size_t dot = tensor.name.rfind('.');
-        const std::optional<std::string> module = name_from_gguf(std::string_view(tensor.name).substr(0, dot), architecture.fused);
+        const std::optional<std::string> module = name_from_gguf(std::string_view(tensor.name).substr(0, dot), architecture.fused, architecture.has_norms_after);
         CHECK(module.has_value());
         Tensor ours{*module + tensor.name.substr(dot), dtype_of(tensor.type), tensor.shape, tensor.data, nullptr};
         const std::string_view part = std::string_view(*module).substr(module->rfind('.') + 1);

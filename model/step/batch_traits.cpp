@@ -87,8 +87,8 @@ BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const Tra
     return traits;
 }
 
-std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots) {
-    std::array<uint32_t, 4> largest{};
+std::array<uint32_t, kModuleGroups> largest_ranks(const StepBatch& batch, const SlotLookup& slots) {
+    std::array<uint32_t, kModuleGroups> largest{};
     for (const LoraUse& use : batch.lora_uses()) {
         const SlotTraits& traits = slots(use.slot);
         for (size_t group = 0; group < largest.size(); ++group) largest[group] = std::max(largest[group], traits.ranks[group]);

@@ -54,8 +54,8 @@ struct TraitsWish {
 };
 BatchTraits traits_of(const StepBatch& batch, const SlotLookup& slots, const TraitsWish& wish);
 
-// Largest of all the batch's adapters, as SlotTraits::ranks: of the groups q k v, o, gate up, down.
-std::array<uint32_t, 4> largest_ranks(const StepBatch& batch, const SlotLookup& slots);
+// Largest of all the batch's adapters, as SlotTraits::ranks.
+std::array<uint32_t, kModuleGroups> largest_ranks(const StepBatch& batch, const SlotLookup& slots);
 
 // Calls with (begin, end) for each run of rows of one sequence at neighbouring positions.
 template <typename F>

@@ -5,6 +5,7 @@
 
 #include "gpu/kernels/launch.h"
 #include "model/scratch.h"
+#include "model/topology.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -12,6 +13,9 @@ namespace {
 
 // Rows from which on a product by warpgroups saves more than it costs to arrange its input.
 constexpr uint32_t kArrangedRowsMin = 128;
+
+// Beside Llama's layers (topology.h), where norms are deferred.
+constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
 
 class PlanMaker {
   public:
@@ -26,6 +30,7 @@ class PlanMaker {
         } else if (shape_.schedule != LayerSchedule::kOneDispatch) {
             plan_.layers.push_back({.qkv = product(weights_.layers.front().qkv, of_step(false))});
         }
+        if (weights_.ple_model.n != 0) plan_.ple_model = product(weights_.ple_model, of_step(false));
         if (shape_.output_bucket > 0) plan_output();
         return std::move(plan_);
     }
@@ -45,6 +50,7 @@ class PlanMaker {
     gpu::MatmulPlan product(const Matrix& w, const ProductUse& use) const { return plan_product(kernels_.products, w, use); }
 
     LayerPlan plan_layer(uint32_t layer) const {
+        const LayerFacts facts = config_.layer(layer);
         const LayerWeights& w = weights_.layers[layer];
         LayerPlan plan{.qkv = product(w.qkv, of_step(true)), .rows = shape_.row_bucket, .method = shape_.method};
         if (layer + 1 == config_.n_layers) {
@@ -56,12 +62,16 @@ class PlanMaker {
             plan.method = AdapterMethod::kConsumers;
         }
         const Rows rows{plan.rows, plan.method};
-        plan_o(w, rows, plan);
-        const std::optional<gpu::MatmulPlan> gated = gated_product(w, rows);
+        plan_o(facts, w, rows, plan);
+        const std::optional<gpu::MatmulPlan> gated = gated_product(facts, w, rows);
         plan.is_gated = gated.has_value();
         plan.gate_up = gated ? *gated : product(w.gate_up, use_of(rows, true));
         const bool act_may_be_in_blocks = plan.is_gated || rows.method != AdapterMethod::kFewRuns;  // gated_act on matrices writes rows alone
         plan.down = product(w.down, use_of(rows, act_may_be_in_blocks));
+        if (w.ple_gate.n != 0) {
+            plan.ple_gate = product(w.ple_gate, use_of(rows, false));
+            plan.ple_projection = product(w.ple_projection, use_of(rows, false));
+        }
         if (plan_.defers_norms && !plan.keeps_rows) {
             plan.o_residual = residual(w.o);
             if (layer + 1 < config_.n_layers) plan.down_residual = residual(w.down);
@@ -70,9 +80,9 @@ class PlanMaker {
     }
 
     // Attention may write blocks for it; if it writes rows, these may be arranged.
-    void plan_o(const LayerWeights& w, const Rows& rows, LayerPlan& plan) const {
+    void plan_o(const LayerFacts& facts, const LayerWeights& w, const Rows& rows, LayerPlan& plan) const {
         const bool shrink_reads_rows = shape_.has_adapters() && rows.method != AdapterMethod::kJoined;
-        const bool may_have_blocks = attention_writes_blocks() && !plan.keeps_rows && !plan_.defers_norms && (!shrink_reads_rows || !shape_.lone_rows);
+        const bool may_have_blocks = facts.mixer == Mixer::kAttention && !facts.attention.output_gate && attention_writes_blocks(facts.attention) && !plan.keeps_rows && !plan_.defers_norms && (!shrink_reads_rows || !shape_.lone_rows);
         if (may_have_blocks) {
             plan.o = product(w.o, use_of(rows, true));
             plan.o_input = InputForm::kBlocks;
@@ -87,24 +97,25 @@ class PlanMaker {
         plan.o_input = InputForm::kArranged;
     }
 
-    bool attention_writes_blocks() const {
+    bool attention_writes_blocks(const AttentionFacts& attention) const {
         if (shape_.lone_rows) return shape_.attention_splits == 1;
-        return !shape_.tiles && kernels_.attention.attends_in_blocks(attention_shape(config_, shape_), kernels_.act_type(weights_.layers.front().o.type));
+        return !shape_.tiles && kernels_.attention.attends_in_blocks(attention_shape(attention, shape_), kernels_.act_type(weights_.layers.front().o.type));
     }
 
     // Of gate_up and the activation in one product, where that can be and is faster.
-    std::optional<gpu::MatmulPlan> gated_product(const LayerWeights& w, const Rows& rows) const {
+    std::optional<gpu::MatmulPlan> gated_product(const LayerFacts& facts, const LayerWeights& w, const Rows& rows) const {
+        if (facts.ffn.activation != gpu::Activation::kSilu || facts.ffn.clamp_limit != 0.0f || facts.ffn.kind != FeedForward::kDense) return std::nullopt;
         if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0 || kernels_.act_type(w.down.type) != w.gate_up.type) return std::nullopt;
         const gpu::ProductPlanner& products = kernels_.products;
         const bool long_runs = rows.method == AdapterMethod::kLongRuns;
         const std::optional<gpu::MatmulPlan> plan =
-            products.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, rows.n, kProductSplitsMax, true, long_runs);
+            products.plan_gated(facts.ffn.size, w.gate_up.k, w.gate_up.type, rows.n, kProductSplitsMax, true, long_runs);
         if (!plan) return std::nullopt;
         // What only writes blocks needs a reader of blocks.
         if (plan->variant == gpu::MatmulVariant::kWarpgroup && !product(w.down, use_of(rows, true)).x_in_blocks) return std::nullopt;
         if (!shape_.has_adapters()) return plan;
         switch (rows.method) {
-            case AdapterMethod::kGatedProduct: return products.gates_lora(*plan, config_.intermediate_size, w.gate_up.k) ? plan : std::nullopt;
+            case AdapterMethod::kGatedProduct: return products.gates_lora(*plan, facts.ffn.size, w.gate_up.k) ? plan : std::nullopt;
             case AdapterMethod::kJoined: return products.joins_adapters(*plan) ? plan : std::nullopt;
             case AdapterMethod::kLongRuns: return products.adds_adapters_gated(*plan) ? plan : std::nullopt;
             case AdapterMethod::kConsumers:
@@ -118,12 +129,12 @@ class PlanMaker {
 
     // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch between them then.
     bool may_defer_norms() const {
-        if (shape_.has_adapters() || shape_.extras) return false;
+        if (shape_.has_adapters() || shape_.extras || !topology_of(config_).has_only(kDeferredNormsSupport)) return false;
         // What one matrix' product writes another one's reads, also across layers.
         const gpu::ScalarType type = weights_.layers[0].qkv.type;
         return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
             const bool has_one_type = std::ranges::all_of(products_of(w), [&](const Matrix* matrix) { return matrix->type == type; });
-            const std::optional<gpu::MatmulPlan> gated = gated_product(w, {shape_.row_bucket, shape_.method});
+            const std::optional<gpu::MatmulPlan> gated = gated_product(config_.layer(0), w, {shape_.row_bucket, shape_.method});
             return has_one_type && residual(w.o) && residual(w.down) &&
                    kernels_.products.may_follow_residual(gated ? *gated : product(w.gate_up, of_step(false))) &&
                    kernels_.products.may_follow_residual(product(w.qkv, of_step(false)));
@@ -133,13 +144,13 @@ class PlanMaker {
     // Where that saves much: nobody reads what the last layer would make of a prompt's other rows. What is kept goes where the queries were.
     bool keeps_rows_with_outputs() const {
         const uint64_t n_outputs = shape_.output_bucket;
-        const bool have_room = n_outputs * gpu::padded(config_.hidden_size) <= (shape_.row_bucket - n_outputs) * gpu::padded(config_.q_size());
-        return StepLayout::may_keep_rows(shape_) && have_room;
+        const bool have_room = n_outputs * gpu::padded(config_.hidden_size) <= (shape_.row_bucket - n_outputs) * weights_.layers.back().o.k_stride;
+        return StepLayout::may_keep_rows(shape_) && have_room && config_.layer(config_.n_layers - 1).per_layer_input == 0;
     }
 
     void plan_output() {
         const Matrix& head = weights_.output();
-        if (!shape_.needs_logits()) {
+        if (!shape_.needs_logits() && !topology_of(config_).has(kFeatureLogits)) {
             if (const auto argmax = kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, shape_.output_bucket)) {
                 plan_.output = *argmax;
                 plan_.output_is_argmax = true;

@@ -43,6 +43,7 @@ struct LayerPlan {
     bool is_gated = false;  // the product of gate and up ends in the activation
     gpu::MatmulPlan down;
     std::optional<gpu::ResidualPlan> down_residual;
+    gpu::MatmulPlan ple_gate, ple_projection;  // of layers with embeddings per layer
     uint32_t rows = 0;        // capacity after attention: of all rows, or in the last layer of those with an output
     bool keeps_rows = false;  // after attention only rows with an output are computed
     AdapterMethod method = AdapterMethod::kConsumers;  // after attention
@@ -51,6 +52,7 @@ struct LayerPlan {
 struct StepPlan {
     StepShape shape;
     std::vector<LayerPlan> layers;  // one for each layer; of kApart and kBetween one, of which only qkv counts; of kOneDispatch none
+    gpu::MatmulPlan ple_model;      // of models with embeddings per layer
     gpu::MatmulPlan output;         // of steps with outputs
     bool output_is_argmax = false;  // `output` says rows' greatest logits and writes none
     bool defers_norms = false;

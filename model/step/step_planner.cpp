@@ -25,10 +25,25 @@ constexpr uint32_t kLoneRowsMax = 128;  // of a step: with more a dispatch less 
 // things take the time.
 constexpr double kJoinedShareMax = 1.0 / 12, kJoinedShareOfLongRunsMax = 1.0;
 
+// Beside Llama's layers (topology.h). Gated products with adapters know SiLU alone; what comes behind a product or is a parameter of attention does not concern either.
+constexpr uint32_t kAroundProducts = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureSoftcap | kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureResidualMultiplier |
+                                     kFeatureStreamScale | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+constexpr uint32_t kJoiningSupports = kAroundProducts, kGatingSupports = kAroundProducts;
+constexpr uint32_t kLoneRowsSupport = kFeatureNormsAfter | kFeatureNoNormsBefore | kFeatureGelu | kFeatureClamps | kFeatureExperts | kFeatureResidualMultiplier | kFeatureStreamScale |
+                                      kFeaturePerLayerInput | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+
 }  // namespace
 
 StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const PlannerLimits& limits)
-    : kernels_(kernels), config_(config), weights_(weights), limits_(limits) {
+    : kernels_(kernels), config_(config), weights_(weights), limits_(limits), topology_(topology_of(config)) {
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+        const LayerFacts facts = config_.layer(layer);
+        if (facts.mixer != Mixer::kAttention) continue;
+        if (std::ranges::find(attentions_, facts.attention) == attentions_.end()) attentions_.push_back(facts.attention);
+        kv_heads_min_ = kv_heads_min_ == 0 ? facts.attention.n_kv_heads : std::min(kv_heads_min_, facts.attention.n_kv_heads);
+        heads_max_ = std::max(heads_max_, facts.attention.n_heads);
+    }
+    kv_heads_min_ = std::max(kv_heads_min_, 1u);
     for (const uint32_t rows : buckets_up_to(limits_.n_rows_max)) {
         if (can_join(rows)) joined_buckets_.push_back(rows);
         if (can_gate(rows)) gated_buckets_.push_back(rows);
@@ -36,6 +51,7 @@ StepPlanner::StepPlanner(const gpu::KernelPlanner& kernels, const ModelConfig& c
 }
 
 bool StepPlanner::can_join(uint32_t row_bucket) const {
+    if (!topology_.has_only(kJoiningSupports)) return false;
     const auto joins = [&](const Matrix* w) {
         return w->type == weight_type() && kernels_.products.joins_adapters(plan_product(kernels_.products, *w, {.rows = row_bucket, .may_be_in_blocks = true}));
     };
@@ -44,11 +60,11 @@ bool StepPlanner::can_join(uint32_t row_bucket) const {
 
 // As gated_product() in step_plan.cpp asks of each layer.
 bool StepPlanner::can_gate(uint32_t row_bucket) const {
-    if (!limits_.waits_for_others || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
+    if (!limits_.waits_for_others || !topology_.has_only(kGatingSupports) || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
         if (!plan_product(kernels_.products, w.down, {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true}).x_in_blocks) return false;
-        const auto gated = kernels_.products.plan_gated(config_.intermediate_size, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
-        return gated && kernels_.products.gates_lora(*gated, config_.intermediate_size, w.gate_up.k);
+        const auto gated = kernels_.products.plan_gated(w.down.k, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
+        return gated && kernels_.products.gates_lora(*gated, w.down.k, w.gate_up.k);
     });
 }
 
@@ -57,11 +73,12 @@ bool StepPlanner::gates_adapters(uint32_t row_bucket) const { return std::ranges
 
 bool StepPlanner::takes_argmax(uint32_t output_bucket) const {
     const Matrix& head = weights_.output();
+    if (topology_.has(kFeatureLogits)) return false;  // the greatest logit is told as it is, not capped
     return output_bucket > 0 && kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
 }
 
 uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {
-    return std::bit_floor(kernels_.attention.plan_attention_splits(n_rows, config_.n_kv_heads, n_context));
+    return std::bit_floor(kernels_.attention.plan_attention_splits(n_rows, kv_heads_min_, n_context));
 }
 
 uint32_t StepPlanner::decode_splits_for(uint32_t n_context) const {
@@ -70,15 +87,27 @@ uint32_t StepPlanner::decode_splits_for(uint32_t n_context) const {
 
 // For the rows outside of tiles as well: they share the place of the partial results.
 uint32_t StepPlanner::tile_splits_for(const RowRuns& runs, uint32_t row_bucket, uint32_t n_context) const {
-    const uint32_t tiles = kernels_.attention.plan_tile_splits(runs.n_tiles, config_.n_heads, n_context);
-    const uint32_t singles = kernels_.attention.plan_attention_splits(runs.n_single_rows, config_.n_kv_heads, n_context);
-    return std::bit_floor(std::min(std::max(tiles, singles), kernels_.attention.attention_splits_max(row_bucket, config_.n_kv_heads, n_context)));
+    const uint32_t tiles = kernels_.attention.plan_tile_splits(runs.n_tiles, heads_max_, n_context);
+    const uint32_t singles = kernels_.attention.plan_attention_splits(runs.n_single_rows, kv_heads_min_, n_context);
+    return std::bit_floor(std::min(std::max(tiles, singles), kernels_.attention.attention_splits_max(row_bucket, kv_heads_min_, n_context)));
+}
+
+// Layers that take none compute the rows one by one. 0: no layer takes any.
+uint32_t StepPlanner::tile_rows_for(uint32_t row_bucket) const {
+    uint32_t rows = 0;
+    for (const AttentionFacts& attention : attentions_) {
+        if (attention.n_heads != heads_max_) return 0;  // the tiles' grid is that of all layers
+        if (!attends_by_tile(kernels_.attention, attention)) continue;
+        const uint32_t of_layer = kernels_.attention.attention_tile_rows(attention.head_dim, row_bucket);
+        rows = rows == 0 ? of_layer : std::min(rows, of_layer);
+    }
+    return rows;
 }
 
 TraitsWish StepPlanner::wish_for(uint32_t n_rows) const {
     const uint32_t row_bucket = bucket_for(n_rows);
     TraitsWish wish;
-    if (kernels_.attention.attends_by_tile(config_.head_dim)) wish.tile_rows = kernels_.attention.attention_tile_rows(config_.head_dim, row_bucket);
+    wish.tile_rows = tile_rows_for(row_bucket);
     if (joins_adapters(row_bucket)) wish.joined_type = weight_type();
     return wish;
 }
@@ -108,7 +137,7 @@ void StepPlanner::plan_attention(const BatchTraits& traits, StepShape& shape) co
     shape.attention_splits = splits_for(shape.row_bucket, traits.n_context);
     shape.tiles = traits.runs.n_tiles > 0;
     if (!shape.tiles) return;
-    shape.tile_rows = kernels_.attention.attention_tile_rows(config_.head_dim, shape.row_bucket);
+    shape.tile_rows = tile_rows_for(shape.row_bucket);
     shape.attention_splits = tile_splits_for(traits.runs, shape.row_bucket, traits.n_context);
     // Few classes, so that few recordings are made.
     const uint32_t n_singles = traits.runs.n_single_rows;
@@ -165,16 +194,19 @@ bool StepPlanner::joining_pays(const BatchTraits& traits) const {
 bool StepPlanner::gates_few_runs(uint32_t row_bucket) const {
     const LayerWeights& layer = weights_.layers.front();
     gpu::GatedActParams params{};
-    params.ffn = config_.intermediate_size;
+    params.ffn = config_.layer(0).ffn.size;
     params.y_stride = layer.gate_up.n_padded;
-    return row_bucket >= kFewRunRowsMin &&
+    return row_bucket >= kFewRunRowsMin && !topology_.has(kFeatureLayersDiffer | kFeatureExperts | kFeatureClamps) &&
            kernels_.rows.gates_by_matrix(params, {.rows = row_bucket, .lora = gpu::LoraLevel::kPlain, .few_runs = true}, kernels_.act_type(layer.down.type));
 }
 
 // Whether attention can take such a step's rows from the sums of their product, if each is of a sequence of its own.
 bool StepPlanner::takes_lone_rows(const StepShape& shape) const {
-    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras &&
-           kernels_.attention.attends_from_qkv(qkv_shape(config_, {.rows = shape.row_bucket, .lora = shape.left_to_consumers()}), attention_shape(config_, shape));
+    return shape.row_bucket <= kLoneRowsMax && !shape.tiles && !shape.extras && topology_.has_only(kLoneRowsSupport) &&
+           std::ranges::all_of(attentions_, [&](const AttentionFacts& attention) {
+               return kernels_.attention.attends_from_qkv(qkv_shape(config_, attention, {.rows = shape.row_bucket, .lora = shape.left_to_consumers()}),
+                                                          attention_shape(attention, shape));
+           });
 }
 
 }  // namespace lorad::model

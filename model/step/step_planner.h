@@ -9,6 +9,7 @@
 #include "model/config.h"
 #include "model/step/batch_traits.h"
 #include "model/step_shape.h"
+#include "model/topology.h"
 #include "model/weights.h"
 
 namespace lorad::model {
@@ -53,6 +54,10 @@ class StepPlanner {
     bool takes_argmax(uint32_t output_bucket) const;
     // Parts that a context is split into: a power of two, so that a growing context needs few recordings.
     uint32_t splits_for(uint32_t n_rows, uint32_t n_context) const;
+    // The fewest KV heads of a layer, by which contexts are split.
+    uint32_t kv_heads_min() const { return kv_heads_min_; }
+    // The most query heads of a layer; where there are tiles, of all of them.
+    uint32_t heads_max() const { return heads_max_; }
     gpu::ScalarType weight_type() const { return weights_.layers.front().qkv.type; }
     // The type of adapters for which LayerSchedule::kOneDispatch has a shorter program, as LoraModule::type: the weights'.
     uint32_t decode_lora_type() const { return static_cast<uint32_t>(weight_type()); }
@@ -66,6 +71,7 @@ class StepPlanner {
     bool takes_lone_rows(const StepShape& shape) const;
     bool can_join(uint32_t row_bucket) const;
     bool can_gate(uint32_t row_bucket) const;
+    uint32_t tile_rows_for(uint32_t row_bucket) const;
     uint32_t decode_splits_for(uint32_t n_context) const;
     uint32_t tile_splits_for(const RowRuns& runs, uint32_t row_bucket, uint32_t n_context) const;
     class UsualBatches;
@@ -74,6 +80,9 @@ class StepPlanner {
     const ModelConfig& config_;
     const ModelWeights& weights_;
     const PlannerLimits limits_;
+    const ModelTopology topology_;
+    std::vector<AttentionFacts> attentions_;  // that differ
+    uint32_t kv_heads_min_ = 0, heads_max_ = 0;
     std::vector<uint32_t> joined_buckets_, gated_buckets_;  // of rows, ascending
 };
 

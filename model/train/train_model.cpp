@@ -5,6 +5,7 @@
 #include <string>
 
 #include "model/lora_table.h"
+#include "model/topology.h"
 #include "proto/base/format.h"
 
 namespace lorad::model {
@@ -59,6 +60,9 @@ class ModelBuilder {
         if (adapter_.n_parameters() == 0) return make_error(kRefused, "the adapter has no tensor to train");
         if (adapter_.n_parameters() > uint64_t{1} << 31) {
             return make_error(kRefused, format("{} numbers to train: at most {}", adapter_.n_parameters(), uint64_t{1} << 31));
+        }
+        if (const ModelTopology topology = topology_of(config_); topology.features != 0) {
+            return make_error(kRefused, format("{}: models with {} are served, but not trained on", config_.architecture, features_beyond(topology, 0)));
         }
         made_.layers.resize(config_.n_layers);
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {

@@ -135,7 +135,7 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     product(recorder, o);
     finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
 
-    norm(recorder, here.middle, gamma(w.post_attention_norm, trained.post_attention_norm), here.middle_normed, n_rows);
+    norm(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), here.middle_normed, n_rows);
     const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
     product(recorder, gate_up);
     finish(recorder, gate_up, {here.gate_up, sizes_.gate_up_stride}, {});
@@ -164,7 +164,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     recorder.barrier();
     const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
-    norm_backward(recorder, here.middle, gamma(w.post_attention_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
+    norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
 
     const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, n_rows};
     product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);

@@ -213,7 +213,7 @@ TEST(GgufAdapters, ActivatedLoraAndNormsAreRead) {
     norms.tensor("blk.1.ffn_norm.weight", 0, {40}, bytes_of(values)).tensor("output_norm.weight", 0, {40}, bytes_of(values));
     const auto with_norms = check_gguf(norms.file(), BaseModel(small_config()));
     ASSERT_TRUE(with_norms.ok()) << with_norms.error().message;
-    EXPECT_NE((*with_norms)->plan.extras.norms[1].post_attention, nullptr);
+    EXPECT_NE((*with_norms)->plan.extras.norms[1].ffn, nullptr);
     EXPECT_NE((*with_norms)->plan.extras.final_norm, nullptr);
     EXPECT_THAT((*with_norms)->warnings, ElementsAre(HasSubstr("prompt_prefix")));
 }

@@ -147,7 +147,7 @@ TEST(PeftVariants, FullyTrainedModulesReplaceTheBases) {
         EXPECT_NE(extras.final_norm, nullptr);
         ASSERT_EQ(extras.norms.size(), 2u);
         EXPECT_NE(extras.norms[1].input, nullptr);
-        EXPECT_EQ(extras.norms[1].post_attention, nullptr);
+        EXPECT_EQ(extras.norms[1].ffn, nullptr);
         EXPECT_TRUE((*adapter)->has_replaced_parts());
         // "norm" ends every norm's name, as in PEFT.
         EXPECT_THAT(refusal(R"("modules_to_save":["norm"])", tensors), HasSubstr("post_attention_layernorm.weight: expected a tensor"));

@@ -432,7 +432,7 @@ TEST(MemoryPlan, ANumberOfBlocksThatIsAskedForIsKeptOrRefused) {
     auto config = load_model_config(folder_of("qwen2-tied"));
     ASSERT_TRUE(config.ok());
     gpu::DeviceCapabilities device;
-    device.max_allocation_bytes = 200 * kv_layer_block_bytes(*config);
+    device.max_allocation_bytes = 200 * kv_layer_block_bytes(*config, 0);
     const uint64_t block = kv_block_bytes(*config);
     const auto plan = [&](uint32_t n_blocks, uint64_t n_free) {
         return plan_memory(device, n_free * block, *config, 0, 0,

@@ -152,7 +152,7 @@ TEST_F(ExtrasStep, EachNormIsReplacedByItsOwn) {
     // Copies of the base's change nothing, whatever the place.
     AdapterView copies = empty_view();
     for (const LayerWeights& w : weights.layers) {
-        copies.extras.norms.push_back({scaled(w.input_norm, 1), scaled(w.post_attention_norm, 1), scaled(w.q_norm, 1), scaled(w.k_norm, 1)});
+        copies.extras.norms.push_back({scaled(w.input_norm, 1), 0, scaled(w.ffn_norm, 1), 0, scaled(w.q_norm, 1), scaled(w.k_norm, 1)});
     }
     copies.extras.final_norm = scaled(weights.final_norm, 1);
     set(0, copies);
@@ -167,16 +167,16 @@ TEST_F(ExtrasStep, EachNormIsReplacedByItsOwn) {
 
     // Any other one alone changes the answer; norms of q times 4 and of k divided by 4 cancel in the scores.
     using Layer = AdapterExtrasView::LayerNorms;
-    for (gpu::DeviceAddress Layer::* norm : {&Layer::input, &Layer::post_attention, &Layer::q, &Layer::k}) {
+    for (gpu::DeviceAddress Layer::* norm : {&Layer::input, &Layer::ffn, &Layer::q, &Layer::k}) {
         AdapterView changed = empty_view();
         changed.extras.norms.resize(weights.layers.size());
-        const bool is_wide = norm == &Layer::input || norm == &Layer::post_attention;
+        const bool is_wide = norm == &Layer::input || norm == &Layer::ffn;
         changed.extras.norms[1].*norm = scaled(is_wide ? weights.layers[1].input_norm : weights.layers[1].q_norm, 3);
         set(2, changed);
         EXPECT_GT(error(logits(tokens_, 2), base), 0.02);
     }
     AdapterView balanced = empty_view();
-    for (const LayerWeights& w : weights.layers) balanced.extras.norms.push_back({0, 0, scaled(w.q_norm, 4), scaled(w.k_norm, 0.25f)});
+    for (const LayerWeights& w : weights.layers) balanced.extras.norms.push_back({0, 0, 0, 0, scaled(w.q_norm, 4), scaled(w.k_norm, 0.25f)});
     set(3, balanced);
     EXPECT_LE(error(logits(tokens_, 3), base), kErrorMax);
     // A slot that is set anew forgets its extras.

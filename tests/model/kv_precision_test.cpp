@@ -21,6 +21,8 @@ ModelConfig config_of(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim) 
     return config;
 }
 
+double key_noise(const KeyStatistics& layer, const ModelConfig& config) { return model::key_noise(layer, config.layer(0).attention, config.rope); }
+
 TEST(KeyNoise, IsNothingWithoutBiasesAndNorms) { EXPECT_EQ(key_noise({}, config_of(4, 2, 64)), 0.0); }
 
 // A pair of channels of 150 and 150 has 212 at some position: a step of 212 / 127 in its group, an error of 1 / sqrt(12) of that, times a query of 80 and 80 in

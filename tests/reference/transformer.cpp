@@ -59,8 +59,9 @@ Vector attention(std::span<const float> query, std::span<const float> keys, std:
         if (options.softcap != 0) scores[i] = options.softcap * std::tanh(scores[i] / options.softcap);
         top = std::max(top, scores[i]);
     }
+    if (options.sink != nullptr) top = std::max(top, static_cast<double>(*options.sink));
     Vector out(dim);
-    double total = 0;
+    double total = options.sink != nullptr ? std::exp(*options.sink - top) : 0;
     for (size_t i = first; i < n; i++) {
         double weight = std::exp(scores[i] - top);
         total += weight;

@@ -34,6 +34,7 @@ struct AttentionOptions {
     double scale = 1;
     size_t window = 0;   // 0: all
     double softcap = 0;  // 0: none
+    const float* sink = nullptr;  // one more score, which gives no value
 };
 // Attention of one query over keys and values [n][head_dim]; the query stands at the last position.
 Vector attention(std::span<const float> query, std::span<const float> keys, std::span<const float> values,

@@ -121,7 +121,7 @@ HostAdapter::HostAdapter(const model::AdapterView& view, const model::ModelConfi
     head_bias = read_vector(extras.head_bias, vocab);
     final_norm = read_vector(extras.final_norm, hidden);
     for (const auto& from : extras.norms) {
-        norms.push_back({read_vector(from.input, hidden), read_vector(from.post_attention, hidden),
+        norms.push_back({read_vector(from.input, hidden), read_vector(from.ffn, hidden),
                          read_vector(from.q, config.head_dim), read_vector(from.k, config.head_dim)});
     }
 }

@@ -34,7 +34,7 @@ uint64_t checksum(gpu::Device& device, const model::ModelWeights& weights) {
     add(weights.final_norm.buffer);
     for (const model::LayerWeights& w : weights.layers) {
         for (const model::Matrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down}) add(matrix->buffer);
-        for (const model::Vector* vector : {&w.input_norm, &w.qkv_bias, &w.q_norm, &w.k_norm, &w.o_bias, &w.post_attention_norm,
+        for (const model::Vector* vector : {&w.input_norm, &w.qkv_bias, &w.q_norm, &w.k_norm, &w.o_bias, &w.ffn_norm,
                                             &w.gate_up_bias, &w.down_bias}) {
             add(vector->buffer);
         }

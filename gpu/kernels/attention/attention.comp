@@ -24,6 +24,7 @@ layout(constant_id = 8) const uint kPoolVectors = 1024;  // 16 bytes each of sha
 layout(constant_id = 9) const uint kSlots = 64;          // at least the subgroups of a workgroup
 layout(constant_id = 10) const uint kAhead = 4;          // loads of V in flight per thread, at most kMaxAhead
 layout(constant_id = 11) const uint kListed = 0;  // 1: the rows of p.single_rows
+layout(constant_id = 13) const uint kSinks = 0;   // whether heads have one more score, p.sinks, which takes its share of the weights and gives no value
 layout(push_constant, scalar) uniform Push { AttentionParams p; };
 
 #ifdef KV8
@@ -121,8 +122,10 @@ void main() {
     float total[kGroup];  // of the weights that this thread has made
     vec4 acc[kGroup];
     [[unroll]] for (uint g = 0; g < kGroup; g++) {
-        top[g] = kMinusInf;
-        total[g] = 0.0;
+        // It is the first score of the first split, and one thread's.
+        const bool has_sink = kSinks != 0 && (kSplit == 0 || gl_WorkGroupID.z == 0);
+        top[g] = has_sink ? FloatRef(p.sinks + uint64_t(first_head + g) * 4).v : kMinusInf;
+        total[g] = has_sink && thread == 0 ? 1.0 : 0.0;
         acc[g] = vec4(0.0);
     }
 

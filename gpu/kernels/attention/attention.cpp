@@ -17,6 +17,8 @@ uint32_t heads_per_workgroup(uint32_t group) {
 
 // A split costs a second dispatch, so each one should have a good stretch of tokens.
 constexpr uint32_t kTokensPerSplit = 128;
+constexpr uint32_t kAttendedDimMax = 512;         // of attention.comp,
+constexpr uint32_t kMatrixHeadDimMax = 256;   // and of the kernels on matrices
 constexpr uint32_t kMatrixSubgroup = 32;  // of the kernels on matrices
 constexpr uint32_t kTileTokensPerSplit = 512;
 constexpr uint32_t kTileSplitsMax = 16;
@@ -89,7 +91,7 @@ uint64_t AttentionPlanner::attention_partial_bytes(const AttentionShape& shape) 
 
 void AttentionKernels::attention(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type, uint32_t block_order) {
     CHECK(params.y_blocks == 0 || attends_in_blocks(shape, act_type));
-    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= 256 && shape.n_q_heads % shape.n_kv_heads == 0);
+    CHECK(shape.head_dim % 8 == 0 && shape.head_dim <= kAttendedDimMax && shape.sinks == (params.sinks != 0) && shape.n_q_heads % shape.n_kv_heads == 0);
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads, act = static_cast<uint32_t>(act_type);
     const bool split = shape.n_splits > 1, listed = params.single_rows != 0;
     if (groups_heads(shape)) {
@@ -122,7 +124,7 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
 
     const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : "attention",
                              {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
-                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16});
+                              slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16, shape.sinks});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / heads, shape.n_splits, {"attention", 0, 0});
 }
@@ -135,13 +137,13 @@ bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
     const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
     const uint32_t words = 2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
     return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax &&
-           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && words * 16 <= capabilities().shared_memory_bytes;
+           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && words * 16 <= capabilities().shared_memory_bytes;
 }
 
 bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
     const uint32_t words = shape.head_dim / 8;  // a head's, whose threads talk to each other as part of a subgroup
     return ladder().attention_from_qkv && groups_heads(shape) && options().kv_type == KvType::kF16 && qkv.base.lora == LoraLevel::kNone &&
-           std::has_single_bit(words) && words <= kMatrixSubgroup && qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0;
+           std::has_single_bit(words) && words <= kMatrixSubgroup && qkv.rotary_dim > 0 && qkv.rotary_dim % 16 == 0 && qkv.pair_stride == 0 && !qkv.v_norm && !qkv.k_is_v && qkv.position_beta == 0.0f;
 }
 
 void AttentionKernels::attention_from_qkv(Recorder& recorder, const AttentionFromQkvParams& params, const QkvShape& qkv, const AttentionShape& shape,
@@ -177,7 +179,7 @@ void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams par
 }
 
 TileAttention AttentionPlanner::tile_attention(uint32_t head_dim) const {
-    if (options().batch_invariant || head_dim % 16 != 0) return TileAttention::kAuto;
+    if (options().batch_invariant || head_dim % 16 != 0 || head_dim > kMatrixHeadDimMax) return TileAttention::kAuto;
     const auto works = [&](TileAttention kind) {
         if (options().tile_attention != TileAttention::kAuto && options().tile_attention != kind) return false;
         if (!ladder().attention_tile[static_cast<uint32_t>(kind)]) return false;

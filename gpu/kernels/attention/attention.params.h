@@ -21,8 +21,9 @@ struct AttentionParams {
     float softcap;          // 0: none; else s = softcap * tanh(s / softcap)
     uint32_t n_splits;      // of attention_combine; filled in by the launcher
     uint64_t y_blocks;      // y once more in blocks (activation_blocks.h), or 0
+    uint64_t sinks;         // attention: f32 [Q], one more score of each head, which gives no value; or 0
 };
-INTEROP_SIZE(AttentionParams, 96);
+INTEROP_SIZE(AttentionParams, 104);
 
 INTEROP_END
 

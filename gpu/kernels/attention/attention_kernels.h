@@ -16,8 +16,14 @@ namespace lorad::gpu {
 
 struct QkvShape {
     ConsumerShape base;
-    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim
+    uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, rotary_dim = 0;  // rotary_dim even, <= head_dim; no KV heads: queries alone
     bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
+    // Of qkv_post alone:
+    uint32_t pair_stride = 0;     // from an element of a pair that rope turns to the other; 0: rotary_dim / 2
+    bool v_norm = false;          // value heads are normed, without weights
+    bool k_is_v = false;          // values are what the key heads give before norm and rope; the product has no rows for them
+    float position_beta = 0.0f;   // queries times 1 + beta ln(1 + floor(position / original))
+    uint32_t position_original = 0;
 };
 
 struct AttentionShape {
@@ -26,6 +32,7 @@ struct AttentionShape {
     uint32_t n_splits = 1;  // > 1: the context is cut into that many pieces, at most kAttentionSplitsMax
     bool joined = true;     // by a second dispatch; otherwise the pieces stay in params.partials
     bool keys_f16 = false;  // the layer's cache is KvType::kInt8Values
+    bool sinks = false;     // AttentionParams::sinks, which attention() alone knows
 };
 
 class AttentionPlanner : public Planner {

@@ -3,7 +3,8 @@
 //   rope  [turn][rotary_dim / 2][2]              f32: cos, sin
 //   q     [T][q_stride]                          f32
 //   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV8 planes as in kv8.glsl
-// Rope turns element i < rotary_dim / 2 with element i + rotary_dim / 2.
+// Rope turns element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head without weights, they are what the key heads give, and
+// queries are multiplied by 1 + beta ln(1 + floor(position / original)).
 // grid (ceil((Q + 2K) / heads per workgroup), T); D / 4 threads per head, four elements each.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -21,6 +22,11 @@ layout(constant_id = 7) const uint kHasBias = 0;
 layout(constant_id = 8) const uint kHasNorm = 0;
 layout(constant_id = 9) const uint kSlotNorms = 0;
 layout(constant_id = 10) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
+layout(constant_id = 12) const uint kPairStride = 32;
+layout(constant_id = 13) const uint kVNorm = 0;
+layout(constant_id = 14) const uint kKIsV = 0;  // y has no value heads
+layout(constant_id = 15) const float kPositionBeta = 0.0;
+layout(constant_id = 16) const uint kPositionOriginal = 1;
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 
 const uint kRankSteps = 2;
@@ -39,8 +45,10 @@ shared float values[kHeadsPerGroup * kHeadDim];
 shared float tops[kHeadsPerGroup * kLanes];  // of each thread's values
 #endif
 
+bool is_turned(uint d) { return d < kHalf || (d >= kPairStride && d < kPairStride + kHalf); }
+
 float rotated(uint base, uint d, float own, vec2 turn, uint64_t gamma, float inverse) {
-    uint partner = d < kHalf ? d + kHalf : d - kHalf;
+    uint partner = d < kHalf ? d + kPairStride : d - kPairStride;
     float other = values[base + partner];
     if (gamma != 0) other = other * inverse * FloatRef(gamma + partner * 4).v;
     return d < kHalf ? fma(own, turn.x, -(other * turn.y)) : fma(own, turn.x, other * turn.y);
@@ -67,7 +75,7 @@ void main() {
     uint head = gl_WorkGroupID.x * kHeadsPerGroup + local_head;
     bool active_thread = local_head < kHeadsPerGroup && head < kQHeads + 2 * kKvHeads;
     uint d0 = thread % kLanes * 4;
-    uint column = head * kHeadDim + d0;
+    uint column = (kKIsV != 0 && head >= kQHeads + kKvHeads ? head - kKvHeads : head) * kHeadDim + d0;
     uint base = local_head * kHeadDim;
     bool is_q = head < kQHeads;
     bool is_v = head >= kQHeads + kKvHeads;
@@ -75,7 +83,7 @@ void main() {
     vec2 turns[4];  // cos, sin; loaded before they are needed
     vec4 acc;
     if (active_thread) {
-        uint module_idx = is_q ? kLoraQ : is_v ? kLoraV : kLoraK;
+        uint module_idx = is_q ? kLoraQ : is_v && kKIsV == 0 ? kLoraV : kLoraK;
         LoraModule module;
         if (kLora == 1) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
         uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
@@ -89,14 +97,14 @@ void main() {
         if (!is_v) {
             [[unroll]] for (uint c = 0; c < 4; c++) {
                 uint d = d0 + c;
-                if (d < kRotaryDim) turns[c] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : d - kHalf)) * 8).v;
+                if (is_turned(d)) turns[c] = Vec2Ref(p.rope + (uint64_t(turn) * kHalf + (d < kHalf ? d : d - kPairStride)) * 8).v;
             }
         }
         acc = part[0];
         [[unroll]] for (uint s = 1; s < kSplits; s++) acc += part[s];
         vec4 base_value = acc;
         if (kHasBias != 0) acc += load4(p.bias, column / 4, 0);
-        uint n = column - (is_q ? 0 : is_v ? kQHeads + kKvHeads : kQHeads) * kHeadDim;
+        uint n = column - (is_q ? 0 : is_v && kKIsV == 0 ? kQHeads + kKvHeads : kQHeads) * kHeadDim;
         uint n_out = (is_q ? kQHeads : kKvHeads) * kHeadDim;
         if (kLora == 1) acc = add_lora(acc, module, low_row(p.low, t, module_idx, 3), n, n_out);
         if (kLora == 2) {
@@ -116,15 +124,16 @@ void main() {
     }
     vec4 value = acc;
     float inverse = 1.0;
-    if (active_thread && gamma != 0) {
+    if (active_thread && (gamma != 0 || (kVNorm != 0 && is_v))) {
         float squares = 0.0;
         for (uint d = 0; d < kHeadDim; d++) squares = fma(values[base + d], values[base + d], squares);
         inverse = inversesqrt(squares / float(kHeadDim) + p.eps);
-        value = value * inverse * load4(gamma, d0 / 4, 0);
+        value = value * inverse;
+        if (gamma != 0) value = value * load4(gamma, d0 / 4, 0);
     }
     if (active_thread && !is_v) {
         for (uint c = 0; c < 4; c++) {
-            if (d0 + c < kRotaryDim) value[c] = rotated(base, d0 + c, value[c], turns[c], gamma, inverse);
+            if (is_turned(d0 + c)) value[c] = rotated(base, d0 + c, value[c], turns[c], gamma, inverse);
         }
     }
 #ifdef KV8
@@ -133,6 +142,7 @@ void main() {
     if (!active_thread || t >= n_rows) return;
 #endif
     if (is_q) {
+        if (kPositionBeta != 0.0) value *= 1.0 + kPositionBeta * log(1.0 + floor(float(row.position) / float(kPositionOriginal)));
         store4(p.q + uint64_t(t) * p.q_stride * 4, column / 4, value, 0);
     } else {
         uint kv_head = head - kQHeads - (is_v ? kKvHeads : 0);

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <bit>
+
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
 
@@ -5,13 +8,16 @@ namespace lorad::gpu {
 
 void AttentionKernels::qkv_post(Recorder& recorder, const QkvPostParams& params, const QkvShape& shape) {
     CHECK(shape.head_dim % 4 == 0 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= shape.head_dim);
-    CHECK((params.q_gamma != 0) == (params.k_gamma != 0));
+    CHECK((params.q_gamma != 0) == (params.k_gamma != 0) || shape.n_kv_heads == 0);
+    const uint32_t pair_stride = shape.pair_stride != 0 ? shape.pair_stride : shape.rotary_dim / 2;
+    CHECK(shape.rotary_dim / 2 <= pair_stride && pair_stride + shape.rotary_dim / 2 <= shape.head_dim);
     uint32_t lanes = shape.head_dim / 4;
     uint32_t size = std::max(threads(64, 32), std::bit_ceil(lanes));
     uint32_t n_heads = shape.n_q_heads + 2 * shape.n_kv_heads;
     const Kernel* k = kernel(has_int8(options().kv_type) ? "qkv_post_kv8" : "qkv_post", {size, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.rotary_dim,
                                           shape.base.n_splits, static_cast<uint32_t>(shape.base.lora), params.bias != 0,
-                                          params.q_gamma != 0, params.q_slot_norms != 0, shape.base.whole_rows, shape.keys_f16});
+                                          params.q_gamma != 0, params.q_slot_norms != 0, shape.base.whole_rows, shape.keys_f16, pair_stride, shape.v_norm, shape.k_is_v,
+                                          std::bit_cast<uint32_t>(shape.position_beta), std::max(shape.position_original, 1u)});
     if (k == nullptr) return;
     uint64_t row_bytes = uint64_t{n_heads} * shape.head_dim * 4 * shape.base.n_splits +
                          uint64_t{shape.n_q_heads + shape.n_kv_heads} * shape.head_dim * 4;

@@ -1,4 +1,5 @@
-// add_norm: x[t] += sum_s y[s][t] + bias + LoRA;  xn[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * gamma
+// add_norm: z = sum_s y[s][t] + bias + LoRA;  x[t] += z;  xn[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * gamma
+// With constants for them: z is first normed likewise (after), then multiplied; x is multiplied at the end; xn is x as it is (raw).
 //   y      [S][T][y_stride]  f32
 //   x      [T][x_stride]     f32, in place
 //   xn     [T][xn_stride]    ACT_TYPE, elements H.. are zeroed; not touched without gamma; in rows, in blocks or both
@@ -21,6 +22,10 @@ layout(constant_id = 7) const uint kSlotNorms = 0;
 layout(constant_id = 8) const uint kWholeRows = 0;  // the first rows' sums are all in split 0
 layout(constant_id = 9) const uint kInRows = 1;     // whether xn is wanted in rows,
 layout(constant_id = 10) const uint kInBlocks = 0;  // and in blocks, 1 + their order
+layout(constant_id = 11) const uint kAfter = 0;     // a norm of z: 1 the base's, 1 + slots of the LoRA table: an adapter may have its own, whose addresses lie in front of slot_norms
+layout(constant_id = 12) const float kMultiplier = 1.0;
+layout(constant_id = 13) const float kStreamScale = 1.0;
+layout(constant_id = 14) const uint kRaw = 0;
 layout(push_constant, scalar) uniform Push { AddNormParams p; };
 
 const uint kRankSteps = 1;  // large workgroups have few registers
@@ -59,8 +64,9 @@ void main() {
     uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
     uint64_t x = p.x + uint64_t(t) * p.x_stride * 4;
     vec4 v[kPerThread];
+    vec4 olds[kPerThread];
     vec4 gamma[kPerThread];  // loaded before the sum over the row is known
-    float squares = 0.0;
+    float squares = 0.0, after_squares = 0.0;
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
         v[i] = vec4(0.0);
@@ -80,8 +86,26 @@ void main() {
         if (kHasBias != 0) acc += load4(p.bias, chunk, 0);
         if (kLora == 2) acc = add_lora_uses(acc, base, place, row, t, chunk * 4, kHidden);
         if (kLora == 1) acc = add_lora(acc, module, low_row(p.low, t, 0, 1), chunk * 4, kHidden);
-        v[i] = masked(old + acc, chunk);
+        if (kAfter != 0) {
+            olds[i] = old;
+            v[i] = masked(acc, chunk);
+            after_squares = sum_squares4(v[i], after_squares);
+            continue;
+        }
+        v[i] = masked(old + kMultiplier * acc, chunk) * kStreamScale;
         squares = sum_squares4(v[i], squares);
+    }
+    if (kAfter != 0) {
+        uint64_t after = p.after_gamma;
+        if (kAfter > 1) after = slot_gamma(p.slot_norms - (kAfter - 1) * 8, step_row(p.step, t).v.extras_slot, after);
+        const float factor = inversesqrt(workgroup_sum(after_squares) / float(kHidden) + p.eps) * kMultiplier;
+        barrier();
+        for (uint i = 0; i < kPerThread; i++) {
+            uint chunk = i * kThreads + thread;
+            if (chunk >= kChunks) continue;
+            v[i] = masked(olds[i] + v[i] * factor * load4(after, chunk, 0), chunk) * kStreamScale;
+            squares = sum_squares4(v[i], squares);
+        }
     }
     float inverse = kHasNorm != 0 ? inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps) : 0.0;
     if (t >= n_rows) return;
@@ -89,10 +113,10 @@ void main() {
         uint chunk = i * kThreads + thread;
         if (chunk < kChunks) store4(x, chunk, v[i], 0);
     }
-    if (kHasNorm == 0) return;
+    if (kHasNorm == 0 && kRaw == 0) return;
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
-        if (chunk < kChunks) store_normed(t, chunk, masked(v[i] * inverse * gamma[i], chunk));
+        if (chunk < kChunks) store_normed(t, chunk, kRaw != 0 ? v[i] : masked(v[i] * inverse * gamma[i], chunk));
     }
     for (uint chunk = kChunks + thread; chunk < p.xn_stride / 4; chunk += kThreads) {
         store_normed(t, chunk, vec4(0.0));

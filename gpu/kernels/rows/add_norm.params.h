@@ -25,8 +25,9 @@ struct AddNormParams {
     uint32_t x_stride;
     uint32_t xn_stride;
     float eps;
+    uint64_t after_gamma;  // [hidden] f32, of the norm of what is added, or 0
 };
-INTEROP_SIZE(AddNormParams, 120);
+INTEROP_SIZE(AddNormParams, 128);
 
 INTEROP_END
 

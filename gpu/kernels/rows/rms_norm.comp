@@ -1,6 +1,6 @@
 // rms_norm: y[t][h] = x[row(t)][h] * rsqrt(mean(x[row(t)]^2) + eps) * gamma[h]
 //   x      [.][x_stride]  f32
-//   gamma  [H]            f32
+//   gamma  [H]            f32; without an address y is x as it is
 //   y      [T][y_stride]  ACT_TYPE, elements H.. are zeroed; with an address for them, in blocks as well
 //   norms  with an address, the rows' inverses for the norms that are deferred (deferred_norm.h)
 // grid (T); one workgroup per row; moves 4 H bytes in and 2-4 H out.
@@ -17,6 +17,7 @@ layout(constant_id = 1) const uint kActType = 0;
 layout(constant_id = 2) const uint kHidden = 64;
 layout(constant_id = 3) const uint kSlotNorms = 0;
 layout(constant_id = 4) const uint kInBlocks = 0;  // whether y is wanted in blocks, too: 1 + their order
+layout(constant_id = 5) const uint kRaw = 0;
 layout(push_constant, scalar) uniform Push { RmsNormParams p; };
 
 const uint kThreads = gl_WorkGroupSize.x;
@@ -49,7 +50,7 @@ void main() {
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
         v[i] = chunk < kChunks ? masked(load4(x, chunk, 0), chunk) : vec4(0.0);
-        if (chunk < kChunks) gamma[i] = load4(row_gamma, chunk, 0);
+        if (kRaw == 0 && chunk < kChunks) gamma[i] = load4(row_gamma, chunk, 0);
         squares = sum_squares4(v[i], squares);
     }
     float inverse = inversesqrt(workgroup_sum(squares) / float(kHidden) + p.eps);
@@ -58,7 +59,7 @@ void main() {
 
     for (uint i = 0; i < kPerThread; i++) {
         uint chunk = i * kThreads + thread;
-        if (chunk < kChunks) store_normed(t, chunk, masked(v[i] * inverse * gamma[i], chunk));
+        if (chunk < kChunks) store_normed(t, chunk, kRaw != 0 ? v[i] : masked(v[i] * inverse * gamma[i], chunk));
     }
     for (uint chunk = kChunks + thread; chunk < p.y_stride / 4; chunk += kThreads) store_normed(t, chunk, vec4(0.0));
 }

@@ -8,7 +8,7 @@ INTEROP_BEGIN
 struct RmsNormParams {
     uint64_t n_rows;      // address of the u32 row count of the result (n_rows or n_logit_rows of the header)
     uint64_t x;           // [.][x_stride] f32
-    uint64_t gamma;       // [hidden] f32
+    uint64_t gamma;       // [hidden] f32, or 0: y is x
     uint64_t y;           // [t][y_stride] of the activation type
     uint64_t y_blocks;    // the same in blocks (activation_blocks.h), or 0
     uint64_t logit_rows;  // 0: row t of y comes from row t of x; else LogitRow[]: from row logit_rows[t].row

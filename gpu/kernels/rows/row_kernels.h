@@ -10,14 +10,24 @@
 #include "gpu/kernels/rows/add_norm.params.h"
 #include "gpu/kernels/rows/copy_words.params.h"
 #include "gpu/kernels/rows/embed.params.h"
+#include "gpu/kernels/rows/finish_sums.params.h"
 #include "gpu/kernels/rows/gated_act.params.h"
 #include "gpu/kernels/rows/gather_rows.params.h"
+#include "gpu/kernels/rows/ple.params.h"
 #include "gpu/kernels/rows/read_stream.params.h"
 #include "gpu/kernels/rows/rms_norm.params.h"
 #include "gpu/kernels/rows/row_normalize.params.h"
 #include "gpu/kernels/rows/sum_parts.params.h"
 
 namespace lorad::gpu {
+
+// What add_norm does beside its norm.
+struct Closing {
+    float multiplier = 1.0f;      // on what is added, behind its norm
+    float stream_scale = 1.0f;    // on the sum
+    uint32_t n_after_slots = 0;   // of the LoRA table: adapters may have weights of their own for the norm of what is added, whose addresses lie in front of slot_norms
+    bool raw = false;             // without gamma: xn is the sum as it is
+};
 
 enum class RowOperation : uint32_t { kSoftmax = 0, kLayerNorm = 1, kRmsNorm = 2 };
 
@@ -39,12 +49,19 @@ class RowKernels : public RowPlanner, private KernelRecorder {
     // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
     void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order = kBlocksByColumns);
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.
-    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns);
+    void add_norm(Recorder& recorder, const AddNormParams& params, const ConsumerShape& shape, ScalarType act_type, uint32_t block_order = kBlocksByColumns,
+                  const Closing& closing = {});
     // act[t][f] = activation(gate) * up, each with splits, bias and LoRA. Moves 8 S F in, 2-4 F out, per row.
     void gated_act(Recorder& recorder, const GatedActParams& params, const ConsumerShape& shape, Activation activation,
                    ScalarType act_type, uint32_t block_order = kBlocksByColumns);
     // to[t] = sum over splits + bias + LoRA of a group of modules, f32, for readers of finished sums. Moves 4 (S + 1) n, per row.
     void sum_parts(Recorder& recorder, const SumPartsParams& params, const ConsumerShape& shape);
+    // The first split of a product's sums becomes its finished result, with bias and LoRA, and with RMS norms over all columns of a module. Behind it the product counts as one
+    // of one split, without bias and adapters.
+    void finish_sums(Recorder& recorder, const FinishSumsParams& params, const ConsumerShape& shape);
+    // Embeddings per layer: of all layers; and what one layer's gate lets through of its own.
+    void ple_rows(Recorder& recorder, const PleRowsParams& params, ScalarType table_type, uint32_t n_layers, uint32_t rows);
+    void ple_gate(Recorder& recorder, const PleGateParams& params, const ConsumerShape& shape, ScalarType act_type);
     // to[t] = from[row of logit row t]. Moves the rows in and out.
     void gather_rows(Recorder& recorder, const GatherRowsParams& params, uint32_t rows);
     // to = from, a multiple of 16 bytes; either may lie in host memory.

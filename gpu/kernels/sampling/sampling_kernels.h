@@ -8,6 +8,7 @@
 #include "gpu/kernels/kernel_facts.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 #include "gpu/kernels/sampling/sample_choice.params.h"
+#include "gpu/kernels/sampling/scale_logits.params.h"
 
 namespace lorad::gpu {
 
@@ -16,6 +17,8 @@ class SamplingKernels : public Planner, private KernelRecorder {
   public:
     SamplingKernels(const KernelFacts& facts, KernelCache& cache) : Planner(facts), KernelRecorder(cache) {}
 
+    // logits = softcap tanh(scale * logits / softcap), or scale * logits, in place. Moves 8 V bytes per row.
+    void scale_logits(Recorder& recorder, const ScaleLogitsParams& params, uint32_t logit_rows);
     // Per logit row: argmax, max, log-sum-exp; copies the row to the host where asked. logit_rows: capacity.
     // Records two dispatches and the barrier between them.
     void sample_argmax(Recorder& recorder, SampleArgmaxParams params, uint32_t logit_rows);

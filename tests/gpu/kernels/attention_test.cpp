@@ -14,6 +14,7 @@ struct AttentionCase {
     Type act = Type::kF32;
     KvType kv_type = KvType::kF16;
     KernelPath path = KernelPath::kPortable;  // kAuto: by groups of heads where the device can
+    bool sinks = false;
 };
 
 // A paged cache whose unused tokens and blocks are NaN, with blocks handed out in a scrambled order.
@@ -106,12 +107,14 @@ class Attention : public KernelTest {
         Buffer tables = input(cache.tables);
         Buffer q_buffer = input(reference::encode(q, width, width, Type::kF32));
         Buffer y = poisoned(uint64_t{c.bucket} * stride * 4);
-        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values};
+        AttentionShape shape{c.bucket, n_q_heads, c.n_kv_heads, c.head_dim, c.n_splits, true, c.kv_type == KvType::kInt8Values, c.sinks};
+        const std::vector<float> sinks = reference::random_values(n_q_heads, Type::kF32, random_, 3.0f);
+        const Buffer sinks_buffer = input(sinks);
         Buffer partials = poisoned(AttentionPlanner::attention_partial_bytes(shape) + 16);
         const bool grouped = kernels_->attention.groups_heads(shape);
         float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)) * 2;
         AttentionParams params{step.address(), tables.address(), q_buffer.address(), cache.buffer.address(), y.address(),
-                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, 0};
+                               partials.address(), 0, 0, width, stride, c.window, scale, c.softcap, 0, 0, c.sinks ? sinks_buffer.address() : 0};
         execute([&](Recorder& recorder) { kernels_->attention.attention(recorder, params, shape, scalar(c.act)); });
 
         if (kernels_->attention.attends_in_blocks(shape, scalar(c.act))) check_blocks(c, params, shape);
@@ -130,7 +133,7 @@ class Attention : public KernelTest {
                 }
                 auto want = reference::attention(query,
                                                  {&cache.keys[t][h / c.group * n], n}, {&cache.values[t][h / c.group * n], n},
-                                                 {scale, c.window, c.softcap});
+                                                 {scale, c.window, c.softcap, c.sinks ? &sinks[h] : nullptr});
                 // Weights are rounded to f16, and what comes from eight bits as well: see attention_tile_test.cpp.
                 double rounding = grouped ? unit_roundoff(Type::kF16) : 0;
                 if (grouped && has_int8(c.kv_type)) rounding *= 6;
@@ -143,7 +146,7 @@ class Attention : public KernelTest {
 };
 
 TEST_F(Attention, MatchesTheReferenceForEveryHeadShape) {
-    for (uint32_t head_dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u}) {
+    for (uint32_t head_dim : {16u, 24u, 32u, 48u, 80u, 96u, 128u, 256u, 504u, 512u}) {
         check({head_dim, 2, 2, {0, 1, 63, 64, 70, 200}, 8});
     }
     for (uint32_t group : {1u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u}) check({16, group, 2, {5, 130}, 2});
@@ -156,6 +159,18 @@ TEST_F(Attention, SeesOnlyItsWindow) {
 }
 
 TEST_F(Attention, CapsScores) { check({32, 2, 2, {3, 150}, 2, 0, 1.5f}); }
+
+TEST_F(Attention, SinksTakeTheirShareOnceHoweverTheContextIsSplit) {
+    AttentionCase c{32, 4, 2, {0, 17, 64, 700, 511}, 6};
+    c.sinks = true;
+    for (const uint32_t n_splits : {1u, 2u, 8u, 64u}) {
+        c.n_splits = n_splits;
+        check(c);
+    }
+    c = {64, 3, 1, {0, 300}, 2, 130, 0, 3, Type::kF16};
+    c.sinks = true;
+    check(c);
+}
 
 TEST_F(Attention, ReadsAnEightBitCacheAsWhatItHolds) {
     for (const KvType kv_type : {KvType::kInt8, KvType::kInt8Values}) {

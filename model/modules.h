@@ -1,0 +1,56 @@
+// The linear layers that adapters can change, as a table of the model: which a layer has, their sizes, and which of them share an input.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace lorad::model {
+
+struct ModelConfig;
+
+// In the order of the device's LoRA table, LoraModule[slot][layer][ModelConfig::lora_stride()]. A model whose layers are all attention and a dense
+// feed-forward has the first seven alone.
+enum class LinearModule : uint8_t {
+    kQ, kK, kV, kO, kGate, kUp, kDown,
+    kPleGate, kPleProjection,                     // of the embeddings per layer,
+    kPleModel,                                    // of all layers at once: a module of layer 0
+    kDeltaQkv, kDeltaZ, kDeltaB, kDeltaA, kDeltaOut,
+    kConvIn, kConvOut,
+    kRouter, kSharedGate,
+};
+inline constexpr uint32_t kModuleKinds = 19;
+inline constexpr uint32_t kLinearModules = 7;  // of a layer of attention and a dense feed-forward
+
+// Modules that share an input and a product, whose rows they are in this order. Also the index of their ShrinkDispatch in the step header.
+enum LoraGroup : uint32_t { kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup };
+inline constexpr uint32_t kModuleGroups = 13;
+// Those of attention and a dense feed-forward: all that the kernels for several adapters at once know (AdapterMethod::kJoined).
+inline constexpr uint32_t kDenseGroups = 4;
+
+struct ModuleGroup {
+    LinearModule first;
+    uint32_t n_modules;
+};
+inline constexpr std::array<ModuleGroup, kModuleGroups> kModulesOfGroup = {{
+    {LinearModule::kQ, 3}, {LinearModule::kO, 1}, {LinearModule::kGate, 2}, {LinearModule::kDown, 1},
+    {LinearModule::kPleGate, 1}, {LinearModule::kPleProjection, 1}, {LinearModule::kPleModel, 1},
+    {LinearModule::kDeltaQkv, 4}, {LinearModule::kDeltaOut, 1}, {LinearModule::kConvIn, 1}, {LinearModule::kConvOut, 1},
+    {LinearModule::kRouter, 1}, {LinearModule::kSharedGate, 1},
+}};
+LoraGroup group_of(LinearModule module);
+// What a mixer multiplies its input by, and what it ends with.
+enum class Mixer : uint8_t;
+LoraGroup input_group_of(Mixer mixer);
+LoraGroup output_group_of(Mixer mixer);
+
+// y[n] = W[n][k] x[k]; n 0: the layer has no such module.
+struct LinearShape {
+    uint32_t n = 0;  // outputs
+    uint32_t k = 0;  // inputs
+};
+
+// "q_proj", "in_proj_qkv", ...
+std::string_view name_of(LinearModule module);
+
+}  // namespace lorad::model

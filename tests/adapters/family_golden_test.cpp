@@ -1,0 +1,164 @@
+// Each golden family with all its adapters: alone, mixed in one step, in chunks and merged, compared with transformers and PEFT.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "adapters/registry.h"
+#include "model/runner.h"
+#include "tests/adapters/served.h"
+#include "tests/support/families.h"
+
+namespace lorad::adapters::family_golden_test {
+namespace {
+
+using namespace lorad::testing;
+using model::Runner;
+
+struct Answers {
+    std::string name;
+    uint32_t slot = kNoAdapterSlot;
+    std::vector<GoldenPrompt> prompts;
+    std::vector<std::vector<float>> last_logits;
+    std::vector<std::vector<float>> merged_logits;  // as PEFT merged; empty where it did not
+};
+
+class FamilyModel : public ::testing::TestWithParam<GoldenFamily> {
+  protected:
+    void SetUp() override {
+        const std::string model = GetParam().model;
+        served_ = Served::load(families_dir() / "models" / model);
+        ASSERT_NE(served_, nullptr);
+        answers_.push_back(read("base", families_dir() / "expected/models" / model));
+        std::vector<std::string> names;
+        for (const auto& entry : std::filesystem::directory_iterator(families_dir() / "adapters" / model)) names.push_back(entry.path().filename());
+        std::ranges::sort(names);
+        for (const std::string& name : names) {
+            const auto loaded = served_->registry().load(name, families_dir() / "adapters" / model / name);
+            ASSERT_TRUE(loaded.ok()) << name << ": " << loaded.error().message;
+            answers_.push_back(read(name, families_dir() / "expected/adapters" / model / name));
+            answers_.back().slot = served_->slot_of(name);
+        }
+    }
+
+    static Answers read(std::string name, const std::filesystem::path& stem) {
+        Answers answers{.name = std::move(name), .prompts = read_golden_prompts(stem.string() + ".json")};
+        const auto numbers = model::TensorFiles::map(stem.string() + ".safetensors", ErrorCode::kIo);
+        EXPECT_TRUE(numbers.ok());
+        for (size_t i = 0; i < answers.prompts.size(); ++i) {
+            const std::string prompt = "prompt" + std::to_string(i);
+            answers.last_logits.push_back(golden_floats(*numbers, prompt + ".last_logits"));
+            const std::string merged = prompt + ".merged_last_logits";
+            answers.merged_logits.push_back(numbers->find(merged) != nullptr ? golden_floats(*numbers, merged) : std::vector<float>());
+        }
+        return answers;
+    }
+
+    double error_of(const std::vector<float>& got, const std::vector<float>& want) {
+        if (got.size() != want.size()) return 1e9;
+        return relative_error(got.data(), want.data(), want.size());
+    }
+
+    void expect_logits_whole_and_in_chunks();
+    void expect_greedy_tokens();
+    void expect_mixed_as_alone();
+    void expect_merged();
+
+    std::unique_ptr<Served> served_;
+    std::vector<Answers> answers_;
+};
+
+void FamilyModel::expect_logits_whole_and_in_chunks() {
+    for (const Answers& answers : answers_) {
+        for (size_t i = 0; i < answers.prompts.size(); ++i) {
+            for (const uint32_t n_chunk_rows : {0u, 64u}) {
+                if (n_chunk_rows != 0 && (answers.prompts[i].ids.size() <= n_chunk_rows || answers.slot != answers_.back().slot)) continue;
+                Runner runner(served_->executor());
+                const auto logits = runner.logits(answers.prompts[i].ids, false, answers.slot, n_chunk_rows);
+                ASSERT_TRUE(logits.ok()) << logits.error().message;
+                EXPECT_LE(error_of(*logits, answers.last_logits[i]), GetParam().relative_error_max) << answers.name << ", prompt " << i << " in chunks of " << n_chunk_rows;
+            }
+        }
+    }
+}
+
+void FamilyModel::expect_greedy_tokens() {
+    size_t n_certain_of_all = 0, n_prompts = 0;
+    for (const Answers& answers : answers_) {
+        for (size_t i = 0; i < answers.prompts.size(); ++i) {
+            const GoldenPrompt& golden = answers.prompts[i];
+            double norm = 0;
+            for (const float value : answers.last_logits[i]) norm += double{value} * value;
+            // An error of this norm, spread over the vocabulary, moves one logit by about its root mean square.
+            const double logit_error = 2.0 * GetParam().relative_error_max * std::sqrt(norm / static_cast<double>(answers.last_logits[i].size()));
+            const size_t n_certain = std::min<size_t>(n_certain_tokens(golden.margins, logit_error), answers.slot == kNoAdapterSlot ? 24 : 12);
+            Runner runner(served_->executor());
+            const auto generated = runner.generate(golden.ids, {.n_tokens_max = answers.slot == kNoAdapterSlot ? 24u : 12u, .ignore_eos = true, .uses = model::uses_of(answers.slot)});
+            ASSERT_TRUE(generated.ok()) << generated.error().message;
+            EXPECT_TRUE(std::equal(golden.greedy.begin(), golden.greedy.begin() + static_cast<ptrdiff_t>(n_certain), generated->ids.begin()))
+                << answers.name << ", prompt " << i << ", " << n_certain << " certain tokens";
+            n_certain_of_all += n_certain;
+            ++n_prompts;
+        }
+    }
+    EXPECT_GE(n_certain_of_all, 8 * n_prompts) << "the margins decide little";
+}
+
+// One prompt for everybody in one step: a row's answer is that of a step of its own.
+void FamilyModel::expect_mixed_as_alone() {
+    constexpr size_t kPrompt = 1;
+    model::Executor& executor = served_->executor();
+    model::StepBatch batch;
+    std::vector<std::vector<BlockId>> tables;
+    BlockId next{0};
+    for (const Answers& answers : answers_) {
+        const std::vector<TokenId>& ids = answers.prompts[kPrompt].ids;
+        tables.emplace_back();
+        for (uint32_t i = 0; i < model::blocks_for_tokens(static_cast<uint32_t>(ids.size())); ++i) tables.back().push_back(next++);
+        const uint32_t row = batch.add_rows(ids, 0, tables.back(), answers.slot);
+        batch.add_output(row + static_cast<uint32_t>(ids.size()) - 1, true);
+    }
+    ASSERT_TRUE(executor.submit(batch).ok());
+    const auto output = executor.finish();
+    ASSERT_TRUE(output.ok()) << output.error().message;
+    for (uint32_t i = 0; i < answers_.size(); ++i) {
+        const std::span<const float> logits = output->logits(i);
+        EXPECT_LE(error_of({logits.begin(), logits.end()}, answers_[i].last_logits[kPrompt]), GetParam().relative_error_max) << answers_[i].name;
+    }
+}
+
+// PEFT merged in f32; lorad rounds to the base's type, which costs its unit roundoff / sqrt(3) in each matrix product, a few times over the layers.
+void FamilyModel::expect_merged() {
+    model::Executor& executor = served_->executor();
+    const double error_max = executor.weights().layers[0].qkv.type == gpu::ScalarType::kF16 ? 1.5 * GetParam().relative_error_max : 2e-2;
+    for (const Answers& answers : answers_) {
+        if (answers.slot == kNoAdapterSlot || answers.merged_logits.front().empty()) continue;
+        const model::AdapterExtrasView& extras = executor.lora_table().adapter(answers.slot).extras;
+        if (executor.config().tied_embeddings && extras.embed_rank != 0) continue;  // PEFT's merge changes the output layer as well
+        auto merged = executor.merge(model::uses_of(answers.slot));
+        ASSERT_TRUE(merged.ok()) << merged.error().message;
+        executor.use_merged(*merged);
+        for (size_t i = 0; i < answers.prompts.size(); ++i) {
+            Runner runner(executor);
+            runner.set_merged(true);
+            const auto logits = runner.logits(answers.prompts[i].ids, false, answers.slot);
+            ASSERT_TRUE(logits.ok()) << logits.error().message;
+            EXPECT_LE(error_of(*logits, answers.merged_logits[i]), error_max) << answers.name << ", prompt " << i;
+        }
+        executor.use_merged(nullptr);
+    }
+}
+
+// In one test, since a model's kernels are compiled for each test.
+TEST_P(FamilyModel, AnswersAsTheReferenceAloneMixedInChunksAndMerged) {
+    expect_logits_whole_and_in_chunks();
+    expect_greedy_tokens();
+    expect_mixed_as_alone();
+    expect_merged();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyModel, ::testing::ValuesIn(kGoldenFamilies), family_test_name);
+
+}  // namespace
+}  // namespace lorad::adapters::family_golden_test

@@ -153,6 +153,10 @@ class Registry {
     // kStorageFailed, kIo.
     Result<std::vector<model::NamedTemplate>> templates(const ChatFiles& chat) const;
 
+    // The adapter that a name or a generation's id stands for, in host memory and whole. kAdapterNotFound; kInvalidRequest for the name of a mix; what
+    // reading its files gives.
+    Result<std::unique_ptr<CheckedAdapter>> read(std::string_view name_or_generation) const;
+
     // Makes the name stand for uploaded files, once they are checked and this is durable. They need not be on the device.
     // kInvalidAdapterName, kAdapterExists, kGenerationMismatch, kAdapterFileNotFound, kAdapterInvalid and
     // kAdapterUnsupported (with all that does not fit; the blobs are gone then, but for those that somebody holds), kAdapterLimit, kStorageFailed.

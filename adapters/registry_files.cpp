@@ -294,6 +294,21 @@ std::shared_ptr<LeaseState> Registry::lease_of(const GenerationRecord& record, s
 }
 
 // Without a lock, on the thread that brings the generation to the device.
+Result<std::unique_ptr<CheckedAdapter>> Registry::read(std::string_view name_or_generation) const {
+    const std::shared_ptr<const Catalogue> now = catalogue();
+    std::string_view generation = name_or_generation;
+    if (const auto alias = now->aliases.find(name_or_generation); alias != now->aliases.end()) {
+        if (alias->second.target.is_mix())
+            return make_error(ErrorCode::kInvalidRequest, format("{} is a mix of others, not an adapter of its own", json_quote_short(name_or_generation)), "lora_name");
+        generation = alias->second.target.parts.front().generation;
+    }
+    const auto record = now->generations.find(generation);
+    if (record == now->generations.end())
+        return make_error(ErrorCode::kAdapterNotFound, format("no adapter is called {}", json_quote_short(name_or_generation)), "lora_name");
+    TRY_ASSIGN(AdapterSource source, read_stored(*files_, record->second.files));
+    return check_adapter(std::move(source), base_);
+}
+
 Result<PackedImage> Registry::load_image(const GenerationRecord& record) {
     auto source = read_stored(*files_, record.files);
     if (!source.ok()) {

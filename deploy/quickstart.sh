@@ -112,7 +112,7 @@ else
     mkdir -p build/models
     [ -f "$base" ] || { say "fetching SmolLM2-135M-Instruct"; fetch_smollm2 "$repo/$base"; }
 fi
-command=("$binary" serve --model "$base" "${loras[@]}" --host "$host" --port "$port" --state-dir none)
+command=("$binary" serve --model "$base" "${loras[@]}" --host "$host" --port "$port" --state-dir "$state/kept")
 say "starting: ${command[*]#"$repo/"}"
 setsid nohup "${command[@]}" >"$log" 2>&1 </dev/null &
 echo $! >"$pid_file"
@@ -144,6 +144,7 @@ Talk to it; "model" is the base or any adapter's name:
   print(client.chat.completions.create(model="pirate", messages=[{"role": "user", "content": "Hello!"}]).choices[0].message.content)
 
   curl http://$host:$port/v1/models                          # the base and its adapters
+  deploy/train_one.py --url http://$host:$port                # train one more adapter on chats, and ask it
   deploy/ask_all.py --url http://$host:$port --question 'How much is 8 plus 5?'
   deploy/quickstart.sh --stop                                 # stop it
 T

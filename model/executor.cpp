@@ -73,6 +73,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .memory_utilization = options.memory_utilization,
                                     .adapter_bytes = options.adapter_bytes,
                                     .merged_bytes = options.merged_bytes,
+                                    .training_bytes = options.training_bytes,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
                                     .kv = kv_format});

@@ -31,6 +31,7 @@ struct ExecutorOptions {
     double memory_utilization = 0.9;  // share of the free device memory
     uint64_t adapter_bytes = 0;       // device memory left free for adapters
     uint64_t merged_bytes = 0;        // left free for merged weights, and all that they may take; 0: what is free then
+    uint64_t training_bytes = 0;      // left free for training; 0: nothing is
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     std::optional<gpu::ScalarType> weight_type = std::nullopt;  // what all matrices become; without one: WeightLoader::create()

@@ -18,6 +18,7 @@ struct MemoryPlanOptions {
     double memory_utilization = 0.9;     // share of the free device memory that lorad may take
     uint64_t adapter_bytes = 0;          // left free for adapters
     uint64_t merged_bytes = 0;           // left free for merged weights
+    uint64_t training_bytes = 0;         // left free for training
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
     KvFormat kv;
@@ -29,6 +30,7 @@ struct MemoryPlan {
     uint64_t scratch_bytes = 0;
     uint64_t adapter_bytes = 0;
     uint64_t merged_bytes = 0;
+    uint64_t training_bytes = 0;
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
     KvFormat kv;

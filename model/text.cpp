@@ -190,6 +190,17 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
     return result;
 }
 
+Result<PlacedTokens> Tokenizer::encode_placed(std::string_view text) const {
+    LoradIds ids{}, begins{};
+    LoradBytes error{};
+    const int32_t code = lorad_tokenizer_encode_placed(handle_, as_text(text), &ids, &begins, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    PlacedTokens placed{{ids.data, ids.data + ids.size}, {begins.data, begins.data + begins.size}};
+    lorad_text_free_ids(ids);
+    lorad_text_free_ids(begins);
+    return placed;
+}
+
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids,
                                       bool skip_special_tokens) const {
     static_assert(sizeof(TokenId) == sizeof(uint32_t));
@@ -353,9 +364,22 @@ Result<std::string> ChatTemplate::render(const std::string& json_input, int64_t 
     LoradBytes text{};
     LoradBytes error{};
     if (now == kPresent) now = present();
-    const int32_t code = lorad_template_render(handle_, as_text(json_input), now, &text, &error);
+    const int32_t code = lorad_template_render(handle_, as_text(json_input), now, &text, nullptr, &error);
     if (code != LORAD_TEXT_OK) return request_error(code, error);
     return take(text);
+}
+
+Result<MarkedText> ChatTemplate::render_marked(const std::string& json_input, int64_t now) const {
+    LoradBytes text{}, error{};
+    LoradIds marked{};
+    if (now == kPresent) now = present();
+    const int32_t code = lorad_template_render(handle_, as_text(json_input), now, &text, &marked, &error);
+    if (code != LORAD_TEXT_OK) return request_error(code, error);
+    MarkedText result{take(text), {}};
+    for (size_t i = 0; i + 1 < marked.size; i += 2) result.marked.push_back({marked.data[i], marked.data[i + 1]});
+    lorad_text_free_ids(marked);
+    std::ranges::sort(result.marked, {}, &TextSpan::begin);
+    return result;
 }
 
 Result<std::unique_ptr<Grammar>> Grammar::create(const Tokenizer& tokenizer, GrammarKind kind,

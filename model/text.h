@@ -35,6 +35,24 @@ enum class DecoderKind : uint8_t {
     kOther,         // one by one, given the token before
 };
 
+// Tokens of a text, and the byte of the text where each begins: that of its character, where a character is several tokens.
+struct PlacedTokens {
+    std::vector<TokenId> ids;
+    std::vector<uint32_t> begins;
+};
+
+// Bytes [begin, end) of a text.
+struct TextSpan {
+    size_t begin = 0, end = 0;
+    bool operator==(const TextSpan&) const = default;
+};
+
+// What a template made of a chat, and the parts of it that the template marks by `{% generation %}` as the assistant's.
+struct MarkedText {
+    std::string text;
+    std::vector<TextSpan> marked;  // in the order of the text
+};
+
 // tokenizer.json of a model folder. Immutable: any number of threads may share one.
 class Tokenizer {
   public:
@@ -49,6 +67,8 @@ class Tokenizer {
     // Special tokens written out in the text become their ids, as in the reference. kInvalidRequest
     // for text that is not UTF-8.
     Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens) const;
+    // The same with places, without special tokens of the tokenizer's own.
+    Result<PlacedTokens> encode_placed(std::string_view text) const;
     // Ids without a token add nothing.
     Result<std::string> decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
@@ -149,6 +169,8 @@ class ChatTemplate {
     // conversation is what it objects to. now: for strftime_now, what the local wall clock shows,
     // in seconds since 1970 as if it were UTC; kPresent asks the system.
     Result<std::string> render(const std::string& json_input, int64_t now = kPresent) const;
+    // The same with the parts that the template marks; none where it marks nothing, or only what it prints by way of a variable.
+    Result<MarkedText> render_marked(const std::string& json_input, int64_t now = kPresent) const;
 
   private:
     static Result<std::shared_ptr<const ChatTemplate>> make(std::span<const NamedTemplate> sources,

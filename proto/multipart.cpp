@@ -76,8 +76,9 @@ Status read_disposition(std::string_view value, FormPart& part) {
     return ok_status();
 }
 
-// The header lines of a part, without the empty one that ends them.
-Status read_header(std::string_view header, FormPart& part) {
+}  // namespace
+
+Status read_part_header(std::string_view header, FormPart& part) {
     bool has_disposition = false;
     while (!header.empty()) {
         size_t end = std::min(header.find("\r\n"), header.size());
@@ -102,8 +103,6 @@ Status read_header(std::string_view header, FormPart& part) {
     if (!has_disposition) return malformed("a part has no Content-Disposition");
     return ok_status();
 }
-
-}  // namespace
 
 Result<std::string> multipart_boundary(std::string_view content_type) {
     size_t end = std::min(content_type.find(';'), content_type.size());
@@ -147,7 +146,7 @@ Result<std::vector<FormPart>> parse_multipart(std::string_view body, std::string
                 format("a part's header does not end within {} bytes", kFormHeaderBytesMax));
         }
         FormPart part;
-        TRY(read_header(rest.substr(0, header_end), part));
+        TRY(read_part_header(rest.substr(0, header_end), part));
         rest.remove_prefix(header_end + 4);
         // The delimiter's line break may be the one that ends the header of an empty part.
         size_t content_end =

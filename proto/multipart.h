@@ -23,6 +23,9 @@ struct FormPart {
 // The boundary of a Content-Type; empty if it is no multipart/form-data.
 Result<std::string> multipart_boundary(std::string_view content_type);
 
+// A part's header lines, without the empty one that ends them, into its names.
+Status read_part_header(std::string_view header, FormPart& part);
+
 // kInvalidRequest for anything that is not well formed, names the part. `body` outlives the parts.
 Result<std::vector<FormPart>> parse_multipart(std::string_view body, std::string_view boundary);
 

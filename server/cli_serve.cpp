@@ -33,6 +33,7 @@
 #include "server/ops/signals.h"
 #include "server/ops/vitals.h"
 #include "server/registry_merge.h"
+#include "server/training_setup.h"
 
 namespace lorad::server {
 namespace {
@@ -74,6 +75,7 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.executor.n_kv_blocks = config.num_kv_blocks;
     load.executor.batch_invariant = config.batch_invariant;
     load.executor.merged_bytes = uint64_t(config.merge_memory_mib) << 20;
+    if (config.training_jobs > 0) load.executor.training_bytes = uint64_t(config.training_memory_mib) << 20;
     load.executor.warm_up = true;
     return load;
 }
@@ -119,6 +121,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
                          {"scratch", plan.scratch_bytes},
                          {"adapters", plan.adapter_bytes},
                          {"merged", plan.merged_bytes},
+                         {"training", plan.training_bytes},
                          {"kv", plan.kv_bytes}};
     return shape;
 }
@@ -274,6 +277,9 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     engine_options.starvation_bound = std::chrono::milliseconds(config.starvation_bound_ms);
     engine_options.n_prefill_rows_max = config.prefill_chunk_tokens;
     engine_options.n_sampling_threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
+    training::PieceQueue pieces;
+    engine_options.background = &pieces;
+    engine_options.background_share = {config.training_share, config.training_latency_factor};
     Engine engine(runner, metrics, engine_options);
     engine.start();
     RegistryMerge merge(*loaded.registry, engine, *loaded.executor,
@@ -281,6 +287,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     loaded.registry->restore_active();
 
     TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base_fingerprint()));
+    TRY_ASSIGN(const TrainingSetup training, open_training(config, base_name, loaded, *text, engine, pieces));
     ServerContext context{engine,
                           metrics,
                           *loaded.registry,
@@ -292,6 +299,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
                           unix_time_s(),
                           loaded.config.hidden_size};
     context.responses = responses.get();
+    context.training = training.service.get();
     context.strict = config.strict;
     context.tool_format = model::tool_format_of(config.tool_call_parser);
     context.separates_reasoning = config.reasoning_parser != "none";
@@ -329,7 +337,10 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
         return ops::Reload::Commit([] {});
     });
 
+    if (training.service) training.service->start();
     lifecycle.serve(serving);
+    // With a checkpoint of the job under way, which goes on at the next start.
+    if (training.service) training.service->stop();
     lifecycle.drain();
     bool failed = engine.failed();
     listener->stop_accepting();

@@ -160,6 +160,17 @@ void describe(Config& c, Visit&& visit) {
     visit("adapter-wait-s", c.adapter_wait_s, "SECONDS",
           "how long a request waits for its adapter's place on the device; then it is answered 429",
           Range{1, 86400});
+    visit("training-jobs", c.training_jobs, "N", "fine-tuning jobs of one key that have not ended; 0: this server trains nothing", Range{0, 10000});
+    visit("training-share", c.training_share, "SHARE", "share of the device that training has at most while others are served; with nobody served it has all", Range{0.0, 0.95});
+    visit("training-latency-factor", c.training_latency_factor, "FACTOR",
+          "a step of those who are served, with training behind it, takes at most this many times as long", Range{1.0, 10.0});
+    visit("training-memory-mib", c.training_memory_mib, "MIB",
+          "device memory kept for training; 0: none is kept, a job takes what is free when it begins", Range{0, 1u << 20});
+    visit("training-file-mib", c.training_file_mib, "MIB", "largest training file", Range{1, 1u << 20});
+    visit("training-quota-mib", c.training_quota_mib, "MIB", "largest size of all training files of a key's tenant", Range{1, 1u << 24});
+    visit("training-store-mib", c.training_store_mib, "MIB", "largest size of all training files", Range{1, 1u << 24});
+    visit("training-checkpoint-s", c.training_checkpoint_s, "SECONDS", "how often a job writes a checkpoint, from which it goes on behind a restart",
+          Range{1, 86400});
     visit("log-level", c.log_level, "LEVEL", "debug, info, warn or error",
           std::vector<std::string>{"debug", "info", "warn", "error"});
     visit("log-format", c.log_format, "FORMAT",

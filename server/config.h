@@ -83,6 +83,15 @@ struct Config {
     uint32_t upload_quota_mib = 0;   // of a tenant's files without an adapter; 0: half of the store, or 16 GiB
     uint32_t adapter_wait_s = 60;
 
+    double training_share = 0.5;            // of the device while others are served
+    double training_latency_factor = 1.25;  // of a step with training behind it
+    uint32_t training_memory_mib = 0;       // 0: what is free when a job begins
+    uint32_t training_file_mib = 512;
+    uint32_t training_store_mib = 32768;  // files of all
+    uint32_t training_quota_mib = 4096;   // files of a tenant
+    uint32_t training_jobs = 4;           // of a tenant that have not ended; 0: nothing is trained
+    uint32_t training_checkpoint_s = 120;
+
     std::string log_level = "info";
     std::string log_format = "text";
 };

@@ -1,4 +1,4 @@
-// lorad: serve | key | check | devices | logits | generate | profile | print. Every flag is declared here or, for serve,
+// lorad: serve | train | key | check | devices | logits | generate | profile | print. Every flag is declared here or, for serve,
 // in config.cpp.
 #include <algorithm>
 #include <cstdio>
@@ -17,6 +17,7 @@
 #include "server/access/scope.h"
 #include "server/cli.h"
 #include "server/cli_print.h"
+#include "server/cli_train_flags.h"
 #include "server/sandbox/helper.h"
 
 namespace lorad::server {
@@ -239,6 +240,9 @@ int run(int argc, char** argv) {
     CLI::App* serve = app.add_subcommand("serve", "serve a model and its adapters over HTTP");
     ServeCommand serve_command(*serve);
 
+    CLI::App* train = app.add_subcommand("train", "train an adapter on a file of chats or texts, without serving");
+    TrainCommandFlags train_flags(*train);
+
     CLI::App* key = app.add_subcommand("key", "make keys for clients, and check the file of keys");
     KeyCommand key_command(*key);
 
@@ -350,6 +354,10 @@ int run(int argc, char** argv) {
     if (serve->parsed()) return report(serve_command.run());
     if (key->parsed()) return report(key_command.run());
     set_log_level(LogLevel::kWarn);
+    if (train->parsed()) {
+        Result<int> ended = train_flags.run();
+        return ended.ok() ? *ended : report(ended.error());
+    }
     if (check->parsed()) {
         Result<bool> fits = run_check(check_arguments);
         if (!fits.ok()) return report(fits.error());

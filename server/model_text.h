@@ -21,6 +21,9 @@ class ModelText final : public TextCodec {
     static Result<std::unique_ptr<ModelText>> load(const model::ModelFiles& files, const std::string& name);
 
     bool has_tokenizer() const { return tokenizer_ != nullptr; }
+    // The model's own; null where it has none.
+    const std::shared_ptr<const model::Tokenizer>& tokenizer() const { return tokenizer_; }
+    const std::shared_ptr<const model::ChatTemplate>& chat_template() const { return chat_template_; }
     Result<std::vector<TokenId>> encode(std::string_view text,
                                         bool add_special_tokens) const override;
     Result<std::string> decode(std::span<const TokenId> tokens,

@@ -81,6 +81,9 @@ int32_t lorad_tokenizer_new(LoradText tokenizer_json, LoradTokenizer** out, Lora
 void lorad_tokenizer_free(LoradTokenizer* tokenizer);
 int32_t lorad_tokenizer_encode(const LoradTokenizer* tokenizer, LoradText text,
                                int32_t add_special_tokens, LoradIds* out, LoradBytes* error);
+// Without special tokens of the tokenizer's own; begins: the byte of the text where each token begins.
+int32_t lorad_tokenizer_encode_placed(const LoradTokenizer* tokenizer, LoradText text, LoradIds* out,
+                                      LoradIds* begins, LoradBytes* error);
 int32_t lorad_tokenizer_decode(const LoradTokenizer* tokenizer, const uint32_t* ids, size_t count,
                                int32_t skip_special_tokens, LoradBytes* out, LoradBytes* error);
 uint32_t lorad_tokenizer_vocab_size(const LoradTokenizer* tokenizer);
@@ -113,8 +116,9 @@ int32_t lorad_template_check(const LoradTemplate* chat_template, LoradBytes* err
 // input: {"messages":[...],"tools":[...],"documents":[...],"add_generation_prompt":bool,
 // "extra":{name: value},"template":name}.
 // now: for strftime_now, what the local wall clock shows, in seconds since 1970 as if it were UTC.
+// marked: begin and end, in bytes of the text, of each block `{% generation %}`; may be null.
 int32_t lorad_template_render(const LoradTemplate* chat_template, LoradText input, int64_t now,
-                              LoradBytes* out, LoradBytes* error);
+                              LoradBytes* out, LoradIds* marked, LoradBytes* error);
 
 // The vocabulary as the model has it (logits may be wider than the tokenizer): padded with tokens
 // never allowed.

@@ -10,6 +10,10 @@ std::string_view name_of(Scope scope) {
             return "adapters:read";
         case Scope::kAdaptersWrite:
             return "adapters:write";
+        case Scope::kTrainingRead:
+            return "training:read";
+        case Scope::kTrainingWrite:
+            return "training:write";
         case Scope::kMetrics:
             return "metrics";
         case Scope::kAdmin:

@@ -13,10 +13,13 @@ enum class Scope : uint8_t {
     kGenerate,       // prompts in, answers out; the names of models
     kAdaptersRead,   // what adapters there are and what happens to them
     kAdaptersWrite,  // upload, name, replace, activate, remove; includes kAdaptersRead
+    kTrainingRead,   // one's own training files and jobs
+    kTrainingWrite,  // upload files, make and end jobs; includes kTrainingRead
     kMetrics,        // /metrics, with the names of all adapters
     kAdmin,          // everything, also what reads files of the server
 };
-inline constexpr std::array kAllScopes = {Scope::kGenerate, Scope::kAdaptersRead, Scope::kAdaptersWrite, Scope::kMetrics, Scope::kAdmin};
+inline constexpr std::array kAllScopes = {Scope::kGenerate, Scope::kAdaptersRead, Scope::kAdaptersWrite,
+                                         Scope::kTrainingRead, Scope::kTrainingWrite, Scope::kMetrics, Scope::kAdmin};
 
 // As key files write them: "adapters:read".
 std::string_view name_of(Scope scope);
@@ -32,6 +35,7 @@ class Scopes {
     constexpr bool allow(Scope scope) const {
         uint32_t granting = bit(scope) | bit(Scope::kAdmin);
         if (scope == Scope::kAdaptersRead) granting |= bit(Scope::kAdaptersWrite);
+        if (scope == Scope::kTrainingRead) granting |= bit(Scope::kTrainingWrite);
         return (bits_ & granting) != 0;
     }
     constexpr bool empty() const { return bits_ == 0; }

@@ -70,17 +70,25 @@ export async function call(method, path, body) {
   return text ? JSON.parse(text) : null;
 }
 
-// With progress, which fetch does not tell.
-export function putBlob(digest, file, onProgress) {
+// With progress, which fetch does not tell. Resolves to the answer's text.
+function upload(method, path, more, body, onProgress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("PUT", urlOf(`/v1/adapters/blobs/${digest}`));
-    for (const [name, value] of Object.entries(headers({ "Content-Type": "application/octet-stream" }))) request.setRequestHeader(name, value);
+    request.open(method, urlOf(path));
+    for (const [name, value] of Object.entries(headers(more))) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onProgress(event.loaded, event.total);
-    request.onload = () => (request.status < 300 ? resolve() : reject(errorOf(request.status, request.responseText)));
+    request.onload = () => (request.status < 300 ? resolve(request.responseText) : reject(errorOf(request.status, request.responseText)));
     request.onerror = () => reject(new ApiError(0, "unreachable", "the upload broke off"));
-    request.send(file);
+    request.send(body);
   });
+}
+export const putBlob = (digest, file, onProgress) =>
+  upload("PUT", `/v1/adapters/blobs/${digest}`, { "Content-Type": "application/octet-stream" }, file, onProgress);
+export async function postTrainingFile(file, onProgress) {
+  const form = new FormData();
+  form.append("purpose", "fine-tune");
+  form.append("file", file);
+  return JSON.parse(await upload("POST", "/v1/files", {}, form, onProgress));
 }
 
 // Server-sent events of a GET, or of a POST with a body: {event, data, id} one by one.

@@ -6,6 +6,7 @@ import { $, ask, el } from "./dom.js";
 import { startOverview } from "./overview.js";
 import { startPlayground, tryAdapter } from "./playground.js";
 import { refreshTargets } from "./targets.js";
+import { refreshJobs, startTraining } from "./training.js";
 import { startUpload } from "./upload.js";
 import { watch } from "./watch.js";
 
@@ -45,6 +46,7 @@ function startKey() {
       accessAnew();
       refreshTargets();
       refreshAdapters();
+      refreshJobs();
     }
   };
   $("key-button").addEventListener("click", askForKey);
@@ -61,6 +63,7 @@ $("dialog-cancel").addEventListener("click", () => $("dialog").close("cancel"));
 startPlayground();
 startUpload();
 startAdapters({ onTry: tryAdapter });
+startTraining({ onTry: tryAdapter });
 startKey();
 startTheme(startOverview(() => {
   refreshTargets();

@@ -22,6 +22,8 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       blocks_(options.n_kv_blocks),
       fair_share_(uint64_t(options.starvation_bound.count()), options.limits.n_rows_max),
       step_times_(RowSizes(model::buckets_up_to(options.limits.n_rows_max), options.limits.n_rows_max), kBesideRowsMin, kStepStretch, kAloneStepSeconds),
+      background_(options.background),
+      background_turns_(options.background_share),
       chooser_(options.n_sampling_threads),
       masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {}
 
@@ -88,6 +90,7 @@ void Engine::run() {
         bool worked = step();
         if (stop_now_ || failed_) break;
         if (worked) continue;
+        if (run_background(std::chrono::duration<double>(options_.background_slice).count())) continue;
         // Nothing to compute: only an arrival, a drain or a stop changes that.
         if (draining_ && queue_.n_waiting() == 0 && n_held_ == 0) break;
         queue_.wait(kIdleTurn);
@@ -172,6 +175,7 @@ bool Engine::step() {
     if (done.ok() && (in_flight_.size() > 1 || (!in_flight_.empty() && (!planned || !may_plan())))) {
         done = finish_step();
         if (done.ok()) done = prepare_draw();
+        if (done.ok()) background_behind_step();
     }
     if (!done.ok()) fail(done.error());
     if (worked || n_held_ == 0 || failed_) return worked;
@@ -328,6 +332,7 @@ Status Engine::submit_step() {
     if (flight.prompts.n_rows == batch_.n_rows()) flight.n_prompt_rows = n_prompt_rows(flight);
     flight.kind = {model::bucket_for(batch_.n_rows()), flight.prompts.n_rows == 0 ? 0 : StepTimes::class_of(flight.prompts.most_context) + 1, !adapters.empty()};
     flight.planned = planned_;
+    flight.is_disturbed = std::exchange(next_is_disturbed_, false);
     flight.submitted = time_now();
     {
         std::lock_guard lock(watch_mutex_);

@@ -36,6 +36,8 @@
 
 #include "model/step_batch.h"
 #include "server/access/time_debts.h"
+#include "server/engine/background_turns.h"
+#include "server/engine/background_work.h"
 #include "server/engine/heartbeat.h"
 #include "server/engine/mask_pool.h"
 #include "server/engine/plan_ahead.h"
@@ -81,6 +83,10 @@ struct EngineOptions {
     // advance by as many rows in a step. The runner takes n_sequences_max and these.
     uint32_t n_prompt_outputs_max = kPromptOutputsMax;
     uint32_t n_short_text_tokens = 0;  // model::short_text_tokens()
+    // Work that nobody waits for, and its part of the device; null: none. Outlives the engine.
+    BackgroundWork* background = nullptr;
+    BackgroundShare background_share = {};
+    std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -120,6 +126,10 @@ class Engine {
     // The device gave up; every stream has its error. The process should end for its supervisor.
     bool failed() const { return failed_.load(); }
     bool accepting() const { return !failed_.load() && !draining_.load(); }
+    // Any thread: of the device, that background work has had.
+    double background_seconds() const { return double(background_us_.load()) * 1e-6; }
+    // Any thread: background work has come.
+    void wake() { queue_.wake(); }
     // Any thread: the loop's turns. An idle engine turns every kIdleTurn; a turn takes at most a step, a rest before it (plan_ahead.h) and what is posted.
     Heartbeat heartbeat() const { return pulse_.read(); }
 
@@ -231,6 +241,8 @@ class Engine {
     void finish_flights();
     void end_all(const Error& error);
     void update_gauges();
+    bool run_background(double budget_s);
+    void background_behind_step();
 
     StepRunner& runner_;
     Metrics& metrics_;
@@ -239,6 +251,7 @@ class Engine {
     std::atomic<RequestId> next_id_{1};
     std::atomic<bool> failed_{false}, draining_{false}, stop_now_{false};
     Pulse pulse_;  // turned by run()
+    std::atomic<uint64_t> background_us_{0};
 
     // Engine thread.
     PrefixCache blocks_;
@@ -255,6 +268,11 @@ class Engine {
     uint64_t n_submitted_ = 0, n_finished_ = 0, n_recordings_ = 0;
     std::chrono::steady_clock::time_point last_finish_;
     PlanAhead plan_ahead_;
+    BackgroundWork* const background_;
+    BackgroundTurns background_turns_;
+    double last_step_s_ = 0;  // of the step that was finished last
+    bool was_last_quiet_ = true;  // nothing but itself was in its time
+    bool next_is_disturbed_ = false;  // the step that is submitted next runs behind background work
     double rested_s_ = 0;  // before the step that is being made
     std::vector<Publication> publications_;
     std::vector<SequenceView> running_views_, waiting_views_;

@@ -58,6 +58,8 @@ Status Engine::finish_step() {
     }
     flight.metrics.n_dispatches = result.n_dispatches;
     metrics_.on_step(flight.metrics);
+    last_step_s_ = flight.metrics.seconds;
+    was_last_quiet_ = !flight.is_disturbed;
     retire_ended();
     return ok_status();
 }

@@ -5,6 +5,7 @@
 #include "server/http/adapter_access.h"
 #include "server/http/embedded_files.h"
 #include "server/ops/process_metrics.h"
+#include "server/training/training_service.h"
 
 namespace lorad::server {
 namespace {
@@ -106,6 +107,7 @@ HttpReply show_metrics(ServerContext& context, const HttpRequest&) {
                  adapter_metrics_text(adapters, context.registry.stats(), context.base_name) +
                  ops::process_metrics_text(context.engine.heartbeat(), context.reload);
     if (context.http_metrics) reply.body += context.http_metrics();
+    if (context.training != nullptr) reply.body += context.training->metrics_text(context.engine.background_seconds());
     return reply;
 }
 
@@ -141,7 +143,7 @@ void add_routes(Router& router, const ContextGate& gate) {
          {std::span<const ContextRoute>(kRoutes), upload_routes(), adapter_routes(),
           compat_routes(), text_routes(), tokenizer_routes(), responses_routes(),
           stored_response_routes(),
-          messages_routes(), embeddings_routes()}) {
+          messages_routes(), embeddings_routes(), file_routes(), fine_tuning_routes()}) {
         for (const ContextRoute& route : routes) {
             router.add(
                 route.method, route.path, route.access,

@@ -23,6 +23,9 @@
 namespace lorad::server {
 
 class ResponseStore;
+namespace training {
+class TrainingService;
+}
 
 // Calls that hold an HTTP worker for long: so many at a time, of which everybody has a share.
 inline constexpr uint32_t kUploadsMax = 16;     // and validations; more are answered 429
@@ -56,6 +59,7 @@ struct ServerContext {
     bool separates_reasoning = false;  // <think>...</think> is no part of the content
     bool strict = false;            // what would be ignored and listed in a header is refused
     ResponseStore* responses = nullptr;  // null: none are kept
+    training::TrainingService* training = nullptr;  // null: nothing is trained here
     std::string tokenizer_info = {};  // JSON; empty: the model has no such file
     std::string adapter_root = {};  // folder that loads may read from; empty: any
     std::function<std::string()> http_metrics = {};  // what the listener counts, for /metrics
@@ -81,6 +85,8 @@ void add_routes(Router& router, const ContextGate& gate);
 inline constexpr access::Access kGenerates = access::Access::scope(access::Scope::kGenerate);
 inline constexpr access::Access kReadsAdapters = access::Access::scope(access::Scope::kAdaptersRead);
 inline constexpr access::Access kWritesAdapters = access::Access::scope(access::Scope::kAdaptersWrite);
+inline constexpr access::Access kReadsTraining = access::Access::scope(access::Scope::kTrainingRead);
+inline constexpr access::Access kWritesTraining = access::Access::scope(access::Scope::kTrainingWrite);
 inline constexpr access::Access kAdministers = access::Access::scope(access::Scope::kAdmin);
 
 // Handlers of routes that need the model.
@@ -107,6 +113,8 @@ std::span<const ContextRoute> responses_routes();  // /v1/responses
 std::span<const ContextRoute> stored_response_routes();  // /v1/responses/ID
 std::span<const ContextRoute> messages_routes();   // /v1/messages
 std::span<const ContextRoute> embeddings_routes();  // /v1/embeddings
+std::span<const ContextRoute> file_routes();          // /v1/files
+std::span<const ContextRoute> fine_tuning_routes();   // /v1/fine_tuning/jobs
 std::span<const ContextRoute> compat_routes();   // the faces of other servers on the same registry
 
 // What GET /tokenizer_info answers for a model; empty where its files say nothing of it. kInvalidModel.

@@ -9,7 +9,7 @@ import socket
 
 from frame import check, check_equal, main
 
-SCOPES = ("generate", "adapters:read", "adapters:write", "metrics", "admin")
+SCOPES = ("generate", "adapters:read", "adapters:write", "training:read", "training:write", "metrics", "admin")
 
 
 def key_of(name):
@@ -71,7 +71,8 @@ def routes(server):
 
 def allowed(access, scope):
     wanted = access.split(" or ")
-    return scope == "admin" or access in ("open", "any key") or scope in wanted or (scope == "adapters:write" and "adapters:read" in wanted)
+    return scope == "admin" or access in ("open", "any key") or scope in wanted or (scope == "adapters:write" and "adapters:read" in wanted) or (
+        scope == "training:write" and "training:read" in wanted)
 
 
 def every_route(card, server):

@@ -24,7 +24,7 @@ class AccessTest : public HttpTest {
     AccessTest() {
         path = std::filesystem::temp_directory_path() / ("lorad-access-" + std::to_string(getpid()));
         std::string text;
-        for (const char* scope : {"generate", "adapters:read", "adapters:write", "metrics", "admin"}) text += line(scope, std::string("\"") + scope + "\"");
+        for (const char* scope : {"generate", "adapters:read", "adapters:write", "training:read", "training:write", "metrics", "admin"}) text += line(scope, std::string("\"") + scope + "\"");
         text += line("old", R"("admin")", R"(,"expires":"2020-01-01")");
         text += line("slow", R"("generate")", R"(,"requests_per_minute":2)");
         text += line("few", R"("generate")", R"(,"tokens_per_minute":100)");

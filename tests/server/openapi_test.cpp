@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "proto/fine_tuning_request.h"
 #include "proto/known_fields.h"
 #include "server/http/embedded_files.h"
 #include "tests/server/http_fixture.h"
@@ -202,6 +203,7 @@ TEST(OpenApi, EveryFieldThatAParserKnowsIsDescribedAsItIs) {
     for (const char* path : {"/v1/responses", "/v1/responses/input_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kResponses));
     for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) expect_fields(path, proto::request_fields(Endpoint::kMessages));
     expect_fields("/v1/embeddings", proto::embeddings_fields());
+    expect_fields("/v1/fine_tuning/jobs", proto::fine_tuning_fields());
 }
 
 // The limits are the parser's: just inside is taken, just outside is refused.

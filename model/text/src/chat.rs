@@ -148,7 +148,8 @@ impl ChatTemplate {
         chosen.template.as_ref().map_err(|e| Failure::new(Code::TemplateFailed, e.clone()))
     }
 
-    pub fn render(&self, input: &str, now: i64) -> Result<String, Failure> {
+    /// The text, and where in it the blocks `{% generation %}` begin and end, in bytes.
+    pub fn render(&self, input: &str, now: i64) -> Result<(String, Vec<(usize, usize)>), Failure> {
         let input = parse_json(input).map_err(|e| Failure::new(Code::InvalidInput, message(e)))?;
         let Value::Dict(input) = input else {
             return Err(Failure::new(Code::InvalidInput, "template input: expected an object"));

@@ -168,6 +168,24 @@ pub unsafe extern "C" fn lorad_tokenizer_encode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn lorad_tokenizer_encode_placed(
+    tokenizer: *const LoradTokenizer,
+    text: LoradText,
+    out: *mut LoradIds,
+    begins: *mut LoradIds,
+    error: *mut LoradBytes,
+) -> i32 {
+    guard(error, || {
+        let text = text.text("text")?.unwrap_or("");
+        let _room = Room::for_input(text.len())?;
+        let (ids, places) = (*tokenizer).encode_placed(text)?;
+        out.write(give_ids(ids));
+        begins.write(give_ids(places));
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn lorad_tokenizer_decode(
     tokenizer: *const LoradTokenizer,
     ids: *const u32,
@@ -308,16 +326,21 @@ pub unsafe extern "C" fn lorad_template_render(
     input: LoradText,
     now: i64,
     out: *mut LoradBytes,
+    marked: *mut LoradIds,
     error: *mut LoradBytes,
 ) -> i32 {
     guard(error, || {
         let input = input.text("template input")?.unwrap_or("");
         let _room = Room::for_input(input.len())?;
         let budget = Budget::start();
-        let text = (*template).render(input, now).map_err(|failure| match budget.over() {
+        let (text, marks) = (*template).render(input, now).map_err(|failure| match budget.over() {
             Some(why) => Failure::new(Code::TooComplex, format!("chat template: {why}")),
             None => failure,
         })?;
+        if !marked.is_null() {
+            let places = marks.into_iter().flat_map(|(begin, end)| [begin as u32, end as u32]);
+            marked.write(give_ids(places.collect()));
+        }
         out.write(give_bytes(text.into_bytes()));
         Ok(())
     })

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 use serde_json::Value;
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 use crate::grammar::FactoryCache;
 use crate::{Code, Failure};
@@ -44,6 +44,17 @@ const MAX_TOKEN_ID: u32 = 1 << 24;
 /// panics with that, and nothing is harmed.
 fn is_of_long_run(panic: &Box<dyn Any + Send>) -> bool {
     panic.downcast_ref::<String>().is_some_and(|text| text.ends_with("retry-limit-in-match over"))
+}
+
+fn caught(encode: impl FnOnce() -> tokenizers::Result<Encoding>) -> Result<Encoding, Failure> {
+    match catch_unwind(AssertUnwindSafe(encode)) {
+        Ok(encoding) => encoding.map_err(|e| Failure::new(Code::InvalidInput, e.to_string())),
+        Err(panic) if is_of_long_run(&panic) => {
+            let why = "the text has a run of characters that is too long for the tokenizer";
+            Err(Failure::new(Code::InvalidInput, why))
+        }
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// What the decoder section says, flattened.
@@ -175,16 +186,16 @@ impl TextTokenizer {
     }
 
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Failure> {
-        let encode = || self.inner.encode_fast(text, add_special_tokens);
-        let encoding = match catch_unwind(AssertUnwindSafe(encode)) {
-            Ok(encoding) => encoding.map_err(|e| Failure::new(Code::InvalidInput, e.to_string()))?,
-            Err(panic) if is_of_long_run(&panic) => {
-                let why = "the text has a run of characters that is too long for the tokenizer";
-                return Err(Failure::new(Code::InvalidInput, why));
-            }
-            Err(panic) => resume_unwind(panic),
-        };
+        let encoding = caught(|| self.inner.encode_fast(text, add_special_tokens))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The ids of a text without special tokens of the tokenizer's own, and the byte of the text where
+    /// each begins: that of its character, where a character is several tokens.
+    pub fn encode_placed(&self, text: &str) -> Result<(Vec<u32>, Vec<u32>), Failure> {
+        let encoding = caught(|| self.inner.encode(text, false))?;
+        let begins = encoding.get_offsets().iter().map(|&(begin, _)| begin as u32).collect();
+        Ok((encoding.get_ids().to_vec(), begins))
     }
 
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, Failure> {

@@ -37,6 +37,10 @@ pub struct Renderer<'t> {
     pub kept: Kept<'t>,
     /// Of each macro that was asked: whether its body mentions varargs and kwargs.
     pub mentioned: HashMap<*const ast::Macro<'t>, (bool, bool)>,
+    /// Of blocks under way whose output is a value.
+    pub captures: usize,
+    /// Where the text of `{% generation %}` blocks begins and ends, in bytes.
+    pub marked: Vec<(usize, usize)>,
     template_bytes: usize,
     depth: usize,
     /// Where the stack was at the start.
@@ -44,7 +48,8 @@ pub struct Renderer<'t> {
 }
 
 impl Template {
-    pub fn render<'t>(&'t self, variables: Dict<'t>, now: i64) -> Result<String> {
+    /// The text, and where in it the blocks `{% generation %}` begin and end, in bytes.
+    pub fn render<'t>(&'t self, variables: Dict<'t>, now: i64) -> Result<(String, Vec<(usize, usize)>)> {
         let budget = Budget::start();
         let mut renderer = Renderer {
             variables,
@@ -52,6 +57,8 @@ impl Template {
             now,
             kept: Kept::default(),
             mentioned: HashMap::new(),
+            captures: 0,
+            marked: Vec::new(),
             template_bytes: self.len(),
             depth: 0,
             stack_begin: stack_address(),
@@ -63,7 +70,7 @@ impl Template {
         renderer.kept.empty_all();
         match (budget.over(), result) {
             (Some(why), _) => fail!("{why}"),
-            (None, Ok(_)) => Ok(out),
+            (None, Ok(_)) => Ok((out, std::mem::take(&mut renderer.marked))),
             (None, Err(Error::Raised(text))) => Err(Error::Raised(bounded(&text))),
             (None, Err(Error::Failed(text))) => Err(Error::Failed(bounded(&text))),
         }

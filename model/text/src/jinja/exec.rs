@@ -12,6 +12,7 @@ use super::dict::Dict;
 use super::eval::Renderer;
 use super::repr::text_of;
 use super::scope::Scope;
+use super::source::GENERATION;
 use super::value::Items;
 use super::walk::Walk;
 use super::{fail, Result, Value};
@@ -104,7 +105,9 @@ impl<'t> Renderer<'t> {
     /// A block whose output is a value.
     fn capture(&mut self, body: &'t [ast::Stmt<'t>], scope: &Rc<Scope<'t>>) -> Result<Value<'t>> {
         let mut out = String::new();
+        self.captures += 1;
         self.block(body, scope, &mut out)?;
+        self.captures -= 1;
         room(out.len())?;
         Ok(Value::str(out))
     }
@@ -149,6 +152,9 @@ impl<'t> Renderer<'t> {
             }
             ast::Stmt::WithBlock(with) => {
                 let inner = Scope::inside(scope);
+                if matches!(&with.assignments[..], [(ast::Expr::Var(var), _)] if var.id == GENERATION) {
+                    return self.generation(&with.body, &inner, out);
+                }
                 // All values are computed before any of the names means something new.
                 let mut values = Vec::with_capacity(with.assignments.len());
                 for (_, expr) in &with.assignments {
@@ -197,6 +203,23 @@ impl<'t> Renderer<'t> {
             ast::Stmt::Template(template) => return self.block(&template.children, scope, out),
         }
         Ok(Flow::Next)
+    }
+
+    /// `{% generation %}`: where its text stands in what is rendered is kept; not that of blocks whose
+    /// output is a value first, which may go anywhere.
+    fn generation(
+        &mut self,
+        body: &'t [ast::Stmt<'t>],
+        scope: &Rc<Scope<'t>>,
+        out: &mut String,
+    ) -> Result<Flow> {
+        let begin = out.len();
+        let flow = self.block(body, scope, out)?;
+        if self.captures == 0 {
+            charge_items(1)?;
+            self.marked.push((begin, out.len()));
+        }
+        Ok(flow)
     }
 
     /// `if`, and each `elif` behind it: the parser nests them, one inside the other.
@@ -371,7 +394,9 @@ impl<'t> Renderer<'t> {
             fail!("The loop must have the 'recursive' marker to be called recursively.");
         };
         let mut out = String::new();
+        self.captures += 1;
         self.for_loop(node, items.unwrap_or(Value::None), &scope, state.depth + 1, &mut out)?;
+        self.captures -= 1;
         Ok(Value::str(out))
     }
 

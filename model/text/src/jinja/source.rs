@@ -78,6 +78,9 @@ fn tag_end(text: &str, close: &str) -> usize {
     text.len()
 }
 
+/// What a `with` block of `{% generation %}` sets, so that the evaluator knows it.
+pub const GENERATION: &str = "lorad_generation_block";
+
 /// Tags that the parser reads otherwise or not at all. `{% generation %}` marks what the assistant
 /// said, for training; it renders its body, in a scope of its own: so does `with`, which the parser
 /// knows.
@@ -107,7 +110,7 @@ fn adapt_tags(text: &str) -> String {
             }
             open + end.unwrap_or(body.len())
         } else if let Some(length) = tag_length(rest, "generation") {
-            out.push_str(&rest[..length].replacen("generation", "with", 1));
+            out.push_str(&rest[..length].replacen("generation", &format!("with {GENERATION}=1 "), 1));
             rest = &rest[length..];
             continue;
         } else if let Some(length) = tag_length(rest, "endgeneration") {

@@ -1,0 +1,32 @@
+// lorad train: from a file of chats to an adapter, without a server.
+#pragma once
+
+#include <string>
+
+#include "proto/base/result.h"
+#include "proto/fine_tuning_request.h"
+#include "server/loaded_model.h"
+
+namespace lorad::server {
+
+struct TrainArguments {
+    std::string model, data, out;  // out may be empty where nothing is trained
+    std::string eval_data;         // empty: none
+    std::string init_adapter;      // empty: a new adapter
+    std::string report;            // file of one JSON object a step; empty: none
+    std::string dtype = "auto";    // of the base's matrices
+    std::string save_dtype = "float32";
+    std::string base_name;         // as the adapter's files call it; empty: the model's folder
+    DeviceArguments device;
+    proto::TrainingRecipe recipe;
+    bool resume = false;
+    bool check = false;    // says what the data is and what training would take, and trains nothing
+    uint32_t n_shown = 0;  // lines that are shown with what of them is trained
+    uint32_t n_rows = 2048;         // tokens of a micro-batch
+    uint64_t memory_mib = 0;        // that training may take beside the weights; 0: what is free
+};
+
+// The status that the program ends with: 130 where a signal ended it, with a checkpoint to go on from.
+Result<int> run_train(const TrainArguments& arguments);
+
+}  // namespace lorad::server

@@ -1,0 +1,53 @@
+// How long background work may have the device behind a step of those who are served. Pure; engine thread only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lorad::server {
+
+struct BackgroundShare {
+    double share = 0.5;           // of the device's time, at most, while others are served
+    double latency_factor = 1.25; // a step with background work behind it takes at most this many times as long
+};
+
+class BackgroundTurns {
+  public:
+    explicit BackgroundTurns(const BackgroundShare& share) : share_(share) {}
+
+    // After each step that took `seconds`; is_quiet: without background work beside it. What may run now, in seconds; 0: nothing. Where even the smallest
+    // piece takes longer than the bound leaves, one runs each kRareSteps steps: so few do not move the 99th percentile.
+    double after_step(double seconds, bool is_quiet) {
+        if (is_quiet) quiet_s_ = quiet_s_ == 0 ? seconds : 0.8 * quiet_s_ + 0.2 * seconds;
+        if (quiet_s_ == 0) return 0;
+        const double share = std::clamp(share_.share, 0.0, 0.95);
+        credit_s_ = std::min(credit_s_ + share / (1 - share) * quiet_s_, kCreditSteps * quiet_s_);
+        // Now and then a step is left alone, so that it is known what one takes.
+        if (++n_steps_ % kQuietEvery == 0 || credit_s_ <= 0) return 0;
+        const double bound_s = (share_.latency_factor - 1) * quiet_s_;
+        if (least_s_ <= bound_s) return std::min(bound_s, credit_s_);
+        if (n_steps_ - last_rare_ < kRareSteps) return 0;
+        last_rare_ = n_steps_;
+        return bound_s;
+    }
+
+    // What a turn with that budget took.
+    void ran(double budget_s, double seconds) {
+        credit_s_ -= seconds;
+        // A turn that went beyond its budget was one piece, or one more than fitted: pieces are about so long.
+        const double piece_s = seconds > budget_s ? std::min(seconds, budget_s + least_s_) : 0;
+        least_s_ = std::max(0.9 * least_s_, seconds > budget_s && piece_s < seconds ? seconds - budget_s : piece_s);
+    }
+
+  private:
+    static constexpr uint64_t kRareSteps = 128, kQuietEvery = 8;
+    static constexpr double kCreditSteps = 4;
+
+    const BackgroundShare share_;
+    double quiet_s_ = 0;   // that a step takes by itself
+    double credit_s_ = 0;  // of device time, by the share
+    double least_s_ = 0;   // that a piece takes
+    uint64_t n_steps_ = 0, last_rare_ = 0;
+};
+
+}  // namespace lorad::server

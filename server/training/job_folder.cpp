@@ -1,0 +1,186 @@
+#include "server/training/job_folder.h"
+
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+
+#include <fcntl.h>
+
+#include "proto/base/format.h"
+#include "proto/base/owned_fd.h"
+#include "proto/json.h"
+#include "server/training/durable_file.h"
+
+namespace lorad::server::training {
+namespace {
+
+constexpr uint64_t kJobBytesMax = uint64_t(4) << 20;
+constexpr uint64_t kAppendedBytesMax = uint64_t(256) << 20;
+constexpr std::string_view kCsvHead = "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n";
+
+// Lines without the one that a crash has cut off.
+std::vector<std::string_view> whole_lines(std::string_view text) {
+    std::vector<std::string_view> lines;
+    for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
+        lines.push_back(text.substr(0, end));
+        text.remove_prefix(end + 1);
+    }
+    return lines;
+}
+
+uint64_t step_of_row(std::string_view row) {
+    uint64_t step = 0;
+    std::from_chars(row.data(), row.data() + row.size(), step);
+    return step;
+}
+
+bool is_evaluation_row(std::string_view row) { return row.substr(std::min(row.find(','), row.size())).starts_with(",,,"); }
+
+std::optional<double> number_of(const JsonValue& object, std::string_view key) {
+    const std::optional<JsonValue> value = object.find(key);
+    if (!value) return std::nullopt;
+    const Result<double> number = value->as_number();
+    return number.ok() ? std::optional(*number) : std::nullopt;
+}
+
+// An event as it was written for clients.
+Result<proto::JobEventObject> parse_event(std::string_view line) {
+    TRY_ASSIGN(const JsonDocument document, parse_json(line));
+    const JsonValue root = document.root();
+    proto::JobEventObject event;
+    TRY_ASSIGN(const std::string_view id, root.string_or("id", ""));
+    TRY_ASSIGN(const std::string_view level, root.string_or("level", "info"));
+    TRY_ASSIGN(const std::string_view message, root.string_or("message", ""));
+    TRY_ASSIGN(event.created_s, root.int_or("created_at", 0));
+    TRY_ASSIGN(const std::string_view type, root.string_or("type", "message"));
+    event.id = std::string(id);
+    event.level = std::string(level);
+    event.message = std::string(message);
+    if (type != "metrics") return event;
+    TRY_ASSIGN(const JsonValue data, root.require("data"));
+    proto::StepMetrics metrics;
+    TRY_ASSIGN(const int64_t step, data.int_or("step", 0, 0));
+    TRY_ASSIGN(const int64_t n_steps, data.int_or("total_steps", 0, 0));
+    metrics.step = uint64_t(step);
+    metrics.n_steps = uint64_t(n_steps);
+    metrics.train_loss = number_of(data, "train_loss");
+    metrics.train_accuracy = number_of(data, "train_mean_token_accuracy");
+    metrics.valid_loss = number_of(data, "valid_loss");
+    metrics.valid_accuracy = number_of(data, "valid_mean_token_accuracy");
+    metrics.full_valid_loss = number_of(data, "full_valid_loss");
+    metrics.full_valid_accuracy = number_of(data, "full_valid_mean_token_accuracy");
+    metrics.learning_rate = number_of(data, "learning_rate");
+    metrics.grad_norm = number_of(data, "grad_norm");
+    metrics.tokens_per_s = number_of(data, "tokens_per_s");
+    if (data.find("tokens")) {
+        TRY_ASSIGN(const int64_t tokens, data.int_or("tokens", 0, 0));
+        metrics.tokens = uint64_t(tokens);
+    }
+    event.metrics = metrics;
+    return event;
+}
+
+}  // namespace
+
+Status JobFolder::make() const { return make_folder(path_); }
+
+void JobFolder::remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+}
+
+Status JobFolder::save(const Job& job) const {
+    const std::string text = job.json();
+    TRY(write_durably(path_ / "job.json", text));
+    return write_durably(path_ / "job.copy.json", text);
+}
+
+Result<Job> JobFolder::load() const {
+    Result<Job> job = make_error(ErrorCode::kNotFound, "there is no record of the job");
+    for (const char* name : {"job.json", "job.copy.json"}) {
+        const Result<std::string> text = read_whole(path_ / name, kJobBytesMax);
+        job = text.ok() ? Job::parse(*text) : Result<Job>(text.error());
+        if (job.ok()) break;
+    }
+    return job;
+}
+
+Status JobFolder::append(const char* file, const std::string& line) const {
+    const OwnedFd fd(::open((path_ / file).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd.ok()) return disk_error("open a file", errno);
+    return write_all(fd.get(), std::as_bytes(std::span(line)));
+}
+
+std::string JobFolder::text_of_file(const char* file) const {
+    Result<std::string> text = read_whole(path_ / file, kAppendedBytesMax);
+    return text.ok() ? std::move(*text) : std::string();
+}
+
+Status JobFolder::append_event(const proto::JobEventObject& event) const { return append("events.jsonl", proto::job_event_json(event) + "\n"); }
+
+Status JobFolder::append_step(const StepResult& step) const { return append("steps.csv", format("{},{},{},,\n", step.step, step.loss, step.accuracy)); }
+
+void JobFolder::append_valid(uint64_t step, const EvalResult& result) const {
+    (void)append("steps.csv", format("{},,,{},{}\n", step, result.loss, result.accuracy)).ok();
+}
+
+std::vector<proto::JobEventObject> JobFolder::events() const {
+    std::vector<proto::JobEventObject> events;
+    const std::string text = text_of_file("events.jsonl");
+    for (const std::string_view line : whole_lines(text)) {
+        if (Result<proto::JobEventObject> event = parse_event(line); event.ok()) events.push_back(std::move(*event));
+    }
+    return events;
+}
+
+Status JobFolder::cut_behind(const RunState& state) const {
+    const auto is_before = [&](uint64_t step, bool is_evaluation) { return step < state.step || (step == state.step && (!is_evaluation || state.is_evaluated())); };
+    std::string kept;
+    for (const proto::JobEventObject& event : events()) {
+        if (!event.metrics || is_before(event.metrics->step, !event.metrics->train_loss)) kept += proto::job_event_json(event) + "\n";
+    }
+    TRY(write_durably(path_ / "events.jsonl", kept));
+    kept.clear();
+    const std::string rows = text_of_file("steps.csv");
+    for (const std::string_view row : whole_lines(rows)) {
+        if (is_before(step_of_row(row), is_evaluation_row(row))) kept += format("{}\n", row);
+    }
+    return write_durably(path_ / "steps.csv", kept);
+}
+
+// Rows of one step are one row.
+std::string JobFolder::steps_csv() const {
+    std::string out(kCsvHead);
+    std::string pending;
+    const std::string text = text_of_file("steps.csv");
+    for (const std::string_view row : whole_lines(text)) {
+        if (is_evaluation_row(row) && !pending.empty() && step_of_row(pending) == step_of_row(row) && pending.ends_with(",,")) {
+            pending.resize(pending.size() - 2);
+            pending += row.substr(row.find(",,,") + 2);
+            continue;
+        }
+        if (!pending.empty()) out += pending + "\n";
+        pending = row;
+    }
+    if (!pending.empty()) out += pending + "\n";
+    return out;
+}
+
+std::filesystem::path JobFolder::step_folder(uint64_t step) const { return path_ / format("step-{}", step); }
+
+void JobFolder::remove_work() const {
+    for (const std::filesystem::path& path : {data(), validation(), checkpoint()}) remove_quietly(path);
+}
+
+uint64_t JobFolder::bytes() const {
+    uint64_t sum = 0;
+    std::error_code error;
+    for (auto entry = std::filesystem::recursive_directory_iterator(path_, error); !error && entry != std::filesystem::recursive_directory_iterator(); entry.increment(error)) {
+        std::error_code ignored;
+        const uint64_t size = entry->is_regular_file(ignored) ? entry->file_size(ignored) : 0;
+        if (!ignored) sum += size;
+    }
+    return sum;
+}
+
+}  // namespace lorad::server::training

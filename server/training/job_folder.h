@@ -1,0 +1,60 @@
+// What is kept of a job beside its record: events, the losses of its steps, prepared data, checkpoints. One folder of its own, below that of all jobs.
+//
+//   job.json, job.copy.json     the record, twice; each replaced as a whole
+//   events.jsonl, steps.csv     appended to; what stands behind a checkpoint is cut off when the job goes on from it
+//   data.tok, validation.tok    token_file.h
+//   checkpoint                  checkpoint_file.h
+//   best/, step-<n>/            PEFT folders
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/training_write.h"
+#include "server/training/job.h"
+
+namespace lorad::server::training {
+
+// One thread at a time.
+class JobFolder {
+  public:
+    explicit JobFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+    Status make() const;
+    void remove() const;
+    Status save(const Job& job) const;
+    // The record, or its copy where that is damaged.
+    Result<Job> load() const;
+
+    // Neither is synced: what a crash takes is cut off, or was cut off anyway.
+    Status append_event(const proto::JobEventObject& event) const;
+    Status append_step(const StepResult& step) const;
+    void append_valid(uint64_t step, const EvalResult& result) const;
+    // Those that can be read, the oldest first.
+    std::vector<proto::JobEventObject> events() const;
+    // Drops what came behind this state.
+    Status cut_behind(const RunState& state) const;
+    std::string steps_csv() const;
+
+    std::filesystem::path data() const { return path_ / "data.tok"; }
+    std::filesystem::path validation() const { return path_ / "validation.tok"; }
+    std::filesystem::path checkpoint() const { return path_ / "checkpoint"; }
+    std::filesystem::path best() const { return path_ / "best"; }
+    std::filesystem::path step_folder(uint64_t step) const;
+    std::filesystem::path result() const { return path_ / "result"; }
+    // What only a job that goes on needs.
+    void remove_work() const;
+    uint64_t bytes() const;
+
+  private:
+    Status append(const char* file, const std::string& line) const;
+    std::string text_of_file(const char* file) const;
+
+    const std::filesystem::path path_;
+};
+
+}  // namespace lorad::server::training

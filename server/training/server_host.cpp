@@ -1,0 +1,69 @@
+#include "server/training/server_host.h"
+
+#include <utility>
+
+#include "adapters/source.h"
+#include "model/train/trainer.h"
+#include "proto/base/digest.h"
+#include "proto/base/format.h"
+
+namespace lorad::server::training {
+
+ServerHost::ServerHost(const ServerParts& parts, adapters::BaseModel base, std::unique_ptr<const TrainingText> text, Options options)
+    : parts_(parts), base_(std::move(base)), text_(std::move(text)), options_(std::move(options)) {}
+
+Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::string& init_from) {
+    model::TrainableAdapter adapter;
+    if (init_from.empty()) {
+        TRY_ASSIGN(adapter, adapters::make_trainable(lora_recipe(plan.recipe), base_));
+    } else {
+        TRY_ASSIGN(const auto checked, parts_.registry.read(init_from));
+        TRY_ASSIGN(adapter, adapters::to_trainable(*checked, base_));
+    }
+    model::TrainerOptions options;
+    options.optimizer = plan.optimizer;
+    options.n_positions_max = plan.n_positions;
+    options.memory_bytes = options_.memory_bytes;
+    TRY_ASSIGN(auto trainer, model::Trainer::create(parts_.device, parts_.config, parts_.weights, adapter, options));
+    return MadeTrainer{step_trainer_of(std::move(trainer)), adapter.n_parameters()};
+}
+
+Result<bool> ServerHost::run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) {
+    return parts_.pieces.run_all(trainer, [&] { return stop() || !options_.is_alive(); }, options_.wake);
+}
+
+adapters::PeftFiles ServerHost::files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const {
+    adapters::PeftFileOptions options;
+    options.base_name = options_.facts.base_name;
+    options.use_rslora = plan.recipe.use_rslora;
+    return adapters::peft_files(adapter, base_, options);
+}
+
+std::string ServerHost::generation_of(std::string_view name) const {
+    const std::optional<adapters::AdapterInfo> info = parts_.registry.find(name);
+    return info && !info->draining ? info->generation : std::string();
+}
+
+std::string ServerHost::generation_of(const adapters::PeftFiles& files) const {
+    return adapters::generation_of({{"adapter_config.json", sha256_hex(std::as_bytes(std::span(files.config)))}, {"adapter_model.safetensors", sha256_hex(files.tensors)}});
+}
+
+Result<std::string> ServerHost::publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) {
+    const std::span<const std::byte> config = std::as_bytes(std::span(files.config));
+    const std::vector<adapters::UploadedFile> uploaded = {{"adapter_config.json", sha256_hex(config)}, {"adapter_model.safetensors", sha256_hex(files.tensors)}};
+    const std::shared_ptr<const void> hold = parts_.registry.hold_blobs({uploaded[0].sha256, uploaded[1].sha256});
+    for (const auto& [file, bytes] : {std::pair(uploaded[0], config), std::pair(uploaded[1], std::span<const std::byte>(files.tensors))}) {
+        TRY_ASSIGN(const std::unique_ptr<adapters::BlobUpload> upload, parts_.registry.put_blob(file.sha256, bytes.size(), nullptr, true));
+        TRY(upload->write(bytes));
+        TRY(upload->finish());
+    }
+    TRY_ASSIGN(const adapters::AdapterInfo info, parts_.registry.register_adapter(name, uploaded, {replace, expected}));
+    // Where there is no room on the device the adapter waits in the store: requests bring it.
+    if (activate) {
+        const Result<adapters::AdapterInfo> active = parts_.registry.activate(name, {});
+        if (!active.ok() && active.error().code == ErrorCode::kStorageFailed) return active.error();
+    }
+    return info.generation;
+}
+
+}  // namespace lorad::server::training

@@ -1,0 +1,52 @@
+// The serving process as jobs see it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "adapters/base_model.h"
+#include "adapters/registry.h"
+#include "gpu/device.h"
+#include "model/weights.h"
+#include "server/training/piece_queue.h"
+#include "server/training/training_host.h"
+
+namespace lorad::server::training {
+
+// All outlive the host.
+struct ServerParts {
+    gpu::Device& device;
+    const model::ModelConfig& config;
+    const model::ModelWeights& weights;
+    adapters::Registry& registry;
+    PieceQueue& pieces;
+};
+
+// The training thread, but generation_of() and publish(), which are any thread's.
+class ServerHost final : public TrainingHost {
+  public:
+    struct Options {
+        HostFacts facts;
+        uint64_t memory_bytes = 0;       // that a trainer may take; 0: what is free
+        std::function<void()> wake;      // the engine
+        std::function<bool()> is_alive;  // whether the engine runs pieces; false: it never will again
+    };
+    ServerHost(const ServerParts& parts, adapters::BaseModel base, std::unique_ptr<const TrainingText> text, Options options);
+
+    const HostFacts& facts() const override { return options_.facts; }
+    const TrainingText& text() const override { return *text_; }
+    Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from) override;
+    Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) override;
+    adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const override;
+    std::string generation_of(std::string_view name) const override;
+    std::string generation_of(const adapters::PeftFiles& files) const override;
+    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) override;
+
+  private:
+    const ServerParts parts_;
+    const adapters::BaseModel base_;
+    const std::unique_ptr<const TrainingText> text_;
+    const Options options_;
+};
+
+}  // namespace lorad::server::training

@@ -1,0 +1,32 @@
+// What a run needs of a trainer. model::Trainer in the product, a few lines of arithmetic in tests.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/train/trainer.h"
+#include "proto/base/result.h"
+
+namespace lorad::server::training {
+
+// The calls and their meaning are model::Trainer's. One thread at a time.
+class StepTrainer {
+  public:
+    virtual ~StepTrainer() = default;
+    virtual Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) = 0;
+    virtual Status begin_evaluation(std::vector<model::TrainExample> examples) = 0;
+    virtual Result<bool> run_piece(std::chrono::microseconds budget) = 0;
+    virtual Result<model::TrainReport> finish() = 0;
+    virtual void abandon() = 0;
+    virtual Result<model::TrainableAdapter> adapter() const = 0;
+    virtual Result<std::vector<std::byte>> checkpoint() const = 0;
+    virtual Status restore(std::span<const std::byte> checkpoint) = 0;
+    virtual uint64_t device_bytes() const = 0;
+};
+
+std::unique_ptr<StepTrainer> step_trainer_of(std::unique_ptr<model::Trainer> trainer);
+
+}  // namespace lorad::server::training

@@ -1,0 +1,60 @@
+// What jobs need of the server around them: a trainer on its device, turns beside those who are served, and a place among its adapters. An interface, so that
+// jobs are tested without a device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "adapters/trainable.h"
+#include "model/train/trainable.h"
+#include "proto/base/result.h"
+#include "server/training/run_plan.h"
+#include "server/training/step_trainer.h"
+#include "server/training/training_text.h"
+
+namespace lorad::server::training {
+
+// What the adapters of this server are adapters of.
+struct HostFacts {
+    std::string base_name, base_fingerprint, device_name, version;
+    uint32_t vocab_size = 0;
+    uint32_t n_positions_max = 0;
+};
+
+struct MadeTrainer {
+    std::unique_ptr<StepTrainer> trainer;
+    uint64_t n_parameters = 0;
+};
+
+struct NamedBytes {
+    std::string name;
+    std::string content;
+};
+
+class TrainingHost {
+  public:
+    virtual ~TrainingHost() = default;
+    virtual const HostFacts& facts() const = 0;
+    virtual const TrainingText& text() const = 0;
+
+    // kInvalidRequest, kOutOfMemory with the arithmetic. init_from: a name or name@generation; empty: a new adapter.
+    virtual Result<MadeTrainer> make_trainer(const RunPlan& plan, const std::string& init_from) = 0;
+    // Runs pieces of what the trainer has begun, at their turns, until it has none: true. False once `stop` says so, which is asked every 50 ms or so.
+    virtual Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) = 0;
+
+    virtual adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan& plan) const = 0;
+    // The name's generation; empty: it stands for nothing.
+    virtual std::string generation_of(std::string_view name) const = 0;
+    // What the name would stand for with these files.
+    virtual std::string generation_of(const adapters::PeftFiles& files) const = 0;
+    // Registers a PEFT folder's files. The generation. `expected`: only if the name stands for that now; empty: whatever it is.
+    virtual Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool replace, const std::string& expected, bool activate) = 0;
+};
+
+}  // namespace lorad::server::training

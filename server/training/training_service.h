@@ -1,0 +1,130 @@
+// Files and jobs of a server: what clients ask for, and the thread that works it off. One job runs at a time; others wait in the order they came in.
+//
+// A job is its record on disk: a change is there before it is told. A daemon that ends at any moment, and however it ends, takes jobs up where their last
+// checkpoints are, and comes to the same bits.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "proto/base/result.h"
+#include "proto/fine_tuning_request.h"
+#include "proto/training_write.h"
+#include "server/training/dataset.h"
+#include "server/training/file_store.h"
+#include "server/training/job.h"
+#include "server/training/job_folder.h"
+#include "server/training/training_host.h"
+
+namespace lorad::server::training {
+
+struct TrainingLimits {
+    FileLimits files;
+    uint32_t n_active_max = 4;       // jobs of a tenant that are not ended
+    uint32_t n_kept_max = 1000;      // jobs in all; the oldest that have ended are forgotten
+    uint64_t n_tokens_max = uint64_t(1) << 32;  // of a job's data
+    std::chrono::milliseconds checkpoint_every{120'000};
+};
+
+// Tenants see their own alone. Any thread, but stop().
+class TrainingService {
+  public:
+    // Takes up what the folder has. `host` outlives it.
+    static Result<std::unique_ptr<TrainingService>> open(const std::filesystem::path& folder, TrainingHost& host, const TrainingLimits& limits);
+    ~TrainingService();
+    TrainingService(const TrainingService&) = delete;
+    TrainingService& operator=(const TrainingService&) = delete;
+
+    // Begins to work. Before it nothing runs.
+    void start();
+    // The job under way is checkpointed and stays as it is for the next start.
+    void stop();
+
+    FileStore& files() { return *files_; }
+    // False where there is none; kGenerationConflict while a job needs it.
+    Result<bool> remove_file(std::string_view tenant, std::string_view id);
+    // Lines, counts and problems of a file, as a job would find them.
+    Result<DataReport> check_file(const StoredFile& file, const proto::TrainingRecipe& recipe) const;
+
+    // kInvalidRequest, kOverloaded (jobs of this tenant), kStorageFull. The request's file and init_from are checked here, its data later.
+    Result<proto::JobObject> create(const std::string& tenant, const proto::FineTuningRequest& request);
+    std::optional<proto::JobObject> find(std::string_view tenant, std::string_view id) const;
+    // The newest first.
+    std::vector<proto::JobObject> list(std::string_view tenant) const;
+    // kCancel, kPause, kResume. kNotFound; kInvalidRequest where the job's state does not allow it.
+    Result<proto::JobObject> change(std::string_view tenant, std::string_view id, JobEvent event);
+    // The oldest first, from the one with this index on. Waits until there are some, the job has ended, or the time is over.
+    struct Events {
+        std::vector<proto::JobEventObject> events;
+        bool is_ended = false;  // no more will come
+    };
+    Result<Events> events(std::string_view tenant, std::string_view id, size_t from, std::chrono::milliseconds wait = {}) const;
+    // The oldest first.
+    Result<std::vector<proto::JobCheckpointObject>> checkpoints(std::string_view tenant, std::string_view id) const;
+    // Makes a checkpoint what the job's name, or this one, stands for.
+    Result<std::string> publish_checkpoint(std::string_view tenant, std::string_view id, std::string_view checkpoint);
+    // Files of the job's adapter, or of a checkpoint's: config, tensors, card, provenance. kNotFound.
+    Result<std::vector<NamedBytes>> adapter_files(std::string_view tenant, std::string_view id, std::string_view checkpoint) const;
+    // Prometheus text. device_seconds: that training has had of the device.
+    std::string metrics_text(double device_seconds) const;
+
+  private:
+    struct Entry {
+        Job job;
+        std::vector<proto::JobEventObject> events;
+    };
+    TrainingService(std::filesystem::path folder, TrainingHost& host, const TrainingLimits& limits);
+    Status read_jobs();
+    JobFolder folder_of(std::string_view id) const { return JobFolder(folder_ / "jobs" / std::string(id)); }
+    const Entry* entry_of(std::string_view tenant, std::string_view id) const;
+    proto::JobObject object_of(const Entry& entry) const;
+    Status check_request(const std::string& tenant, const proto::FineTuningRequest& request) const;
+    void forget_old();
+
+    // The worker's, but under mutex_ where they touch entries_.
+    void run();
+    std::optional<std::string> next_job() const;
+    void work_on(const std::string& id);
+    Status validate(Job job);
+    Status validate_again(const std::string& id);
+    Status train(const std::string& id);
+    DataOptions data_options(const proto::TrainingRecipe& recipe) const;
+    class JobRun;
+    Status step(Entry& entry, JobEvent event);  // under mutex_: the next state, kept
+    Status step(const std::string& id, JobEvent event);
+    void fail(const std::string& id, const Error& error);
+    void tell(Entry& entry, std::string message, std::string level = "info", const std::optional<proto::StepMetrics>& metrics = {});
+    void tell(const std::string& id, std::string message, std::string level = "info", const std::optional<proto::StepMetrics>& metrics = {});
+    Job copy_of(const std::string& id) const;
+    void update(const std::string& id, const std::function<void(Job&)>& change);
+    Status keep(const std::string& id);
+    Status cut_behind(const std::string& id, const RunState& state);
+    bool is_cancelled(const std::string& id) const;
+    bool was_made_by_job(const std::string& tenant, const std::string& name, const std::string& generation) const;
+    bool is_wanted_to_stop(const std::string& id) const;
+
+    const std::filesystem::path folder_;
+    TrainingHost& host_;
+    const TrainingLimits limits_;
+    std::unique_ptr<FileStore> files_;
+
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    std::map<std::string, Entry, std::less<>> entries_;  // by id; under mutex_
+    uint64_t next_number_ = 1;                           // under mutex_
+    std::atomic<bool> stopping_{false};
+    std::thread worker_;
+};
+
+}  // namespace lorad::server::training

@@ -1,0 +1,242 @@
+// The thread of TrainingService that reads data and trains.
+#include <algorithm>
+#include <utility>
+
+#include "proto/base/clock.h"
+#include "proto/base/format.h"
+#include "proto/base/log.h"
+#include "proto/base/thread.h"
+#include "proto/error.h"
+#include "server/training/job_run.h"
+#include "server/training/training_service.h"
+
+namespace lorad::server::training {
+namespace {
+
+constexpr uint32_t kUsualSequenceTokens = 4096;
+
+Error with_param(Error error, std::string_view param) {
+    error.param = std::string(param);
+    return error;
+}
+
+proto::JobError job_error_of(const Error& error) {
+    if (error.param == "training_file" || error.param == "validation_file") return {"invalid_" + error.param, proto::error_message(error), error.param};
+    return {std::string(proto::error_info(error.code).wire_code), proto::error_message(error), error.param};
+}
+
+}  // namespace
+
+Error TrainingService::JobRun::stopped() { return make_error(ErrorCode::kClientClosed, "the job was stopped"); }
+
+void TrainingService::run() {
+    name_thread("lorad-training");
+    give_way();
+    while (!stopping_) {
+        std::optional<std::string> id;
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || next_job().has_value(); });
+            if (!stopping_) id = next_job();
+        }
+        if (id) work_on(*id);
+    }
+}
+
+// Data first: who waits for a long job learns at once what is wrong with his own.
+std::optional<std::string> TrainingService::next_job() const {
+    for (const JobState wanted : {JobState::kValidating, JobState::kQueued}) {
+        const Job* next = nullptr;
+        for (const auto& [id, entry] : entries_) {
+            if (entry.job.state == wanted && (next == nullptr || entry.job.number < next->number)) next = &entry.job;
+        }
+        if (next != nullptr) return next->id;
+    }
+    return std::nullopt;
+}
+
+void TrainingService::work_on(const std::string& id) {
+    const Job job = copy_of(id);
+    const Status done = job.state == JobState::kValidating ? validate(job) : train(id);
+    if (done.ok() || done.error().code == ErrorCode::kClientClosed) return;
+    // A lost device ends the process; the job goes on behind a restart.
+    if (done.error().code == ErrorCode::kDeviceLost) {
+        stopping_ = true;
+        return;
+    }
+    fail(id, done.error());
+}
+
+DataOptions TrainingService::data_options(const proto::TrainingRecipe& recipe) const {
+    const HostFacts& facts = host_.facts();
+    DataOptions options;
+    options.encode.train_on = train_on_of(recipe.train_on).value_or(TrainOn::kAssistant);
+    options.encode.max_seq_length = recipe.max_seq_length.value_or(std::min(kUsualSequenceTokens, facts.n_positions_max));
+    options.encode.refuse_overlong = recipe.refuse_overlong;
+    options.encode.vocab_size = facts.vocab_size;
+    options.n_tokens_max = limits_.n_tokens_max;
+    return options;
+}
+
+Result<DataReport> TrainingService::check_file(const StoredFile& file, const proto::TrainingRecipe& recipe) const {
+    DataOptions options = data_options(recipe);
+    options.cancelled = [this] { return stopping_.load(); };
+    return prepare_data(files_->content_of(file.object.id), host_.text(), options, nullptr);
+}
+
+Status TrainingService::validate(Job job) {
+    const JobFolder folder = folder_of(job.id);
+    DataOptions options = data_options(job.recipe);
+    options.cancelled = [this, id = job.id] { return is_wanted_to_stop(id); };
+    const auto read = [&](const std::string& file_id, const std::filesystem::path& to, std::string_view param) -> Result<DataReport> {
+        const std::optional<StoredFile> file = files_->find(job.tenant, file_id);
+        if (!file) return make_error(ErrorCode::kInvalidRequest, "the file was deleted", std::string(param));
+        TRY_ASSIGN(const std::unique_ptr<TokenFileWriter> writer, TokenFileWriter::create(to));
+        Result<DataReport> report = prepare_data(files_->content_of(file_id), host_.text(), options, writer.get());
+        if (!report.ok()) return report.error().code == ErrorCode::kInvalidRequest ? with_param(report.error(), param) : report.error();
+        if (report->n_bad_lines > 0 && !job.recipe.skip_bad_lines) {
+            const LineProblem& first = report->problems.front();
+            return make_error(ErrorCode::kInvalidRequest, format("line {}: {}{}", first.line, first.reason, report->n_bad_lines == 1 ? std::string() : format(" (and {} more lines)", report->n_bad_lines - 1)),
+                              std::string(param));
+        }
+        if (report->n_sequences == 0) return make_error(ErrorCode::kInvalidRequest, "no line can be trained on", std::string(param));
+        return report;
+    };
+    const Result<DataReport> report = read(job.training_file, folder.data(), "training_file");
+    if (!report.ok()) return report.error();
+    std::string validation_digest;
+    if (!job.validation_file.empty()) {
+        const Result<DataReport> validation = read(job.validation_file, folder.validation(), "validation_file");
+        if (!validation.ok()) return validation.error();
+        validation_digest = validation->digest;
+    }
+    proto::TrainingRecipe recipe = job.recipe;
+    recipe.max_seq_length = options.encode.max_seq_length;
+    TRY_ASSIGN(const RunPlan plan, plan_run(recipe, report->n_sequences));
+    if (is_wanted_to_stop(job.id)) return JobRun::stopped();
+    update(job.id, [&](Job& kept) {
+        kept.recipe = plan.recipe;
+        kept.n_sequences = report->n_sequences;
+        kept.n_steps = plan.n_steps();
+        kept.report_json = report->json();
+        kept.data_digest = report->digest;
+        kept.validation_digest = validation_digest;
+        kept.base_fingerprint = host_.facts().base_fingerprint;
+    });
+    TRY(step(job.id, JobEvent::kValidated));
+    tell(job.id, format("Files validated, moving job to queued state: {} sequences, {} tokens of which {} are trained, {} steps", report->n_sequences, report->n_tokens,
+                        report->n_trained_tokens, plan.n_steps()));
+    return ok_status();
+}
+
+Status TrainingService::train(const std::string& id) {
+    // Paused before its data was read: that comes first.
+    if (copy_of(id).data_digest.empty()) return validate_again(id);
+    TRY(step(id, JobEvent::kStarted));
+    tell(id, "Fine-tuning job started");
+    return JobRun(*this, copy_of(id)).run();
+}
+
+// The state stays: it is queued already.
+Status TrainingService::validate_again(const std::string& id) {
+    {
+        std::lock_guard lock(mutex_);
+        entries_.find(id)->second.job.state = JobState::kValidating;
+    }
+    return validate(copy_of(id));
+}
+
+Status TrainingService::step(Entry& entry, JobEvent event) {
+    const std::optional<JobState> next = next_state(entry.job.state, event);
+    if (!next) return JobRun::stopped();  // somebody else was first
+    const JobState before = std::exchange(entry.job.state, *next);
+    if (is_ended(*next) && !entry.job.finished_s) entry.job.finished_s = unix_time_s();
+    const Status kept = folder_of(entry.job.id).save(entry.job);
+    if (!kept.ok()) {
+        entry.job.state = before;
+        return kept;
+    }
+    if (*next == JobState::kCancelled || *next == JobState::kFailed) folder_of(entry.job.id).remove_work();
+    return ok_status();
+}
+
+Status TrainingService::step(const std::string& id, JobEvent event) {
+    std::lock_guard lock(mutex_);
+    const Status stepped = step(entries_.find(id)->second, event);
+    changed_.notify_all();
+    return stepped;
+}
+
+void TrainingService::fail(const std::string& id, const Error& error) {
+    std::lock_guard lock(mutex_);
+    Entry& entry = entries_.find(id)->second;
+    // Somebody else was first: what was cancelled or paused meanwhile is no failure.
+    if (!next_state(entry.job.state, JobEvent::kFault)) return;
+    log_warn("the training job {} failed: {}", id, error.message);
+    entry.job.error = job_error_of(error);
+    const Status stepped = step(entry, JobEvent::kFault);
+    // Where not even that can be written, the job is what it was when the server starts again.
+    if (!stepped.ok()) entry.job.state = JobState::kFailed;
+    tell(entry, format("The job failed: {}", proto::error_message(error)), "error");
+    changed_.notify_all();
+}
+
+void TrainingService::tell(Entry& entry, std::string message, std::string level, const std::optional<proto::StepMetrics>& metrics) {
+    proto::JobEventObject event;
+    event.id = format("ftevent-{}-{}", entry.job.id.substr(6), entry.events.size() + 1);
+    event.level = std::move(level);
+    event.message = std::move(message);
+    event.created_s = unix_time_s();
+    event.metrics = metrics;
+    const Status kept = folder_of(entry.job.id).append_event(event);
+    if (!kept.ok()) log_warn("an event of the training job {} is not kept: {}", entry.job.id, kept.error().message);
+    entry.events.push_back(std::move(event));
+}
+
+void TrainingService::tell(const std::string& id, std::string message, std::string level, const std::optional<proto::StepMetrics>& metrics) {
+    std::lock_guard lock(mutex_);
+    tell(entries_.find(id)->second, std::move(message), std::move(level), metrics);
+    changed_.notify_all();
+}
+
+Status TrainingService::cut_behind(const std::string& id, const RunState& state) {
+    std::lock_guard lock(mutex_);
+    TRY(folder_of(id).cut_behind(state));
+    entries_.find(id)->second.events = folder_of(id).events();
+    return ok_status();
+}
+
+Job TrainingService::copy_of(const std::string& id) const {
+    std::lock_guard lock(mutex_);
+    return entries_.find(id)->second.job;
+}
+
+void TrainingService::update(const std::string& id, const std::function<void(Job&)>& change) {
+    std::lock_guard lock(mutex_);
+    change(entries_.find(id)->second.job);
+}
+
+Status TrainingService::keep(const std::string& id) {
+    std::lock_guard lock(mutex_);
+    const Job& job = entries_.find(id)->second.job;
+    return folder_of(id).save(job);
+}
+
+bool TrainingService::is_cancelled(const std::string& id) const { return copy_of(id).state == JobState::kCancelled; }
+
+bool TrainingService::was_made_by_job(const std::string& tenant, const std::string& name, const std::string& generation) const {
+    std::lock_guard lock(mutex_);
+    return std::ranges::any_of(entries_, [&](const auto& entry) {
+        const Job& job = entry.second.job;
+        return job.tenant == tenant && job.name == name && job.generation == generation;
+    });
+}
+
+bool TrainingService::is_wanted_to_stop(const std::string& id) const {
+    if (stopping_) return true;
+    std::lock_guard lock(mutex_);
+    const JobState state = entries_.find(id)->second.job.state;
+    return state != JobState::kValidating && state != JobState::kRunning && state != JobState::kPublishing;
+}
+
+}  // namespace lorad::server::training

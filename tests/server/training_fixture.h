@@ -1,0 +1,164 @@
+// Jobs without a device: a trainer of one number, and a server that remembers what is published.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "server/training/training_service.h"
+#include "tests/support/temp_dir.h"
+
+namespace lorad::server::training {
+
+// Fits a number w to the mean token of what is trained: loss (w - mean)^2. Each step is `n_pieces` pieces.
+class NumberTrainer final : public StepTrainer {
+  public:
+    explicit NumberTrainer(int n_pieces, std::function<void()> on_piece = {}) : n_pieces_(n_pieces), on_piece_(std::move(on_piece)) {}
+
+    Status begin_step(std::vector<model::TrainExample> examples, double learning_rate) override {
+        learning_rate_ = learning_rate;
+        is_step_ = true;
+        return begin(std::move(examples));
+    }
+    Status begin_evaluation(std::vector<model::TrainExample> examples) override {
+        is_step_ = false;
+        return begin(std::move(examples));
+    }
+    Result<bool> run_piece(std::chrono::microseconds) override {
+        if (on_piece_) on_piece_();
+        return --n_left_ <= 0;
+    }
+    Result<model::TrainReport> finish() override {
+        model::TrainReport report;
+        double gradient = 0.0;
+        for (const model::TrainExample& example : examples_) {
+            model::ExampleLoss loss;
+            for (size_t t = 0; t < example.tokens.size(); ++t) {
+                if (example.weights[t] == 0.0f) continue;
+                const double token = example.tokens[t];
+                // A token of this number stands for a loss that is none.
+                loss.loss_sum += token == kPoison ? std::numeric_limits<double>::quiet_NaN() : (w_ - token) * (w_ - token);
+                gradient += 2 * (w_ - token);
+                ++loss.n_trained;
+            }
+            report.n_trained_tokens += loss.n_trained;
+            report.n_tokens += example.tokens.size();
+            report.loss += loss.loss_sum;
+            report.examples.push_back(loss);
+        }
+        report.loss /= double(report.n_trained_tokens);
+        report.is_applied = is_step_ && std::isfinite(report.loss);
+        if (report.is_applied) w_ -= learning_rate_ * (gradient / double(report.n_trained_tokens) + 0.01 * momentum_), momentum_ = gradient;
+        return report;
+    }
+    void abandon() override {}
+    Result<model::TrainableAdapter> adapter() const override {
+        model::TrainableAdapter adapter;
+        adapter.wholes.push_back({model::TrainedPart::kFinalNorm, 0, {"norm", {1}, {float(w_)}}});
+        return adapter;
+    }
+    Result<std::vector<std::byte>> checkpoint() const override {
+        std::vector<std::byte> bytes(2 * sizeof(double));
+        std::memcpy(bytes.data(), &w_, sizeof(w_));
+        std::memcpy(bytes.data() + sizeof(w_), &momentum_, sizeof(momentum_));
+        return bytes;
+    }
+    Status restore(std::span<const std::byte> checkpoint) override {
+        std::memcpy(&w_, checkpoint.data(), sizeof(w_));
+        std::memcpy(&momentum_, checkpoint.data() + sizeof(w_), sizeof(momentum_));
+        return ok_status();
+    }
+    uint64_t device_bytes() const override { return 8; }
+
+    static constexpr TokenId kPoison = 666;
+
+  private:
+    Status begin(std::vector<model::TrainExample> examples) {
+        examples_ = std::move(examples);
+        n_left_ = n_pieces_;
+        return ok_status();
+    }
+
+    const int n_pieces_;
+    const std::function<void()> on_piece_;
+    std::vector<model::TrainExample> examples_;
+    double w_ = 0.0, momentum_ = 0.0, learning_rate_ = 0.0;
+    bool is_step_ = false;
+    int n_left_ = 0;
+};
+
+class FakeHost final : public TrainingHost {
+  public:
+    FakeHost() { facts_ = {"base", "fingerprint", "no device", "0.0", 1000, 64}; }
+    const HostFacts& facts() const override { return facts_; }
+    const TrainingText& text() const override { return text_; }
+    Result<MadeTrainer> make_trainer(const RunPlan&, const std::string&) override {
+        if (refusal) return *refusal;
+        return MadeTrainer{std::make_unique<NumberTrainer>(3, on_piece), 1};
+    }
+    Result<bool> run_pieces(StepTrainer& trainer, const std::function<bool()>& stop) override {
+        for (;;) {
+            if (stop()) return false;
+            TRY_ASSIGN(const bool is_over, trainer.run_piece(std::chrono::microseconds(1)));
+            if (is_over) return true;
+        }
+    }
+    adapters::PeftFiles files_of(const model::TrainableAdapter& adapter, const RunPlan&) const override {
+        adapters::PeftFiles files{"{}", {}};
+        const auto* bytes = reinterpret_cast<const std::byte*>(adapter.wholes[0].weight.values.data());
+        files.tensors.assign(bytes, bytes + sizeof(float));
+        return files;
+    }
+    std::string generation_of(std::string_view name) const override {
+        std::lock_guard lock(mutex_);
+        const auto found = published_.find(std::string(name));
+        return found == published_.end() ? std::string() : found->second;
+    }
+    std::string generation_of(const adapters::PeftFiles& files) const override {
+        float w = 0;
+        std::memcpy(&w, files.tensors.data(), sizeof(w));
+        return std::to_string(w);
+    }
+    Result<std::string> publish(const std::string& name, const adapters::PeftFiles& files, bool, const std::string&, bool) override {
+        if (publish_refusal) return *publish_refusal;
+        std::lock_guard lock(mutex_);
+        return published_[name] = generation_of(files);
+    }
+
+    std::optional<Error> refusal, publish_refusal;
+    std::function<void()> on_piece;
+
+  private:
+    HostFacts facts_;
+    TrainingText text_{nullptr, nullptr, {}};
+    mutable std::mutex mutex_;
+    std::map<std::string, std::string> published_;
+};
+
+// Lines of two tokens each, the second trained.
+inline std::string token_lines(int n, int from = 10) {
+    std::string lines;
+    for (int i = 0; i < n; ++i) lines += R"({"tokens":[1,)" + std::to_string(from + i) + R"(],"labels":[-100,)" + std::to_string(from + i) + "]}\n";
+    return lines;
+}
+
+// Waits until the job is in such a state; its state then, whatever it is after ten seconds.
+inline std::string settled(const TrainingService& service, const std::string& id, const std::string& tenant = {}, std::vector<std::string> states = {"succeeded", "failed", "cancelled"}) {
+    for (int i = 0; i < 2000; ++i) {
+        const std::optional<proto::JobObject> job = service.find(tenant, id);
+        if (!job) return "gone";
+        if (std::find(states.begin(), states.end(), job->status) != states.end()) return job->status;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return service.find(tenant, id)->status;
+}
+
+}  // namespace lorad::server::training

@@ -24,6 +24,7 @@ void add_example(MicroBatch& batch, const TrainExample& example, uint32_t index,
     for (uint32_t t = 0; t < n_tokens; ++t) {
         batch.tokens.push_back(static_cast<uint32_t>(example.tokens[t]));
         batch.turns.push_back(turn_begin + t);
+        batch.row_keys.push_back({index, t});
         if (t == 0 || example.weights[t] == 0.0f) continue;
         batch.target_rows.push_back(first_row + t - 1);
         batch.targets.push_back({static_cast<uint32_t>(example.tokens[t]), example.weights[t]});

@@ -34,6 +34,10 @@ struct MicroBatch {
     std::vector<uint32_t> first_rows;  // of each
     std::vector<uint32_t> tokens;      // [rows]
     std::vector<uint32_t> turns;       // [rows]: of the rope table
+    struct RowKey {
+        uint32_t example, position;
+    };
+    std::vector<RowKey> row_keys;      // [rows]: index among the step's examples
     // Rows whose next token is trained, in order.
     std::vector<uint32_t> target_rows;
     std::vector<gpu::TrainTarget> targets;

@@ -23,9 +23,9 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 
 // Bytes of each buffer of TrainBuffers but sets, rope and those of the host.
 struct ScratchSizes {
-    uint64_t streams, row, sums, act, gate_up, attention, turned, qkv, low, scores, logits, head_low, terms, norms;
+    uint64_t streams, row, sums, act, gate_up, attention, turned, qkv, low, scores, logits, head_low, dropped, terms, norms;
     uint64_t sum() const {
-        return streams + 4 * row + sums + act + gate_up + attention + turned + qkv + low + 2 * scores + logits + head_low + terms + norms;
+        return streams + 4 * row + sums + act + gate_up + attention + turned + qkv + low + 2 * scores + logits + head_low + dropped + terms + norms;
     }
 };
 
@@ -43,6 +43,7 @@ ScratchSizes scratch_sizes(const ModelConfig& config, const TrainSizes& sizes) {
             .scores = sizes.score_elements * sizeof(float),
             .logits = uint64_t{sizes.chunk_rows} * sizes.vocab_stride * sizeof(float),
             .head_low = std::max(sizes.head_low_bytes, kAlignBytes),
+            .dropped = std::max(sizes.dropped_bytes, kAlignBytes),
             .terms = std::max(sizes.terms_bytes, kAlignBytes),
             .norms = std::max<uint64_t>(sizes.n_norms * sizeof(float), kAlignBytes)};
 }
@@ -129,6 +130,7 @@ Result<TrainSizes> plan_train_sizes(const ModelConfig& config, const ModelWeight
     sizes.chunk_rows = std::clamp(static_cast<uint32_t>(kLogitElements / sizes.vocab_stride), 1u, std::min(kChunkRowsMax, sizes.n_rows));
     const uint64_t longest = round_up(sizes.n_positions, 64u), longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
     sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_kv_heads));
+    if (options.lora_dropout > 0) sizes.dropped_bytes = uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
     if (model.trains_norms()) sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
 
@@ -174,6 +176,7 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dscores, bytes.scores, "training scores"));
     TRY(make(made.logits, bytes.logits, "training logits"));
     TRY(make(made.head_low, bytes.head_low, "training low"));
+    TRY(make(made.dropped, bytes.dropped, "training dropout"));
     TRY(make(made.terms, bytes.terms, "training terms"));
     TRY(make(made.inverse_norms, bytes.norms, "training norms"));
     TRY(make(made.losses, uint64_t{sizes.n_rows} * sizeof(gpu::TrainLoss), "training losses", gpu::MemoryKind::kHostReadback));

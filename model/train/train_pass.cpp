@@ -114,8 +114,7 @@ void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t l
     const LayerAt here = at(layer);
     layer_to_down(recorder, rows, layer, here, true);
     const TrainGroup& down = context_.model.layers[layer].groups[kTrainDown];
-    const uint32_t n_rows = rows.batch.n_rows();
-    finish(recorder, {down, {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows}, {stream(layer + 1), sizes_.hidden_stride},
+    finish(recorder, {down, {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows}, {stream(layer + 1), sizes_.hidden_stride},
            {here.middle, sizes_.hidden_stride});
 }
 
@@ -125,24 +124,24 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     norm(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), here.normed, n_rows);
-    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, n_rows};
+    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, rows};
     product(recorder, qkv);
     finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
     kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
     recorder.barrier();
     attend(recorder, rows, layer, here);
-    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, n_rows};
+    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, rows};
     product(recorder, o);
     finish(recorder, o, {here.middle, sizes_.hidden_stride}, {stream(layer), sizes_.hidden_stride});
 
     norm(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), here.middle_normed, n_rows);
-    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
+    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, rows};
     product(recorder, gate_up);
     finish(recorder, gate_up, {here.gate_up, sizes_.gate_up_stride}, {});
     kernels_.act(recorder, TrainDirection::kForward,
                  {.y = here.gate_up, .h = here.act, .dy = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
     recorder.barrier();
-    if (with_down) product(recorder, {trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows});
+    if (with_down) product(recorder, {trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows});
 }
 
 void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
@@ -157,23 +156,23 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     const TrainMatrix dact{buffers.dact.address(), sizes_.ffn_stride}, dgate_up{buffers.dgate_up.address(), sizes_.gate_up_stride};
     const TrainMatrix dnormed{buffers.dnormed.address(), sizes_.hidden_stride}, dattention{buffers.dattention.address(), sizes_.attention_stride};
 
-    const GroupAt down{trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, n_rows};
+    const GroupAt down{trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows};
     product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
     kernels_.act(recorder, TrainDirection::kBackward,
                  {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
     recorder.barrier();
-    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, n_rows};
+    const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, rows};
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
 
-    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, n_rows};
+    const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, rows};
     product_backward(recorder, o, finish_backward(recorder, o, dstream, dsums), dattention);
     attend_backward(recorder, rows, layer, here);
 
     const bool ends_here = layer == context_.model.first_trained_layer && !context_.model.trains_embedding();
     const bool wants_input = !ends_here || trained.input_norm.has_value();
     const TrainMatrix dqkv{buffers.dqkv.address(), sizes_.qkv_stride};
-    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, n_rows};
+    const GroupAt qkv{trained.groups[kTrainQkv], {here.normed, sizes_.hidden_stride}, {here.qkv_sums, sizes_.qkv_stride}, here.low, rows};
     product_backward(recorder, qkv, finish_backward(recorder, qkv, dqkv, dqkv), wants_input ? dnormed : TrainMatrix{});
     if (wants_input) norm_backward(recorder, stream(layer), gamma(w.input_norm, trained.input_norm), trained.input_norm, n_rows);
 }
@@ -239,11 +238,15 @@ TrainMatrix TrainPass::low(DeviceAddress base, uint32_t linear) const {
 
 void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
     const Matrix& w = *at.group.w;
-    kernels_.product(recorder, {.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows, .n = w.n, .k = w.k});
+    kernels_.product(recorder, {.a = at.x, .b = matrix_of(w), .c = at.sums, .m = at.n_rows(), .n = w.n, .k = w.k});
+    const bool drops = at.rows.dropout.p > 0;
+    const TrainMatrix dropped{context_.buffers.dropped.address(), at.x.stride};
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
-        kernels_.product(recorder, {.a = at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows, .n = pair.rank, .k = w.k});
+        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
+        kernels_.product(recorder, {.a = drops ? dropped : at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows(), .n = pair.rank, .k = w.k});
+        if (drops) recorder.barrier();  // the next pair's input takes the place
     }
     recorder.barrier();
     if (!at.group.is_trained()) return;
@@ -253,12 +256,30 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
         kernels_.product(recorder, {.a = low(at.low, *part.linear),
                                     .b = context_.parameters.matrix(pair.b),
                                     .c = columns_from(at.sums, part.begin),
-                                    .m = at.n_rows,
+                                    .m = at.n_rows(),
                                     .n = part.n,
                                     .k = pair.rank,
                                     .alpha = pair.scale,
                                     .adds = true});
     }
+    recorder.barrier();
+}
+
+void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const TrainMatrix& x, const TrainMatrix& to, bool adds) const {
+    const TrainDropout& dropout = at.rows.dropout;
+    kernels_.dropout(recorder,
+                     {.x = x.address,
+                      .to = to.address,
+                      .row_keys = at.rows.tables_at + at.rows.tables.row_keys,
+                      .columns = at.group.w->k,
+                      .x_stride = x.stride,
+                      .to_stride = to.stride,
+                      .module = linear,
+                      .seed = static_cast<uint32_t>(dropout.seed ^ dropout.seed >> 32),
+                      .step = dropout.step,
+                      .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
+                      .factor = 1.0f / (1.0f - dropout.p)},
+                     adds, at.n_rows());
     recorder.barrier();
 }
 
@@ -280,7 +301,7 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
                                    .to_stride = to.stride,
                                    .base_stride = base.stride,
                                    .z_stride = from.stride,
-                                   .rows = at.n_rows,
+                                   .rows = at.n_rows(),
                                    .pad = 0});
     };
     if (!at.group.has_magnitudes()) {
@@ -305,7 +326,7 @@ TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& a
                                         .factor = context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat,
                                         .n_columns = part.n,
                                         .n_parts = 1,
-                                        .rows = at.n_rows,
+                                        .rows = at.n_rows(),
                                         .a_stride = dout.stride,
                                         .b_stride = at.sums.stride,
                                         .pad = 0});
@@ -319,12 +340,12 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     const Matrix& w = *at.group.w;
     const TrainParameters& parameters = context_.parameters;
     const DeviceAddress dlow_at = context_.buffers.dlow.address();
-    if (dx.address != 0) kernels_.product(recorder, {.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows, .n = w.k, .k = w.n});
+    if (dx.address != 0) kernels_.product(recorder, {.a = dsums, .b = matrix_of(w), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = w.n});
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
         const TrainMatrix dpart = columns_from(dsums, part.begin);
-        kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows, .n = pair.rank, .k = part.n, .alpha = pair.scale});
+        kernels_.product(recorder, {.a = dpart, .b = parameters.matrix(pair.b), .c = low(dlow_at, *part.linear), .b_has_rows_of_k = true, .m = at.n_rows(), .n = pair.rank, .k = part.n, .alpha = pair.scale});
         kernels_.product(recorder, {.a = dpart,
                                     .b = low(at.low, *part.linear),
                                     .c = parameters.gradient_matrix(pair.b),
@@ -332,7 +353,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .b_has_rows_of_k = true,
                                     .m = part.n,
                                     .n = pair.rank,
-                                    .k = at.n_rows,
+                                    .k = at.n_rows(),
                                     .alpha = pair.scale,
                                     .adds = true});
     }
@@ -340,10 +361,19 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
-        const TrainMatrix dlow = low(dlow_at, *part.linear);
-        kernels_.product(recorder, {.a = dlow, .b = at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows, .adds = true});
+        const TrainMatrix dlow = low(dlow_at, *part.linear), dropped{context_.buffers.dropped.address(), at.x.stride};
+        const bool drops = at.rows.dropout.p > 0;
+        if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
+        kernels_.product(recorder, {.a = dlow, .b = drops ? dropped : at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows(), .adds = true});
+        if (drops) recorder.barrier();  // what was left of the input gives way
         if (dx.address == 0) continue;
-        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows, .n = w.k, .k = pair.rank, .adds = true});
+        if (drops) {
+            kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dropped, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank});
+            recorder.barrier();
+            drop(recorder, at, *part.linear, dropped, dx, true);
+            continue;
+        }
+        kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .adds = true});
         recorder.barrier();  // the next pair adds to the same
     }
     recorder.barrier();

@@ -31,11 +31,19 @@ struct TrainPassContext {
     const TrainBuffers& buffers;
 };
 
+// What a step leaves out of the pairs' inputs; p 0: nothing.
+struct TrainDropout {
+    float p = 0.0f;
+    uint64_t seed = 0;
+    uint32_t step = 0;
+};
+
 // Of one micro-batch, whose tables lie at `tables_at` when what is recorded runs.
 struct TrainRows {
     const MicroBatch& batch;
     const TrainTables& tables;
     gpu::DeviceAddress tables_at = 0;
+    TrainDropout dropout = {};
 };
 
 // One thread. Each method records what it says, and ends with a barrier.
@@ -80,8 +88,11 @@ class TrainPass {
         const TrainGroup& group;
         gpu::TrainMatrix x, sums;
         gpu::DeviceAddress low = 0;
-        uint32_t n_rows = 0;
+        const TrainRows& rows;
+        uint32_t n_rows() const { return rows.batch.n_rows(); }
     };
+    // What a step leaves of a pair's input, and with `adds` of its gradient, which is added.
+    void drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const gpu::TrainMatrix& x, const gpu::TrainMatrix& to, bool adds) const;
     gpu::TrainMatrix low(gpu::DeviceAddress base, uint32_t linear) const;
     void product(gpu::Recorder& recorder, const GroupAt& at) const;
     // to = base + gain * sums + bias; base.address 0: none.

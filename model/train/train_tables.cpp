@@ -31,6 +31,7 @@ TrainTables make_train_tables(const ModelConfig& config, const TrainSizes& sizes
     TableWriter writer(tables.bytes);
     tables.tokens = writer.add(batch.tokens);
     tables.turns = writer.add(batch.turns);
+    tables.row_keys = writer.add(batch.row_keys);
     tables.target_rows = writer.add(batch.target_rows);
     tables.targets = writer.add(batch.targets);
     tables.token_rows = writer.add(batch.token_rows);

@@ -41,6 +41,15 @@ Status check_options(const TrainerOptions& options) {
                                                         o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm));
 }
 
+Status check_dropout(const TrainerOptions& options, const TrainableAdapter& adapter) {
+    if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) return make_error(ErrorCode::kInvalidConfig, format("lora_dropout {}: expected from 0 to below 1", options.lora_dropout), "lora_dropout");
+    if (options.lora_dropout == 0) return ok_status();
+    if (adapter.head) return make_error(ErrorCode::kInvalidConfig, "lora_dropout of a pair on the output layer is not trained", "lora_dropout");
+    const bool has_magnitudes = std::ranges::any_of(adapter.linears, [](const TrainedLinear& linear) { return linear.pair.magnitude.has_value(); });
+    if (has_magnitudes) return make_error(ErrorCode::kInvalidConfig, "lora_dropout with DoRA is not trained", "lora_dropout");
+    return ok_status();
+}
+
 Status check_example(const ModelConfig& config, const TrainerOptions& options, const TrainExample& example, size_t index) {
     const auto refuse = [&](const std::string& what) { return make_error(ErrorCode::kInvalidRequest, format("example {}: {}", index, what)); };
     if (example.tokens.empty()) return refuse("no tokens");
@@ -121,6 +130,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(gpu::Device& device, const Mode
     impl->options = filled_in(config, options);
     TRY(check_options(options));
     TRY_ASSIGN(impl->model, TrainModel::create(config, weights, adapter));
+    TRY(check_dropout(options, adapter));
     const uint64_t free_bytes = device.free_bytes_estimate();
     const uint64_t budget = std::min(options.memory_bytes != 0 ? options.memory_bytes : static_cast<uint64_t>(static_cast<double>(free_bytes) * kFreeShare), free_bytes);
     TRY_ASSIGN(impl->sizes, plan_train_sizes(config, weights, *impl->model, TrainLayout(adapter), impl->options, budget, impl->memory));
@@ -276,7 +286,8 @@ Status Trainer::Impl::begin_batch() {
 void Trainer::Impl::list_batch_pieces() {
     const MicroBatch& batch = work.batches[work.batch_idx];
     const bool is_first = work.batch_idx == 0, has_backward = work.is_step && !batch.targets.empty();
-    const auto rows = [this] { return TrainRows{work.batches[work.batch_idx], work.tables, device_tables.address()}; };
+    const auto rows = [this] { return TrainRows{work.batches[work.batch_idx], work.tables, device_tables.address(),
+                         {.p = work.is_step ? options.lora_dropout : 0.0f, .seed = options.seed, .step = static_cast<uint32_t>(n_steps)}}; };
     const double n_rows = batch.n_rows();
     const LayerWeights& w = weights.layers.front();
     const double layer_flops = 2.0 * n_rows * (double{1} * w.qkv.n * w.qkv.k + double{1} * w.o.n * w.o.k + double{1} * w.gate_up.n * w.gate_up.k + double{1} * w.down.n * w.down.k);

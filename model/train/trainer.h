@@ -40,6 +40,8 @@ struct TrainerOptions {
     OptimizerSettings optimizer;
     uint32_t n_rows = 2048;       // tokens of a micro-batch; an example that is longer has one of its own
     uint32_t n_positions_max = 0;  // tokens of the longest example; 0: n_rows, or the model's context where that is shorter
+    float lora_dropout = 0.0f;     // share of the inputs of each pair's A that a step leaves out, each other time; evaluations leave out none
+    uint64_t seed = 0;             // of what is left out
     bool in_f32 = false;           // products round nothing to the weights' 16-bit type, which is slower
     uint64_t memory_bytes = 0;    // device memory that the trainer may take beside the weights; 0: nine tenths of what is free
 };

@@ -107,6 +107,27 @@ TEST(Trainer, MicroBatchesChangeNothingButRounding) {
     }
 }
 
+TEST(Trainer, DropoutGoesByExampleAndPositionWhereverTheRowsLie) {
+    model::TrainerOptions options = llama().options(128), in_parts = llama().options(1);
+    options.lora_dropout = in_parts.lora_dropout = 0.3f;
+    options.seed = in_parts.seed = 9;
+    const auto plain = llama().trainer(llama().options(128)), together = llama().trainer(options), apart = llama().trainer(in_parts);
+    options.seed = 10;
+    const auto other = llama().trainer(options);
+    const auto examples = llama().examples(0);
+    EXPECT_EQ(together->evaluate(examples)->loss, plain->evaluate(examples)->loss) << "evaluations drop nothing";
+    const auto of_plain = plain->step(examples, 0.0), one = together->step(examples, 0.0), many = apart->step(examples, 0.0), of_other = other->step(examples, 0.0);
+    ASSERT_TRUE(one.ok() && many.ok());
+    EXPECT_NE(one->loss, of_plain->loss);
+    EXPECT_NE(one->loss, of_other->loss);
+    EXPECT_NEAR(one->loss, many->loss, 1e-6 * one->loss);
+    EXPECT_NEAR(one->grad_norm, many->grad_norm, 1e-5 * one->grad_norm);
+    const double first = one->loss;
+    EXPECT_NE(together->step(examples, 0.0)->loss, first) << "each step drops others";
+    options.lora_dropout = 1.0f;
+    EXPECT_EQ(refusal(model::Trainer::create(lorad::testing::test_device(), llama().base->config, *llama().weights, llama().initial, options)), "lora_dropout 1: expected from 0 to below 1");
+}
+
 TEST(Trainer, WeightsMultiplyLosses) {
     auto examples = llama().examples(0);
     const auto trainer = llama().trainer(llama().options(128));

@@ -8,6 +8,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/self_test.h"
 #include "gpu/pipeline.h"
+#include "proto/base/format.h"
 
 namespace lorad::gpu {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
 constexpr uint32_t kMatrixTile = 128;       // of train_product_matrix
-constexpr uint32_t kTrainLaneRows = 8;
+constexpr uint32_t kLaneRowLoads = 2, kLaneColumns = 4;  // of train_product_lanes, where there are so many
+constexpr uint32_t kLanesOfTiles = 16;
 constexpr uint32_t kTestSeed = 55;
 constexpr uint32_t kGroupsAcross = 32768;  // workgroups along one side of a grid
 
@@ -43,6 +45,9 @@ DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
 
 const char* matrix_module(ScalarType type) { return type == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16"; }
 
+// Software devices, and those whose workgroups are too small for tiles.
+bool multiplies_by_lanes(const DeviceCapabilities& caps) { return caps.subgroup_ballot && (caps.small_workgroups || threads_max(caps) < kTrainTileThreads); }
+
 // Rows of it begin at multiples of 16 bytes.
 bool has_aligned_rows(const TrainMatrix& matrix) { return matrix.address % 16 == 0 && matrix.stride % (16 / bytes_of(matrix.type)) == 0; }
 
@@ -54,6 +59,9 @@ TrainKernels::TrainKernels(Device& device)
 Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, ScalarType matrix_type) {
     std::unique_ptr<TrainKernels> made(new TrainKernels(device));
     const DeviceCapabilities& caps = device.capabilities();
+    if (!multiplies_by_lanes(caps) && threads_max(caps) < kTrainTileThreads) {
+        return make_error(ErrorCode::kInvalidConfig, lorad::format("training needs workgroups of {} threads, or subgroup ballots; {} has {} threads and none", kTrainTileThreads, caps.name, threads_max(caps)));
+    }
     const bool is_bf16 = matrix_type == ScalarType::kBf16;
     const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
     if (matrix_type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(matrix_type))) return made;
@@ -113,7 +121,7 @@ void TrainKernels::product(Recorder& recorder, const TrainProduct& product) {
     CHECK(product.m != 0 && product.n != 0 && product.k != 0 && product.c.type == ScalarType::kF32);
     if (multiplies_by_matrix(product)) {
         product_by_matrix(recorder, product);
-    } else if (facts_.capabilities.small_workgroups || threads_max(facts_.capabilities) < kTrainTileThreads) {
+    } else if (multiplies_by_lanes(facts_.capabilities)) {
         product_by_lanes(recorder, product);
     } else {
         product_tiled(recorder, product);
@@ -139,9 +147,9 @@ void TrainKernels::product_by_matrix(Recorder& recorder, const TrainProduct& pro
 
 void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
     TrainProductParams params = product_params_of(product);
-    const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
+    const uint32_t lanes = facts_.capabilities.subgroup_size;
     // Lanes go along the longer side where the other would leave them idle: the same product of the transposed matrices.
-    if (product.n < size && product.m > product.n && product.items == 0) {
+    if (product.n < lanes * kLaneColumns && product.m > product.n && product.items == 0) {
         std::swap(params.a, params.b);
         std::swap(params.m, params.n);
         std::swap(params.a_i, params.b_j);
@@ -149,11 +157,11 @@ void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
         std::swap(params.c_i, params.c_j);
         std::swap(product.a, product.b);
     }
-    const bool in_chunks = params.a_l == 1 && params.b_l == 1 && has_aligned_rows(product.a) && has_aligned_rows(product.b);
-    const uint32_t rows = std::min(std::bit_ceil(params.m), kTrainLaneRows);
-    const Kernel* k = kernel("train_product_lanes", {size, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, in_chunks, rows});
+    const bool has_few = lanes <= kLanesOfTiles;  // sums of all rows and columns of a tile are in registers
+    const uint32_t row_loads = has_few && params.m > lanes ? kLaneRowLoads : 1, columns = has_few && params.n > lanes ? kLaneColumns : 1;
+    const Kernel* k = cache_.find_or_make("train_product_lanes", {lanes, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, lanes, row_loads, columns}, lanes);
     if (k == nullptr) return;
-    recorder.dispatch(*k, params, ceil_div(params.n, size), ceil_div(params.m, rows), product.n_items, train_product_info("train_product_lanes", product));
+    recorder.dispatch(*k, params, ceil_div(params.n, lanes * columns), ceil_div(params.m, lanes * row_loads), product.n_items, train_product_info("train_product_lanes", product));
 }
 
 void TrainKernels::product_tiled(Recorder& recorder, const TrainProduct& product) {
@@ -215,6 +223,13 @@ void TrainKernels::affine(Recorder& recorder, const TrainAffineParams& params) {
     const Kernel* k = kernel("train_affine", {size});
     if (k == nullptr) return;
     recorder.dispatch(*k, params, ceil_div(params.n, size), params.rows, 1, {"train_affine", uint64_t{params.rows} * params.n * (params.base != 0 ? 12 : 8), 0});
+}
+
+void TrainKernels::dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
+    const Kernel* k = kernel("train_dropout", {size, adds});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(ceil_div(params.columns, 4), size), rows, 1, {"train_dropout", uint64_t{rows} * params.columns * (adds ? 12 : 8), 0});
 }
 
 void TrainKernels::column_sums(Recorder& recorder, const TrainColumnSumsParams& params) {

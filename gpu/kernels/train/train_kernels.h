@@ -61,6 +61,7 @@ class TrainKernels {
     void softmax(Recorder& recorder, TrainDirection direction, const TrainSoftmaxParams& params, uint32_t n_queries, uint32_t n_runs);
     void act(Recorder& recorder, TrainDirection direction, const TrainActParams& params);
     void affine(Recorder& recorder, const TrainAffineParams& params);
+    void dropout(Recorder& recorder, const TrainDropoutParams& params, bool adds, uint32_t rows);
     void column_sums(Recorder& recorder, const TrainColumnSumsParams& params);
     void cross_entropy(Recorder& recorder, const TrainCrossEntropyParams& params, bool with_gradient, uint32_t rows);
     void grad_norm(Recorder& recorder, const TrainGradNormParams& params);

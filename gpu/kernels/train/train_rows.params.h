@@ -131,6 +131,19 @@ struct TrainLoss {
 };
 INTEROP_SIZE(TrainLoss, 8);
 
+struct TrainDropoutParams {
+    uint64_t x;         // [t][x_stride]
+    uint64_t to;        // [t][to_stride]
+    uint64_t row_keys;  // u32[t][2]: example and position
+    uint32_t columns;
+    uint32_t x_stride, to_stride;
+    uint32_t module;     // this and the next two: what a mask depends on beside the row and the column
+    uint32_t seed, step;
+    uint32_t threshold;  // a random word below it drops: p * 2^32
+    float factor;        // 1 / (1 - p)
+};
+INTEROP_SIZE(TrainDropoutParams, 56);
+
 struct TrainCrossEntropyParams {
     uint64_t logits;   // [t][stride]; with gradient out: weight * (softmax - target), padding zeroed
     uint64_t targets;  // TrainTarget[t]

@@ -331,6 +331,50 @@ TEST_F(TrainKernelTest, ColumnSumsAndAffineMatchTheReference) {
     expect_near(sums, content<float>(sums_at, columns).data(), sum_tolerance(n_rows * parts), 2.0, "column sums");
 }
 
+// The generator is written a second time here, as the paper's C code has it.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> x, uint32_t k0, uint32_t k1) {
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        const uint64_t p0 = 0xD2511F53ull * x[0], p1 = 0xCD9E8D57ull * x[2];
+        x = {static_cast<uint32_t>(p1 >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(p1), static_cast<uint32_t>(p0 >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(p0)};
+    }
+    return x;
+}
+
+TEST_F(TrainKernelTest, DropoutLeavesWhatPhiloxSays) {
+    // Known answers of Random123 for zeros and for all ones.
+    EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+    EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, ~0u, ~0u), (std::array<uint32_t, 4>{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+    const uint32_t columns = 150, stride = 192, n_rows = 5;
+    const auto x = random(n_rows * columns), before = random(n_rows * stride);
+    std::vector<uint32_t> keys;
+    for (uint32_t t = 0; t < n_rows; t++) keys.insert(keys.end(), {t / 2, 7 * t});
+    const Buffer x_at = rows(x, columns, stride), keys_at = input(keys), to_at = result(before), added_at = result(before);
+    TrainDropoutParams params{.x = x_at.address(), .to = to_at.address(), .row_keys = keys_at.address(), .columns = columns, .x_stride = stride, .to_stride = stride, .module = 3, .seed = 11, .step = 4, .threshold = 0x40000000u, .factor = 4.0f / 3};
+    execute([&](Recorder& recorder) {
+        kernels_.dropout(recorder, params, false, n_rows);
+        params.to = added_at.address();
+        kernels_.dropout(recorder, params, true, n_rows);
+    });
+    const auto to = content<float>(to_at, before.size()), added = content<float>(added_at, before.size());
+    uint32_t n_left = 0;
+    for (uint32_t t = 0; t < n_rows; t++) {
+        for (uint32_t k = 0; k < stride; k++) {
+            const size_t at = t * stride + k;
+            if (k >= columns) {
+                ASSERT_EQ(to[at], before[at]) << "written beyond the columns";
+                continue;
+            }
+            const bool is_left = philox({k / 4, keys[2 * t + 1], keys[2 * t], 3}, 11, 4)[k % 4] >= 0x40000000u;
+            const float value = is_left ? x[t * columns + k] * params.factor : 0.0f;
+            ASSERT_EQ(to[at], value);
+            ASSERT_FLOAT_EQ(added[at], before[at] + value);
+            n_left += is_left;
+        }
+    }
+    // A quarter is dropped: of 750 within four standard deviations.
+    EXPECT_NEAR(n_left, 0.75 * n_rows * columns, 48);
+}
+
 TEST_F(TrainKernelTest, AdamwStepsAsPyTorchDoes) {
     const uint32_t n = 1000;
     const auto values = random(n), gradients = random(n, 5.0f), first = random(n), second = random(n);

@@ -1,0 +1,34 @@
+// train_dropout: to[t][k] = x[t][k] / (1 - p), or 0 with probability p; with ADDS that is added to it.
+// What stays is told by word k % 4 of Philox4x32-10 of the counter {k / 4, position, example, module} and the key {seed, step}: the same wherever the row lies.
+// grid (ceil(columns / 4 / workgroup), T)
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "gpu/kernels/common.glsl"
+#include "gpu/kernels/train/train_rows.params.h"
+
+layout(constant_id = 1) const uint kAdds = 0;
+layout(push_constant, scalar) uniform Push { TrainDropoutParams p; };
+
+uvec4 philox(uvec4 counter, uvec2 key) {
+    for (uint round = 0; round < 10; round++) {
+        uint a_high, a_low, b_high, b_low;
+        umulExtended(0xD2511F53u, counter.x, a_high, a_low);
+        umulExtended(0xCD9E8D57u, counter.z, b_high, b_low);
+        counter = uvec4(b_high ^ counter.y ^ key.x, b_low, a_high ^ counter.w ^ key.y, a_low);
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter;
+}
+
+void main() {
+    uint t = gl_WorkGroupID.y, first = gl_GlobalInvocationID.x * 4;
+    if (first >= p.columns) return;
+    uvec2 row = Uvec2Ref(p.row_keys + uint64_t(t) * 8).v;
+    uvec4 words = philox(uvec4(first / 4, row.y, row.x, p.module), uvec2(p.seed, p.step));
+    for (uint i = 0; i < 4 && first + i < p.columns; i++) {
+        float x = FloatRef(p.x + (uint64_t(t) * p.x_stride + first + i) * 4).v;
+        FloatRef to = FloatRef(p.to + (uint64_t(t) * p.to_stride + first + i) * 4);
+        float value = words[i] >= p.threshold ? x * p.factor : 0.0;
+        to.v = kAdds != 0 ? to.v + value : value;
+    }
+}

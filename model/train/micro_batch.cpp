@@ -43,38 +43,35 @@ void list_rows_by_token(MicroBatch& batch) {
     }
 }
 
-// Round r has each example's run r, and of the query heads of a KV head the same one: all of a round add to different keys.
+// Round r has each example's run r of every head, which all add to gradients of their own.
 void plan_waves(MicroBatch& batch, const ModelConfig& config, std::span<const TrainExample> examples, uint64_t n_elements_max) {
-    const uint32_t n_group = config.n_heads / config.n_kv_heads;
     const auto n_tokens_of = [&](size_t place) { return static_cast<uint32_t>(examples[batch.examples[place]].tokens.size()); };
     uint32_t n_rounds = 0;
     for (size_t place = 0; place < batch.examples.size(); ++place) n_rounds = std::max(n_rounds, ceil_div(n_tokens_of(place), queries_of_run(n_tokens_of(place))));
     for (uint32_t round = 0; round < n_rounds; ++round) {
-        for (uint32_t in_group = 0; in_group < n_group; ++in_group) {
-            ScoreWave wave;
-            uint64_t n_rows = 0;
-            for (size_t place = 0; place < batch.examples.size(); ++place) {
-                const uint32_t n_tokens = n_tokens_of(place), at_once = queries_of_run(n_tokens);
-                if (uint64_t{round} * at_once >= n_tokens) continue;
-                for (uint32_t kv_head = 0; kv_head < config.n_kv_heads; ++kv_head) {
-                    const ScoreRun run{.first_row = batch.first_rows[place],
-                                       .first_query = round * at_once,
-                                       .n_queries = std::min(at_once, n_tokens - round * at_once),
-                                       .head = kv_head * n_group + in_group};
-                    const uint32_t stride = round_up(run.n_keys(), kRunAlign);
-                    const bool is_full = (n_rows + run.n_queries) * std::max(wave.stride, stride) > n_elements_max || wave.runs.size() == kRunsMax;
-                    if (!wave.runs.empty() && is_full) {
-                        batch.waves.push_back(std::exchange(wave, {}));
-                        n_rows = 0;
-                    }
-                    wave.runs.push_back(run);
-                    wave.stride = std::max(wave.stride, stride);
-                    wave.n_queries = std::max(wave.n_queries, run.n_queries);
-                    n_rows += run.n_queries;
+        ScoreWave wave;
+        uint64_t n_rows = 0;
+        for (size_t place = 0; place < batch.examples.size(); ++place) {
+            const uint32_t n_tokens = n_tokens_of(place), at_once = queries_of_run(n_tokens);
+            if (uint64_t{round} * at_once >= n_tokens) continue;
+            for (uint32_t head = 0; head < config.n_heads; ++head) {
+                const ScoreRun run{.first_row = batch.first_rows[place],
+                                   .first_query = round * at_once,
+                                   .n_queries = std::min(at_once, n_tokens - round * at_once),
+                                   .head = head};
+                const uint32_t stride = round_up(run.n_keys(), kRunAlign);
+                const bool is_full = (n_rows + run.n_queries) * std::max(wave.stride, stride) > n_elements_max || wave.runs.size() == kRunsMax;
+                if (!wave.runs.empty() && is_full) {
+                    batch.waves.push_back(std::exchange(wave, {}));
+                    n_rows = 0;
                 }
+                wave.runs.push_back(run);
+                wave.stride = std::max(wave.stride, stride);
+                wave.n_queries = std::max(wave.n_queries, run.n_queries);
+                n_rows += run.n_queries;
             }
-            if (!wave.runs.empty()) batch.waves.push_back(std::move(wave));
         }
+        if (!wave.runs.empty()) batch.waves.push_back(std::move(wave));
     }
 }
 

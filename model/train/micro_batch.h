@@ -21,7 +21,7 @@ struct ScoreRun {
     uint32_t n_keys() const { return first_query + n_queries; }
 };
 
-// Runs that are computed side by side: no two add to the gradients of the same keys. Waves follow each other, so these sums have one order.
+// Runs that are computed side by side: no two add to the gradients of one head's keys. Waves follow each other, so these sums have one order.
 struct ScoreWave {
     std::vector<ScoreRun> runs;
     uint32_t stride = 0;  // elements of a row of scores

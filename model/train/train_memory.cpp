@@ -14,7 +14,7 @@ namespace lorad::model {
 namespace {
 
 constexpr uint64_t kLogitElements = uint64_t{1} << 26;
-constexpr uint64_t kScoreElements = uint64_t{1} << 26;
+constexpr uint64_t kScoreElements = uint64_t{1} << 27;
 constexpr uint32_t kChunkRowsMax = 1024;
 constexpr uint64_t kAlignBytes = 256;
 constexpr uint32_t kNormGroupsMax = 4096;
@@ -25,7 +25,7 @@ uint64_t aligned(uint64_t n_bytes) { return round_up(n_bytes, kAlignBytes); }
 struct ScratchSizes {
     uint64_t streams, row, sums, act, gate_up, attention, turned, qkv, low, scores, logits, head_low, dropped, terms, norms;
     uint64_t sum() const {
-        return streams + 4 * row + sums + act + gate_up + attention + turned + qkv + low + 2 * scores + logits + head_low + dropped + terms + norms;
+        return streams + 4 * row + sums + act + gate_up + 3 * attention + turned + qkv + low + 2 * scores + logits + head_low + dropped + terms + norms;
     }
 };
 
@@ -129,7 +129,7 @@ Result<TrainSizes> plan_train_sizes(const ModelConfig& config, const ModelWeight
     place_layer(sizes, model);
     sizes.chunk_rows = std::clamp(static_cast<uint32_t>(kLogitElements / sizes.vocab_stride), 1u, std::min(kChunkRowsMax, sizes.n_rows));
     const uint64_t longest = round_up(sizes.n_positions, 64u), longest_run = uint64_t{queries_of_run(sizes.n_positions)} * longest;
-    sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_kv_heads));
+    sizes.score_elements = std::max(longest_run, std::min(kScoreElements, uint64_t{sizes.n_rows} * longest * config.n_heads));
     if (options.lora_dropout > 0) sizes.dropped_bytes = uint64_t{sizes.n_rows} * std::max({sizes.hidden_stride, sizes.attention_stride, sizes.ffn_stride}) * sizeof(float);
     if (model.trains_norms()) sizes.terms_bytes = uint64_t{sizes.n_rows} * std::max(sizes.hidden_stride, sizes.turned_stride) * sizeof(float);
     sizes.n_layers_needed = config.n_layers - model.first_trained_layer;
@@ -169,6 +169,8 @@ Result<TrainBuffers> TrainBuffers::create(gpu::Device& device, const ModelConfig
     TRY(make(made.dact, bytes.act, "training act"));
     TRY(make(made.dgate_up, bytes.gate_up, "training gate_up"));
     TRY(make(made.dattention, bytes.attention, "training attention"));
+    TRY(make(made.dkeys, bytes.attention, "training keys"));
+    TRY(make(made.dvalues, bytes.attention, "training values"));
     TRY(make(made.dturned, bytes.turned, "training turned"));
     TRY(make(made.dqkv, bytes.qkv, "training qkv"));
     TRY(make(made.dlow, bytes.low, "training low"));

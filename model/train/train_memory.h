@@ -67,6 +67,7 @@ struct TrainBuffers {
     gpu::Buffer dsums;              // [R][H], of o and down with magnitudes
     gpu::Buffer dact, dgate_up;     // [R][F], [R][2F]
     gpu::Buffer dattention, dturned, dqkv;
+    gpu::Buffer dkeys, dvalues;     // [R][Q]: of each query head, before they are summed over those of a KV head
     gpu::Buffer dlow;               // as low
     gpu::Buffer scores, dscores;
     gpu::Buffer head_normed, dhead_normed;  // [R][H]

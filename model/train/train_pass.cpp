@@ -25,7 +25,7 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
     if (sizes_.n_norms == 0) return;
     constexpr uint32_t kOne = 0x3f800000u;
     recorder.fill(context_.buffers.inverse_norms, 0, sizes_.n_norms * kFloat, kOne);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     for (const TrainLayer& layer : context_.model.layers) {
         for (const TrainGroup& group : layer.groups) {
             for (const TrainPart& part : group.parts) {
@@ -46,7 +46,7 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
             }
         }
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
@@ -65,10 +65,10 @@ void TrainPass::embed(gpu::Recorder& recorder, const TrainRows& rows) const {
         kernels_.embed(recorder,
                        {.table = parameters.value(pair.a), .tokens = tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
                        gpu::ScalarType::kF32, true, n_rows);
-        recorder.barrier();
+        kernels_.barrier(recorder);
         kernels_.product(recorder, {.a = low, .b = parameters.matrix(pair.b), .c = {stream(0), sizes_.hidden_stride}, .m = n_rows, .n = config_.hidden_size, .k = pair.rank, .alpha = pair.scale, .adds = true});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) const {
@@ -98,7 +98,7 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
                        {.table = parameters.value(pair.a), .tokens = rows.tables_at + rows.tables.tokens, .x = low.address, .hidden = pair.rank, .table_stride = pair.a.stride, .x_stride = low.stride, .pad = 0},
                        gpu::ScalarType::kF32, true, n_rows);
         kernels_.product(recorder, {.a = dx, .b = parameters.matrix(pair.b), .c = dlow, .b_has_rows_of_k = true, .m = n_rows, .n = pair.rank, .k = config_.hidden_size, .alpha = pair.scale});
-        recorder.barrier();
+        kernels_.barrier(recorder);
         kernels_.product(recorder, {.a = dx, .b = low, .c = parameters.gradient_matrix(pair.b), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = config_.hidden_size, .n = pair.rank, .k = n_rows, .alpha = pair.scale, .adds = true});
         params.dx = dlow.address;
         params.dtable = parameters.gradient(pair.a);
@@ -107,7 +107,7 @@ void TrainPass::embed_backward(gpu::Recorder& recorder, const TrainRows& rows) c
         params.table_stride = pair.a.stride;
         kernels_.embed_backward(recorder, params, true, n_tokens);
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::layer(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer) const {
@@ -128,7 +128,7 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     product(recorder, qkv);
     finish(recorder, qkv, {here.qkv, sizes_.qkv_stride}, {});
     kernels_.heads(recorder, TrainDirection::kForward, heads_params(rows, layer, here), config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     attend(recorder, rows, layer, here);
     const GroupAt o{trained.groups[kTrainO], {here.attention, sizes_.attention_stride}, {here.o_sums, sizes_.hidden_stride}, here.low, rows};
     product(recorder, o);
@@ -140,7 +140,7 @@ void TrainPass::layer_to_down(gpu::Recorder& recorder, const TrainRows& rows, ui
     finish(recorder, gate_up, {here.gate_up, sizes_.gate_up_stride}, {});
     kernels_.act(recorder, TrainDirection::kForward,
                  {.y = here.gate_up, .h = here.act, .dy = 0, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (with_down) product(recorder, {trained.groups[kTrainDown], {here.act, sizes_.ffn_stride}, {here.down_sums, sizes_.hidden_stride}, here.low, rows});
 }
 
@@ -160,7 +160,7 @@ void TrainPass::layer_backward(gpu::Recorder& recorder, const TrainRows& rows, u
     product_backward(recorder, down, finish_backward(recorder, down, dstream, dsums), dact);
     kernels_.act(recorder, TrainDirection::kBackward,
                  {.y = here.gate_up, .h = dact.address, .dy = dgate_up.address, .ffn = config_.intermediate_size, .y_stride = sizes_.gate_up_stride, .h_stride = sizes_.ffn_stride, .rows = n_rows});
-    recorder.barrier();
+    kernels_.barrier(recorder);
     const GroupAt gate_up{trained.groups[kTrainGateUp], {here.middle_normed, sizes_.hidden_stride}, {here.gate_up_sums, sizes_.gate_up_stride}, here.low, rows};
     product_backward(recorder, gate_up, finish_backward(recorder, gate_up, dgate_up, dgate_up), dnormed);
     norm_backward(recorder, here.middle, gamma(w.ffn_norm, trained.post_attention_norm), trained.post_attention_norm, n_rows);
@@ -195,7 +195,7 @@ DeviceAddress TrainPass::gamma(const Vector& base, const std::optional<uint32_t>
 void TrainPass::norm(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, DeviceAddress y, uint32_t n_rows) const {
     kernels_.norm(recorder, TrainDirection::kForward,
                   {.x = x, .gamma = gamma, .y = y, .hidden = config_.hidden_size, .x_stride = sizes_.hidden_stride, .y_stride = sizes_.hidden_stride, .eps = config_.rms_norm_eps}, n_rows);
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAddress gamma, const std::optional<uint32_t>& trained, uint32_t n_rows) const {
@@ -211,10 +211,10 @@ void TrainPass::norm_backward(gpu::Recorder& recorder, DeviceAddress x, DeviceAd
                    .y_stride = sizes_.hidden_stride,
                    .eps = config_.rms_norm_eps},
                   n_rows);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (!trained) return;
     kernels_.column_sums(recorder, {.to = context_.parameters.gradient(context_.parameters.layout().wholes[*trained]), .a = terms, .n_columns = config_.hidden_size, .n_parts = 1, .rows = n_rows, .a_stride = sizes_.hidden_stride});
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 gpu::TrainHeadsParams TrainPass::heads_params(const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
@@ -246,9 +246,9 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
         const TrainedPairPlaces& pair = context_.parameters.layout().linears[*part.linear];
         if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
         kernels_.product(recorder, {.a = drops ? dropped : at.x, .b = context_.parameters.matrix(pair.a), .c = low(at.low, *part.linear), .m = at.n_rows(), .n = pair.rank, .k = w.k});
-        if (drops) recorder.barrier();  // the next pair's input takes the place
+        if (drops) kernels_.barrier(recorder);  // the next pair's input takes the place
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (!at.group.is_trained()) return;
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
@@ -262,7 +262,7 @@ void TrainPass::product(gpu::Recorder& recorder, const GroupAt& at) const {
                                     .alpha = pair.scale,
                                     .adds = true});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear, const TrainMatrix& x, const TrainMatrix& to, bool adds) const {
@@ -280,7 +280,7 @@ void TrainPass::drop(gpu::Recorder& recorder, const GroupAt& at, uint32_t linear
                       .threshold = static_cast<uint32_t>(static_cast<double>(dropout.p) * 4294967296.0),
                       .factor = 1.0f / (1.0f - dropout.p)},
                      adds, at.n_rows());
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::finish(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& to, const TrainMatrix& base) const {
@@ -313,7 +313,7 @@ void TrainPass::scale(gpu::Recorder& recorder, const GroupAt& at, const TrainMat
                    has ? context_.buffers.inverse_norms.address() + sizes_.norm_begins[*part.linear] * kFloat : 0);
         }
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& at, const TrainMatrix& dout, const TrainMatrix& dsums) const {
@@ -331,7 +331,7 @@ TrainMatrix TrainPass::finish_backward(gpu::Recorder& recorder, const GroupAt& a
                                         .b_stride = at.sums.stride,
                                         .pad = 0});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
     scale(recorder, at, dout, dsums, {}, 0);
     return dsums;
 }
@@ -357,7 +357,7 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
                                     .alpha = pair.scale,
                                     .adds = true});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
     for (const TrainPart& part : at.group.parts) {
         if (!part.linear) continue;
         const TrainedPairPlaces& pair = parameters.layout().linears[*part.linear];
@@ -365,18 +365,18 @@ void TrainPass::product_backward(gpu::Recorder& recorder, const GroupAt& at, con
         const bool drops = at.rows.dropout.p > 0;
         if (drops) drop(recorder, at, *part.linear, at.x, dropped, false);
         kernels_.product(recorder, {.a = dlow, .b = drops ? dropped : at.x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = w.k, .k = at.n_rows(), .adds = true});
-        if (drops) recorder.barrier();  // what was left of the input gives way
+        if (drops) kernels_.barrier(recorder);  // what was left of the input gives way
         if (dx.address == 0) continue;
         if (drops) {
             kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dropped, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank});
-            recorder.barrier();
+            kernels_.barrier(recorder);
             drop(recorder, at, *part.linear, dropped, dx, true);
             continue;
         }
         kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = at.n_rows(), .n = w.k, .k = pair.rank, .adds = true});
-        recorder.barrier();  // the next pair adds to the same
+        kernels_.barrier(recorder);  // the next pair adds to the same
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

@@ -27,9 +27,9 @@ void TrainPass::probabilities(gpu::Recorder& recorder, const TrainRows& rows, ui
     const WaveSizes sizes(wave);
     const TrainMatrix turned{here.turned, sizes_.turned_stride}, scores{context_.buffers.scores.address(), wave.stride};
     kernels_.product(recorder, {.a = turned, .b = turned, .c = scores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim, .items = rows.tables_at + tables.qk, .n_items = sizes.n_runs});
-    recorder.barrier();
+    kernels_.barrier(recorder);
     kernels_.softmax(recorder, TrainDirection::kForward, softmax_params(rows, layer, wave_idx), sizes.n_queries, sizes.n_runs);
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 gpu::TrainSoftmaxParams TrainPass::softmax_params(const TrainRows& rows, uint32_t layer, uint32_t wave_idx) const {
@@ -54,20 +54,21 @@ void TrainPass::attend(gpu::Recorder& recorder, const TrainRows& rows, uint32_t 
                                     .k = sizes.n_keys,
                                     .items = rows.tables_at + rows.tables.waves[i].pv,
                                     .n_items = sizes.n_runs});
-        recorder.barrier();
+        kernels_.barrier(recorder);
     }
 }
 
-// dattention -> dqkv: P again from q and k, then dP = do v^T, dv = P^T do, dS = P (dP - sum P dP), dq = dS k, dk = dS^T q, and through rope and norms of the heads.
+// dattention -> dqkv: P again from q and k, then dP = do v^T, dv = P^T do, dS = P (dP - sum P dP), dq = dS k, dk = dS^T q, for each query head; those of a KV head are
+// summed, and go through rope and norms of the heads.
 void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, uint32_t layer, const LayerAt& here) const {
     const TrainBuffers& buffers = context_.buffers;
     const TrainLayer& trained = context_.model.layers[layer];
     const uint32_t n_rows = rows.batch.n_rows();
     const TrainMatrix dattention{buffers.dattention.address(), sizes_.attention_stride}, dturned{buffers.dturned.address(), sizes_.turned_stride};
+    const TrainMatrix dkeys{buffers.dkeys.address(), sizes_.attention_stride}, dvalues{buffers.dvalues.address(), sizes_.attention_stride};
     const TrainMatrix qkv{here.qkv, sizes_.qkv_stride}, dqkv{buffers.dqkv.address(), sizes_.qkv_stride}, turned{here.turned, sizes_.turned_stride};
-    recorder.fill(buffers.dqkv, 0, uint64_t{n_rows} * sizes_.qkv_stride * sizeof(float), 0);
-    recorder.fill(buffers.dturned, 0, uint64_t{n_rows} * sizes_.turned_stride * sizeof(float), 0);
-    recorder.barrier();
+    for (const gpu::Buffer* buffer : {&buffers.dkeys, &buffers.dvalues}) recorder.fill(*buffer, 0, uint64_t{n_rows} * sizes_.attention_stride * sizeof(float), 0);
+    kernels_.barrier(recorder);
     for (uint32_t i = 0; i < rows.batch.waves.size(); ++i) {
         probabilities(recorder, rows, layer, here, i);
         const ScoreWave& wave = rows.batch.waves[i];
@@ -80,21 +81,27 @@ void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, 
             kernels_.product(recorder, what);
         };
         product({.a = dattention, .b = qkv, .c = dscores, .m = sizes.n_queries, .n = sizes.n_keys, .k = config_.head_dim}, tables.dp);
-        product({.a = scores, .b = dattention, .c = dqkv, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dv);
-        recorder.barrier();
+        product({.a = scores, .b = dattention, .c = dvalues, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dv);
+        kernels_.barrier(recorder);
         kernels_.softmax(recorder, TrainDirection::kBackward, softmax_params(rows, layer, i), sizes.n_queries, sizes.n_runs);
-        recorder.barrier();
+        kernels_.barrier(recorder);
         product({.a = dscores, .b = turned, .c = dturned, .b_has_rows_of_k = true, .m = sizes.n_queries, .n = config_.head_dim, .k = sizes.n_keys}, tables.dq);
-        product({.a = dscores, .b = turned, .c = dturned, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dk);
-        recorder.barrier();
+        product({.a = dscores, .b = turned, .c = dkeys, .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = sizes.n_keys, .n = config_.head_dim, .k = sizes.n_queries, .adds = true}, tables.dk);
+        kernels_.barrier(recorder);
     }
+    const auto sum_heads = [&](const TrainMatrix& from, gpu::DeviceAddress to, uint32_t to_stride) {
+        kernels_.sum_heads(recorder, {.from = from.address, .to = to, .columns = config_.kv_size(), .head_dim = config_.head_dim, .n_group = config_.n_heads / config_.n_kv_heads, .from_stride = from.stride, .to_stride = to_stride, .pad = 0}, n_rows);
+    };
+    sum_heads(dkeys, dturned.address + config_.q_size() * sizeof(float), dturned.stride);
+    sum_heads(dvalues, dqkv.address + (config_.q_size() + config_.kv_size()) * sizeof(float), dqkv.stride);
+    kernels_.barrier(recorder);
     gpu::TrainHeadsParams heads = heads_params(rows, layer, here);
     heads.turned = dturned.address;
     heads.dy = dqkv.address;
     const bool trains_norms = trained.q_norm || trained.k_norm;
     if (trains_norms) heads.terms = buffers.terms.address();
     kernels_.heads(recorder, TrainDirection::kBackward, heads, config_.n_heads + config_.n_kv_heads, config_.head_dim, config_.rope.rotary_dim, n_rows);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (!trains_norms) return;
     const auto sum = [&](const std::optional<uint32_t>& norm, uint32_t first_column, uint32_t n_heads) {
         if (!norm) return;
@@ -107,7 +114,7 @@ void TrainPass::attend_backward(gpu::Recorder& recorder, const TrainRows& rows, 
     };
     sum(trained.q_norm, 0, config_.n_heads);
     sum(trained.k_norm, config_.q_size(), config_.n_kv_heads);
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

@@ -14,7 +14,7 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
     const auto n_targets = static_cast<uint32_t>(rows.batch.target_rows.size());
     if (with_gradients) recorder.fill(buffers.dstream, 0, uint64_t{rows.batch.n_rows()} * sizes_.hidden_stride * sizeof(float), 0);
     if (n_targets == 0) {
-        recorder.barrier();
+        kernels_.barrier(recorder);
         return;
     }
     gpu::TrainNormParams norm{.x = stream(config_.n_layers),
@@ -29,14 +29,14 @@ void TrainPass::head(gpu::Recorder& recorder, const TrainRows& rows, bool with_g
                               .y_stride = sizes_.hidden_stride,
                               .eps = config_.rms_norm_eps};
     kernels_.norm(recorder, TrainDirection::kForward, norm, n_targets);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     for (uint32_t first = 0; first < n_targets; first += sizes_.chunk_rows) head_chunk(recorder, rows, first, std::min(sizes_.chunk_rows, n_targets - first), with_gradients);
     if (!with_gradients) return;
     kernels_.norm(recorder, TrainDirection::kBackward, norm, n_targets);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (!context_.model.final_norm) return;
     kernels_.column_sums(recorder, {.to = parameters.gradient(parameters.layout().wholes[*context_.model.final_norm]), .a = norm.terms, .n_columns = config_.hidden_size, .n_parts = 1, .rows = n_targets, .a_stride = sizes_.hidden_stride});
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint32_t first, uint32_t n_rows, bool with_gradients) const {
@@ -56,10 +56,10 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint3
     kernels_.product(recorder, {.a = x, .b = w, .c = logits, .m = n_rows, .n = vocab, .k = hidden});
     if (pair.rank != 0) {
         kernels_.product(recorder, {.a = x, .b = parameters.matrix(pair.a), .c = low, .m = n_rows, .n = pair.rank, .k = hidden});
-        recorder.barrier();
+        kernels_.barrier(recorder);
         kernels_.product(recorder, {.a = low, .b = parameters.matrix(pair.b), .c = logits, .m = n_rows, .n = vocab, .k = pair.rank, .alpha = pair.scale, .adds = true});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
     kernels_.cross_entropy(recorder,
                            {.logits = logits.address,
                             .targets = rows.tables_at + rows.tables.targets + first * sizeof(gpu::TrainTarget),
@@ -67,7 +67,7 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint3
                             .vocab = vocab,
                             .stride = logits.stride},
                            with_gradients, n_rows);
-    recorder.barrier();
+    kernels_.barrier(recorder);
     if (!with_gradients) return;
     kernels_.product(recorder, {.a = logits, .b = w, .c = dx, .b_has_rows_of_k = true, .m = n_rows, .n = hidden, .k = vocab});
     if (is_trained) {
@@ -76,11 +76,11 @@ void TrainPass::head_chunk(gpu::Recorder& recorder, const TrainRows& rows, uint3
     if (pair.rank != 0) {
         kernels_.product(recorder, {.a = logits, .b = parameters.matrix(pair.b), .c = dlow, .b_has_rows_of_k = true, .m = n_rows, .n = pair.rank, .k = vocab, .alpha = pair.scale});
         kernels_.product(recorder, {.a = logits, .b = low, .c = parameters.gradient_matrix(pair.b), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = vocab, .n = pair.rank, .k = n_rows, .alpha = pair.scale, .adds = true});
-        recorder.barrier();
+        kernels_.barrier(recorder);
         kernels_.product(recorder, {.a = dlow, .b = x, .c = parameters.gradient_matrix(pair.a), .a_has_rows_of_k = true, .b_has_rows_of_k = true, .m = pair.rank, .n = hidden, .k = n_rows, .adds = true});
         kernels_.product(recorder, {.a = dlow, .b = parameters.matrix(pair.a), .c = dx, .b_has_rows_of_k = true, .m = n_rows, .n = hidden, .k = pair.rank, .adds = true});
     }
-    recorder.barrier();
+    kernels_.barrier(recorder);
 }
 
 }  // namespace lorad::model

@@ -15,7 +15,9 @@ namespace {
 
 constexpr uint32_t kTrainTile = 64;         // of train_product_tiled
 constexpr uint32_t kTrainTileThreads = 256;
-constexpr uint32_t kMatrixTile = 128;       // of train_product_matrix
+constexpr uint32_t kMatrixTile = 128, kNarrowTile = 32, kMatrixDepth = 32;  // of train_product_matrix
+constexpr uint32_t kSplitMin = 256, kSplitsMax = 32;  // l of a part of k at least, and parts
+constexpr uint64_t kPartBytes = uint64_t{128} << 20;
 constexpr uint32_t kLaneRowLoads = 2, kLaneColumns = 4;  // of train_product_lanes, where there are so many
 constexpr uint32_t kLanesOfTiles = 16;
 constexpr uint32_t kTestSeed = 55;
@@ -35,7 +37,18 @@ TrainProductParams product_params_of(const TrainProduct& p) {
             .b_j = p.b_has_rows_of_k ? 1 : p.b.stride,
             .c_i = p.c.stride,
             .c_j = 1,
-            .alpha = p.alpha};
+            .alpha = p.alpha,
+            .k_per_split = 0,
+            .c_split = 0};
+}
+
+// The product of the transposed matrices, which is the transposed product.
+void swap_sides(TrainProductParams& params) {
+    std::swap(params.a, params.b);
+    std::swap(params.m, params.n);
+    std::swap(params.a_i, params.b_j);
+    std::swap(params.a_l, params.b_l);
+    std::swap(params.c_i, params.c_j);
 }
 
 DispatchInfo train_product_info(const char* name, const TrainProduct& p) {
@@ -70,42 +83,49 @@ Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, Scala
     return made;
 }
 
-// A product with edges of all kinds: one operand of the weights' type and one f32, both layouts.
+// Products with edges of all kinds, with one operand of the weights' type and one f32, in both layouts: whole tiles, narrow ones, and with k cut.
 Status TrainKernels::test_matrices(Device& device, ScalarType type) {
-    constexpr uint32_t kM = 150, kN = 200, kK = 100, kStride = 256;
+    struct TestShape {
+        uint32_t m, n, k;
+    };
+    constexpr uint32_t kRows = 1024, kStride = 1024;
+    TRY_ASSIGN(parts_, device.create_buffer(kPartBytes, MemoryKind::kDeviceLocal, "parts of products"));
     std::mt19937 random(kTestSeed);
     Buffer a, b, c[2];
-    TRY(self_test::make(device, a, uint64_t{kM} * kStride * 4, MemoryKind::kHostUpload));
-    TRY(self_test::make(device, b, uint64_t{kN} * kStride * 2, MemoryKind::kHostUpload));
+    TRY(self_test::make(device, a, uint64_t{kRows} * kStride * 4, MemoryKind::kHostUpload));
+    TRY(self_test::make(device, b, uint64_t{kRows} * kStride * 2, MemoryKind::kHostUpload));
     self_test::fill_random(a.mapped(), ScalarType::kF32, random);
     self_test::fill_random(b.mapped(), type, random);
-    for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kM} * kStride * 4, MemoryKind::kHostReadback));
+    for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kRows} * kStride * 4, MemoryKind::kHostReadback));
     self_test::Deviation deviation;
-    for (const bool is_transposed : {false, true}) {
-        for (const ScalarType by : {ScalarType::kF32, type}) {
-            matrix_type_ = by;
-            TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
-            product(recorder, {.a = {a.address(), kStride},
-                               .b = {b.address(), kStride, type},
-                               .c = {c[by == type].address(), kStride},
-                               .a_has_rows_of_k = is_transposed,
-                               .b_has_rows_of_k = is_transposed,
-                               .m = kM,
-                               .n = kN,
-                               .k = kK});
-            const Status recorded = cache_.status();
-            const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
-            if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran;
-            if (!ran.ok()) deviation.failure = ran.error().message;
+    for (const TestShape& shape : {TestShape{150, 200, 100}, TestShape{256, 256, 64}, TestShape{300, 16, 1000}, TestShape{8, 300, 1000}}) {
+        for (const bool is_transposed : {false, true}) {
+            for (const ScalarType by : {ScalarType::kF32, type}) {
+                matrix_type_ = by;
+                TRY_ASSIGN(Recorder recorder, Recorder::begin(device));
+                product(recorder, {.a = {a.address(), kStride},
+                                   .b = {b.address(), kStride, type},
+                                   .c = {c[by == type].address(), kStride},
+                                   .a_has_rows_of_k = is_transposed,
+                                   .b_has_rows_of_k = is_transposed,
+                                   .m = shape.m,
+                                   .n = shape.n,
+                                   .k = shape.k});
+                barrier(recorder);
+                const Status recorded = cache_.status();
+                const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
+                if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran;
+                if (!ran.ok()) deviation.failure = ran.error().message;
+            }
+            std::vector<float> of[2];
+            for (const uint32_t i : {0u, 1u}) {
+                const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
+                for (uint32_t row = 0; row < shape.m; ++row) of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + shape.n);
+            }
+            deviation.add(of[1], of[0]);
         }
-        std::vector<float> of[2];
-        for (const uint32_t i : {0u, 1u}) {
-            const auto* from = reinterpret_cast<const float*>(c[i].mapped().data());
-            for (uint32_t row = 0; row < kM; ++row) of[i].insert(of[i].end(), from + uint64_t{row} * kStride, from + uint64_t{row} * kStride + kN);
-        }
-        deviation.add(of[1], of[0]);
     }
-    // Operands of 8 or 11 bits: sums of a hundred products differ by less than one of their roundings.
+    // Operands of 8 or 11 bits: sums of many products differ by less than two of their roundings.
     const bool is_right = deviation.failure.empty() && deviation.error < (type == ScalarType::kBf16 ? 4e-3 : 5e-4);
     matrix_type_ = is_right ? type : ScalarType::kF32;
     if (!is_right) self_test::tell_left_out(matrix_module(type), device, deviation);
@@ -134,15 +154,69 @@ bool TrainKernels::multiplies_by_matrix(const TrainProduct& product) const {
     return fits(product.a) && fits(product.b) && has_aligned_rows(product.c);
 }
 
-void TrainKernels::product_by_matrix(Recorder& recorder, const TrainProduct& product) {
-    const bool is_bf16 = matrix_type_ == ScalarType::kBf16;
+void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
+    TrainProductParams params = product_params_of(product);
+    bool a_along_k = !product.a_has_rows_of_k, b_along_k = !product.b_has_rows_of_k;
+    const bool may_be_narrow = facts_.capabilities.subgroup_size >= 32;
+    // Few rows become few columns, of which a tile may have fewer: the same product of the transposed matrices.
+    if (may_be_narrow && product.items == 0 && params.m <= kNarrowTile && params.n > params.m) {
+        swap_sides(params);
+        std::swap(product.a, product.b);
+        std::swap(a_along_k, b_along_k);
+    }
+    const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile : kMatrixTile;
+    const uint32_t across = ceil_div(params.n, tile_n), down = ceil_div(params.m, kMatrixTile);
+    const uint32_t n_splits = product.items == 0 ? cut_k(params, across * down, product.adds) : 1;
     const Kernel* k = cache_.find_or_make(matrix_module(matrix_type_),
-                                          {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds, !product.a_has_rows_of_k,
-                                           !product.b_has_rows_of_k, facts_.capabilities.subgroup_size},
+                                          {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds && n_splits == 1, a_along_k, b_along_k,
+                                           facts_.capabilities.subgroup_size, tile_n},
                                           facts_.capabilities.subgroup_size);
     if (k == nullptr) return;
-    recorder.dispatch(*k, product_params_of(product), ceil_div(product.n, kMatrixTile), ceil_div(product.m, kMatrixTile), product.n_items,
-                      train_product_info(is_bf16 ? "train_product_bf16" : "train_product_f16", product));
+    const char* name = matrix_type_ == ScalarType::kBf16 ? "train_product_bf16" : "train_product_f16";
+    recorder.dispatch(*k, params, across, down, product.items == 0 ? n_splits : product.n_items, train_product_info(name, product));
+}
+
+// Where there are too few tiles for the device, k is cut, and the parts are left to be summed. Fills in how; 1: it is not cut.
+uint32_t TrainKernels::cut_k(TrainProductParams& params, uint32_t n_tiles, bool adds) {
+    const uint32_t wanted = ceil_div(multiprocessors(facts_.capabilities) * 2, n_tiles);
+    const uint32_t n_splits = std::min({wanted, params.k / kSplitMin, kSplitsMax});
+    if (n_splits < 2) return 1;
+    const uint32_t per_split = round_up(ceil_div(params.k, n_splits), kMatrixDepth), n_parts = ceil_div(params.k, per_split);
+    const uint32_t stride = round_up(params.n, 4);
+    const uint64_t n_bytes = uint64_t{n_parts} * params.m * stride * sizeof(float);
+    if (n_parts < 2 || !parts_ || n_part_bytes_ + n_bytes > parts_.size()) return 1;
+    const DeviceAddress parts = parts_.address() + n_part_bytes_;
+    n_part_bytes_ += round_up(n_bytes, uint64_t{256});
+    left_.push_back({{.parts = parts, .c = params.c, .m = params.m, .n = params.n, .stride = stride, .n_parts = n_parts, .c_i = params.c_i, .c_j = params.c_j, .alpha = params.alpha, .pad = 0}, adds});
+    params.c = parts;
+    params.c_i = stride;
+    params.c_j = 1;
+    params.alpha = 1.0f;
+    params.k_per_split = per_split;
+    params.c_split = params.m * stride;
+    return n_parts;
+}
+
+void TrainKernels::barrier(Recorder& recorder) {
+    recorder.barrier();
+    n_part_bytes_ = 0;
+    if (left_.empty()) return;
+    for (const LeftJoin& join : left_) {
+        const uint32_t size = workgroup_size(facts_.capabilities, 64, 32);
+        const Kernel* k = kernel("train_join", {size, join.adds});
+        if (k == nullptr) continue;
+        recorder.dispatch(*k, join.params, ceil_div(join.params.n, size), join.params.m, 1,
+                          {"train_join", uint64_t{join.params.n_parts + 1} * join.params.m * join.params.n * 4, 0});
+    }
+    left_.clear();
+    recorder.barrier();
+}
+
+void TrainKernels::sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows) {
+    const uint32_t size = workgroup_size(facts_.capabilities, 128, 32);
+    const Kernel* k = kernel("train_sum_heads", {size});
+    if (k == nullptr) return;
+    recorder.dispatch(*k, params, ceil_div(params.columns, size), rows, 1, {"train_sum_heads", uint64_t{rows} * params.columns * (params.n_group + 1) * 4, 0});
 }
 
 void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
@@ -150,11 +224,7 @@ void TrainKernels::product_by_lanes(Recorder& recorder, TrainProduct product) {
     const uint32_t lanes = facts_.capabilities.subgroup_size;
     // Lanes go along the longer side where the other would leave them idle: the same product of the transposed matrices.
     if (product.n < lanes * kLaneColumns && product.m > product.n && product.items == 0) {
-        std::swap(params.a, params.b);
-        std::swap(params.m, params.n);
-        std::swap(params.a_i, params.b_j);
-        std::swap(params.a_l, params.b_l);
-        std::swap(params.c_i, params.c_j);
+        swap_sides(params);
         std::swap(product.a, product.b);
     }
     const bool has_few = lanes <= kLanesOfTiles;  // sums of all rows and columns of a tile are in registers

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpu/buffer.h"
 #include "gpu/command.h"
 #include "gpu/device.h"
 #include "gpu/kernels/kernel_cache.h"
@@ -40,7 +41,7 @@ struct TrainProduct {
 
 enum class TrainDirection : uint32_t { kForward = 0, kBackward = 1 };
 
-// One thread at a time. Each method records one dispatch; the params say what it does, `rows` how many rows there are.
+// One thread at a time. Each method records one dispatch (a product may be whole only behind barrier()); the params say what it does, `rows` how many rows there are.
 class TrainKernels {
   public:
     // matrix_type: in which products may be computed on matrices, that of the base's weights; f32: never. Shows on a small product that the device's matrices give what
@@ -53,6 +54,9 @@ class TrainKernels {
 
     void product(Recorder& recorder, const TrainProduct& product);
     // is_transposed: the table is [hidden][vocab], as embedding LoRA's A.
+    // Between products and what reads or adds to their results: a barrier, and sums of parts that were left to it.
+    void barrier(Recorder& recorder);
+    void sum_heads(Recorder& recorder, const TrainSumHeadsParams& params, uint32_t rows);
     void embed(Recorder& recorder, const TrainEmbedParams& params, ScalarType table_type, bool is_transposed, uint32_t rows);
     void embed_backward(Recorder& recorder, const TrainEmbedBackwardParams& params, bool is_transposed, uint32_t n_tokens);
     void norm(Recorder& recorder, TrainDirection direction, const TrainNormParams& params, uint32_t rows);
@@ -79,7 +83,8 @@ class TrainKernels {
     explicit TrainKernels(Device& device);
     Status test_matrices(Device& device, ScalarType type);
     bool multiplies_by_matrix(const TrainProduct& product) const;
-    void product_by_matrix(Recorder& recorder, const TrainProduct& product);
+    void product_by_matrix(Recorder& recorder, TrainProduct product);
+    uint32_t cut_k(TrainProductParams& params, uint32_t n_tiles, bool adds);
     void product_by_lanes(Recorder& recorder, TrainProduct product);
     void product_tiled(Recorder& recorder, const TrainProduct& product);
     uint32_t row_threads(uint32_t elements) const;
@@ -87,6 +92,14 @@ class TrainKernels {
     KernelFacts facts_;
     KernelCache cache_;
     LoraKernels lora_;
+    // Of products whose k is cut: a ring of memory for the parts, and what is left to barrier().
+    struct LeftJoin {
+        TrainJoinParams params;
+        bool adds = false;
+    };
+    Buffer parts_;
+    uint64_t n_part_bytes_ = 0;  // taken since the last barrier
+    std::vector<LeftJoin> left_;
     ScalarType matrix_type_ = ScalarType::kF32;
 };
 

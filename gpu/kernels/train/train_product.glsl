@@ -2,7 +2,11 @@
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer ProductItemRef { TrainProductItem v; };
 
 TrainProductItem product_of_workgroup() {
-    if (p.items == 0) return TrainProductItem(0, 0, 0, p.m, p.n, p.k, 0);
+    if (p.items == 0) {
+        if (p.k_per_split == 0) return TrainProductItem(0, 0, 0, p.m, p.n, p.k, 0);
+        const uint begin = gl_WorkGroupID.z * p.k_per_split;
+        return TrainProductItem(uint64_t(begin) * p.a_l, uint64_t(begin) * p.b_l, uint64_t(gl_WorkGroupID.z) * p.c_split, p.m, p.n, min(p.k_per_split, p.k - begin), 0);
+    }
     return ProductItemRef(p.items + uint64_t(gl_WorkGroupID.z) * 40).v;
 }
 

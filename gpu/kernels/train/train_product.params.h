@@ -23,8 +23,23 @@ struct TrainProductParams {
     uint32_t b_l, b_j;
     uint32_t c_i, c_j;
     float alpha;
+    uint32_t k_per_split;  // without items: each grid z has so many l, and its own c, c_split elements further; 0: z is 1
+    uint32_t c_split;
 };
-INTEROP_SIZE(TrainProductParams, 72);
+INTEROP_SIZE(TrainProductParams, 80);
+
+// c[i][j] = alpha * sum over parts s of parts[s][i][j], or that added to c.
+struct TrainJoinParams {
+    uint64_t parts;  // f32 [n_parts][m][stride]
+    uint64_t c;
+    uint32_t m, n;
+    uint32_t stride;
+    uint32_t n_parts;
+    uint32_t c_i, c_j;
+    float alpha;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainJoinParams, 48);
 
 INTEROP_END
 

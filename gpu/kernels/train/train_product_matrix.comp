@@ -1,8 +1,8 @@
 // train_product on KHR cooperative matrices: c[i][j] (+)= alpha * sum over l of a[i][l] * b[l][j]
 //   a  [m][k], b [k][n] by strides, each f32 or ELEMENT (f16, or bf16 with the macro BF16), rounded to that;  c [m][n], f32 sums
-// A workgroup has 128 x 128 of c. 32 l of both operands are staged in shared memory as they lie, rows of k or of the other side, while the next ones are on their
+// A workgroup has 128 x TILE_N of c. 32 l of both operands are staged in shared memory as they lie, rows of k or of the other side, while the next ones are on their
 // way in registers; what is beyond the operands is staged as 0. Rows of a, b and c begin at multiples of 16 bytes.
-// grid (ceil(n / 128), ceil(m / 128), items)
+// grid (ceil(n / TILE_N), ceil(m / 128), items or splits of k)
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_cooperative_matrix : require
@@ -25,18 +25,21 @@ layout(constant_id = 3) const uint kAdds = 0;
 layout(constant_id = 4) const uint kAAlongK = 1;  // neighbours of a in memory have neighbouring l, else neighbouring i
 layout(constant_id = 5) const uint kBAlongK = 1;
 layout(constant_id = 6) const uint kSubgroup = 32;
+layout(constant_id = 7) const uint kTileN = 128;  // or 32, with subgroups of 32 or 64
 layout(push_constant, scalar) uniform Push { TrainProductParams p; };
 #include "gpu/kernels/train/train_product.glsl"
 
 const uint kThreads = 256;
 const uint kTile = 128, kDepth = 32;
 const uint kSubgroups = kThreads / kSubgroup;
-const uint kSubN = kSubgroups / 2;            // subgroups along n; two along m
-const uint kMatsM = kTile / 2 / 16, kMatsN = kTile / kSubN / 16;
-const uint kAlongLine = kDepth / 8 + 1;       // words of a staged row of k, with one for the banks
-const uint kAcrossLine = kTile / 8 + 1;
-const uint kStageWords = kTile * kAlongLine;  // no less than kDepth * kAcrossLine
-shared uvec4 stage[2 * kStageWords];  // a, then b
+const uint kSubN = kTileN == kTile ? kSubgroups / 2 : 1;  // subgroups along n
+const uint kSubM = kSubgroups / kSubN;                    // and along m
+const uint kMatsM = kTile / kSubM / 16, kMatsN = kTileN / kSubN / 16;
+const uint kAlongLine = kDepth / 8 + 1;  // words of a staged row of k, with one for the banks; of other rows one more than they have
+const uint kStageWords = kTile * kAlongLine, kBStageWords = kTileN * kAlongLine;  // no fewer than rows of the other kind take
+const uint kStoreLine = kMatsN * 4 + 1;
+const uint kStoreWords = kSubgroups * 16 * kStoreLine;
+shared uvec4 stage[kStoreWords > kStageWords + kBStageWords ? kStoreWords : kStageWords + kBStageWords];  // a, then b; at the end sums
 
 uvec4 packed(vec4 lo, vec4 hi) {
 #ifdef BF16
@@ -62,14 +65,15 @@ uvec4 some_of_eight(uint64_t base, uint64_t index, const uint type, uint n) {
     return packed(vec4(v[0], v[1], v[2], v[3]), vec4(v[4], v[5], v[6], v[7]));
 }
 
-// The thread's words of a step: two of each operand.
-uvec4 a_held[2], b_held[2];
+// The thread's words of a step.
+const uint kALoads = kTile * (kDepth / 8) / kThreads, kBLoads = (kTileN * (kDepth / 8) + kThreads - 1) / kThreads;
+uvec4 a_held[kALoads], b_held[kBLoads];
 
 // first: of the tile's rows of c, or columns; n_side: how many there are in all. is_whole: the tile and all steps of k lie within them, so that nothing is asked.
-uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, uint stride, uint first, uint n_side, uint l0, uint k, const uint i, const bool is_whole) {
+uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint along_k, const uint tile, uint stride, uint first, uint n_side, uint l0, uint k, const uint i, const bool is_whole) {
     const uint word = gl_LocalInvocationIndex + i * kThreads;
-    const uint row = along_k != 0 ? first + word / (kDepth / 8) : l0 + word / (kTile / 8);
-    const uint column = along_k != 0 ? l0 + word % (kDepth / 8) * 8 : first + word % (kTile / 8) * 8;
+    const uint row = along_k != 0 ? first + word / (kDepth / 8) : l0 + word / (tile / 8);
+    const uint column = along_k != 0 ? l0 + word % (kDepth / 8) * 8 : first + word % (tile / 8) * 8;
     const uint n_rows = along_k != 0 ? n_side : k, n_columns = along_k != 0 ? k : n_side;
     const uint64_t index = begin + uint64_t(row) * stride + column;
     if (is_whole) return eight(base, index, type);
@@ -77,18 +81,21 @@ uvec4 fetch_word(uint64_t base, uint64_t begin, const uint type, const uint alon
     return column + 8 <= n_columns ? eight(base, index, type) : some_of_eight(base, index, type, n_columns - column);
 }
 
-uint stage_place(const uint along_k, const uint i) {
+uint stage_place(const uint along_k, const uint tile, const uint i) {
     const uint word = gl_LocalInvocationIndex + i * kThreads;
-    return along_k != 0 ? word / (kDepth / 8) * kAlongLine + word % (kDepth / 8) : word / (kTile / 8) * kAcrossLine + word % (kTile / 8);
+    return along_k != 0 ? word / (kDepth / 8) * kAlongLine + word % (kDepth / 8) : word / (tile / 8) * (tile / 8 + 1) + word % (tile / 8);
 }
+
+// Of a narrow tile there are fewer words of b than threads.
+bool has_b_word(const uint i) { return kTileN == kTile || gl_LocalInvocationIndex + i * kThreads < kTileN * (kDepth / 8); }
 
 coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[kMatsM * kMatsN];
 
 void fetch(const TrainProductItem item, uint i0, uint j0, uint l0, const bool is_whole) {
     const uint a_stride = kAAlongK != 0 ? p.a_i : p.a_l, b_stride = kBAlongK != 0 ? p.b_j : p.b_l;
-    [[unroll]] for (uint i = 0; i < 2; ++i) {
-        a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, a_stride, i0, item.m, l0, item.k, i, is_whole);
-        b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, b_stride, j0, item.n, l0, item.k, i, is_whole);
+    [[unroll]] for (uint i = 0; i < kALoads; ++i) a_held[i] = fetch_word(p.a, item.a, kAType, kAAlongK, kTile, a_stride, i0, item.m, l0, item.k, i, is_whole);
+    [[unroll]] for (uint i = 0; i < kBLoads; ++i) {
+        if (has_b_word(i)) b_held[i] = fetch_word(p.b, item.b, kBType, kBAlongK, kTileN, b_stride, j0, item.n, l0, item.k, i, is_whole);
     }
 }
 
@@ -97,9 +104,9 @@ void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint su
     fetch(item, i0, j0, 0, is_whole);
     for (uint l0 = 0; l0 < item.k; l0 += kDepth) {
         barrier();
-        [[unroll]] for (uint i = 0; i < 2; ++i) {
-            stage[stage_place(kAAlongK, i)] = a_held[i];
-            stage[kStageWords + stage_place(kBAlongK, i)] = b_held[i];
+        [[unroll]] for (uint i = 0; i < kALoads; ++i) stage[stage_place(kAAlongK, kTile, i)] = a_held[i];
+        [[unroll]] for (uint i = 0; i < kBLoads; ++i) {
+            if (has_b_word(i)) stage[kStageWords + stage_place(kBAlongK, kTileN, i)] = b_held[i];
         }
         barrier();
         // The last step loads itself again where that needs no branch.
@@ -109,12 +116,12 @@ void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint su
             coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a[kMatsM];
             [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
                 if (kAAlongK != 0) coopMatLoad(a[i], stage, (sub_m + i * 16) * kAlongLine + l * 2, kAlongLine, gl_CooperativeMatrixLayoutRowMajor);
-                else coopMatLoad(a[i], stage, l * 16 * kAcrossLine + (sub_m + i * 16) / 8, kAcrossLine, gl_CooperativeMatrixLayoutColumnMajor);
+                else coopMatLoad(a[i], stage, l * 16 * (kTile / 8 + 1) + (sub_m + i * 16) / 8, kTile / 8 + 1, gl_CooperativeMatrixLayoutColumnMajor);
             }
             [[unroll]] for (uint j = 0; j < kMatsN; ++j) {
                 coopmat<ELEMENT, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> b;
                 if (kBAlongK != 0) coopMatLoad(b, stage, kStageWords + (sub_n + j * 16) * kAlongLine + l * 2, kAlongLine, gl_CooperativeMatrixLayoutColumnMajor);
-                else coopMatLoad(b, stage, kStageWords + l * 16 * kAcrossLine + (sub_n + j * 16) / 8, kAcrossLine, gl_CooperativeMatrixLayoutRowMajor);
+                else coopMatLoad(b, stage, kStageWords + l * 16 * (kTileN / 8 + 1) + (sub_n + j * 16) / 8, kTileN / 8 + 1, gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (uint i = 0; i < kMatsM; ++i) acc[i * kMatsN + j] = coopMatMulAdd(a[i], b, acc[i * kMatsN + j]);
             }
         }
@@ -123,14 +130,14 @@ void sum_tile(const TrainProductItem item, uint i0, uint j0, uint sub_m, uint su
 
 void main() {
     const TrainProductItem item = product_of_workgroup();
-    const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTile;
+    const uint i0 = gl_WorkGroupID.y * kTile, j0 = gl_WorkGroupID.x * kTileN;
     if (i0 >= item.m || j0 >= item.n) return;
-    const uint sub_m = gl_SubgroupID / kSubN * (kTile / 2), sub_n = gl_SubgroupID % kSubN * (kTile / kSubN);
-    if (i0 + kTile <= item.m && j0 + kTile <= item.n && item.k % kDepth == 0) sum_tile(item, i0, j0, sub_m, sub_n, true);
+    const uint sub_m = gl_SubgroupID / kSubN * (kTile / kSubM), sub_n = gl_SubgroupID % kSubN * (kTileN / kSubN);
+    if (i0 + kTile <= item.m && j0 + kTileN <= item.n && item.k % kDepth == 0) sum_tile(item, i0, j0, sub_m, sub_n, true);
     else sum_tile(item, i0, j0, sub_m, sub_n, false);
 
     // Through shared memory, 16 rows of a subgroup's matrices at a time: what is beyond c is not written, and rows are written in long pieces.
-    const uint line = kMatsN * 4 + 1, part = gl_SubgroupID * 16 * line;
+    const uint line = kStoreLine, part = gl_SubgroupID * 16 * line;
     const uint words_of_row = kMatsN * 4;
     [[unroll]] for (uint i = 0; i < kMatsM; ++i) {
         barrier();
@@ -140,12 +147,12 @@ void main() {
             const uint row = i0 + sub_m + i * 16 + word / words_of_row, column = j0 + sub_n + word % words_of_row * 4;
             if (row >= item.m) break;
             const vec4 sums = uintBitsToFloat(stage[part + word / words_of_row * line + word % words_of_row]);
-            const uint64_t to = item.c + uint64_t(row) * p.c_i + column;
-            if (column + 4 <= item.n) {
+            const uint64_t to = item.c + uint64_t(row) * p.c_i + uint64_t(column) * p.c_j;
+            if (column + 4 <= item.n && p.c_j == 1) {
                 Vec4Ref c = Vec4Ref(p.c + to * 4);
                 c.v = kAdds != 0 ? fma(vec4(p.alpha), sums, c.v) : p.alpha * sums;
             } else {
-                for (uint e = 0; e < 4 && column + e < item.n; e++) store_product(to + e, sums[e], kAdds);
+                for (uint e = 0; e < 4 && column + e < item.n; e++) store_product(to + uint64_t(e) * p.c_j, sums[e], kAdds);
             }
         }
     }

@@ -66,6 +66,18 @@ struct TrainHeadsParams {
 };
 INTEROP_SIZE(TrainHeadsParams, 80);
 
+// to[t][h * D + d] = sum over the n_group heads of KV head h of from
+struct TrainSumHeadsParams {
+    uint64_t from;  // [t][from_stride]: query heads
+    uint64_t to;    // [t][to_stride]: KV heads
+    uint32_t columns;  // KV heads * D
+    uint32_t head_dim;
+    uint32_t n_group;
+    uint32_t from_stride, to_stride;
+    uint32_t pad;
+};
+INTEROP_SIZE(TrainSumHeadsParams, 40);
+
 // The scores of a run of queries of one sequence and head.
 struct TrainScores {
     uint64_t at;  // elements from the beginning of scores and dscores

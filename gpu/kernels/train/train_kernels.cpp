@@ -79,17 +79,19 @@ Result<std::unique_ptr<TrainKernels>> TrainKernels::create(Device& device, Scala
     const bool has_subgroups = caps.subgroup_size >= 16 && caps.subgroup_size <= 64 && threads_max(caps) >= kTrainTileThreads;
     if (matrix_type == ScalarType::kF32 || !caps.coopmat_f16 || !has_subgroups || !has_kernel_module(matrix_module(matrix_type))) return made;
     if (is_bf16 && (!caps.bfloat16_coopmat || !caps.int16)) return made;
-    TRY(made->test_matrices(device, matrix_type));
+    TRY_ASSIGN(const bool has_whole_tiles, made->gives_the_same_by(device, matrix_type, {{150, 200, 100}, {256, 256, 64}}));
+    made->matrix_type_ = has_whole_tiles ? matrix_type : ScalarType::kF32;
+    if (!has_whole_tiles) return made;
+    TRY_ASSIGN(made->parts_, device.create_buffer(kPartBytes, MemoryKind::kDeviceLocal, "parts of products"));
+    made->has_narrow_tiles_ = caps.subgroup_size >= 32;
+    TRY_ASSIGN(made->has_narrow_tiles_, made->gives_the_same_by(device, matrix_type, {{300, 16, 1000}, {8, 300, 1000}}));
+    made->matrix_type_ = matrix_type;
     return made;
 }
 
-// Products with edges of all kinds, with one operand of the weights' type and one f32, in both layouts: whole tiles, narrow ones, and with k cut.
-Status TrainKernels::test_matrices(Device& device, ScalarType type) {
-    struct TestShape {
-        uint32_t m, n, k;
-    };
+// Whether products of these shapes, one operand of the weights' type and one f32, in both layouts, are on matrices what they are in f32. Sets matrix_type_ to either.
+Result<bool> TrainKernels::gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes) {
     constexpr uint32_t kRows = 1024, kStride = 1024;
-    TRY_ASSIGN(parts_, device.create_buffer(kPartBytes, MemoryKind::kDeviceLocal, "parts of products"));
     std::mt19937 random(kTestSeed);
     Buffer a, b, c[2];
     TRY(self_test::make(device, a, uint64_t{kRows} * kStride * 4, MemoryKind::kHostUpload));
@@ -98,7 +100,7 @@ Status TrainKernels::test_matrices(Device& device, ScalarType type) {
     self_test::fill_random(b.mapped(), type, random);
     for (Buffer& result : c) TRY(self_test::make(device, result, uint64_t{kRows} * kStride * 4, MemoryKind::kHostReadback));
     self_test::Deviation deviation;
-    for (const TestShape& shape : {TestShape{150, 200, 100}, TestShape{256, 256, 64}, TestShape{300, 16, 1000}, TestShape{8, 300, 1000}}) {
+    for (const TestShape& shape : shapes) {
         for (const bool is_transposed : {false, true}) {
             for (const ScalarType by : {ScalarType::kF32, type}) {
                 matrix_type_ = by;
@@ -114,7 +116,7 @@ Status TrainKernels::test_matrices(Device& device, ScalarType type) {
                 barrier(recorder);
                 const Status recorded = cache_.status();
                 const Status ran = recorded.ok() ? self_test::submit_and_wait(device, std::move(recorder)) : recorded;
-                if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran;
+                if (!ran.ok() && ran.error().code == ErrorCode::kDeviceLost) return ran.error();
                 if (!ran.ok()) deviation.failure = ran.error().message;
             }
             std::vector<float> of[2];
@@ -127,10 +129,9 @@ Status TrainKernels::test_matrices(Device& device, ScalarType type) {
     }
     // Operands of 8 or 11 bits: sums of many products differ by less than two of their roundings.
     const bool is_right = deviation.failure.empty() && deviation.error < (type == ScalarType::kBf16 ? 4e-3 : 5e-4);
-    matrix_type_ = is_right ? type : ScalarType::kF32;
     if (!is_right) self_test::tell_left_out(matrix_module(type), device, deviation);
     cache_.forget_failures();
-    return ok_status();
+    return is_right;
 }
 
 uint32_t TrainKernels::row_threads(uint32_t elements) const {
@@ -157,7 +158,7 @@ bool TrainKernels::multiplies_by_matrix(const TrainProduct& product) const {
 void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
     TrainProductParams params = product_params_of(product);
     bool a_along_k = !product.a_has_rows_of_k, b_along_k = !product.b_has_rows_of_k;
-    const bool may_be_narrow = facts_.capabilities.subgroup_size >= 32;
+    const bool may_be_narrow = has_narrow_tiles_;
     // Few rows become few columns, of which a tile may have fewer: the same product of the transposed matrices.
     if (may_be_narrow && product.items == 0 && params.m <= kNarrowTile && params.n > params.m) {
         swap_sides(params);
@@ -166,7 +167,7 @@ void TrainKernels::product_by_matrix(Recorder& recorder, TrainProduct product) {
     }
     const uint32_t tile_n = may_be_narrow && params.n <= kNarrowTile ? kNarrowTile : kMatrixTile;
     const uint32_t across = ceil_div(params.n, tile_n), down = ceil_div(params.m, kMatrixTile);
-    const uint32_t n_splits = product.items == 0 ? cut_k(params, across * down, product.adds) : 1;
+    const uint32_t n_splits = product.items == 0 && has_narrow_tiles_ ? cut_k(params, across * down, product.adds) : 1;
     const Kernel* k = cache_.find_or_make(matrix_module(matrix_type_),
                                           {kTrainTileThreads, static_cast<uint32_t>(product.a.type), static_cast<uint32_t>(product.b.type), product.adds && n_splits == 1, a_along_k, b_along_k,
                                            facts_.capabilities.subgroup_size, tile_n},

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -81,7 +82,10 @@ class TrainKernels {
   private:
     const Kernel* kernel(const char* module, const std::vector<uint32_t>& constants) { return cache_.find_or_make(module, constants); }
     explicit TrainKernels(Device& device);
-    Status test_matrices(Device& device, ScalarType type);
+    struct TestShape {
+        uint32_t m, n, k;
+    };
+    Result<bool> gives_the_same_by(Device& device, ScalarType type, std::initializer_list<TestShape> shapes);
     bool multiplies_by_matrix(const TrainProduct& product) const;
     void product_by_matrix(Recorder& recorder, TrainProduct product);
     uint32_t cut_k(TrainProductParams& params, uint32_t n_tiles, bool adds);
@@ -101,6 +105,7 @@ class TrainKernels {
     uint64_t n_part_bytes_ = 0;  // taken since the last barrier
     std::vector<LeftJoin> left_;
     ScalarType matrix_type_ = ScalarType::kF32;
+    bool has_narrow_tiles_ = false;  // and products whose k is cut
 };
 
 }  // namespace lorad::gpu

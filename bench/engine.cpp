@@ -51,6 +51,7 @@ struct Options {
     uint32_t expand_rows = 8;
     std::string dtype = "auto";
     std::string kv_cache_dtype = "auto";
+    std::string quantized_weights = "keep";
     std::string persistent_decode = "auto";
     proto::SamplingParams sampling{.temperature = 0.0f};
 };
@@ -266,9 +267,13 @@ class EngineBench {
         }
         return elements * executor_.config().n_layers;
     }
+    static uint64_t bytes_of(const model::Matrix& matrix) {
+        return matrix.is_packed() ? matrix.device_bytes() : uint64_t{matrix.n} * matrix.k * gpu::bytes_of(matrix.type);
+    }
     uint64_t weight_bytes() const {
-        const model::Matrix& head = executor_.weights().output();
-        return (layer_elements() + uint64_t{head.n} * head.k) * gpu::bytes_of(head.type);
+        uint64_t bytes = bytes_of(executor_.weights().output());
+        for (const model::LayerWeights& layer : executor_.weights().layers) bytes += bytes_of(layer.qkv) + bytes_of(layer.o) + bytes_of(layer.gate_up) + bytes_of(layer.down);
+        return bytes;
     }
     uint64_t kv_bytes(const Case& c) const {
         return uint64_t{c.batch} * (c.context + n_warm() + options_.steps / 2) * model::kv_block_bytes(executor_.config(), executor_.memory_plan().kv) /
@@ -306,6 +311,7 @@ void run_engine(const CommonOptions& common, Options options) {
     arguments.executor.n_rows_max = std::max(options.rows_max, largest(options.chunk) + largest(options.batch));
     arguments.dtype = options.dtype;
     arguments.kv_cache_dtype = options.kv_cache_dtype;
+    arguments.quantized_weights = options.quantized_weights;
     arguments.executor.lora_on_matrices = !options.vector_lora;
     arguments.executor.expand_rows = options.expand_rows;
     arguments.persistent_decode = options.persistent_decode;
@@ -349,6 +355,7 @@ void add_engine_command(CLI::App& app, CommonOptions& common) {
     command->add_option("--top-p", options->sampling.top_p, "of drawn tokens");
     command->add_option("--top-k", options->sampling.top_k, "of drawn tokens");
     command->add_option("--dtype", options->dtype, "auto, float16, bfloat16 or float32");
+    command->add_option("--quantized-weights", options->quantized_weights, "keep or decode");
     command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "auto, float16 or int8");
     command->add_option("--persistent-decode", options->persistent_decode, "the layers of a one-row step in one dispatch, or in one each of a few rows and behind a longer context than --one-dispatch-context")
         ->check(CLI::IsMember({"auto", "on", "off"}));

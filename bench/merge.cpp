@@ -113,7 +113,7 @@ class MergeBench {
                 copies.push_back(must(device_.create_buffer(matrix->buffer.size(), gpu::MemoryKind::kDeviceLocal, "copy")));
                 kernels_->lora.merge_weights(recorder,
                                         {.from = matrix->buffer.address(), .to = copies.back().address(), .parts = 0, .n_parts = 0,
-                                         .n_rows = matrix->n_padded, .n_changed = 0, .stride = matrix->k_stride},
+                                         .n_rows = matrix->n_padded, .n_changed = 0, .stride = matrix->k_stride, .first_row = 0, .pad = 0},
                                         matrix->type);
             }
         }

@@ -1,8 +1,10 @@
 #include "model/decode_layers.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gpu/upload.h"
+#include "model/scratch.h"
 #include "model/topology.h"
 
 namespace lorad::model {
@@ -35,8 +37,14 @@ bool has_one_type(const ModelWeights& weights) {
     return true;
 }
 
+bool has_packed(const ModelWeights& weights) {
+    return std::ranges::any_of(weights.layers, [](const LayerWeights& w) {
+        return std::ranges::any_of(products_of(w), [](const Matrix* matrix) { return matrix->is_packed(); });
+    });
+}
+
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
+    return topology_of(config).has_only(kDecodeLayersSupport) && has_one_type(weights) && !has_packed(weights) && kernels.persistent.can_decode_layers(decode_layers_shape(config, weights, 1));
 }
 
 Result<gpu::Buffer> decode_layer_table(gpu::Device& device, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged,

@@ -18,7 +18,8 @@ namespace lorad::model {
 gpu::DecodeLayersShape decode_layers_shape(const ModelConfig& config, const ModelWeights& weights, uint32_t n_splits, bool lora = false, uint32_t lora_type = gpu::kAnyLoraType);
 // Whether all matrices of all layers have the same type.
 bool has_one_type(const ModelWeights& weights);
-// Whether this device's kernels can run them: also asks that every layer's matrices have the same type.
+bool has_packed(const ModelWeights& weights);  // a matrix of a layer
+// Whether this device's kernels can run them: also asks that every layer's matrices have the same type, and none is packed.
 bool can_decode_layers(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights);
 
 constexpr uint32_t kDecodeSplitsMax = 16;  // of the context, in one dispatch

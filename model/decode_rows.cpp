@@ -27,7 +27,7 @@ bool has_gate_up_bias(const ModelWeights& weights, const MergedWeights* merged) 
 }
 
 bool can_decode_rows(const gpu::KernelSet& kernels, const ModelConfig& config, const ModelWeights& weights) {
-    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
+    return topology_of(config).has_only(kDecodeRowsSupport) && has_one_type(weights) && !has_packed(weights) && !has_gate_up_bias(weights, nullptr) && kernels.persistent.can_decode_rows(decode_rows_shape(config, weights));
 }
 
 }  // namespace lorad::model

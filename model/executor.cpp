@@ -76,7 +76,8 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .training_bytes = options.training_bytes,
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
-                                    .kv = kv_format});
+                                    .kv = kv_format,
+                                    .weight_formats = packed_formats_of(weights) != 0 ? describe_formats(weights) : std::string()});
         if (planned.ok()) {
             plan = planned.value();
             break;
@@ -246,8 +247,9 @@ Executor::~Executor() = default;
 Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgress& progress) {
     TRY(fill_in(config, options));
     TRY_ASSIGN(const auto model_files, ModelFiles::open(folder));
-    TRY_ASSIGN(const TensorFiles files, model_files->tensors());
-    TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, options.weight_type));
+    TRY_ASSIGN(TensorFiles files, model_files->tensors());
+    if (options.quantize) quantize_tensors(files, *options.quantize);
+    TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     kv_format = fitting_kv_format(options.kv_type, files, config);
     TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
                                                         .batch_invariant = options.batch_invariant,
@@ -259,14 +261,15 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                         .expand_rows = options.expand_rows,
                                                         .refused = options.refused_kernels,
                                                         .head_dims = head_dims_of(config),
-                                                        .head_group = config.n_heads / config.n_kv_heads}));
+                                                        .head_group = config.n_heads / config.n_kv_heads,
+                                                        .packed_formats = packed_formats_of(weights)}));
     options.kernel_path = kernels->options().path;
     // Where products take their inputs in f16 these would be infinite.
     if (config.wide_activations && !options.weight_type && has_f16_matrices(files) && kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {
         log_warn("weights: {} has values beyond f16; its f16 matrices become f32, --dtype bfloat16 takes half of that", config.architecture);
         options.weight_type = gpu::ScalarType::kF32;
         weights = ModelWeights();
-        TRY_ASSIGN(loader, WeightLoader::create(files, config, weights, options.weight_type));
+        TRY_ASSIGN(loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     }
     make_planner();
     ScratchBytes scratch_sizes{};

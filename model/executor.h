@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "model/lora_table.h"
 #include "model/memory_plan.h"
+#include "model/quant/quantize.h"
 #include "model/step_batch.h"
 #include "model/step_shape.h"
 #include "model/weight_transform.h"
@@ -35,6 +36,8 @@ struct ExecutorOptions {
     uint64_t kv_bytes_max = 0;        // 0: see MemoryPlanOptions
     uint32_t n_kv_blocks = 0;         // not 0: exactly these
     std::optional<gpu::ScalarType> weight_type = std::nullopt;  // what all matrices become; without one: WeightLoader::create()
+    bool keeps_packed = true;         // WeightOptions
+    std::optional<QuantizeType> quantize = std::nullopt;  // matrices of 16 and 32 bits become this while they are loaded
     gpu::KvType kv_type = gpu::KvType::kF16;
     gpu::KernelPath kernel_path = gpu::KernelPath::kAuto;
     bool lora_on_matrices = true;        // this and the next: KernelSetOptions, to compare in benchmarks

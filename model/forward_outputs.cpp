@@ -2,24 +2,9 @@
 
 #include <cstddef>
 
-namespace lorad::model {
+#include "model/weight_products.h"
 
-gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, gpu::DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
-                                gpu::DeviceAddress n_rows) {
-    return {.n_rows = n_rows,
-            .w = w_address,
-            .x = x,
-            .y = y.address(),
-            .y_blocks = 0,
-            .n = w.n,
-            .k = w.k,
-            .w_stride = w.k_stride,
-            .x_stride = w.k_stride,
-            .y_stride = w.n_padded,
-            .split_stride = split_stride(w, plan),
-            .k_per_split = plan.k_per_split,
-            .pad = 0};
-}
+namespace lorad::model {
 
 OutputPass::OutputPass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
     : recorder_(recorder), kernels_(context.kernels), context_(context), scratch_(context.scratch), plan_(plan), shape_(plan.shape), layout_(plan.shape),
@@ -50,7 +35,8 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
                        .eps = config.rms_norm_eps},
                       kernels_.act_type(head.type), shape_.output_bucket, plan.x_order);
     recorder_.barrier();
-    gpu::MatmulParams product = matmul_params(head, context_.address_of(head, shape_.weight_set), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
+    const WeightProducts products(recorder_, context_, shape_.weight_set);
+    gpu::MatmulParams product = matmul_params(head, products.plain(head, plan), blocks != 0 ? blocks : rows, scratch_.logits, plan, n_rows);
     const gpu::SampleArgmaxParams argmax{.n_logit_rows = n_rows,
                                          .logits = scratch_.logits.address(),
                                          .logit_rows = step_ + layout_.logit_rows,
@@ -67,7 +53,7 @@ void OutputPass::sample(gpu::DeviceAddress x, bool has_all_rows) const {
         kernels_.sampling.sample_join(recorder_, argmax, gpu::ProductPlanner::argmax_parts(plan, config.vocab_size), shape_.output_bucket);
         return;
     }
-    kernels_.products.matmul(recorder_, product, plan);
+    products.multiply(head, product, plan);
     recorder_.barrier();
     if (shape_.extras) head_extras(head);
     if (config.logit_scale != 1.0f || config.final_softcap != 0.0f) {

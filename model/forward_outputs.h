@@ -9,10 +9,6 @@
 
 namespace lorad::model {
 
-// y = x w^T for the rows whose number stands at n_rows, with the weights at w_address.
-gpu::MatmulParams matmul_params(const Matrix& w, gpu::DeviceAddress w_address, gpu::DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan,
-                                gpu::DeviceAddress n_rows);
-
 // Of the rows whose next token is wanted. Letters as in gpu/kernels/kernels.h.
 class OutputPass {
   public:

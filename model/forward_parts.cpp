@@ -10,7 +10,7 @@ namespace lorad::model {
 PassParts::PassParts(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan)
     : recorder_(recorder), kernels_(context.kernels), config_(context.config), weights_(context.weights), scratch_(context.scratch), context_(context), plan_(plan), shape_(plan.shape),
       layout_(plan.shape), step_(context.scratch.step_state.address()), rows_(plan.shape.row_bucket), x_(context.scratch.x.address()), attention_(context.scratch.attention.address()),
-      method_(plan.shape.method), adapters_(recorder, context, plan.shape) {
+      method_(plan.shape.method), adapters_(recorder, context, plan.shape), products_(recorder, context, plan.shape.weight_set) {
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) facts_.push_back(config_.layer(layer));
 }
 
@@ -88,7 +88,7 @@ PassParts::Product PassParts::linear(uint32_t layer, LoraGroup group, const Matr
     const gpu::ShrinkPlace place = gpu::shrink_place(plan);
     if (place == gpu::ShrinkPlace::kFirst) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     if (x.norm_tiles > 0) kernels_.products.matmul_deferred(recorder_, behind_residual(product), plan, x.norm_tiles);
-    else kernels_.products.matmul(recorder_, product, plan, next_weights(layer, group));
+    else products_.multiply(w, product, plan, next_weights(layer, group));
     if (place == gpu::ShrinkPlace::kBehindProduct) adapters_.shrink(layer, group, x.rows, w, rows_, place);
     recorder_.barrier();
     if (method_ != AdapterMethod::kExpanded) return {plan, false};
@@ -145,7 +145,7 @@ void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input
 }
 
 gpu::MatmulParams PassParts::product_params(const Matrix& w, DeviceAddress x, const gpu::Buffer& y, const gpu::MatmulPlan& plan) const {
-    return matmul_params(w, address_of(w), x, y, plan, rows_state());
+    return matmul_params(w, products_.plain(w, plan), x, y, plan, rows_state());
 }
 
 void PassParts::residual(const Matrix& w, const gpu::ResidualPlan& plan, DeviceAddress input, const Vector& bias, const Vector& gamma, Input& next) {

@@ -10,6 +10,7 @@
 #include "model/forward_adapters.h"
 #include "model/step/step_plan.h"
 #include "model/step_state.h"
+#include "model/weight_products.h"
 
 namespace lorad::model {
 
@@ -62,6 +63,7 @@ class PassParts {
     DeviceAddress address_of(const MatrixOrVector& weights) const {
         return context_.address_of(weights, shape_.weight_set);
     }
+    const MergedWeights* merged() const { return shape_.weight_set != 0 ? context_.merged : nullptr; }
     ScalarType act_type(ScalarType weight_type) const { return kernels_.act_type(weight_type); }
     gpu::ConsumerShape consumer(const Product& product) const;
 
@@ -73,7 +75,7 @@ class PassParts {
 
     // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md, "Addresses of what comes next").
     gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const;
-    gpu::PagesAhead pages_of(const Matrix& w) const { return gpu::pages_of(address_of(w), uint64_t{w.n_padded} * w.row_bytes()); }
+    gpu::PagesAhead pages_of(const Matrix& w) const { return gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes()); }
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 
@@ -120,6 +122,7 @@ class PassParts {
     uint64_t rows_header_ = 0;  // where the step state has their header, with their number in front
     AdapterMethod method_;
     AdapterPass adapters_;
+    const WeightProducts products_;
 };
 
 }  // namespace lorad::model

@@ -42,7 +42,7 @@ std::string kv_name(const KvFormat& kv) {
 
 std::string MemoryPlan::table() const {
     const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + training_bytes + kv_bytes;
-    std::string text = line("weights", weight_bytes);
+    std::string text = line("weights", weight_bytes, weight_formats);
     text += line("KV cache", kv_bytes, format("{} blocks of {} tokens, {}", n_kv_blocks, uint32_t{kBlockTokens},
                                                     kv_name(kv)));
     text += line("scratch", scratch_bytes);
@@ -59,7 +59,7 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
                                const MemoryPlanOptions& options) {
     MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
                     .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes,
-                    .training_bytes = options.training_bytes, .kv = options.kv};
+                    .training_bytes = options.training_bytes, .kv = options.kv, .weight_formats = options.weight_formats};
     const uint64_t block_bytes = kv_block_bytes(config, options.kv);
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
     const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes + options.training_bytes;

@@ -22,6 +22,7 @@ struct MemoryPlanOptions {
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
     KvFormat kv;
+    std::string weight_formats = {};     // for people: of models with weights in few bits
 };
 
 struct MemoryPlan {
@@ -34,6 +35,7 @@ struct MemoryPlan {
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
     KvFormat kv;
+    std::string weight_formats = {};
 
     std::string table() const;  // several lines, for the log
 };

@@ -15,7 +15,7 @@ namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
     return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple + attention_partials + output_xn + logits + sample_partials + sampled +
-           results + logprobs + masks;
+           results + logprobs + masks + unpacked;
 }
 
 ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& shapes,
@@ -57,6 +57,7 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
     bytes.logprobs = round_up(output_bucket * static_cast<uint32_t>(sizeof(gpu::ChoiceLogprobs)), 16);  // copied in words of 16 bytes
     bytes.masks = uint64_t{limits.n_sequences_max} * mask_words(config.vocab_size) * sizeof(uint32_t);
     bytes.attention_partials = sizeof(float);
+    bytes.unpacked = sizeof(float);
     // Fewer rows may be cut into more splits, so every bucket is asked.
     for (const uint32_t rows : buckets_up_to(limits.n_rows_max)) {
         if (planner.joins_adapters(rows)) {
@@ -71,9 +72,13 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
             for (const bool in_blocks : {false, true}) {
                 for (const bool long_runs : {false, true}) {
                     for (const bool leaves_room : {false, true}) {
-                        const gpu::MatmulPlan plan = plan_product(
-                            kernels.products, matrix, {.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room});
-                        bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
+                        const ProductUse use{.rows = rows, .may_be_in_blocks = in_blocks, .adds_long_runs = long_runs, .leaves_room = leaves_room};
+                        for (const bool is_packed : {false, true}) {
+                            if (is_packed && !matrix.is_packed()) continue;  // merged copies are plain
+                            const gpu::MatmulPlan plan = plan_product(kernels.products, matrix, use, is_packed);
+                            bytes.y = std::max(bytes.y, product_elements(matrix, plan) * sizeof(float));
+                            if (plan.unpacks) bytes.unpacked = std::max(bytes.unpacked, matrix.plain_bytes());
+                        }
                     }
                 }
             }
@@ -123,6 +128,7 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.results, bytes.results, "results"},
         {&scratch.logprobs, bytes.logprobs, "logprobs"},
         {&scratch.masks, bytes.masks, "masks"},
+        {&scratch.unpacked, bytes.unpacked, "unpacked weights"},
     };
     for (const Wanted& wanted : all) {
         TRY_ASSIGN(*wanted.buffer, device.create_buffer(wanted.n_bytes, gpu::MemoryKind::kDeviceLocal, wanted.name));

@@ -83,13 +83,14 @@ struct Scratch {
     gpu::Buffer results;    // SampleResult[outputs]
     gpu::Buffer logprobs;   // ChoiceLogprobs[outputs]
     gpu::Buffer masks;      // u32[n_sequences_max][mask_words(V)]
+    gpu::Buffer unpacked;   // a packed matrix as a plain one; of models that have any
 };
 
 constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a step's state is copied
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks;
+    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
     uint64_t sum() const;
 };
 // Of the largest step that the planner may plan.

@@ -13,6 +13,21 @@ namespace {
 
 constexpr size_t kPiecesInFlight = 2;  // the next is there when one ends, and a step waits for no more
 
+// Rows of a model's matrix from `row` on, as far as they are of one module.
+struct PristineRows {
+    gpu::DeviceAddress from;
+    uint32_t first_row = 0;  // of a packed part
+    gpu::WeightKind kind;
+
+    PristineRows(const Matrix& w, uint32_t row) : from(w.buffer.address() + row * w.row_bytes()), kind(w.type) {
+        if (!w.is_packed()) return;
+        const MatrixPart& part = w.part_of(row);
+        from = w.address_of(part);
+        first_row = row - part.row_begin;
+        kind = {part.format, w.type};
+    }
+};
+
 }  // namespace
 
 gpu::DeviceAddress MergedWeights::address_of(const Matrix& pristine) const {
@@ -162,17 +177,18 @@ Status WeightTransform::finish_gains(const AdapterView& adapter) {
     const auto record = [&](gpu::Recorder& recorder, uint32_t piece) {
         for (const Group& group : groups(layers[piece])) {
             const Matrix& w = group.matrix;
-            gpu::DeviceAddress from = w.buffer.address();
+            uint32_t row = 0;
             for (uint32_t m = 0; m < group.modules.n_modules; ++m) {
                 const LoraModuleView& view = adapter.modules[group.index(m)];
                 const uint32_t n = n_outputs(group, m);
+                const PristineRows rows(w, row);
                 if (view.gain != 0) {
                     kernels_.lora.weight_norm(recorder,
-                                         {.from = from, .a = view.a, .b = view.b, .gain = view.gain, .rank = view.rank,
-                                          .type = view.weight_type, .scale = view.scale, .n = n, .stride = w.k_stride, .pad = 0},
-                                         w.type);
+                                         {.from = rows.from, .a = view.a, .b = view.b, .gain = view.gain, .rank = view.rank,
+                                          .type = view.weight_type, .scale = view.scale, .n = n, .stride = w.k_stride, .first_row = rows.first_row},
+                                         rows.kind);
                 }
-                from += n * w.row_bytes();
+                row += n;
             }
         }
     };
@@ -190,7 +206,7 @@ std::vector<WeightTransform::Copy> WeightTransform::copies(const Parts& parts) c
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
         for (const Group& group : groups(layer)) {
             const uint64_t n_rows = group.matrix.n_padded;
-            if (parts.change_matrix_of(group)) copies.push_back({&group.matrix, n_rows * group.matrix.row_bytes()});
+            if (parts.change_matrix_of(group)) copies.push_back({&group.matrix, group.matrix.plain_bytes()});
             if (parts.change_bias_of(group)) copies.push_back({&group.bias, n_rows * sizeof(float)});
         }
     }
@@ -214,14 +230,17 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
         const bool is_last = m + 1 == group.modules.n_modules;
         const size_t module = group.index(m);
         // The last one brings the padding with it.
-        gpu::MergeWeightsParams params{.from = w.buffer.address() + row * w.row_bytes(),
+        const PristineRows rows(w, row);
+        gpu::MergeWeightsParams params{.from = rows.from,
                                        .to = merged.address_of(w) + row * w.row_bytes(),
                                        .parts = parts.address(module),
                                        .n_parts = parts.n(module),
                                        .n_rows = is_last ? w.n_padded - row : n,
                                        .n_changed = n,
-                                       .stride = w.k_stride};
-        if (has_matrix) kernels_.lora.merge_weights(recorder, params, w.type);
+                                       .stride = w.k_stride,
+                                       .first_row = rows.first_row,
+                                       .pad = 0};
+        if (has_matrix) kernels_.lora.merge_weights(recorder, params, rows.kind);
         params.from = bias_from != 0 ? bias_from + row * sizeof(float) : 0;
         params.to = merged.address_of(group.bias) + row * sizeof(float);
         if (has_bias) kernels_.lora.merge_bias(recorder, params);

@@ -33,6 +33,7 @@ class MergedWeights {
     // Where to read a matrix or bias of the model: its copy, or the pristine one where nothing changes it. A bias that only an
     // adapter has is found by the base's empty vector; 0 where there is none.
     gpu::DeviceAddress address_of(const Matrix& pristine) const;
+    bool has_copy_of(const Matrix& pristine) const { return copies_.contains(&pristine); }
     gpu::DeviceAddress address_of(const Vector& pristine) const;
 
     // decode_layer_table() with these; null where the model is not made for it.
@@ -57,6 +58,9 @@ inline gpu::DeviceAddress address_of(const Matrix& matrix, const MergedWeights* 
 inline gpu::DeviceAddress address_of(const Vector& bias, const MergedWeights* merged) {
     return merged != nullptr ? merged->address_of(bias) : bias.address();
 }
+
+// Whether a step with these weights, or without any with the model's own, finds a matrix packed: copies are plain.
+inline bool is_packed(const Matrix& matrix, const MergedWeights* merged) { return matrix.is_packed() && (merged == nullptr || !merged->has_copy_of(matrix)); }
 
 // Any thread; calls take turns. The work runs on the compute queue between the steps, in pieces of a layer, at most two of them
 // submitted at a time: a step waits for a fraction of a millisecond, whatever the size of the model.

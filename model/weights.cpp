@@ -1,15 +1,20 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/upload.h"
+#include "model/quant/brick_packer.h"
 #include "model/quant/matrix_decoder.h"
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
+#include "proto/base/rounding.h"
 #include "proto/json.h"
 
 namespace lorad::model {
@@ -145,17 +150,99 @@ bool is_empty_bias(const TensorFiles& files, const Tensor& tensor) {
 std::optional<gpu::ScalarType> type_of_all(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> wished) {
     if (wished) return wished;
     if (std::ranges::none_of(files.tensors(), [](const Tensor& tensor) { return tensor.source != nullptr; })) return std::nullopt;
-    return static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16)));
+    return static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(config.wide_activations ? DType::kBF16 : DType::kF16)));
 }
 
 bool is_stored_as(const Tensor& tensor, gpu::ScalarType type) {
     return !tensor.source && static_cast<gpu::ScalarType>(weight_type_of(tensor.dtype)) == type;
 }
 
-uint64_t bytes_on_device(const Matrix& matrix) { return matrix.row_bytes() * matrix.n_padded; }
+uint64_t bytes_on_device(const Matrix& matrix) { return matrix.device_bytes(); }
 uint64_t bytes_on_device(const Vector& vector) { return uint64_t{gpu::padded(vector.n)} * sizeof(float); }
 
+template <typename F>
+void for_each_matrix(const ModelWeights& weights, F&& f) {
+    f(weights.embedding);
+    if (weights.lm_head.n != 0) f(weights.lm_head);
+    for (const Matrix* matrix : {&weights.ple_table, &weights.ple_model}) {
+        if (matrix->n != 0) f(*matrix);
+    }
+    for (const LayerWeights& layer : weights.layers) {
+        for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.ple_gate, &layer.ple_projection}) {
+            if (matrix->n != 0) f(*matrix);
+        }
+    }
+}
+
+bool are_alike(std::span<const float> a, std::span<const float> b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;  // no table of NaN passes pack_rows()
+}
+
 }  // namespace
+
+uint64_t Matrix::device_bytes() const {
+    if (!is_packed()) return plain_bytes();
+    const MatrixPart& last = parts.back();
+    return last.offset + gpu::bytes_of(last.format, last.n, k);
+}
+
+const MatrixPart& Matrix::part_of(uint32_t row) const {
+    const auto part = std::ranges::find_if(parts, [&](const MatrixPart& p) { return p.has_row(row); });
+    CHECK(part != parts.end());
+    return *part;
+}
+
+std::string describe_formats(const ModelWeights& weights) {
+    std::map<std::string_view, uint64_t> bytes;
+    for_each_matrix(weights, [&](const Matrix& matrix) {
+        if (!matrix.is_packed()) bytes[gpu::name_of(gpu::format_of(matrix.type))] += matrix.plain_bytes();
+        for (const MatrixPart& part : matrix.parts) bytes[gpu::name_of(part.format)] += gpu::bytes_of(part.format, part.n, matrix.k);
+    });
+    std::string text;
+    for (const auto& [name, n] : bytes) text += format("{}{} {:.1f} MiB", text.empty() ? "" : ", ", name, static_cast<double>(n) / (1 << 20));
+    return text;
+}
+
+uint32_t packed_formats_of(const ModelWeights& weights) {
+    uint32_t formats = 0;
+    for_each_matrix(weights, [&](const Matrix& matrix) {
+        for (const MatrixPart& part : matrix.parts) formats |= 1u << gpu::number_of(part.format);
+    });
+    return formats;
+}
+
+// Which matrices stay packed, and where the parts of each lie.
+void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_plain) {
+    constexpr uint32_t kColumnsAtOnce = 4;  // that a product writes of a joined result
+    for (size_t first = 0, end = 0; first < parts.size(); first = end) {
+        end = first + 1;
+        if (!parts[first].matrix || parts[first].matrix == &always_plain) continue;
+        Matrix& matrix = *parts[first].matrix;
+        // Biases may lie between the parts of a matrix.
+        std::vector<const Part*> own;
+        for (const Part& part : parts) {
+            if (part.matrix == &matrix) own.push_back(&part);
+        }
+        if (own.front() != &parts[first]) continue;
+        const bool can = std::ranges::all_of(own, [&](const Part* part) {
+            return part->tensor->source && part->tensor->source->device_format() && (own.size() == 1 || part->n % kColumnsAtOnce == 0);
+        });
+        if (!can) continue;
+        const MatrixSource* before = nullptr;
+        for (const Part* part : own) {
+            const MatrixSource& source = *part->tensor->source;
+            const gpu::WeightFormat format = *source.device_format();
+            MatrixPart* last = matrix.parts.empty() ? nullptr : &matrix.parts.back();
+            if (last != nullptr && last->format == format && last->n % gpu::kBrickRows == 0 && are_alike(before->table(), source.table())) {
+                last->n += part->n;
+            } else {
+                const uint64_t offset = last != nullptr ? round_up(last->offset + gpu::bytes_of(last->format, last->n, matrix.k), uint64_t{gpu::kPartAlign}) : 0;
+                matrix.parts.push_back({.format = format, .row_begin = part->begin, .n = part->n, .offset = offset + gpu::kPartAlign});
+            }
+            before = &source;
+        }
+    }
+}
 
 // Finds each part's tensor and the type of each matrix.
 Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> all_as, std::vector<Part>& parts) {
@@ -206,10 +293,30 @@ Status WeightLoader::upload_vector(gpu::Device& device, const Part& part) {
     return device.uploader().upload(to.buffer, part.begin * sizeof(float), std::as_bytes(std::span(values)));
 }
 
+Status WeightLoader::upload_packed(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes) {
+    constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
+    const Matrix& to = *part.matrix;
+    const MatrixPart& place = to.part_of(part.begin);
+    const std::span<const float> table = part.tensor->source->table();
+    if (!table.empty()) TRY(device.uploader().upload(to.buffer, place.offset - gpu::kPartTableBytes, std::as_bytes(table)));
+    const uint64_t band_bytes = gpu::bytes_of(place.format, gpu::kBrickRows, to.k);
+    const uint64_t piece_rows = std::max<uint64_t>(1, kPieceBytes / band_bytes) * gpu::kBrickRows;
+    std::vector<std::byte> bricks;
+    for (uint64_t row = 0; row < part.n; row += piece_rows) {
+        const uint64_t n_rows = std::min(piece_rows, part.n - row);
+        bricks.resize(gpu::bytes_of(place.format, n_rows, to.k));
+        TRY(pack_rows(*part.tensor, row, n_rows, to.type, bricks));
+        TRY(device.uploader().upload(to.buffer, place.offset + (part.begin - place.row_begin + row) / gpu::kBrickRows * band_bytes, bricks));
+        on_bytes(bricks.size());
+    }
+    return ok_status();
+}
+
 // Rows go in one piece where the file's rows are as long as the device's; only padding is filled, never data twice.
 Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
                                    const std::function<void(uint64_t)>& on_bytes) {
     const Matrix& to = *part.matrix;
+    if (to.is_packed()) return upload_packed(device, part, on_bytes);
     gpu::Uploader& uploader = device.uploader();
     const bool has_gaps = to.k != to.k_stride;
     if (part.begin == 0) {
@@ -247,10 +354,11 @@ WeightLoader::WeightLoader(std::vector<Part> parts) : parts_(std::move(parts)) {
 WeightLoader::~WeightLoader() = default;
 
 Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
-                                                           std::optional<gpu::ScalarType> type) {
+                                                           const WeightOptions& options) {
     for (const std::string& note : files.left_out()) log_info("weights: {}", note);
     Inventory inventory(config, weights);
-    TRY(bind(files, config, type_of_all(files, config, type), inventory.parts()));
+    TRY(bind(files, config, type_of_all(files, config, options.type), inventory.parts()));
+    if (options.keeps_packed) place_packed(inventory.parts(), weights.ple_table);
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));
 }
 
@@ -280,6 +388,7 @@ Status WeightLoader::allocate(gpu::Device& device) {
 Status WeightLoader::upload(gpu::Device& device, const LoadProgress& progress) {
     uint64_t n_bytes = 0, n_bytes_done = 0, n_bytes_told = 0;
     const auto bytes_of_part = [](const Part& part) {
+        if (part.matrix && part.matrix->is_packed()) return gpu::bytes_of(part.matrix->part_of(part.begin).format, part.n, part.k);
         return part.matrix ? uint64_t{part.n} * part.k * gpu::bytes_of(part.matrix->type) : uint64_t{part.tensor->data.size()};
     };
     for (const Part& part : parts_) n_bytes += bytes_of_part(part);

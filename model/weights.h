@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gpu/device.h"
+#include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/scalar_type.h"
 #include "model/config.h"
 #include "model/safetensors.h"
@@ -15,15 +17,35 @@
 
 namespace lorad::model {
 
-// Row-major [n_padded][k_stride] in the type that WeightLoader::create() says; rows and columns beyond n and k are zero.
+// Neighbouring rows of a packed matrix, in bricks of one format.
+struct MatrixPart {
+    gpu::WeightFormat format = gpu::WeightFormat::kF32;
+    uint32_t row_begin = 0, n = 0;
+    uint64_t offset = 0;  // of the first brick in the matrix' buffer
+
+    bool has_row(uint32_t row) const { return row >= row_begin && row - row_begin < n; }
+};
+
+// Plain: row-major [n_padded][k_stride] in the type that WeightLoader::create() says; rows and columns beyond n and k are zero.
+// Packed: in few bits, as its parts say (gpu/kernels/formats/weight_format.h). `type` is then what its numbers become where something needs a plain matrix: for products on
+// matrix units of many rows, and merged copies.
 struct Matrix {
     gpu::Buffer buffer;
     uint32_t n = 0, k = 0;
     uint32_t n_padded = 0;     // n rounded up to 64
     uint32_t k_stride = 0;     // k rounded up to 64
     gpu::ScalarType type = gpu::ScalarType::kF32;
-    uint64_t row_bytes() const { return uint64_t{k_stride} * gpu::bytes_of(type); }
+    std::vector<MatrixPart> parts = {};  // of a packed matrix, by rows; else empty
+
+    bool is_packed() const { return !parts.empty(); }
+    uint64_t row_bytes() const { return uint64_t{k_stride} * gpu::bytes_of(type); }  // plain
+    uint64_t plain_bytes() const { return row_bytes() * n_padded; }
+    uint64_t device_bytes() const;
+    // Of a packed matrix, the part that has this row.
+    const MatrixPart& part_of(uint32_t row) const;
+    gpu::DeviceAddress address_of(const MatrixPart& part) const { return buffer.address() + part.offset; }
 };
+
 
 // f32 [size rounded up to 64], widened from the file's type.
 struct Vector {
@@ -63,6 +85,19 @@ struct ModelWeights {
     const Matrix& output() const { return lm_head.n != 0 ? lm_head : embedding; }
 };
 
+// Bytes by format, for people: "q4_K 3981.2 MiB, q6_K 512.0 MiB".
+std::string describe_formats(const ModelWeights& weights);
+// 1 << number_of(format) for each packed format in it.
+uint32_t packed_formats_of(const ModelWeights& weights);
+
+struct WeightOptions {
+    // What all matrices become; without one each keeps its own, or, where some are packed, all become what the model was made in (ModelConfig::dtype, else f16), as do
+    // matrices of several types that are joined to one.
+    std::optional<gpu::ScalarType> type = std::nullopt;
+    // Matrices that a file holds in few bits stay so on the device, where all of a joined matrix can (MatrixSource::device_format()).
+    bool keeps_packed = true;
+};
+
 // Called from the loading thread with bytes done and in all; at most about a hundred times.
 using LoadProgress = std::function<void(uint64_t n_bytes_done, uint64_t n_bytes)>;
 
@@ -72,10 +107,7 @@ class WeightLoader {
   public:
     // Fills `weights` with sizes and types. Refuses tensors that are missing, unknown, or of another shape or type than the
     // config asks for: the message names the tensor, what was expected and what was found. All three outlive the loader.
-    // `type` is what all matrices become; without one each keeps its own, or, where some are packed, all become what the model was made in
-    // (ModelConfig::dtype, else f16), as do matrices of several types that are joined to one.
-    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
-                                                        std::optional<gpu::ScalarType> type = std::nullopt);
+    static Result<std::unique_ptr<WeightLoader>> create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights, const WeightOptions& options = {});
     ~WeightLoader();
 
     uint64_t device_bytes() const;
@@ -90,6 +122,8 @@ class WeightLoader {
     explicit WeightLoader(std::vector<Part> parts);
     static Status upload_vector(gpu::Device& device, const Part& part);
     static Status upload_matrix(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
+    static Status upload_packed(gpu::Device& device, const Part& part, const std::function<void(uint64_t)>& on_bytes);
+    static void place_packed(std::vector<Part>& parts, const Matrix& always_plain);
     static Status bind(const TensorFiles& files, const ModelConfig& config, std::optional<gpu::ScalarType> type, std::vector<Part>& parts);
     std::vector<Part> parts_;
 };

@@ -5,6 +5,7 @@
 #include "adapters/report.h"
 #include "model/config.h"
 #include "model/model_files.h"
+#include "model/weights.h"
 #include "proto/base/format.h"
 #include "proto/error.h"
 #include "proto/json.h"
@@ -103,6 +104,16 @@ void check_text(const model::ModelFiles& files, Findings& findings) {
     findings.well("chat template", (*chat_template)->exists() ? "loaded" : "none: chats are refused, prompts are completed");
 }
 
+// How the matrices of a quantized model lie on the device: formats and their bytes.
+void check_device_formats(const model::ModelFiles& files, const model::ModelConfig& config, Findings& findings) {
+    const auto tensors = files.tensors();
+    if (!tensors.ok()) return findings.bad("on the device", tensors.error());
+    model::ModelWeights weights;
+    const auto loader = model::WeightLoader::create(*tensors, config, weights);
+    if (!loader.ok()) return findings.bad("on the device", loader.error());
+    findings.well("on the device", format("{}; {} bytes in all", model::describe_formats(weights), (*loader)->device_bytes()));
+}
+
 void check_model(const std::string& folder, const std::vector<LoraArgument>& adapters, Findings& findings) {
     const auto files = model::ModelFiles::open(folder);
     const Result<adapters::BaseModel> base = adapters::BaseModel::load(folder);
@@ -112,6 +123,7 @@ void check_model(const std::string& folder, const std::vector<LoraArgument>& ada
         const std::string method = config.quantization.summary();
         findings.well("weights", format("{}{}{}{}", method, method.empty() ? "" : ": ", base->formats.text(),
                                         config.quantization.note.empty() ? "" : "; " + config.quantization.note));
+        if (files.ok() && base->formats.is_quantized) check_device_formats(**files, config, findings);
     } else {
         findings.bad("model", base.error());
     }

@@ -88,6 +88,8 @@ Result<LoadedModel> load(const ModelArguments& arguments, uint32_t n_sequences_m
     load.folder = arguments.model;
     load.kernel_path = arguments.kernel_path;
     load.dtype = arguments.dtype;
+    load.quantize = arguments.quantize;
+    load.quantized_weights = arguments.quantized_weights;
     load.kv_cache_dtype = arguments.kv_cache_dtype;
     load.persistent_decode = arguments.persistent_decode;
     load.n_adapters_max = uint32_t(std::max<size_t>(arguments.adapters.size(), 1));

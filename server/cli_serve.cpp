@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "model/decode_layers.h"
 #include "model/kv_cache.h"
 #include "model/model_files.h"
 #include "model/rope.h"
@@ -55,6 +56,8 @@ LoadArguments load_arguments(const Config& config, const std::string& base_name)
     load.base_name = base_name;
     load.kernel_path = config.kernel_path;
     load.dtype = config.dtype;
+    load.quantize = config.quantize;
+    load.quantized_weights = config.quantized_weights;
     load.kv_cache_dtype = config.kv_cache_dtype;
     load.persistent_decode = config.persistent_decode;
     load.n_adapters_max = config.max_loras;
@@ -145,9 +148,10 @@ Result<std::unique_ptr<ResponseStore>> response_store(const Config& config, cons
     return ResponseStore::create(options, std::move(files));
 }
 
-MergeControlOptions merge_options(bool batch_invariant, Metrics& metrics) {
+MergeControlOptions merge_options(bool batch_invariant, const model::ModelWeights& weights, Metrics& metrics) {
     MergeControlOptions options;
     options.batch_invariant = batch_invariant;
+    options.may_by_itself = !model::has_packed(weights);
     options.on_change = [&metrics](const std::optional<MergeState>& merged) {
         metrics.set_merged_bytes(merged ? merged->device_bytes : 0);
         if (merged) metrics.on_merged(merged->gpu_ms);
@@ -283,7 +287,7 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     Engine engine(runner, metrics, engine_options);
     engine.start();
     RegistryMerge merge(*loaded.registry, engine, *loaded.executor,
-                        merge_options(config.batch_invariant, metrics));
+                        merge_options(config.batch_invariant, loaded.executor->weights(), metrics));
     loaded.registry->restore_active();
 
     TRY_ASSIGN(const std::unique_ptr<ResponseStore> responses, response_store(config, loaded.registry->base_fingerprint()));

@@ -45,6 +45,11 @@ Result<gpu::KvType> parse_kv_type(const std::string& text) {
         "kv-cache-dtype");
 }
 
+Result<bool> parse_quantized_weights(const std::string& text) {
+    if (text == "keep" || text == "decode") return text == "keep";
+    return make_error(ErrorCode::kInvalidConfig, format("quantized-weights: expected keep or decode, found \"{}\"", text), "quantized-weights");
+}
+
 Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
     if (text == "auto") return gpu::PersistentDecode::kAuto;
     if (text == "on") return gpu::PersistentDecode::kOn;
@@ -140,6 +145,10 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     model::ExecutorOptions executor_options = arguments.executor;
     TRY_ASSIGN(executor_options.kernel_path, parse_kernel_path(arguments.kernel_path));
     TRY_ASSIGN(executor_options.weight_type, parse_dtype(arguments.dtype));
+    if (arguments.quantize != "none") {
+        TRY_ASSIGN(executor_options.quantize, model::parse_quantize_type(arguments.quantize));
+    }
+    TRY_ASSIGN(executor_options.keeps_packed, parse_quantized_weights(arguments.quantized_weights));
     TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));

@@ -31,6 +31,8 @@ struct LoadArguments {
     std::string base_name;
     std::string kernel_path = "auto";
     std::string dtype = "auto";
+    std::string quantize = "none";
+    std::string quantized_weights = "keep";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";  // auto, on, off
     uint32_t n_adapters_max = 64;

@@ -63,6 +63,12 @@ KernelLadder ladder_of(const DeviceCapabilities& capabilities, KernelPath path, 
         for (const char* kind : {"residual", "coopmat_deferred", "coopmat_gated_deferred"}) all = all && is_there(lorad::format("matmul_{}_{}", kind, suffix).c_str());
         ladder.residual[static_cast<uint32_t>(type)] = all;
     };
+    const auto offer_packed = [&](ScalarType type, const char* module) {
+        ladder.packed[static_cast<uint32_t>(type)] = capabilities.subgroup_size == 32 && ladder.has(type) && capabilities.float16 && is_there(module) &&
+                                                     (type != ScalarType::kBf16 || capabilities.int16);
+    };
+    offer_packed(ScalarType::kF16, "matmul_packed_f16");
+    offer_packed(ScalarType::kBf16, "matmul_packed_bf16");
     offer_residual(ScalarType::kF16, "f16");
     offer_residual(ScalarType::kBf16, "bf16");
     offer_blocks(ScalarType::kF16, "f16");

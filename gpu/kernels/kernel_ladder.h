@@ -30,6 +30,8 @@ struct KernelLadder {
 
     std::array<bool, 3> residual{};  // products that end in the residual stream, and those behind them; with both kinds
 
+    std::array<bool, 3> packed{};  // products that read packed weights; only with coopmat
+
     std::array<bool, 4> attention_tile{};  // attention of neighbouring rows, by TileAttention
     bool attention_group = false;          // attention of single rows, the query heads of a KV head together, with functions of NV matrices 2
     bool attention_from_qkv = false;       // the same from the sums of the product before; only with attention_group
@@ -47,6 +49,7 @@ struct KernelLadder {
     bool has_direct(ScalarType type) const { return has_warpgroup(type) && direct[static_cast<uint32_t>(type)]; }
     bool has_argmax(ScalarType type) const { return has_warpgroup(type) && argmax[static_cast<uint32_t>(type)]; }
     bool has_warpgroup() const { return has_warpgroup(ScalarType::kF16) || has_warpgroup(ScalarType::kBf16); }  // of any type
+    bool has_packed(ScalarType type) const { return has(type) && packed[static_cast<uint32_t>(type)]; }
     bool has_residual(ScalarType type) const { return has(type) && residual[static_cast<uint32_t>(type)]; }
     KernelPath path() const;  // the highest rung of any type
     bool operator==(const KernelLadder&) const = default;

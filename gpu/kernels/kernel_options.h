@@ -49,6 +49,8 @@ struct KernelSetOptions {
     // With which the kernels of attention are tested at the start: the model's head sizes, and query heads of a KV head.
     std::vector<uint32_t> head_dims = {64, 128};
     uint32_t head_group = 2;
+    // With which products of packed weights are tested at the start: 1 << number_of(format) for each of the model's.
+    uint32_t packed_formats = 0;
 
     // The group that tests at the start take: one that attention on matrices can take.
     uint32_t tested_group() const { return std::clamp(head_group, 2u, kGroupedHeadsMax); }

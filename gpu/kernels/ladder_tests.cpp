@@ -7,6 +7,7 @@ Status LadderTests::run() {
         if (!facts_.ladder.has(type)) continue;
         TRY(products(type));
         TRY(residual(type));
+        if (facts_.ladder.has_packed(type)) TRY(packed(type));
         TRY(shrink(type));
         TRY(gated_act(type));
     }

@@ -16,6 +16,7 @@ class LadderTests {
   private:
     Status products(ScalarType type);
     Status residual(ScalarType type);
+    Status packed(ScalarType type);
     Status shrink(ScalarType type);
     Status gated_act(ScalarType type);
     Status attention();

@@ -51,7 +51,7 @@ constexpr uint32_t kThreadsAtOnce = 1024;  // that a multiprocessor is expected 
 
 // What a product moves and does, for the profiler: the weights once.
 inline DispatchInfo product_info(const char* name, const MatmulParams& params, const MatmulPlan& plan) {
-    return {name, uint64_t{params.n} * params.k * bytes_of(plan.weight_type), uint64_t{params.n} * params.k * 2 * plan.rows};
+    return {name, bytes_of(plan.weights().format, params.n, params.k), uint64_t{params.n} * params.k * 2 * plan.rows};
 }
 
 // Puts the tile and its cut of k into a plan of kCoopmat.

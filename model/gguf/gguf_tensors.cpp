@@ -7,6 +7,7 @@
 
 #include "model/gguf/gguf_config.h"
 #include "model/quant/ggml_blocks.h"
+#include "model/quant/ggml_pack.h"
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
@@ -27,6 +28,15 @@ class GgmlMatrix final : public MatrixSource {
         for (uint64_t i = 0; i < n_rows; ++i) {
             const uint64_t row = row_in_gguf(row_begin + i, half_);
             decode_ggml(type_, data_.subspan(row * row_bytes_, row_bytes_), out.subspan(i * n_columns_, n_columns_));
+        }
+    }
+
+    std::optional<gpu::WeightFormat> device_format() const override { return device_format_of(type_); }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint64_t record_bytes = records.size() / n_rows;
+        for (uint64_t i = 0; i < n_rows; ++i) {
+            const uint64_t row = half_ == 0 ? row_begin + i : row_in_gguf(row_begin + i, half_);
+            pack_ggml_row(type_, data_.subspan(row * row_bytes_, row_bytes_), codes.subspan(i * n_columns_, n_columns_), records.subspan(i * record_bytes, record_bytes));
         }
     }
 

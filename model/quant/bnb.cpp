@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "model/quant/matrix_source.h"
@@ -85,6 +86,30 @@ class CodebookMatrix final : public MatrixSource {
             if (i < block_end) *to++ = values[std::to_integer<uint32_t>(codes_[i++ / 2]) >> 4];
         }
     }
+
+    // Where no block of weights that share a scale crosses the end of a row, or of the 64 that do on the device.
+    std::optional<gpu::WeightFormat> device_format() const override {
+        constexpr uint64_t kTableBlock = 64;
+        const bool fits = state_.k % 2 == 0 && state_.block % kTableBlock == 0 && (state_.k % state_.block == 0 || state_.block % state_.k == 0);
+        return fits ? std::optional(gpu::WeightFormat::kTable) : std::nullopt;
+    }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        constexpr uint64_t kTableBlock = 64;
+        const uint64_t record_bytes = records.size() / n_rows;
+        for (uint64_t r = 0; r < n_rows; ++r) {
+            const uint64_t first = (row_begin + r) * state_.k;
+            for (uint64_t i = 0; i < state_.k; i += 2) {
+                const auto two = std::to_integer<uint8_t>(codes_[(first + i) / 2]);
+                codes[r * state_.k + i] = two >> 4;
+                codes[r * state_.k + i + 1] = two & 15;
+            }
+            for (uint64_t i = 0; i < state_.k; i += kTableBlock) {
+                const float scale = scale_of((first + i) / state_.block);
+                std::memcpy(records.data() + r * record_bytes + i / kTableBlock * sizeof scale, &scale, sizeof scale);
+            }
+        }
+    }
+    std::span<const float> table() const override { return map_; }
 
   private:
     float scale_of(uint64_t block) const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/quant/fp8.h"
+#include "model/quant/integer_records.h"
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 
@@ -37,6 +38,27 @@ class RowCodeMatrix final : public MatrixSource {
         if (!c_.scheme.is_packed) decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return int32_t{static_cast<int8_t>(c_.codes[row * c_.k + i])}; });
         else if (c_.scheme.bits == 4) decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return code_in_words<4>(row, i); });
         else decode_rows_of(row_begin, n_rows, out, [&](uint64_t row, uint64_t i) { return code_in_words<8>(row, i); });
+    }
+
+    std::optional<gpu::WeightFormat> device_format() const override {
+        if (!c_.group_of.empty()) return std::nullopt;
+        return integer_format(c_.scheme.is_packed ? c_.scheme.bits : 8, c_.group_size, c_.k, c_.scales.dtype);
+    }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const gpu::WeightFormat format = *device_format();
+        const uint64_t record_bytes = records.size() / n_rows, step = group_columns(format);
+        const int32_t middle = c_.scheme.is_packed ? 0 : 128;  // signed bytes become codes from 0 on
+        for (uint64_t row = row_begin; row < row_begin + n_rows; ++row) {
+            uint8_t* to = codes.data() + (row - row_begin) * c_.k;
+            for (uint64_t i = 0; i < c_.k; ++i) {
+                const int32_t code = !c_.scheme.is_packed ? int32_t{static_cast<int8_t>(c_.codes[row * c_.k + i])} : c_.scheme.bits == 4 ? code_in_words<4>(row, i) : code_in_words<8>(row, i);
+                to[i] = static_cast<uint8_t>(code + middle);
+            }
+            for (uint64_t i = 0; i < c_.k; i += step) {
+                const uint64_t g = group_of(i), scale = c_.scales.n_elements() == 1 ? 0 : row * c_.n_groups + g;
+                put_integer_record(i / step, scale_bits(c_.scales, scale), zero_of(row, g) + middle, records.subspan((row - row_begin) * record_bytes, record_bytes));
+            }
+        }
     }
 
   private:

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "model/quant/matrix_source.h"
@@ -42,7 +43,22 @@ class Fp8Matrix final : public MatrixSource {
         }
     }
 
+    std::optional<gpu::WeightFormat> device_format() const override {
+        return block_columns_ >= k_ || block_columns_ % kScaleColumns == 0 ? std::optional(gpu::WeightFormat::kFP8) : std::nullopt;
+    }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint64_t n_column_blocks = ceil_div(k_, block_columns_), record_bytes = records.size() / n_rows;
+        std::memcpy(codes.data(), codes_.data() + row_begin * k_, n_rows * k_);
+        for (uint64_t r = 0; r < n_rows; ++r) {
+            for (uint64_t i = 0; i < k_; i += kScaleColumns) {
+                const float scale = number_at(scales_, (row_begin + r) / block_rows_ * n_column_blocks + i / block_columns_);
+                std::memcpy(records.data() + r * record_bytes + i / kScaleColumns * sizeof scale, &scale, sizeof scale);
+            }
+        }
+    }
+
   private:
+    static constexpr uint64_t kScaleColumns = 128;  // of gpu::WeightFormat::kFP8
     uint64_t k_, block_rows_, block_columns_;
     std::span<const std::byte> codes_;
     Tensor scales_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "model/quant/integer_records.h"
 #include "model/quant/matrix_source.h"
 #include "proto/base/format.h"
 
@@ -25,6 +26,24 @@ struct Groups {
     uint64_t n = 0, n_groups = 0;
     uint32_t size = 0;                    // inputs of a group; 0: all
     std::vector<uint32_t> group_of;       // [k], where groups have no order; else empty
+
+    std::optional<gpu::WeightFormat> device_format(uint64_t k) const {
+        if (!group_of.empty()) return std::nullopt;
+        return integer_format(bits, size == 0 ? k : size, k, scales.dtype);
+    }
+    // What the device has of rows [begin, begin + count) for each piece of its groups.
+    void write_records(gpu::WeightFormat format, uint64_t begin, uint64_t count, uint64_t k, std::span<std::byte> records) const {
+        std::vector<float> scale;
+        std::vector<int32_t> zero;
+        read(begin, count, scale, zero);
+        const uint64_t record_bytes = records.size() / count, step = group_columns(format);
+        for (uint64_t r = 0; r < count; ++r) {
+            for (uint64_t i = 0; i < k; i += step) {
+                const uint64_t g = of(i);
+                put_integer_record(i / step, scale_bits(scales, g * n + begin + r), zero[g * count + r], records.subspan(r * record_bytes, record_bytes));
+            }
+        }
+    }
 
     uint32_t of(uint64_t input) const { return !group_of.empty() ? group_of[input] : size == 0 ? 0 : static_cast<uint32_t>(input / size); }
 
@@ -55,6 +74,19 @@ class GptqMatrix final : public MatrixSource {
     void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
         if (groups_.bits == 4) decode_bits<4>(row_begin, n_rows, out);
         else decode_bits<8>(row_begin, n_rows, out);
+    }
+
+    std::optional<gpu::WeightFormat> device_format() const override { return groups_.device_format(k_); }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint32_t per_word = kWordBits / groups_.bits, mask = (1u << groups_.bits) - 1;
+        for (uint64_t word_row = 0; word_row < k_ / per_word; ++word_row) {
+            for (uint64_t row = 0; row < n_rows; ++row) {
+                const uint32_t word = word_at(words_, word_row * groups_.n + row_begin + row);
+                uint8_t* to = codes.data() + row * k_ + word_row * per_word;
+                for (uint32_t j = 0; j < per_word; ++j) to[j] = static_cast<uint8_t>(word >> (j * groups_.bits) & mask);
+            }
+        }
+        groups_.write_records(*device_format(), row_begin, n_rows, k_, records);
     }
 
   private:
@@ -118,6 +150,18 @@ class AwqMatrix final : public MatrixSource {
                 }
             }
         }
+    }
+
+    std::optional<gpu::WeightFormat> device_format() const override { return groups_.device_format(k_); }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint64_t row_words = groups_.n / 8;
+        for (uint64_t i = 0; i < k_; ++i) {
+            for (uint64_t row = 0; row < n_rows; ++row) {
+                const uint64_t output = row_begin + row;
+                codes[row * k_ + i] = static_cast<uint8_t>(word_at(words_, i * row_words + output / 8) >> (4u * groups_.order[output % 8]) & 15);
+            }
+        }
+        groups_.write_records(*device_format(), row_begin, n_rows, k_, records);
     }
 
   private:

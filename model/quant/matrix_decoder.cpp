@@ -70,44 +70,60 @@ bool narrow(std::span<const float> from, gpu::ScalarType type, std::byte* out) {
     return all_fit;
 }
 
+void NumberCheck::look_at(std::span<const float> numbers) {
+    constexpr uint32_t kInfinity = 0x7f800000, kBeyondF16 = 0x477ff000, kBeyondBf16 = 0x7f7f8000;  // the smallest that round to infinity
+    const uint32_t beyond = type_ == gpu::ScalarType::kF16 ? kBeyondF16 : type_ == gpu::ScalarType::kBf16 ? kBeyondBf16 : kInfinity;
+    uint32_t largest = 0;
+    for (const float number : numbers) largest = std::max(largest, std::bit_cast<uint32_t>(number) & 0x7fffffff);
+    if (largest >= kInfinity) all_finite_ = false;
+    else if (largest >= beyond) all_fit_ = false;
+}
+
+Status NumberCheck::verdict(const Tensor& tensor, std::string_view format) const {
+    if (!all_finite_) {
+        return make_error(ErrorCode::kInvalidModel, lorad::format("tensor {}: expected finite numbers, found infinite ones or NaN in its {}", tensor.name, format));
+    }
+    if (all_fit_) return ok_status();
+    return make_error(ErrorCode::kInvalidModel,
+                      lorad::format("tensor {}: expected numbers that {} holds, found larger ones; load the model with --dtype bfloat16 or float32", tensor.name,
+                                    type_ == gpu::ScalarType::kF16 ? "float16" : "bfloat16"));
+}
+
+void for_pieces(uint64_t n, const std::function<void(uint64_t piece)>& work) {
+    std::atomic<uint64_t> next{0};
+    const auto work_on = [&] {
+        for (uint64_t piece = next++; piece < n; piece = next++) work(piece);
+    };
+    const uint64_t n_threads = std::min<uint64_t>(n, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
+    std::vector<std::thread> others;
+    for (uint64_t i = 1; i < n_threads; ++i) {
+        if (start_thread(others.emplace_back(), work_on)) continue;
+        others.pop_back();  // fewer will do
+        break;
+    }
+    work_on();
+    for (std::thread& thread : others) thread.join();
+}
+
 Status decode_rows(const Tensor& tensor, uint64_t row_begin, uint64_t n_rows, gpu::ScalarType type, std::span<std::byte> out) {
     CHECK(tensor.shape.size() == 2 && row_begin + n_rows <= tensor.shape[0]);
     const uint64_t n_columns = tensor.shape[1];
     CHECK(out.size() == n_rows * n_columns * gpu::bytes_of(type));
     const uint64_t rows_at_a_time = std::clamp<uint64_t>(kNumbersAtATime / std::max<uint64_t>(n_columns, 1), 1, std::max<uint64_t>(n_rows, 1));
     const uint64_t n_pieces = ceil_div(n_rows, rows_at_a_time);
-    std::atomic<uint64_t> next{0};
-    std::atomic<bool> all_fit{true}, all_finite{true};
-    const auto work = [&] {
-        std::vector<float> numbers;
-        for (uint64_t piece = next++; piece < n_pieces; piece = next++) {
-            const uint64_t row = piece * rows_at_a_time, n = std::min(rows_at_a_time, n_rows - row);
-            numbers.resize(n * n_columns);
-            if (tensor.source) {
-                tensor.source->decode(row_begin + row, n, numbers);
-                if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); })) all_finite = false;
-            } else {
-                widen_rows(tensor, row_begin + row, numbers);
-            }
-            if (!narrow(numbers, type, out.data() + row * n_columns * gpu::bytes_of(type))) all_fit = false;
+    NumberCheck check(type);
+    for_pieces(n_pieces, [&](uint64_t piece) {
+        const uint64_t row = piece * rows_at_a_time, n = std::min(rows_at_a_time, n_rows - row);
+        std::vector<float> numbers(n * n_columns);
+        if (tensor.source) {
+            tensor.source->decode(row_begin + row, n, numbers);
+            check.look_at(numbers);
+        } else {
+            widen_rows(tensor, row_begin + row, numbers);
         }
-    };
-    const uint64_t n_threads = std::min<uint64_t>(n_pieces, std::clamp(std::thread::hardware_concurrency(), 1u, kDecodingThreadsMax));
-    std::vector<std::thread> others;
-    for (uint64_t i = 1; i < n_threads; ++i) {
-        if (start_thread(others.emplace_back(), work)) continue;
-        others.pop_back();  // fewer will do
-        break;
-    }
-    work();
-    for (std::thread& thread : others) thread.join();
-    if (!all_finite) {
-        return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected finite numbers, found infinite ones or NaN in its {}", tensor.name, tensor.source->format()));
-    }
-    if (all_fit) return ok_status();
-    return make_error(ErrorCode::kInvalidModel,
-                      format("tensor {}: expected numbers that {} holds, found larger ones; load the model with --dtype bfloat16 or float32", tensor.name,
-                             type == gpu::ScalarType::kF16 ? "float16" : "bfloat16"));
+        if (!narrow(numbers, type, out.data() + row * n_columns * gpu::bytes_of(type))) check.found_beyond();
+    });
+    return check.verdict(tensor, tensor.source ? tensor.source->format() : std::string_view());
 }
 
 }  // namespace lorad::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "gpu/kernels/launch.h"
 #include "model/scratch.h"
@@ -16,6 +17,16 @@ constexpr uint32_t kArrangedRowsMin = 128;
 
 // Beside Llama's layers (topology.h), where norms are deferred.
 constexpr uint32_t kDeferredNormsSupport = kFeatureRopeByLayer | kFeatureOddPairs | kFeaturePositionScale | kFeatureSoftcap | kFeatureEmbedScale | kFeatureScoreScale | kFeatureLogits;
+gpu::MatmulPlan plan_product_in(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use, uint32_t splits_max, bool is_packed) {
+    if (!is_packed) return products.plan_matmul(w.n, w.k, w.type, use.rows, splits_max, use.may_be_in_blocks, use.adds_long_runs, use.leaves_room);
+    gpu::PackedShape shape{.n = w.n, .k = w.k, .type = w.type, .formats = 0, .align = w.n};
+    for (const MatrixPart& part : w.parts) {
+        shape.formats |= 1u << gpu::number_of(part.format);
+        shape.align = std::gcd(std::gcd(shape.align, part.row_begin), part.n);
+    }
+    return products.plan_packed(shape, {.rows = use.rows, .max_splits = splits_max, .may_be_in_blocks = use.may_be_in_blocks, .adds_adapters = use.adds_long_runs,
+                                        .leaves_room = use.leaves_room, .may_unpack = use.may_unpack});
+}
 
 class PlanMaker {
   public:
@@ -47,7 +58,7 @@ class PlanMaker {
                 .leaves_room = shape_.has_adapters() && rows.method != AdapterMethod::kJoined};
     }
     ProductUse of_step(bool may_be_in_blocks) const { return use_of({shape_.row_bucket, shape_.method}, may_be_in_blocks); }
-    gpu::MatmulPlan product(const Matrix& w, const ProductUse& use) const { return plan_product(kernels_.products, w, use); }
+    gpu::MatmulPlan product(const Matrix& w, const ProductUse& use) const { return plan_product(kernels_.products, w, use, is_packed(w, merged_)); }
 
     LayerPlan plan_layer(uint32_t layer) const {
         const LayerFacts facts = config_.layer(layer);
@@ -108,8 +119,9 @@ class PlanMaker {
         if (address_of(w.gate_up_bias, merged_) != 0 || w.gate_up_bias.n != 0 || kernels_.act_type(w.down.type) != w.gate_up.type) return std::nullopt;
         const gpu::ProductPlanner& products = kernels_.products;
         const bool long_runs = rows.method == AdapterMethod::kLongRuns;
+        const ProductUse use{.rows = rows.n, .may_be_in_blocks = true, .adds_long_runs = long_runs, .leaves_room = use_of(rows, true).leaves_room};
         const std::optional<gpu::MatmulPlan> plan =
-            products.plan_gated(facts.ffn.size, w.gate_up.k, w.gate_up.type, rows.n, kProductSplitsMax, true, long_runs);
+            plan_gated_product(products, w.gate_up, facts.ffn.size, use, kProductSplitsMax, is_packed(w.gate_up, merged_));
         if (!plan) return std::nullopt;
         // What only writes blocks needs a reader of blocks.
         if (plan->variant == gpu::MatmulVariant::kWarpgroup && !product(w.down, use_of(rows, true)).x_in_blocks) return std::nullopt;
@@ -125,7 +137,9 @@ class PlanMaker {
         return std::nullopt;
     }
 
-    std::optional<gpu::ResidualPlan> residual(const Matrix& w) const { return kernels_.products.plan_residual(w.n, w.k, w.type, shape_.row_bucket); }
+    std::optional<gpu::ResidualPlan> residual(const Matrix& w) const {
+        return is_packed(w, merged_) ? std::nullopt : kernels_.products.plan_residual(w.n, w.k, w.type, shape_.row_bucket);
+    }
 
     // Whether o and down end in the residual stream, and the products behind them apply the norms' factors: no dispatch between them then.
     bool may_defer_norms() const {
@@ -150,14 +164,14 @@ class PlanMaker {
 
     void plan_output() {
         const Matrix& head = weights_.output();
-        if (!shape_.needs_logits() && !topology_of(config_).has(kFeatureLogits)) {
+        if (!shape_.needs_logits() && !head.is_packed() && !topology_of(config_).has(kFeatureLogits)) {
             if (const auto argmax = kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, shape_.output_bucket)) {
                 plan_.output = *argmax;
                 plan_.output_is_argmax = true;
                 return;
             }
         }
-        plan_.output = kernels_.products.plan_matmul(head.n, head.k, head.type, shape_.output_bucket, 1, true);
+        plan_.output = plan_product_in(kernels_.products, head, {.rows = shape_.output_bucket, .may_be_in_blocks = true, .may_unpack = false}, 1, head.is_packed());
     }
 
     const gpu::KernelPlanner& kernels_;
@@ -176,14 +190,23 @@ constexpr std::array<std::string_view, 3> kLevelNames = {"none", "one for each r
 
 std::string text_of(const gpu::MatmulPlan& plan) {
     std::string text = gpu::describe(plan);
+    if (plan.unpacks) text += ", unpacked";
+    if (gpu::is_packed(plan.packed)) text += ", packed";
     if (plan.n_splits > 1) text += format(", k in {} parts", plan.n_splits);
     return text;
 }
 
 }  // namespace
 
-gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) {
-    return products.plan_matmul(w.n, w.k, w.type, use.rows, kProductSplitsMax, use.may_be_in_blocks, use.adds_long_runs, use.leaves_room);
+gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use, bool is_packed) {
+    return plan_product_in(products, w, use, kProductSplitsMax, is_packed);
+}
+
+std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up, uint32_t ffn, const ProductUse& use, uint32_t max_splits, bool is_packed) {
+    if (is_packed && !plan_product(products, gate_up, use, true).unpacks) return std::nullopt;
+    std::optional<gpu::MatmulPlan> plan = products.plan_gated(ffn, gate_up.k, gate_up.type, use.rows, max_splits, use.may_be_in_blocks, use.adds_long_runs);
+    if (plan) plan->unpacks = is_packed;
+    return plan;
 }
 
 StepPlan plan_step(const gpu::KernelPlanner& kernels, const ModelConfig& config, const ModelWeights& weights, const MergedWeights* merged, const StepShape& shape) {

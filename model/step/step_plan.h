@@ -30,8 +30,13 @@ struct ProductUse {
     bool may_be_in_blocks = false;  // the kernel before can write its input in blocks
     bool adds_long_runs = false;    // AdapterMethod::kLongRuns
     bool leaves_room = false;       // a shrink runs beside it
+    bool may_unpack = true;         // a packed matrix: there is room for a plain copy, as there is of the layers'
 };
-gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use);
+// is_packed: as the step finds it, see is_packed() in model/weight_transform.h.
+gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use, bool is_packed);
+inline gpu::MatmulPlan plan_product(const gpu::ProductPlanner& products, const Matrix& w, const ProductUse& use) { return plan_product(products, w, use, w.is_packed()); }
+// Of gate and up with the activation (ProductPlanner::plan_gated); a packed matrix' where it is unpacked.
+std::optional<gpu::MatmulPlan> plan_gated_product(const gpu::ProductPlanner& products, const Matrix& gate_up, uint32_t ffn, const ProductUse& use, uint32_t max_splits, bool is_packed);
 
 struct LayerPlan {
     gpu::MatmulPlan qkv;

@@ -63,7 +63,7 @@ bool StepPlanner::can_gate(uint32_t row_bucket) const {
     if (!limits_.waits_for_others || !topology_.has_only(kGatingSupports) || !has_one_type(weights_) || has_gate_up_bias(weights_, nullptr)) return false;
     return std::ranges::all_of(weights_.layers, [&](const LayerWeights& w) {
         if (!plan_product(kernels_.products, w.down, {.rows = row_bucket, .may_be_in_blocks = true, .leaves_room = true}).x_in_blocks) return false;
-        const auto gated = kernels_.products.plan_gated(w.down.k, w.gate_up.k, w.gate_up.type, row_bucket, 1, true);
+        const auto gated = plan_gated_product(kernels_.products, w.gate_up, w.down.k, {.rows = row_bucket, .may_be_in_blocks = true}, 1, w.gate_up.is_packed());
         return gated && kernels_.products.gates_lora(*gated, w.down.k, w.gate_up.k);
     });
 }
@@ -74,7 +74,7 @@ bool StepPlanner::gates_adapters(uint32_t row_bucket) const { return std::ranges
 bool StepPlanner::takes_argmax(uint32_t output_bucket) const {
     const Matrix& head = weights_.output();
     if (topology_.has(kFeatureLogits)) return false;  // the greatest logit is told as it is, not capped
-    return output_bucket > 0 && kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
+    return output_bucket > 0 && !head.is_packed() && kernels_.products.plan_argmax(config_.vocab_size, head.k, head.type, output_bucket).has_value();
 }
 
 uint32_t StepPlanner::splits_for(uint32_t n_rows, uint32_t n_context) const {

@@ -41,7 +41,7 @@ void TrainPass::inverse_norms(gpu::Recorder& recorder) const {
                                       .scale = pair.scale,
                                       .n = part.n,
                                       .stride = group.w->k_stride,
-                                      .pad = 0},
+                                      .first_row = 0},
                                      group.w->type);
             }
         }

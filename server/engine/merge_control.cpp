@@ -84,7 +84,7 @@ uint64_t MergeControl::n_merges() const {
 
 void MergeControl::observe(std::span<const LoraUse> uses, uint32_t n_rows) {
     const std::lock_guard lock(mutex_);
-    if (automatic_.empty()) return;
+    if (automatic_.empty() || !options_.may_by_itself) return;
     std::string_view name;
     for (const auto& [known, mix] : automatic_) {
         if (!uses.empty() && std::ranges::equal(mix.uses, uses)) name = known;

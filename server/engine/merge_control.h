@@ -40,6 +40,7 @@ struct MergeState {
 struct MergeControlOptions {
     MergePolicyOptions policy;
     bool batch_invariant = false;  // then nothing may be merged: a row's bits would depend on the other rows of its step
+    bool may_by_itself = true;     // false: automatic mixes stay as they are, as merged copies of packed weights would take three times as long to read
     std::function<void(const std::optional<MergeState>&)> on_change;  // after each change, one call at a time; for metrics
 };
 

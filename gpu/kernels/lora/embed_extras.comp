@@ -1,12 +1,13 @@
 // embed_extras: x[t] = scale * (row + sum_u use_u.scale * embed_scale_u * B_u A_u[token]) for rows whose adapters may change the
 // embedding, and the base's row for all others
 //   row    of token(t): the adapter's own for that token, else of its own table, else of the base's
-//   table  [vocab][table_stride]  WEIGHT_TYPE;  x [T][x_stride] f32
+//   table  [vocab][table_stride]  WEIGHT_TYPE or packed (weight_format.h);  x [T][x_stride] f32
 // Replaced rows and tables come from the row's extras_slot, the sum is over all of its uses. Tokens are read as in embed.comp.
 // grid (ceil(H / 4 / workgroup), T); four elements per thread; moves 2-4 H bytes in and 4 H out per row, and B of each use.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/lora/extras.params.h"
 #include "gpu/kernels/lora/extras.glsl"
 
@@ -34,8 +35,8 @@ void main() {
     if (token < 0) token = IntRef(p.sampled + uint64_t(~token) * 4).v;
     if (token < 0 || uint(token) >= p.vocab) token = 0;
 
-    uint type = kWeightType;
-    uint64_t table = p.table;
+    uint type = 0;
+    uint64_t table = 0;  // of an adapter
     uint64_t own = 0;
     if (row.extras_slot != kNoSlot) {
         ExtrasRef e = slot_extras(p.extras, row.extras_slot);
@@ -45,7 +46,10 @@ void main() {
             type = e.v.embed_type;
         }
     }
-    vec4 value = own != 0 ? load4(own, chunk, 0) : load4(table + uint64_t(token) * p.table_stride * bytes_of(type), chunk, type);
+    vec4 value;
+    if (own != 0) value = load4(own, chunk, 0);
+    else if (table != 0) value = load4(table + uint64_t(token) * p.table_stride * bytes_of(type), chunk, type);
+    else value = load4_weights(p.table, uint(token), chunk, p.table_stride, kWeightType);
     for (uint i = 0; i < row.n_uses; i++) {
         StepUse use = row_use(p.uses, row, i);
         ExtrasRef e = slot_extras(p.extras, use.slot);

@@ -5,11 +5,11 @@
 
 namespace lorad::gpu {
 
-void LoraKernels::embed_extras(Recorder& recorder, const EmbedExtrasParams& params, ScalarType table_type, uint32_t rows) {
+void LoraKernels::embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows) {
     uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("embed_extras", {size, static_cast<uint32_t>(table_type)});
+    const Kernel* k = kernel("embed_extras", {size, table.constant()});
     if (k == nullptr) return;
-    DispatchInfo info{"embed_extras", uint64_t{rows} * params.hidden * (bytes_of(table_type) + 4), 0};
+    DispatchInfo info{"embed_extras", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4), 0};
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.hidden, 4), size), rows, 1, info);
 }
 

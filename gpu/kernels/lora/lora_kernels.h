@@ -13,6 +13,7 @@
 #include "gpu/kernels/lora/lora_join.params.h"
 #include "gpu/kernels/lora/lora_shrink.params.h"
 #include "gpu/kernels/lora/lora_vector.params.h"
+#include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/lora/merge_weights.params.h"
 #include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/step_state.h"
@@ -78,16 +79,16 @@ class LoraKernels : public LoraPlanner, private KernelRecorder {
     void lora_expand(Recorder& recorder, const LoraExpandParams& params);
     void lora_join(Recorder& recorder, const LoraJoinParams& params, ScalarType weight_type);
     // As embed, for steps with adapters that change the embedding.
-    void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, ScalarType table_type, uint32_t rows);
+    void embed_extras(Recorder& recorder, const EmbedExtrasParams& params, WeightKind table, uint32_t rows);
     // After the base's output layer: what adapters put in the place of its logits, and what they add to them. Several dispatches
     // with a barrier between them. Moves an adapter's own output layer once per 4 neighbouring rows.
     void head_extras(Recorder& recorder, const HeadExtrasParams& params, ScalarType act_type, uint32_t logit_rows);
     // to = W with up to kMergeParts adapters in it; W is only read. Moves W once in, once out. For loading threads.
-    void merge_weights(Recorder& recorder, const MergeWeightsParams& params, ScalarType weight_type);
+    void merge_weights(Recorder& recorder, const MergeWeightsParams& params, WeightKind from);
     // The same for a range of a bias vector.
     void merge_bias(Recorder& recorder, const MergeWeightsParams& params);
     // DoRA: magnitudes -> gains, in place. Moves W once.
-    void weight_norm(Recorder& recorder, const WeightNormParams& params, ScalarType weight_type);
+    void weight_norm(Recorder& recorder, const WeightNormParams& params, WeightKind from);
     // y = W x + scale * B (A x) for one row of one adapter, in one dispatch. Moves W, A and B once.
     void lora_vector(Recorder& recorder, const LoraVectorParams& params, ScalarType weight_type, ScalarType act_type,
                      const LoraVectorOptions& options = {});

@@ -1,5 +1,5 @@
 // merge_weights: to[n] = round(c W[n] + sum_i factor_i gain_i[n] scale_i (B_i A_i)[n]),  c = 1 + sum_i factor_i (gain_i[n] - 1)
-//   W, to  [n_rows][stride]  WEIGHT_TYPE; f32 inside, one rounding to the nearest; W is only read
+//   W, to  [n_rows][stride]  WEIGHT_TYPE; f32 inside, one rounding to the nearest; W is only read, and may be packed (weight_format.h)
 //   A_i    [rank][stride], B_i [n_changed][rank rounded up to 8]  each adapter's own type
 // grid (ceil(n_rows / kDeltaRows), ceil(stride / 8 / workgroup)): workgroups that run together share columns of A.
 // Moves W once in and once out: 26 GB for 6.5 billion 16-bit weights, 5.7 ms at 4.6 TB/s. At rank 16 the products are 104 G fma,
@@ -7,29 +7,18 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/lora/merge_weights.params.h"
 #include "gpu/kernels/lora/weight_delta.glsl"
 
 layout(constant_id = 1) const uint kWeightType = 0;
+layout(constant_id = 2) const uint kFrom = 0;  // of W: kWeightType, or a packed format
 layout(push_constant, scalar) uniform Push { MergeWeightsParams p; };
 
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer PartRef { MergePart v; };
 PartRef part_at(uint i) { return PartRef(p.parts + uint64_t(i) * 48); }
 
 shared float weight_factor[kDeltaRows];
-
-// To the nearest f16, ties to even, by integers: packHalf2x16 may round otherwise.
-uint f16_bits(float value) {
-    uint bits = floatBitsToUint(value);
-    uint sign = (bits >> 16) & 0x8000u;
-    uint magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-    if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and more
-    if (magnitude < 0x38800000u) {                        // below 2^-14: steps of 2^-24; the sum rounds to them
-        return sign | (floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) & 0x7fffu);
-    }
-    return sign | ((magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13);
-}
 
 uint rounded_pair(vec2 pair) {
     return kWeightType == 1 ? f16_bits(pair.x) | (f16_bits(pair.y) << 16) : pack_pair(pair, kWeightType);
@@ -54,7 +43,7 @@ void main() {
     // As they lie in memory, on their way while B A is computed; f32 takes two of them.
     uvec4 w[kDeltaRows];
     uvec4 w_hi[kDeltaRows];
-    if (has_column) {
+    if (has_column && !is_packed_weight(kFrom)) {
         [[unroll]] for (uint j = 0; j < kDeltaRows; j++) {
             uint64_t at = p.from + min(row0 + j, p.n_rows - 1) * row_bytes + uint64_t(chunk) * (kWeightType == 0 ? 32 : 16);
             w[j] = Uvec4Ref(at).v;
@@ -83,7 +72,12 @@ void main() {
     [[unroll]] for (uint j = 0; j < kDeltaRows; j++) {
         if (row0 + j >= p.n_rows) break;
         vec4 factor = vec4(weight_factor[j]);
-        Eight old = kWeightType == 0 ? Eight(uintBitsToFloat(w[j]), uintBitsToFloat(w_hi[j])) : unpack8(w[j], kWeightType);
+        Eight old = Eight(vec4(0.0), vec4(0.0));
+        if (is_packed_weight(kFrom)) {
+            if (row0 + j < p.n_changed) old = load8_packed(p.from, p.first_row + row0 + j, chunk, p.stride, kFrom);
+        } else {
+            old = kWeightType == 0 ? Eight(uintBitsToFloat(w[j]), uintBitsToFloat(w_hi[j])) : unpack8(w[j], kWeightType);
+        }
         store8(p.to + (row0 + j) * row_bytes, chunk, Eight(fma(old.lo, factor, acc[j].lo), fma(old.hi, factor, acc[j].hi)));
     }
 }

@@ -1,10 +1,11 @@
 // weight_norm: gain[n] = gain[n] / || W[n] + scale (B A)[n] ||_2, f32 inside; 0 where the row is all zero
-//   W  [n][stride] WEIGHT_TYPE    A [rank][stride], B [n][rank rounded up to 8]  the adapter's own type
+//   W  [n][stride] WEIGHT_TYPE or packed (weight_format.h)   A [rank][stride], B [n][rank rounded up to 8]  the adapter's own type
 // DoRA's magnitude over the norm of the adapted row: what the LoRA kernels and merge_weights call gain.
 // grid (ceil(n / kDeltaRows)); one workgroup goes through all columns of its rows; moves W once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/reduce.glsl"
 #include "gpu/kernels/lora/merge_weights.params.h"
 #include "gpu/kernels/lora/weight_delta.glsl"
@@ -16,7 +17,6 @@ void main() {
     uint row0 = gl_WorkGroupID.x * kDeltaRows;
     if (gl_LocalInvocationIndex < kDeltaRows) row_factor[gl_LocalInvocationIndex] = p.scale;
     barrier();
-    uint64_t row_bytes = uint64_t(p.stride * bytes_of(kWeightType));
     float squares[kDeltaRows];
     [[unroll]] for (uint j = 0; j < kDeltaRows; j++) squares[j] = 0.0;
     for (uint first = 0; first < p.stride / 8; first += gl_WorkGroupSize.x) {
@@ -24,7 +24,7 @@ void main() {
         bool has_column = chunk < p.stride / 8;
         Eight acc[kDeltaRows];
         [[unroll]] for (uint j = 0; j < kDeltaRows; j++) {
-            acc[j] = has_column ? load8(p.from + min(row0 + j, p.n - 1) * row_bytes, chunk, kWeightType) : Eight(vec4(0.0), vec4(0.0));
+            acc[j] = has_column ? load8_weights(p.from, p.first_row + min(row0 + j, p.n - 1), chunk, p.stride, kWeightType) : Eight(vec4(0.0), vec4(0.0));
         }
         add_product(acc, p.a, p.b, p.rank, p.type, row0, p.n, p.stride, chunk, has_column);
         [[unroll]] for (uint j = 0; j < kDeltaRows; j++) squares[j] = sum_squares4(acc[j].hi, sum_squares4(acc[j].lo, squares[j]));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
@@ -9,6 +10,7 @@ namespace {
 constexpr uint32_t kMatvecMaxRows = 8;
 constexpr uint32_t kLanesMaxRows = 8;
 constexpr uint32_t kTiledColumns = 64;
+constexpr uint32_t kPackedRowsMax = 64;  // more are faster with a plain copy of the weights
 
 // Splits of k that give the device enough workgroups (or subgroups) of work, each at least min_k long.
 uint32_t splits_to_fill(uint32_t wanted, uint32_t present, uint32_t k, uint32_t min_k, uint32_t max_splits) {
@@ -30,6 +32,24 @@ MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight
         if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
     }
     if (ladder().has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
+    return plan_portable(n, k, weight_type, rows, max_splits);
+}
+
+MatmulPlan ProductPlanner::plan_packed(const PackedShape& w, const ProductWish& wish) const {
+    const bool has_matrices = ladder().has(w.type);
+    if (multiplies_packed(w) && (!wish.may_unpack || options().batch_invariant || wish.rows <= kPackedRowsMax)) return plan_on_matrices(w, wish);
+    // Beside matrix units the portable kernels are for few rows.
+    if (!has_matrices || !wish.may_unpack || (wish.rows <= kMatvecMaxRows && !options().batch_invariant)) {
+        MatmulPlan plan = plan_portable(w.n, w.k, w.type, wish.rows, wish.max_splits);
+        plan.packed = static_cast<WeightFormat>(std::countr_zero(w.formats));
+        return plan;
+    }
+    MatmulPlan plan = plan_matmul(w.n, w.k, w.type, wish.rows, wish.max_splits, wish.may_be_in_blocks, wish.adds_adapters, wish.leaves_room);
+    plan.unpacks = true;
+    return plan;
+}
+
+MatmulPlan ProductPlanner::plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const {
     const DeviceCapabilities& caps = capabilities();
     uint32_t units = multiprocessors(caps);
     MatmulPlan plan;
@@ -61,7 +81,7 @@ MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight
 void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead) {
     CHECK(plan.k_per_split % kWeightAlign == 0 && params.w_stride % kWeightAlign == 0 && params.x_stride == params.w_stride);
     params.k_per_split = plan.k_per_split;
-    uint32_t weight = static_cast<uint32_t>(plan.weight_type);
+    uint32_t weight = plan.weights().constant();
     uint32_t act = static_cast<uint32_t>(plan.act_type);
     uint32_t row_groups = ceil_div(plan.rows, plan.row_tile);
     DispatchInfo info = product_info("matmul", params, plan);
@@ -86,6 +106,7 @@ void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const Matmu
         case MatmulVariant::kGemv:
         case MatmulVariant::kCoopmat:
         case MatmulVariant::kCoopmat2: return matmul_fast(recorder, params, plan);
+        case MatmulVariant::kPacked: return matmul_packed(recorder, params, plan);
         case MatmulVariant::kWarpgroup: return matmul_warpgroup(recorder, params, plan, false);
         case MatmulVariant::kWarpgroupDirect: return matmul_direct(recorder, params, plan, ahead);
         case MatmulVariant::kTiled: {

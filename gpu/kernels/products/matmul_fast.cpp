@@ -83,6 +83,7 @@ const char* variant_name(const MatmulPlan& plan) {
         case MatmulVariant::kGemv: return "matmul_gemv";
         case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);
         case MatmulVariant::kCoopmat2: return bf16 ? "matmul_coopmat2_bf16" : "matmul_coopmat2_f16";
+        case MatmulVariant::kPacked: return bf16 ? "matmul_packed_bf16" : "matmul_packed_f16";
         case MatmulVariant::kWarpgroup: return bf16 ? "matmul_warpgroup_bf16" : "matmul_warpgroup_f16";
         case MatmulVariant::kWarpgroupDirect: return bf16 ? "matmul_warpgroup_direct_bf16" : "matmul_warpgroup_direct_f16";
     }

@@ -1,5 +1,5 @@
 // matmul for processors without wide memory: y[s][t][n] = sum over the k range of split s of x[t][k] * w[n][k]
-//   w  [n_padded][w_stride]  WEIGHT_TYPE
+//   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h)
 //   x  [T][x_stride]         ACT_TYPE
 //   y  [S][T][y_stride]      f32
 // One invocation takes one row of w and COLS rows of x, so that x is the same for all lanes (one scalar load each) and no lane
@@ -8,6 +8,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/products/matmul.params.h"
 
 layout(constant_id = 1) const uint kWeightType = 0;
@@ -29,6 +30,20 @@ void main() {
 
     float acc[kCols];
     [[unroll]] for (uint j = 0; j < kCols; j++) acc[j] = 0.0;
+    if (is_packed_weight(kWeightType)) {
+        // A scale for each four chunks; k_begin is a multiple of theirs.
+        const uint format = format_in(kWeightType);
+        for (uint chunk0 = 0; chunk0 < n_chunks; chunk0 += 4) {
+            const uint column = k_begin + chunk0 * 8, piece = column % brick_columns(format) / kPieceColumns;
+            const uint64_t brick = brick_at(p.w, n, column, p.w_stride, format);
+            const PieceScale scale = piece_scale(brick, n, piece, format);
+            [[unroll]] for (uint i = 0; i < 4; i++) {
+                const Eight a = piece_eight(p.w, brick, n, piece, i, scale, kWeightType);
+                [[unroll]] for (uint j = 0; j < kCols; j++) acc[j] = dot8(a, load8(x + j * x_row_bytes, chunk0 + i, kActType), acc[j]);
+            }
+        }
+        n_chunks = 0;
+    }
     for (uint chunk = 0; chunk < n_chunks; chunk++) {
         Eight a = load8(w, chunk, kWeightType);
         [[unroll]] for (uint j = 0; j < kCols; j++) acc[j] = dot8(a, load8(x + j * x_row_bytes, chunk, kActType), acc[j]);

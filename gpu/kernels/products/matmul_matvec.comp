@@ -1,5 +1,5 @@
 // matmul, few rows: y[s][t][n] = sum over the k range of split s of x[t][k] * w[n][k]
-//   w  [n_padded][w_stride]  WEIGHT_TYPE
+//   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h)
 //   x  [T][x_stride]         ACT_TYPE
 //   y  [S][T][y_stride]      f32
 // A subgroup takes ROWS neighbouring rows of w and COLS rows of x; its lanes stride over k in chunks of 8, so that neighbouring
@@ -8,6 +8,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/products/matmul.params.h"
 
 layout(constant_id = 1) const uint kWeightType = 0;
@@ -17,6 +18,12 @@ layout(constant_id = 4) const uint kRows = 2;
 layout(push_constant, scalar) uniform Push { MatmulParams p; };
 
 const uint kUnroll = 2;
+
+// Eight weights of the row that begins at `w` where weights are plain.
+Eight load_w(uint64_t w, uint row, uint first_chunk, uint chunk) {
+    if (is_packed_weight(kWeightType)) return load8_packed(p.w, row, first_chunk + chunk, p.w_stride, kWeightType);
+    return load8(w, chunk, kWeightType);
+}
 
 void main() {
     uint n_rows = UintRef(p.n_rows).v;
@@ -44,7 +51,7 @@ void main() {
         for (; chunk + (kUnroll - 1) * gl_SubgroupSize < n_chunks; chunk += kUnroll * gl_SubgroupSize) {
             Eight a[kUnroll][kRows];
             [[unroll]] for (uint u = 0; u < kUnroll; u++) {
-                [[unroll]] for (uint i = 0; i < kRows; i++) a[u][i] = load8(w[i], chunk + u * gl_SubgroupSize, kWeightType);
+                [[unroll]] for (uint i = 0; i < kRows; i++) a[u][i] = load_w(w[i], min(n0 + i, p.n - 1), k_begin / 8, chunk + u * gl_SubgroupSize);
             }
             [[unroll]] for (uint u = 0; u < kUnroll; u++) {
                 [[unroll]] for (uint j = 0; j < kCols; j++) {
@@ -55,7 +62,7 @@ void main() {
         }
         for (; chunk < n_chunks; chunk += gl_SubgroupSize) {
             Eight a[kRows];
-            [[unroll]] for (uint i = 0; i < kRows; i++) a[i] = load8(w[i], chunk, kWeightType);
+            [[unroll]] for (uint i = 0; i < kRows; i++) a[i] = load_w(w[i], min(n0 + i, p.n - 1), k_begin / 8, chunk);
             [[unroll]] for (uint j = 0; j < kCols; j++) {
                 Eight b = load8(x[j], chunk, kActType);
                 [[unroll]] for (uint i = 0; i < kRows; i++) acc[i][j] = dot8(a[i], b, acc[i][j]);

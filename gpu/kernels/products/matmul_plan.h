@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/scalar_type.h"
 
@@ -17,6 +18,7 @@ enum class MatmulVariant : uint32_t {
     kCoopmat,   // 16-bit activations: KHR cooperative matrices, weights streamed once for up to 128 rows
     kCoopmat2,  // 16-bit activations: NV cooperative matrices 2, for many rows
     kWarpgroup,  // 16-bit activations in blocks: matrices of a warpgroup, for 33 rows and more (warpgroup_text.h)
+    kPacked,    // packed weights: KHR cooperative matrices filled by lanes, for few rows
     kWarpgroupDirect,  // the same with w straight in registers, for 33 to 64 rows and one workgroup for each multiprocessor (warpgroup_direct_text.h)
 };
 
@@ -33,7 +35,11 @@ struct MatmulPlan {
     uint32_t x_order = kBlocksByColumns;  // of its blocks (activation_blocks.h)
     ScalarType weight_type = ScalarType::kF32;
     ScalarType act_type = ScalarType::kF32;
+    // Of a packed matrix: either the product reads a part in this format, or (`unpacks`) a plain copy of weight_type, which unpack_weights() makes in front of it.
+    WeightFormat packed = WeightFormat::kF32;  // kF32: w is plain
+    bool unpacks = false;
 
+    WeightKind weights() const { return is_packed(packed) ? WeightKind(packed, weight_type) : WeightKind(weight_type); }
     uint32_t splits_of(uint32_t row) const { return row < whole_rows ? 1 : n_splits; }
     bool operator==(const MatmulPlan&) const = default;
 };

@@ -1,5 +1,5 @@
 // matmul, many rows: y[s][t][n] = sum over the k range of split s of x[t][k] * w[n][k]
-//   w  [n_padded][w_stride]  WEIGHT_TYPE
+//   w  [n_padded][w_stride]  WEIGHT_TYPE, or a packed part (weight_format.h), of which no columns of y beyond n are written
 //   x  [T][x_stride]         ACT_TYPE, readable up to the next multiple of the tile
 //   y  [S][T][y_stride]      f32
 // A workgroup of 256 takes 64 columns of y and 16 * TILE_ROWS rows; both operands go through shared memory 32 k at a time,
@@ -8,6 +8,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "gpu/kernels/common.glsl"
+#include "gpu/kernels/formats/weights.glsl"
 #include "gpu/kernels/products/matmul.params.h"
 
 layout(constant_id = 1) const uint kWeightType = 0;
@@ -24,6 +25,12 @@ shared float x_tile[kTileK * kTileT];
 // Column `r` of line k; the shift by k / 8 spreads the stores of a transposed chunk over the banks.
 uint w_at(uint k, uint r) { return k * kTileN + (r ^ ((k / 8) * 8)); }
 uint x_at(uint k, uint r) { return k * kTileT + (kTileRows == 4 ? (r ^ ((k / 8) * 8)) : r); }
+
+// Eight weights of the row of w that this thread loads, which begins at `w` where weights are plain.
+Eight load_w(uint64_t w, uint row, uint first_chunk, uint chunk) {
+    if (is_packed_weight(kWeightType)) return load8_packed(p.w, min(row, p.n - 1), first_chunk + chunk, p.w_stride, kWeightType);
+    return load8(w, chunk, kWeightType);
+}
 
 void main() {
     uint n_rows = UintRef(p.n_rows).v;
@@ -45,7 +52,7 @@ void main() {
 
     vec4 acc[kTileRows];
     [[unroll]] for (uint j = 0; j < kTileRows; j++) acc[j] = vec4(0.0);
-    Eight next_w = load8(w, chunk, kWeightType);
+    Eight next_w = load_w(w, n0 + row, k_begin / 8, chunk);
     Eight next_x = load8(x, chunk, kActType);
     for (uint s = 0; s < n_steps; s++) {
         [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -60,7 +67,7 @@ void main() {
         }
         barrier();
         if (s + 1 < n_steps) {
-            next_w = load8(w, (s + 1) * 4 + chunk, kWeightType);
+            next_w = load_w(w, n0 + row, k_begin / 8, (s + 1) * 4 + chunk);
             next_x = load8(x, (s + 1) * 4 + chunk, kActType);
         }
         for (uint k4 = 0; k4 < kTileK; k4 += 4) {
@@ -78,6 +85,7 @@ void main() {
     [[unroll]] for (uint j = 0; j < kTileRows; j++) {
         uint t = t0 + line + j;
         if (t >= n_rows) break;
+        if (is_packed_weight(kWeightType) && n0 + column >= p.n) break;  // another part's
         uint64_t at = uint64_t(split) * p.split_stride + uint64_t(t) * p.y_stride + n0 + column;
         Vec4Ref(p.y + at * 4).v = acc[j];
     }

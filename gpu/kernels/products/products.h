@@ -15,9 +15,24 @@
 #include "gpu/kernels/products/matmul_plan.h"
 #include "gpu/kernels/products/matmul_residual.params.h"
 #include "gpu/kernels/products/pages_ahead.h"
+#include "gpu/kernels/products/unpack_weights.params.h"
 #include "gpu/kernels/sampling/sample_argmax.params.h"
 
 namespace lorad::gpu {
+
+// A matrix in few bits, as plans see it.
+struct PackedShape {
+    uint32_t n = 0, k = 0;
+    ScalarType type = ScalarType::kF16;  // of the model's matrices
+    uint32_t formats = 0;                // of its parts: 1 << number_of(format)
+    uint32_t align = 1;                  // of rows: divides where each part begins and ends
+};
+// What plan_matmul() is to know beside the matrix: see there.
+struct ProductWish {
+    uint32_t rows = 0, max_splits = 1;
+    bool may_be_in_blocks = false, adds_adapters = false, leaves_room = false;
+    bool may_unpack = true;  // there is room for a plain copy
+};
 
 class ProductPlanner : public Planner {
   public:
@@ -28,6 +43,10 @@ class ProductPlanner : public Planner {
     // leaves_room: a shrink is to run beside it, so workgroups leave it registers and shared memory.
     MatmulPlan plan_matmul(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits, bool may_be_in_blocks = false,
                            bool adds_adapters = false, bool leaves_room = false) const;
+    // The same of a packed matrix: a plan that reads each part as it is (MatmulPlan::packed is of any part, to be set to each one's format), or that unpacks it.
+    MatmulPlan plan_packed(const PackedShape& w, const ProductWish& wish) const;
+    // By matmul_packed, whether or not that is on the ladder; for tests.
+    MatmulPlan plan_on_matrices(const PackedShape& w, const ProductWish& wish) const;
     // All plans that could serve, for benchmarks.
     std::vector<MatmulPlan> matmul_candidates(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits) const;
     // Whether matmul_with_adapters() runs this plan.
@@ -63,6 +82,8 @@ class ProductPlanner : public Planner {
     static uint64_t joined_b_bytes(uint32_t n_padded, uint32_t n_modules) { return uint64_t{n_padded} * n_modules * kJoinedModuleColumns * 2; }
 
   protected:
+    bool multiplies_packed(const PackedShape& w) const;
+    MatmulPlan plan_portable(uint32_t n, uint32_t k, ScalarType weight_type, uint32_t rows, uint32_t max_splits) const;
     MatmulVariant fast_variant(uint32_t n, uint32_t rows, ScalarType type) const;
     bool can_be_in_blocks(ScalarType type, uint32_t rows) const;
     std::optional<MatmulPlan> plan_direct(uint32_t n, uint32_t k, ScalarType type, uint32_t rows, uint32_t max_splits, bool leaves_room) const;
@@ -98,12 +119,15 @@ class ProductKernels : public ProductPlanner, private KernelRecorder {
     // the last barrier. For rows of few adapters in each kJoinedTileRows. Only where joins_adapters(plan).
     void matmul_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules);
     void matmul_gated_joined(Recorder& recorder, const MatmulJoinedParams& params, const MatmulPlan& plan, uint32_t n_modules, uint32_t y_order);
+    // A packed part as a plain matrix, rounded to weights.type. Moves the part in and the matrix out.
+    void unpack_weights(Recorder& recorder, const UnpackWeightsParams& params, WeightKind weights);
     // blocks = rows, for a product whose input was written in rows; not kBlocksOfARow. Moves the rows in and out.
     void arrange_blocks(Recorder& recorder, const ArrangeBlocksParams& params, uint32_t rows, uint32_t block_order);
     // params.y is not written, params.n is the vocabulary; no row\'s logits are copied. Behind it and a barrier comes SamplingKernels::sample_join, which reads the partials.
     void matmul_argmax(Recorder& recorder, MatmulArgmaxParams params, const MatmulPlan& plan);
 
   private:
+    void matmul_packed(Recorder& recorder, MatmulParams params, const MatmulPlan& plan);
     void matmul_direct(Recorder& recorder, MatmulParams params, const MatmulPlan& plan, const PagesAhead& ahead);
     template <typename Params>
     void matmul_warpgroup(Recorder& recorder, Params params, const MatmulPlan& plan, bool gated, uint32_t y_order = kBlocksByColumns, uint32_t joined_columns = 0);

@@ -3,11 +3,11 @@
 
 namespace lorad::gpu {
 
-void RowKernels::embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows) {
+void RowKernels::embed(Recorder& recorder, const EmbedParams& params, WeightKind table, uint32_t rows) {
     uint32_t size = threads(128, 32);
-    const Kernel* k = kernel("embed", {size, static_cast<uint32_t>(table_type)});
+    const Kernel* k = kernel("embed", {size, table.constant()});
     if (k == nullptr) return;
-    DispatchInfo info{"embed", uint64_t{rows} * params.hidden * (bytes_of(table_type) + 4), 0};
+    DispatchInfo info{"embed", uint64_t{rows} * (bytes_of(table.format, kBrickRows, params.hidden) / kBrickRows + params.hidden * 4), 0};
     recorder.dispatch(*k, params, ceil_div(ceil_div(params.hidden, 4), size), rows, 1, info);
 }
 

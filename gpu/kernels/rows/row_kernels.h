@@ -9,6 +9,7 @@
 #include "gpu/kernels/products/activation_blocks.h"
 #include "gpu/kernels/rows/add_norm.params.h"
 #include "gpu/kernels/rows/copy_words.params.h"
+#include "gpu/kernels/formats/weight_format.h"
 #include "gpu/kernels/rows/embed.params.h"
 #include "gpu/kernels/rows/finish_sums.params.h"
 #include "gpu/kernels/rows/gated_act.params.h"
@@ -45,7 +46,7 @@ class RowKernels : public RowPlanner, private KernelRecorder {
     RowKernels(const KernelFacts& facts, KernelCache& cache) : RowPlanner(facts), KernelRecorder(cache) {}
 
     // x[t] = table[token[t]] * scale. Moves 2-4 H bytes in, 4 H out, per row.
-    void embed(Recorder& recorder, const EmbedParams& params, ScalarType table_type, uint32_t rows);
+    void embed(Recorder& recorder, const EmbedParams& params, WeightKind table, uint32_t rows);
     // y[t] = x[row] * rsqrt(mean(x[row]^2) + eps) * gamma. Moves 4 H in, 2-4 H out, per row.
     void rms_norm(Recorder& recorder, const RmsNormParams& params, ScalarType act_type, uint32_t rows, uint32_t block_order = kBlocksByColumns);
     // x[t] += sum over splits + bias + LoRA; xn[t] = rms_norm(x[t]) * gamma. Moves 4 (S + 1) H in, 4-8 H out, per row.

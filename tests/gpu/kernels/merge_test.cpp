@@ -77,7 +77,7 @@ TEST_P(MergeWeights, RoundsTheSumOnceAndLeavesOtherRowsAndThePristineWeightsAlon
     const Buffer to = poisoned(w_bytes.size());
     // The module's rows and those behind it, which are copied.
     const MergeWeightsParams params{from.address() + c.n_before * row_bytes, to.address() + c.n_before * row_bytes,
-                                    parts_buffer_.address(), static_cast<uint32_t>(c.parts.size()), c.n + c.n_after, c.n, stride};
+                                    parts_buffer_.address(), static_cast<uint32_t>(c.parts.size()), c.n + c.n_after, c.n, stride, 0, 0};
     execute([&](Recorder& recorder) { kernels_->lora.merge_weights(recorder, params, scalar(c.type)); });
 
     EXPECT_EQ(content<std::byte>(from, w_bytes.size()), w_bytes) << "the pristine weights were written";
@@ -154,7 +154,7 @@ TEST_F(MergeWeights, HasTheSameBitsEveryTime) {
     for (int run = 0; run < 3; run++) {
         const Buffer to = poisoned(w.size());
         execute([&](Recorder& recorder) {
-            kernels_->lora.merge_weights(recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k)},
+            kernels_->lora.merge_weights(recorder, {from.address(), to.address(), parts_buffer_.address(), 2, c.n, c.n, padded(c.k), 0, 0},
                                     scalar(c.type));
         });
         results.push_back(content<std::byte>(to, w.size()));

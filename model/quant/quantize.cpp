@@ -1,0 +1,318 @@
+#include "model/quant/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "model/quant/ggml_blocks.h"
+#include "model/quant/ggml_pack.h"
+#include "model/quant/matrix_decoder.h"
+#include "model/quant/matrix_source.h"
+#include "proto/base/check.h"
+#include "proto/base/format.h"
+
+namespace lorad::model {
+namespace {
+
+uint16_t to_half(float number) {
+    uint16_t bits = 0;
+    narrow(std::span(&number, 1), gpu::ScalarType::kF16, reinterpret_cast<std::byte*>(&bits));
+    return bits;
+}
+float from_half(uint16_t bits) { return widen(DType::kF16, reinterpret_cast<const std::byte*>(&bits)); }
+
+int code_of(float number, float inverse, int low, int high) { return std::clamp(static_cast<int>(std::lround(number * inverse)), low, high); }
+
+void quantize_q8_0(std::span<const float> x, uint8_t* block) {
+    float largest = 0;
+    for (const float number : x) largest = std::max(largest, std::fabs(number));
+    const float d = largest / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+    const uint16_t half = to_half(d);
+    std::memcpy(block, &half, 2);
+    for (size_t i = 0; i < x.size(); ++i) block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(std::roundf(x[i] * inverse)));
+}
+
+// How much an error on a number counts: large numbers move results more.
+float weight_of(float number, float mean_square) { return std::sqrt(mean_square) + std::fabs(number); }
+
+float mean_square_of(std::span<const float> x) {
+    float sum = 0;
+    for (const float number : x) sum += number * number;
+    return sum / static_cast<float>(x.size());
+}
+
+// Of codes from -32 to 31, the scale with the least error: of some around the one that gives the largest number the largest code, each fitted to its own codes.
+float fit_scale(std::span<const float> x) {
+    constexpr int kTries = 9;
+    float extreme = 0;
+    for (const float number : x) {
+        if (std::fabs(number) > std::fabs(extreme)) extreme = number;
+    }
+    if (extreme == 0) return 0;
+    const float mean_square = mean_square_of(x);
+    float best = 0, least = INFINITY;
+    for (int i = -kTries; i <= kTries; ++i) {
+        float scale = extreme / (-32.0f - 0.1f * static_cast<float>(i));  // the largest number gets the code on the side that has one more
+        for (int round = 0; round < 2; ++round) {
+            float products = 0, squares = 0;
+            for (const float number : x) {
+                const auto code = static_cast<float>(code_of(number, 1 / scale, -32, 31));
+                const float weight = weight_of(number, mean_square);
+                products += weight * number * code;
+                squares += weight * code * code;
+            }
+            if (squares == 0 || products == 0) break;
+            scale = products / squares;
+        }
+        float error = 0;
+        for (const float number : x) {
+            const float off = number - scale * static_cast<float>(code_of(number, 1 / scale, -32, 31));
+            error += weight_of(number, mean_square) * off * off;
+        }
+        if (error < least) {
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
+void quantize_q6_k(std::span<const float> x, uint8_t* block) {
+    std::array<float, 16> scales{};
+    float extreme = 0;
+    for (size_t s = 0; s < 16; ++s) {
+        scales[s] = fit_scale(x.subspan(16 * s, 16));
+        if (std::fabs(scales[s]) > std::fabs(extreme)) extreme = scales[s];
+    }
+    std::memset(block, 0, 210);
+    const uint16_t half = to_half(extreme / -128.0f);
+    const float d = from_half(half), inverse = d != 0 ? 1 / d : 0;
+    std::memcpy(block + 208, &half, 2);
+    for (uint32_t i = 0; i < 256; ++i) {
+        const int a = code_of(scales[i / 16], inverse, -128, 127);
+        block[192 + i / 16] = static_cast<uint8_t>(static_cast<int8_t>(a));
+        const float scale = d * static_cast<float>(a);
+        const auto code = static_cast<uint32_t>(scale != 0 ? code_of(x[i], 1 / scale, -32, 31) + 32 : 32);
+        const uint32_t part = i / 128, quarter = i % 128 / 32, l = i % 32;
+        block[64 * part + 32 * (quarter % 2) + l] |= static_cast<uint8_t>((code & 15u) << (4 * (quarter / 2)));
+        block[128 + 32 * part + l] |= static_cast<uint8_t>((code >> 4) << (2 * quarter));
+    }
+}
+
+struct ScaleAndOffset {
+    float scale = 0, offset = 0;  // number = scale * code - offset; both at least 0
+};
+
+// Of codes from 0 to 15: of some scales around the one that spans all numbers, each fitted to its own codes, the best.
+ScaleAndOffset fit_scale_and_offset(std::span<const float> x) {
+    constexpr int kTries = 12;
+    const float low = std::min(0.0f, *std::ranges::min_element(x)), high = std::max(0.0f, *std::ranges::max_element(x));
+    if (high == low) return {};
+    const float mean_square = mean_square_of(x);
+    ScaleAndOffset best;
+    float least = INFINITY;
+    for (int i = -kTries; i <= kTries; ++i) {
+        ScaleAndOffset fit{(high - low) / (15.0f + 0.15f * static_cast<float>(i)), -low};
+        for (int round = 0; round < 3; ++round) {
+            float error = 0;
+            double w = 0, wc = 0, wcc = 0, wx = 0, wcx = 0;
+            for (const float number : x) {
+                const auto code = static_cast<float>(code_of(number + fit.offset, 1 / fit.scale, 0, 15));
+                const float weight = weight_of(number, mean_square), off = number - (fit.scale * code - fit.offset);
+                error += weight * off * off;
+                w += weight;
+                wc += weight * code;
+                wcc += weight * code * code;
+                wx += weight * number;
+                wcx += weight * code * number;
+            }
+            if (error < least) {
+                least = error;
+                best = fit;
+            }
+            const double determinant = w * wcc - wc * wc;
+            if (determinant <= 0) break;
+            ScaleAndOffset next{static_cast<float>((w * wcx - wc * wx) / determinant), static_cast<float>((wc * wcx - wcc * wx) / determinant)};
+            if (next.offset < 0) next = {static_cast<float>(wcx / wcc), 0};
+            if (!(next.scale > 0)) break;
+            fit = next;
+        }
+    }
+    return best;
+}
+
+void quantize_q4_k(std::span<const float> x, uint8_t* block) {
+    std::array<ScaleAndOffset, 8> fits;
+    float scale_max = 0, offset_max = 0;
+    for (size_t s = 0; s < 8; ++s) {
+        fits[s] = fit_scale_and_offset(x.subspan(32 * s, 32));
+        scale_max = std::max(scale_max, fits[s].scale);
+        offset_max = std::max(offset_max, fits[s].offset);
+    }
+    const std::array<uint16_t, 2> halves = {to_half(scale_max / 63.0f), to_half(offset_max / 63.0f)};
+    std::memset(block, 0, 144);
+    std::memcpy(block, halves.data(), 4);
+    const float d = from_half(halves[0]), dmin = from_half(halves[1]);
+    uint8_t* b = block + 4;
+    for (uint32_t s = 0; s < 8; ++s) {
+        const auto a = static_cast<uint32_t>(d != 0 ? code_of(fits[s].scale, 1 / d, 0, 63) : 0), m = static_cast<uint32_t>(dmin != 0 ? code_of(fits[s].offset, 1 / dmin, 0, 63) : 0);
+        if (s < 4) {
+            b[s] |= static_cast<uint8_t>(a);
+            b[s + 4] |= static_cast<uint8_t>(m);
+        } else {
+            b[s + 4] |= static_cast<uint8_t>((a & 15u) | (m & 15u) << 4);
+            b[s - 4] |= static_cast<uint8_t>((a >> 4) << 6);
+            b[s] |= static_cast<uint8_t>((m >> 4) << 6);
+        }
+        const float scale = d * static_cast<float>(a), offset = dmin * static_cast<float>(m);
+        for (uint32_t l = 0; l < 32; ++l) {
+            const auto code = static_cast<uint32_t>(scale != 0 ? code_of(x[32 * s + l] + offset, 1 / scale, 0, 15) : 0);
+            block[16 + 32 * (s / 2) + l] |= static_cast<uint8_t>(code << (4 * (s % 2)));
+        }
+    }
+}
+
+void widen_row(const Tensor& tensor, uint64_t row, std::span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = number_at(tensor, row * out.size() + i);
+}
+
+// A plain matrix, quantized row by row when it is read.
+class QuantizedMatrix final : public MatrixSource {
+  public:
+    QuantizedMatrix(Tensor tensor, GgmlType type) : tensor_(std::move(tensor)), type_(type) {}
+
+    std::string_view format() const override { return name_of(type_); }
+    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        const uint64_t k = tensor_.shape[1];
+        for (uint64_t i = 0; i < n_rows; ++i) decode_ggml(type_, blocks_of_row(row_begin + i), out.subspan(i * k, k));
+    }
+    std::optional<gpu::WeightFormat> device_format() const override { return device_format_of(type_); }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
+        for (uint64_t i = 0; i < n_rows; ++i) pack_ggml_row(type_, blocks_of_row(row_begin + i), codes.subspan(i * k, k), records.subspan(i * record_bytes, record_bytes));
+    }
+
+  private:
+    std::vector<std::byte> blocks_of_row(uint64_t row) const {
+        std::vector<float> numbers(tensor_.shape[1]);
+        widen_row(tensor_, row, numbers);
+        const GgmlTypeInfo& info = info_of(type_);
+        std::vector<std::byte> blocks(numbers.size() / info.block_numbers * info.block_bytes);
+        quantize_row(type_, numbers, blocks);
+        return blocks;
+    }
+
+    Tensor tensor_;
+    GgmlType type_;
+};
+
+// bitsandbytes' table, and the largest magnitude of each 64.
+class Nf4Matrix final : public MatrixSource {
+  public:
+    static constexpr uint64_t kBlock = 64;
+
+    explicit Nf4Matrix(Tensor tensor) : tensor_(std::move(tensor)) {}
+
+    std::string_view format() const override { return "NF4"; }
+    void decode(uint64_t row_begin, uint64_t n_rows, std::span<float> out) const override {
+        const uint64_t k = tensor_.shape[1];
+        std::vector<uint8_t> codes(n_rows * k);
+        std::vector<std::byte> scales(n_rows * (k / kBlock) * sizeof(float));
+        pack(row_begin, n_rows, codes, scales);
+        for (uint64_t i = 0; i < out.size(); ++i) {
+            float scale = 0;
+            std::memcpy(&scale, scales.data() + i / kBlock * sizeof scale, sizeof scale);
+            out[i] = kTable[codes[i]] * scale;
+        }
+    }
+    std::optional<gpu::WeightFormat> device_format() const override { return gpu::WeightFormat::kTable; }
+    void pack(uint64_t row_begin, uint64_t n_rows, std::span<uint8_t> codes, std::span<std::byte> records) const override {
+        const uint64_t k = tensor_.shape[1], record_bytes = records.size() / n_rows;
+        std::vector<float> x(k);
+        for (uint64_t r = 0; r < n_rows; ++r) {
+            widen_row(tensor_, row_begin + r, x);
+            for (uint64_t begin = 0; begin < k; begin += kBlock) {
+                float largest = 0;
+                for (uint64_t i = begin; i < begin + kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
+                std::memcpy(records.data() + r * record_bytes + begin / kBlock * sizeof largest, &largest, sizeof largest);
+                const float inverse = largest != 0 ? 1 / largest : 0;
+                for (uint64_t i = begin; i < begin + kBlock; ++i) codes[r * k + i] = nearest(x[i] * inverse);
+            }
+        }
+    }
+    std::span<const float> table() const override { return kTable; }
+
+  private:
+    static uint8_t nearest(float number) {
+        uint8_t code = 0;
+        while (code < 15 && number > (kTable[code] + kTable[code + 1]) / 2) ++code;
+        return code;
+    }
+
+    static constexpr std::array<float, 16> kTable = {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f, -0.18477343022823334f,
+                                                     -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+                                                     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+    Tensor tensor_;
+};
+
+bool is_table(const Tensor& tensor) { return tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight"; }
+// Layers of a decoder have matrices of no other kind.
+bool is_linear(const Tensor& tensor) { return tensor.name.starts_with("model.layers.") && tensor.name.ends_with("_proj.weight"); }
+bool is_plain_matrix(const Tensor& tensor) { return !tensor.source && is_weight_type(tensor.dtype) && tensor.shape.size() == 2; }
+
+}  // namespace
+
+Result<QuantizeType> parse_quantize_type(std::string_view text) {
+    constexpr std::array<std::pair<std::string_view, QuantizeType>, 4> kTypes = {
+        {{"q8_0", QuantizeType::kQ8_0}, {"q4_k", QuantizeType::kQ4_K}, {"q6_k", QuantizeType::kQ6_K}, {"nf4", QuantizeType::kNf4}}};
+    for (const auto& [name, type] : kTypes) {
+        if (name == text) return type;
+    }
+    return make_error(ErrorCode::kInvalidConfig, format("quantize: expected q8_0, q4_k, q6_k or nf4, found \"{}\"", text), "quantize");
+}
+
+void quantize_row(GgmlType type, std::span<const float> numbers, std::span<std::byte> blocks) {
+    const GgmlTypeInfo& info = info_of(type);
+    CHECK(numbers.size() % info.block_numbers == 0 && blocks.size() == numbers.size() / info.block_numbers * info.block_bytes);
+    auto* block = reinterpret_cast<uint8_t*>(blocks.data());
+    for (size_t i = 0; i < numbers.size(); i += info.block_numbers, block += info.block_bytes) {
+        const auto x = numbers.subspan(i, info.block_numbers);
+        switch (type) {
+            case GgmlType::kQ8_0: quantize_q8_0(x, block); break;
+            case GgmlType::kQ4_K: quantize_q4_k(x, block); break;
+            case GgmlType::kQ6_K: quantize_q6_k(x, block); break;
+            default: CHECK(false);
+        }
+    }
+}
+
+std::optional<GgmlType> ggml_type_for(const Tensor& tensor, QuantizeType type) {
+    if (!is_plain_matrix(tensor) || (!is_linear(tensor) && !is_table(tensor)) || type == QuantizeType::kNf4) return std::nullopt;
+    GgmlType wanted = GgmlType::kQ8_0;
+    if (type == QuantizeType::kQ6_K || (type == QuantizeType::kQ4_K && is_table(tensor))) wanted = GgmlType::kQ6_K;
+    else if (type == QuantizeType::kQ4_K) wanted = GgmlType::kQ4_K;
+    if (tensor.shape[1] % info_of(wanted).block_numbers != 0) wanted = GgmlType::kQ8_0;
+    return tensor.shape[1] % info_of(wanted).block_numbers == 0 ? std::optional(wanted) : std::nullopt;
+}
+
+void quantize_tensors(TensorFiles& files, QuantizeType type) {
+    std::vector<Tensor> tensors(files.tensors().begin(), files.tensors().end());
+    for (Tensor& tensor : tensors) {
+        std::shared_ptr<const MatrixSource> source;
+        if (const auto ggml = ggml_type_for(tensor, type)) {
+            source = std::make_shared<QuantizedMatrix>(tensor, *ggml);
+        } else if (type == QuantizeType::kNf4 && is_plain_matrix(tensor) && is_linear(tensor) && tensor.shape[1] % Nf4Matrix::kBlock == 0) {
+            source = std::make_shared<Nf4Matrix>(tensor);
+        }
+        if (!source) continue;
+        tensor.dtype = DType::kPacked;
+        tensor.source = std::move(source);
+    }
+    files.set_tensors(std::move(tensors));
+}
+
+}  // namespace lorad::model

@@ -36,6 +36,10 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
+bool has_unscaled_scores(const ModelConfig& config) {
+    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && layer.attention.scale == 1.0f; });
+}
+
 bool has_f16_matrices(const TensorFiles& files) {
     return std::ranges::any_of(files.tensors(), [](const Tensor& tensor) { return tensor.dtype == DType::kF16 && tensor.shape.size() == 2; });
 }
@@ -251,18 +255,26 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     if (options.quantize) quantize_tensors(files, *options.quantize);
     TRY_ASSIGN(auto loader, WeightLoader::create(files, config, weights, {.type = options.weight_type, .keeps_packed = options.keeps_packed}));
     kv_format = fitting_kv_format(options.kv_type, files, config);
-    TRY_ASSIGN(kernels, gpu::KernelSet::create(device, {.path = options.kernel_path,
-                                                        .batch_invariant = options.batch_invariant,
-                                                        .kv_type = kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values,
-                                                        .decode = options.decode,
-                                                        .decode_workgroups = options.decode_workgroups,
-                                                        .left_out = options.left_out_kernels,
-                                                        .lora_on_matrices = options.lora_on_matrices,
-                                                        .expand_rows = options.expand_rows,
-                                                        .refused = options.refused_kernels,
-                                                        .head_dims = head_dims_of(config),
-                                                        .head_group = config.n_heads / config.n_kv_heads,
-                                                        .packed_formats = packed_formats_of(weights)}));
+    const auto make_kernels = [&](gpu::KvType kv_type) {
+        return gpu::KernelSet::create(device, {.path = options.kernel_path,
+                                               .batch_invariant = options.batch_invariant,
+                                               .kv_type = kv_type,
+                                               .decode = options.decode,
+                                               .decode_workgroups = options.decode_workgroups,
+                                               .left_out = options.left_out_kernels,
+                                               .lora_on_matrices = options.lora_on_matrices,
+                                               .expand_rows = options.expand_rows,
+                                               .refused = options.refused_kernels,
+                                               .head_dims = head_dims_of(config),
+                                               .head_group = config.n_heads / config.n_kv_heads,
+                                               .packed_formats = packed_formats_of(weights)});
+    };
+    TRY_ASSIGN(kernels, make_kernels(kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values));
+    // Keys in f16 would be the only thing that is not f32, and scores that are not scaled down make much of that.
+    if (kv_format.type == gpu::KvType::kF16 && has_unscaled_scores(config) && kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
+        kv_format = KvFormat(gpu::KvType::kF32);
+        TRY_ASSIGN(kernels, make_kernels(kv_format.type));
+    }
     options.kernel_path = kernels->options().path;
     // Where products take their inputs in f16 these would be infinite.
     if (config.wide_activations && !options.weight_type && has_f16_matrices(files) && kernels->act_type(gpu::ScalarType::kF16) == gpu::ScalarType::kF16) {

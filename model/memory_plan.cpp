@@ -34,6 +34,7 @@ Status check_wanted_blocks(const MemoryPlanOptions& options, uint64_t blocks_per
 
 std::string kv_name(const KvFormat& kv) {
     if (kv.type == gpu::KvType::kF16) return "f16";
+    if (kv.type == gpu::KvType::kF32) return "f32";
     const auto n_layers = std::ranges::count(kv.keys_f16, true);
     return n_layers == 0 ? "int8" : format("int8, keys of {} layers f16", n_layers);
 }

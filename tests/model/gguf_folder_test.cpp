@@ -1,5 +1,6 @@
 // One model as a folder and as GGUF, in the layout of llama.cpp's converters: the same config, and the same numbers in the same places.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -24,13 +25,17 @@ uint32_t number_of_type(DType dtype) { return dtype == DType::kF32 ? 0 : dtype =
 std::string text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 // The file's names by ours.
-std::map<std::string, std::string> names_in_gguf(const ModelConfig& config) {
+std::map<std::string, std::string> names_in_gguf(const ModelConfig& config, bool has_norms_after) {
     std::map<std::string, std::string> names;
     for (const char* whole : {"token_embd", "output_norm", "output"}) names[*name_from_gguf(whole, false)] = whole;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
         for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv", "attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"}) {
             const std::string name = "blk." + std::to_string(layer) + "." + part;
-            names[*name_from_gguf(name, config.fused_gate_up)] = name;
+            names[*name_from_gguf(name, config.fused_gate_up, has_norms_after)] = name;
+        }
+        for (const char* part : {"post_attention_norm", "post_ffw_norm"}) {
+            const std::string name = "blk." + std::to_string(layer) + "." + part;
+            if (has_norms_after) names[*name_from_gguf(name, config.fused_gate_up, true)] = name;
         }
     }
     return names;
@@ -74,7 +79,7 @@ std::string as_gguf(const TensorFiles& files, const ModelConfig& config) {
         for (size_t i = 0; i < after.size(); ++i) GgufWriter::put<float>(factors, static_cast<float>(before[i] / after[i]));
         writer.tensor("rope_freqs.weight", 0, {after.size()}, factors);
     }
-    const auto names = names_in_gguf(config);
+    const auto names = names_in_gguf(config, architecture.has_norms_after);
     for (const Tensor& tensor : files.tensors()) {
         const size_t dot = tensor.name.rfind('.');
         const std::string ours = tensor.name.substr(0, dot);
@@ -140,6 +145,37 @@ INSTANTIATE_TEST_SUITE_P(All, GgufOfFolders,
                              std::ranges::replace(name, '-', '_');
                              return name;
                          });
+
+// As llama.cpp reads it: every sixth layer is a full one, the others have a rotary table of their own; norms hold the whole weight.
+TEST(GgufOfGemma3, HasTheLayersThatItsArchitectureMeans) {
+    const auto folder = ModelFiles::open(goldens_dir() / "families/models/gemma3-nested");
+    ASSERT_TRUE(folder.ok()) << folder.error().message;
+    ModelConfig config = (*folder)->config().value();
+    config.sliding_windows.assign(config.n_layers, 20);
+    const TensorFiles tensors = (*folder)->tensors().value();
+    lorad::testing::TempDir dir;
+    const auto path = dir.path() / "model.gguf";
+    std::ofstream(path, std::ios::binary) << as_gguf(tensors, config);
+    const auto gguf = ModelFiles::open(path);
+    ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+    const ModelConfig found = (*gguf)->config().value();
+    EXPECT_TRUE(found.one_plus_norms && found.norms_hold_one && found.wide_activations);
+    EXPECT_EQ(found.embed_scale, config.embed_scale);
+    ASSERT_EQ(found.layers.size(), 4u);
+    LayerFacts expected = config.layer(0);
+    expected.attention.scale = 1.0f / std::sqrt(24.0f);  // of the heads' size, which the file does not say otherwise
+    for (uint32_t layer = 0; layer < 4; ++layer) EXPECT_TRUE(found.layer(layer) == expected) << layer;
+    EXPECT_EQ(found.rope_of(0).theta, 1e6);
+    EXPECT_EQ(found.rope_of(1).theta, 1e4);
+    const auto read = (*gguf)->tensors();
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    ASSERT_EQ(read->tensors().size(), tensors.tensors().size());
+    for (const Tensor& tensor : tensors.tensors()) {
+        const Tensor* same = read->find(tensor.name);
+        ASSERT_NE(same, nullptr) << tensor.name;
+        EXPECT_TRUE(decoded(*same) == decoded(tensor)) << tensor.name;
+    }
+}
 
 }  // namespace
 }  // namespace lorad::model::gguf_folder_test

@@ -1,6 +1,6 @@
 // attention: y[t][h] = softmax over positions of (scale * q[t][h] . K) times V, for the query heads h of one KV head
 //   q   [T][q_stride]                       f32
-//   kv  [block][K|V][K][kBlockTokens][D]    f16; with KV8 planes as in kv8.glsl
+//   kv  [block][K|V][K][kBlockTokens][D]    f16; with KV32 f32, with KV8 planes as in kv8.glsl
 //   y   [T][y_stride]                       ACT_TYPE, elements Q*D.. are zeroed
 //   partials [T][Q][splits][4 + D]          f32: max, sum, 0, 0, unscaled result; instead of y if SPLIT
 // The row at position p sees 0..p (the last `window` of them) of its own sequence. Online softmax over tiles of
@@ -51,6 +51,7 @@ const uint kHeadsThatFit = kPoolVectors / (kTeams * kLanes);
 const uint kHeadsPerPass = kHeadsThatFit < kGroup ? kHeadsThatFit : kGroup;
 
 #ifdef KV8
+#define VALUE_WORDS uvec2
 // Of a token's plane, which is where its values and scales are found.
 uint64_t token_plane(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
@@ -69,21 +70,31 @@ void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint fir
 
 vec4 value_of(uvec2 words) { return unpack_i8(words.x) * uintBitsToFloat(words.y); }
 #else
+#ifdef KV32
+const uint kElementType = 0, kElementBytes = 4;
+#define VALUE_WORDS uvec4
+vec4 value_of(VALUE_WORDS words) { return uintBitsToFloat(words); }
+VALUE_WORDS value_words(uint64_t line, uint lane) { return Uvec4Ref(line + lane * 16).v; }
+#else
+const uint kElementType = 1, kElementBytes = 2;
+#define VALUE_WORDS uvec2
+vec4 value_of(VALUE_WORDS words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+VALUE_WORDS value_words(uint64_t line, uint lane) { return Uvec2Ref(line + lane * 8).v; }
+#endif
+
 uint64_t token_address(uint64_t table, uint token, uint plane, uint kv_head) {
     uint block = UintRef(table + uint64_t(token / kBlockTokens) * 4).v;
     uint64_t line = uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token % kBlockTokens;
-    return p.kv + line * (kHeadDim * 2);
+    return p.kv + line * (kHeadDim * kElementBytes);
 }
 
 // V of the tokens first, first + kTeams, ... of the tile, for this thread's four elements; the last token again beyond the end.
-void load_values(out uvec2 words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
+void load_values(out VALUE_WORDS words[kMaxAhead], uint64_t table, uint tile, uint first, uint n_tokens, uint kv_head, uint lane) {
     [[unroll]] for (uint u = 0; u < kAhead; u++) {
         uint token = min(first + u * kTeams, n_tokens - 1);
-        words[u] = Uvec2Ref(token_address(table, tile + token, 1, kv_head) + lane * 8).v;
+        words[u] = value_words(token_address(table, tile + token, 1, kv_head), lane);
     }
 }
-
-vec4 value_of(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
 #endif
 
 void main() {
@@ -162,7 +173,7 @@ void main() {
                 float scale = kv_scale(tops[i], chunk / (kKvGroupSize / 8));
                 key[i] = Eight(unpack_i8(words.x) * scale, unpack_i8(words.y) * scale);
 #else
-                key[i] = load8(keys[i], chunk, 1);
+                key[i] = load8(keys[i], chunk, kElementType);
 #endif
             }
             [[unroll]] for (uint g = 0; g < kGroup; g++) {
@@ -171,7 +182,7 @@ void main() {
                 [[unroll]] for (uint i = 0; i < kPerQuad; i++) score[g][i] = dot8(key[i], query, score[g][i]);
             }
         }
-        uvec2 words[kMaxAhead];
+        VALUE_WORDS words[kMaxAhead];
         load_values(words, table, tile, team, n_tokens, kv_head, team_lane);
         [[unroll]] for (uint g = 0; g < kGroup; g++) {
             float tile_top = kMinusInf;
@@ -203,7 +214,7 @@ void main() {
         }
         barrier();
         for (uint first = team; team < kTeams && first < n_tokens; first += kAhead * kTeams) {
-            uvec2 now[kMaxAhead];
+            VALUE_WORDS now[kMaxAhead];
             [[unroll]] for (uint u = 0; u < kAhead; u++) now[u] = words[u];
             uint next = first + kAhead * kTeams;
             if (next < n_tokens) load_values(words, table, tile, next, n_tokens, kv_head, team_lane);

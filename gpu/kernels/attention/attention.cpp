@@ -122,7 +122,7 @@ void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionPar
     uint32_t one_head = size / lanes * lanes;
     uint32_t pool = std::max({heads * lanes, one_head, std::min(heads * one_head, kPoolVectorsWanted)});
 
-    const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : "attention",
+    const Kernel* k = kernel(has_int8(options().kv_type) ? "attention_kv8" : options().kv_type == KvType::kF32 ? "attention_kv32" : "attention",
                              {size, static_cast<uint32_t>(act_type), shape.head_dim, heads, shape.n_kv_heads, group / heads, per_quad, shape.n_splits > 1, pool,
                               slots, caps.small_workgroups ? 2u : heads == 1 ? 16u : 8u, params.single_rows != 0, shape.keys_f16, shape.sinks});
     if (k == nullptr) return;
@@ -137,7 +137,7 @@ bool AttentionPlanner::groups_heads(const AttentionShape& shape) const {
     const uint32_t heads = round_up(group, 8), kv_stride = shape.head_dim / 8 + 1;
     const uint32_t words = 2 * kBlockTokens * kv_stride + heads * kv_stride + 2 * kGroupSubgroups * heads * 4 + 2 * (shape.head_dim / 8);
     return ladder().attention_group && !options().batch_invariant && options().attention_heads == 0 && group >= 2 && group <= kGroupedHeadsMax &&
-           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && words * 16 <= capabilities().shared_memory_bytes;
+           shape.rows <= kGroupedRowsMax && shape.head_dim % 16 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks && options().kv_type != KvType::kF32 && words * 16 <= capabilities().shared_memory_bytes;
 }
 
 bool AttentionPlanner::attends_from_qkv(const QkvShape& qkv, const AttentionShape& shape) const {
@@ -179,7 +179,7 @@ void AttentionKernels::attention_combine(Recorder& recorder, AttentionParams par
 }
 
 TileAttention AttentionPlanner::tile_attention(uint32_t head_dim) const {
-    if (options().batch_invariant || head_dim % 16 != 0 || head_dim > kMatrixHeadDimMax) return TileAttention::kAuto;
+    if (options().batch_invariant || head_dim % 16 != 0 || head_dim > kMatrixHeadDimMax || options().kv_type == KvType::kF32) return TileAttention::kAuto;
     const auto works = [&](TileAttention kind) {
         if (options().tile_attention != TileAttention::kAuto && options().tile_attention != kind) return false;
         if (!ladder().attention_tile[static_cast<uint32_t>(kind)]) return false;

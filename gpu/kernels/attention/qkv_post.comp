@@ -2,7 +2,7 @@
 //   y     [S][T][y_stride]                       f32: Q query heads, K key heads, K value heads
 //   rope  [turn][rotary_dim / 2][2]              f32: cos, sin
 //   q     [T][q_stride]                          f32
-//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV8 planes as in kv8.glsl
+//   kv    [block][K|V][K][kBlockTokens][D]       f16, written at the row's kv_slot; with KV32 f32, with KV8 planes as in kv8.glsl
 // Rope turns element i < rotary_dim / 2 with element i + stride. With constants for them: values are normed per head without weights, they are what the key heads give, and
 // queries are multiplied by 1 + beta ln(1 + floor(position / original)).
 // grid (ceil((Q + 2K) / heads per workgroup), T); D / 4 threads per head, four elements each.
@@ -164,7 +164,11 @@ void main() {
         if (d0 % (2 * kKvGroupSize) == 0) UintRef(kv_tops(to, token) + group / 2 * 4).v = packed_tops;
 #else
         uint64_t line = uint64_t((block * 2 + plane) * kKvHeads + kv_head) * kBlockTokens + token;
+#ifdef KV32
+        store4(p.kv + line * (kHeadDim * 4), d0 / 4, value, 0);
+#else
         store4(p.kv + line * (kHeadDim * 2), d0 / 4, value, 1);
+#endif
 #endif
     }
 }

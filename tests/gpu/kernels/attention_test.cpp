@@ -68,7 +68,10 @@ class Attention : public KernelTest {
                 halves[at + c.n_kv_heads * plane] = reference::to_f16(cache.values[t][i]);
             }
         }
-        cache.buffer = c.kv_type == KvType::kF16     ? input(halves)
+        std::vector<float> floats;
+        for (const uint16_t half : halves) floats.push_back(reference::from_f16(half));
+        cache.buffer = c.kv_type == KvType::kF32     ? input(floats)
+                       : c.kv_type == KvType::kF16   ? input(halves)
                        : c.kv_type == KvType::kInt8 ? input(eights.bytes)
                                                     : input(mixed_planes(halves, eights, c.n_kv_heads));
         return cache;
@@ -159,6 +162,17 @@ TEST_F(Attention, SeesOnlyItsWindow) {
 }
 
 TEST_F(Attention, CapsScores) { check({32, 2, 2, {3, 150}, 2, 0, 1.5f}); }
+
+TEST_F(Attention, ReadsACacheOfF32) {
+    AttentionCase c{64, 2, 2, {0, 1, 63, 64, 70, 200}, 8};
+    c.kv_type = KvType::kF32;
+    for (uint32_t head_dim : {16u, 24u, 128u, 512u}) {
+        c.head_dim = head_dim;
+        check(c);
+    }
+    c = {64, 4, 2, {300, 90}, 2, 100, 1.5f, 3, Type::kF32, KvType::kF32};
+    check(c);
+}
 
 TEST_F(Attention, SinksTakeTheirShareOnceHoweverTheContextIsSplit) {
     AttentionCase c{32, 4, 2, {0, 17, 64, 700, 511}, 6};

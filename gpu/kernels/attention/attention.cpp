@@ -60,6 +60,14 @@ struct RegistersTile {
     }
 };
 
+constexpr uint32_t kSoftwareLanes = 8;  // of attention_lanes
+
+// Whether attention_lanes serves, on software devices.
+bool attends_by_lanes(const DeviceCapabilities& caps, const KernelSetOptions& options, const AttentionParams& params, const AttentionShape& shape) {
+    return caps.small_workgroups && caps.subgroup_size == kSoftwareLanes && shape.head_dim % 32 == 0 && shape.head_dim <= kMatrixHeadDimMax && !shape.sinks &&
+           shape.n_splits == 1 && params.single_rows == 0 && options.kv_type == KvType::kF16 && options.attention_heads == 0;
+}
+
 }  // namespace
 
 uint32_t AttentionPlanner::plan_attention_splits(uint32_t rows, uint32_t n_kv_heads, uint32_t max_context) const {
@@ -110,6 +118,13 @@ void AttentionKernels::attention(Recorder& recorder, const AttentionParams& para
 void AttentionKernels::attention_by_heads(Recorder& recorder, const AttentionParams& params, const AttentionShape& shape, ScalarType act_type) {
     const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
     const DeviceCapabilities& caps = capabilities();
+    if (attends_by_lanes(caps, options(), params, shape)) {
+        const uint32_t taken = heads_per_workgroup(group);
+        const Kernel* k = kernel("attention_lanes", {kSoftwareLanes, static_cast<uint32_t>(act_type), shape.head_dim, taken, shape.n_kv_heads, group / taken}, kSoftwareLanes);
+        if (k == nullptr) return;
+        recorder.dispatch(*k, params, shape.rows, shape.n_q_heads / taken, 1, {"attention_lanes", 0, 0});
+        return;
+    }
     // With few rows one head per workgroup fills the device better, although K and V come from the cache then. (Another
     // pipeline, so not with batch_invariant: compilers may contract products and sums differently.)
     uint32_t units = caps.small_workgroups ? 1 : std::max(caps.n_compute_units_hint, 1u);

@@ -3,6 +3,8 @@
 
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/matmul_unrolled.h"
+#include "gpu/kernels/products/matmul_unrolled.params.h"
 
 namespace lorad::gpu {
 namespace {
@@ -32,6 +34,7 @@ MatmulPlan ProductPlanner::plan_matmul(uint32_t n, uint32_t k, ScalarType weight
         if (const auto plan = plan_warpgroup(n, k, weight_type, rows, max_splits)) return *plan;
     }
     if (ladder().has(weight_type)) return plan_fast(fast_variant(n, rows, weight_type), n, k, weight_type, rows, max_splits, may_be_in_blocks);
+    if (const auto unrolled = UnrolledProduct::plan(capabilities(), k, weight_type, rows, max_splits)) return *unrolled;
     return plan_portable(n, k, weight_type, rows, max_splits);
 }
 
@@ -96,6 +99,15 @@ void ProductKernels::matmul(Recorder& recorder, MatmulParams params, const Matmu
             return;
         }
         case MatmulVariant::kLanes: {
+            if (UnrolledProduct::is(plan)) {
+                CHECK(plan.n_splits * plan.k_per_split == params.w_stride);
+                info.name = variant_name(plan);
+                const uint32_t column_groups = padded(params.n) / plan.column_tile;
+                const Kernel* k = kernel(info.name, UnrolledProduct::constants(plan, row_groups, column_groups), UnrolledProduct::kLanes);
+                if (k == nullptr) return;
+                recorder.dispatch(*k, MatmulUnrolledParams{.product = params, .digits = {0, 1, 2, 3, 4, 5, 6, 7}}, row_groups, column_groups, plan.n_splits, info);
+                return;
+            }
             info.name = "matmul_lanes";
             uint32_t size = threads(64, 32);
             const Kernel* k = kernel("matmul_lanes", {size, weight, act, plan.row_tile});

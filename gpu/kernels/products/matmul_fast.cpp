@@ -11,6 +11,7 @@
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/launch.h"
+#include "gpu/kernels/products/matmul_unrolled.h"
 #include "gpu/kernels/products/warpgroup_tiles.h"
 #include "proto/base/format.h"
 
@@ -78,7 +79,7 @@ const char* variant_name(const MatmulPlan& plan) {
     const bool bf16 = plan.weight_type == ScalarType::kBf16;
     switch (plan.variant) {
         case MatmulVariant::kMatvec: return "matmul_matvec";
-        case MatmulVariant::kLanes: return "matmul_lanes";
+        case MatmulVariant::kLanes: return UnrolledProduct::is(plan) ? UnrolledProduct::module(plan) : "matmul_lanes";
         case MatmulVariant::kTiled: return "matmul_tiled";
         case MatmulVariant::kGemv: return "matmul_gemv";
         case MatmulVariant::kCoopmat: return coopmat_name(plan, false, false);

@@ -1,3 +1,4 @@
+#include "gpu/kernels/launch.h"
 #include "tests/gpu/kernels/kernel_fixture.h"
 
 namespace lorad::gpu::testing::matmul_test {
@@ -115,6 +116,35 @@ TEST_F(Matmul, ARowsBitsDoNotDependOnTheOtherRowsOfItsVariant) {
                 << "variant " << int(v.variant) << " row " << t;
         }
     }
+}
+
+// On the software device that has them: every type, few rows and many, k in one piece and in equal ones; and a row's bits whatever its step.
+TEST_F(Matmul, UnrolledProductsMatchTheReferenceAndKeepARowsBits) {
+    if (device().capabilities().subgroup_size != 8 || !device().capabilities().small_workgroups) GTEST_SKIP() << "for software devices with subgroups of 8";
+    struct Shape {
+        uint32_t n, k, max_splits, n_splits;
+    };
+    for (const Shape s : {Shape{72, 250, 16, 1}, Shape{64, 1000, 16, 2}, Shape{64, 1000, 1, 1}}) {
+        for (const Type type : reference::kTypes) {
+            const Problem many = make(s.n, s.k, 5, 6, type, Type::kF32);
+            const MatmulPlan plan = kernels_->products.plan_matmul(s.n, s.k, scalar(type), many.bucket, s.max_splits);
+            ASSERT_STREQ(variant_name(plan), type == Type::kF32 ? "matmul_unrolled" : "matmul_unrolled_16");
+            EXPECT_EQ(plan.n_splits, s.n_splits);
+            check(many, plan);
+            Problem one = many;
+            one.n_rows = one.bucket = 1;
+            one.x.assign(many.x.begin() + 3 * s.k, many.x.begin() + 4 * s.k);
+            const MatmulPlan alone_plan = kernels_->products.plan_matmul(s.n, s.k, scalar(type), 1, s.max_splits);
+            ASSERT_NE(alone_plan.row_tile, plan.row_tile);
+            const std::vector<float> together = multiply(many, plan), alone = multiply(one, alone_plan);
+            for (uint32_t split = 0; split < plan.n_splits; split++) {
+                const float* const from_many = &together[(size_t{split} * (many.bucket + kSlackRows) + 3) * padded(s.n)];
+                EXPECT_EQ(0, std::memcmp(&alone[size_t{split} * (1 + kSlackRows) * padded(s.n)], from_many, s.n * sizeof(float))) << "split " << split;
+            }
+        }
+    }
+    // A long k that equal pieces do not divide is left to the other kernel.
+    EXPECT_STREQ(variant_name(kernels_->products.plan_matmul(64, 64 * 61, ScalarType::kF16, 1, 1)), "matmul_lanes");
 }
 
 TEST_F(Matmul, BatchInvariantPlansDifferOnlyInTheirTiles) {

@@ -220,6 +220,8 @@ class TrainCommand {
         trainer.n_rows = arguments_.n_rows;
         trainer.n_positions_max = std::max(data_->longest(), validation_ ? validation_->longest() : 0);
         trainer.memory_bytes = arguments_.memory_mib << 20;
+        trainer.lora_dropout = float(plan_.recipe.lora_dropout);
+        trainer.seed = plan_.recipe.seed;
         TRY_ASSIGN(auto made, model::Trainer::create(*device_, config_, *weights_, adapter_, trainer));
         const model::TrainMemory memory = made->memory();
         std::fprintf(stderr, "on %s: %.1f MiB for parameters, %.1f for activations, %.1f for scratch\n", device_->capabilities().name.c_str(), double(memory.parameters) / (1 << 20),

@@ -23,6 +23,8 @@ Result<MadeTrainer> ServerHost::make_trainer(const RunPlan& plan, const std::str
     model::TrainerOptions options;
     options.optimizer = plan.optimizer;
     options.n_positions_max = plan.n_positions;
+    options.lora_dropout = float(plan.recipe.lora_dropout);
+    options.seed = plan.recipe.seed;
     options.memory_bytes = options_.memory_bytes;
     TRY_ASSIGN(auto trainer, model::Trainer::create(parts_.device, parts_.config, parts_.weights, adapter, options));
     return MadeTrainer{step_trainer_of(std::move(trainer)), adapter.n_parameters()};

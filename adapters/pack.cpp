@@ -78,6 +78,18 @@ class Layout {
         return add(gpu::padded(static_cast<uint32_t>(values.size())) * sizeof(float),
                    [&values](std::byte* to) { std::memcpy(to, values.data(), values.size() * sizeof(float)); });
     }
+    // The module's rows of a tensor with one or two dimensions, as [n][stride] of `type`.
+    gpu::DeviceAddress add_rows(const Tensor& tensor, const ModulePlan& module, uint32_t stride, DType type) {
+        const uint64_t row_bytes = uint64_t{stride} * model::bytes_of(type);
+        return add(gpu::padded(module.n) * row_bytes, [&tensor, &module, row_bytes, type](std::byte* to) {
+            const uint64_t columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
+            for (const model::RowRange& range : module.rows) {
+                for (uint64_t row = range.begin; row < uint64_t{range.begin} + range.n; ++row, to += row_bytes) {
+                    for (uint64_t column = 0; column < columns; ++column) write_number(to + column * model::bytes_of(type), tensor, row * columns + column, type);
+                }
+            }
+        });
+    }
     // Tensors that several modules share are laid out once.
     gpu::DeviceAddress once(const Tensor* tensor, const auto& lay_out) {
         const auto known = addresses_.find(tensor);
@@ -89,19 +101,74 @@ class Layout {
 
     model::LoraModuleView view_of(const ModulePlan& module) {
         model::LoraModuleView made;
+        if (!module.experts.empty()) add_experts(module, made);
         if (module.a != nullptr) {
             const DType type = common_type(*module.a, *module.b);
             const uint32_t b_stride = round_up(module.rank, 8);
             made.a = add_matrix(*module.a, module.rank, gpu::padded(module.k), type);
-            made.b = add_matrix(*module.b, module.b->shape[0], b_stride, type) +
-                     uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
+            made.b = !module.rows.empty() ? add_rows(*module.b, module, b_stride, type)
+                                          : add_matrix(*module.b, module.b->shape[0], b_stride, type) + uint64_t{module.row_begin} * b_stride * model::bytes_of(type);
             made.rank = module.rank;
             made.scale = module.scale;
             made.weight_type = model::weight_type_of(type);
         }
-        if (module.magnitude != nullptr) made.gain = add_vector(*module.magnitude) + module.row_begin * sizeof(float);
+        if (module.magnitude != nullptr) {
+            made.gain = !module.rows.empty() ? add_rows(*module.magnitude, module, 1, DType::kF32) : add_vector(*module.magnitude) + module.row_begin * sizeof(float);
+        }
         if (!module.bias.empty()) made.bias = add_values(module.bias);
         return made;
+    }
+
+    // A [experts][rank][k_stride], B [experts][n][rank rounded up to 8]; what no piece fills is zero. A router is one expert.
+    void add_experts(const ModulePlan& module, model::LoraModuleView& made) {
+        const ExpertPiece& first = module.experts.front();
+        bool is_alike = true;
+        uint32_t n_experts = 1;
+        for (const ExpertPiece& piece : module.experts) {
+            is_alike = is_alike && piece.a->dtype == first.a->dtype && piece.b->dtype == first.a->dtype && piece.scale == 1.0f;
+            n_experts = std::max({n_experts, piece.n_experts, piece.expert + 1});
+        }
+        n_experts = std::max(n_experts, module.n_experts);
+        const DType type = is_alike ? first.a->dtype : DType::kF32;
+        const uint64_t bytes = model::bytes_of(type), a_stride = gpu::padded(module.k), b_stride = round_up(module.rank, 8);
+        made.a = add(n_experts * module.rank * a_stride * bytes, [&module, type, bytes, a_stride](std::byte* to) {
+            for (const ExpertPiece& piece : module.experts) {
+                for (uint64_t j = 0; j < piece.rank; ++j) {
+                    std::byte* row = to + ((uint64_t{piece.expert} * module.rank + piece.rank_begin + j) * a_stride) * bytes;
+                    for (uint64_t i = 0; i < module.k; ++i) write_number(row + i * bytes, *a_of(piece), a_element(piece, j, i, module.k), type);
+                }
+            }
+        });
+        made.b = add(n_experts * module.n * b_stride * bytes, [&module, type, bytes, b_stride](std::byte* to) {
+            for (const ExpertPiece& piece : module.experts) {
+                for (uint64_t i = 0; i < piece.n; ++i) {
+                    std::byte* row = to + ((uint64_t{piece.expert} * module.n + piece.row_begin + i) * b_stride + piece.rank_begin) * bytes;
+                    for (uint64_t j = 0; j < piece.rank; ++j) write_scaled(row + j * bytes, *b_of(piece), b_element(piece, i, j), type, piece.scale);
+                }
+            }
+        });
+        made.rank = module.rank;
+        made.scale = module.scale;
+        made.weight_type = model::weight_type_of(type);
+    }
+    // Which tensor has rank j and input i of A, output i and rank j of B, and where.
+    static const Tensor* a_of(const ExpertPiece& piece) { return piece.form == ExpertForm::kStackedSwapped ? piece.b : piece.a; }
+    static const Tensor* b_of(const ExpertPiece& piece) { return piece.form == ExpertForm::kStackedSwapped ? piece.a : piece.b; }
+    static uint64_t a_element(const ExpertPiece& piece, uint64_t j, uint64_t i, uint64_t k) {
+        switch (piece.form) {
+            case ExpertForm::kOwn: return j * k + i;
+            case ExpertForm::kStacked: return (uint64_t{piece.expert} * piece.rank + j) * k + i;
+            case ExpertForm::kStackedSwapped: return i * piece.rank * piece.n_experts + j * piece.n_experts + piece.expert;
+        }
+        return 0;
+    }
+    static uint64_t b_element(const ExpertPiece& piece, uint64_t i, uint64_t j) {
+        switch (piece.form) {
+            case ExpertForm::kOwn: return i * piece.rank + j;
+            case ExpertForm::kStacked: return i * piece.rank * piece.n_experts + j * piece.n_experts + piece.expert;
+            case ExpertForm::kStackedSwapped: return (uint64_t{piece.expert} * piece.rank + j) * piece.n + i;
+        }
+        return 0;
     }
 
     void lay_out_embedding() {
@@ -163,6 +230,19 @@ class Layout {
     }
 
     static DType common_type(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype ? a.dtype : DType::kF32; }
+
+    // In the tensor's own type, or widened.
+    static void write_number(std::byte* to, const Tensor& tensor, uint64_t element, DType type) {
+        const size_t bytes = model::bytes_of(type);
+        if (tensor.dtype == type) std::memcpy(to, tensor.data.data() + element * bytes, bytes);
+        else write_widened(to, tensor, element);
+    }
+
+    static void write_scaled(std::byte* to, const Tensor& tensor, uint64_t element, DType type, float scale) {
+        if (scale == 1.0f) return write_number(to, tensor, element, type);
+        const float value = number_at(tensor, element) * scale;
+        std::memcpy(to, &value, sizeof(value));  // the type is f32 then
+    }
 
     static void write_widened(std::byte* to, const Tensor& tensor, uint64_t element) {
         const float wide = number_at(tensor, element);

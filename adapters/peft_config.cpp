@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 16> kWithoutEffect = {
     "qalora_group_size", "revision",                "runtime_config", "task_type"};
 
 // Fields that are read below.
-constexpr std::array<std::string_view, 19> kRead = {
+constexpr std::array<std::string_view, 20> kRead = {
     "peft_type",           "r",
     "lora_alpha",          "use_rslora",
     "bias",                "rank_pattern",
@@ -31,19 +31,18 @@ constexpr std::array<std::string_view, 19> kRead = {
     "use_dora",            "lora_bias",
     "modules_to_save",     "ensure_weight_tying",
     "trainable_token_indices", "alora_invocation_tokens",
-    "invocation_string"};
+    "invocation_string",   "target_parameters"};
 
 // What a field means to the user, for the refusal.
 struct Variant {
     std::string_view field, meaning;
 };
-constexpr std::array<Variant, 10> kVariants = {{
+constexpr std::array<Variant, 9> kVariants = {{
     {"use_qalora", "QALoRA"},
     {"use_bdlora", "BD-LoRA"},
     {"arrow_config", "Arrow routing"},
     {"layer_replication", "repeated layers"},
     {"megatron_config", "Megatron layers"},
-    {"target_parameters", "LoRA on parameters"},
     {"kasa_config", "KaSA"},
     {"velora_config", "VeLoRA"},
     {"monteclora_config", "MonteCLoRA"},
@@ -310,6 +309,28 @@ Status parse_layers(const JsonValue& root, PeftConfig& config) {
     return ok_status();
 }
 
+// Parameters that are no layers: those of experts, and the routers' matrices.
+constexpr std::array<std::string_view, 4> kParameters = {"gate_up_proj", "down_proj", "gate.weight", "router.weight"};
+
+Status parse_parameters(const JsonValue& root, PeftConfig& config) {
+    if (const auto version = root.find("peft_version"); version && version->is_string()) config.peft_version = version->as_string()->substr(0, 64);
+    const auto list = root.find("target_parameters");
+    if (!list) return ok_status();
+    TRY(check_length(*list, kListMax));
+    TRY_ASSIGN(const auto items, list->as_array());
+    for (const JsonValue& item : items) {
+        TRY_ASSIGN(const std::string_view name, item.as_string());
+        const bool is_known = std::ranges::any_of(kParameters, [&](std::string_view end) { return name == end || (name.ends_with(end) && name[name.size() - end.size() - 1] == '.'); });
+        if (!is_known) {
+            Error error = item.error(format("LoRA on the parameter {}, which is not supported; those of experts and routers are", json_quote_short(name)));
+            error.code = ErrorCode::kAdapterUnsupported;
+            return error;
+        }
+        config.target_parameters.emplace_back(name);
+    }
+    return ok_status();
+}
+
 }  // namespace
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
@@ -346,6 +367,7 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
     TRY_ASSIGN(config.target_modules, parse_selector(root, "target_modules"));
     TRY_ASSIGN(config.exclude_modules, parse_selector(root, "exclude_modules"));
     TRY(parse_layers(root, config));
+    TRY(parse_parameters(root, config));
     TRY(parse_variants(root, config));
     if (const auto base = root.find("base_model_name_or_path"); base && base->is_string()) {
         config.base_model_name = *base->as_string();

@@ -59,6 +59,8 @@ struct PeftConfig {
     std::optional<std::vector<int64_t>> layers_to_transform;
     std::vector<Regex> layers_patterns;  // each "(?:^|.*?\.)PATTERN\.(\d+)\.", of a module's name up to its layer's index
     std::string base_model_name;
+    std::string peft_version;
+    std::vector<std::string> target_parameters;  // "mlp.experts.gate_up_proj", or an end of it: of experts and routers alone
     bool use_dora = false;
     bool lora_bias = false;           // a bias on lora_B
     BiasKind bias = BiasKind::kNone;  // biases of the base's layers were trained

@@ -16,7 +16,8 @@ namespace {
 using model::LinearModule;
 using model::Tensor;
 
-constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8;  // in kFileModules
+constexpr uint32_t kQ = 0, kO = 3, kGate = 4, kDown = 6, kQkv = 7, kGateUp = 8, kDeltaQkv = 12, kDeltaB = 14, kRouter = 19, kDeltaQkvz = 21, kDeltaBa = 22;  // in kFileModules
+static_assert(kFileModules[kDeltaQkv].first == LinearModule::kDeltaQkv && kFileModules[kRouter].first == LinearModule::kRouter && kFileModules[kDeltaBa].first == LinearModule::kDeltaB);
 
 class LinearPlanner {
   public:
@@ -26,7 +27,7 @@ class LinearPlanner {
         TRY(compare_with_targets());
         layers.resize(config_.n_layers);
         for (const auto& [place, found] : checks_.found) {
-            if (place.kind != PlaceKind::kLinear) continue;
+            if (place.kind != PlaceKind::kLinear || place.linear >= kExpertsFirst) continue;
             if (checks_.has_low_rank(place)) {
                 TRY(plan_low_rank(place, layers[place.layer]));
             } else {
@@ -65,7 +66,13 @@ class LinearPlanner {
         }
         modules.push_back(kO);
         modules.push_back(kDown);
-        for (uint32_t linear = kGateUp + 1; linear < kFileModules.size(); ++linear) modules.push_back(linear);
+        for (uint32_t linear = kGateUp + 1; linear < kExpertsFirst; ++linear) {
+            const bool is_of_delta = (linear >= kDeltaQkv && linear <= kDeltaB + 1) || linear == kDeltaQkvz || linear == kDeltaBa;
+            if (!is_of_delta && linear != kRouter) modules.push_back(linear);  // a router is no linear layer to PEFT
+        }
+        for (const auto& [fused, first] : {std::pair(kDeltaQkvz, kDeltaQkv), std::pair(kDeltaBa, kDeltaB)}) {
+            for (const uint32_t linear : names_of_group(fused, first, first + 1, config_.fused_delta)) modules.push_back(linear);
+        }
         for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
             for (const uint32_t linear : modules) {
                 if (shape_of(config_, layer, kFileModules[linear]).n != 0) TRY(compare_with_target({PlaceKind::kLinear, layer, linear}, TensorRole::kA));
@@ -123,6 +130,7 @@ class LinearPlanner {
         const model::LinearShape shape = shape_of(config_, place.layer, module);
         TRY_ASSIGN(const uint32_t rank, checks_.peft.rank_of(checks_.peft_name(place), checks_.budget));
         TRY_ASSIGN(const double scale, checks_.peft.scale_of(checks_.peft_name(place), rank, checks_.budget));
+        if (place.linear == kRouter && is_swapped_router(place, rank, shape)) return plan_swapped_router(place, rank, scale, shape, layer);
         const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.k});
         const Tensor* b = checks_.fitting(place, TensorRole::kB, {shape.n, rank});
         const Tensor* magnitude = optional_vector(place, TensorRole::kMagnitude, shape.n, checks_.peft.use_dora, "use_dora");
@@ -134,6 +142,8 @@ class LinearPlanner {
             for (float& value : bias) value = static_cast<float>(scale * value);
         }
         for_each_part(place.layer, module, [&](LinearModule part, uint32_t row_begin, const model::LinearShape& part_shape) {
+            std::vector<model::RowRange> rows;
+            if (place.linear == kDeltaQkvz || place.linear == kDeltaBa) rows = model::fused_delta_rows(config_.layer(place.layer).delta, part).rows;
             ModulePlan& entry = layer[static_cast<size_t>(part)];
             if (entry.a != nullptr) {
                 checks_.misfit(a->name, "either fused or split names for a matrix", format("also {}", entry.a->name));
@@ -143,12 +153,35 @@ class LinearPlanner {
             entry.b = b;
             entry.magnitude = magnitude;
             entry.row_begin = row_begin;
+            entry.rows = rows;
             entry.n = part_shape.n;
             entry.k = part_shape.k;
             entry.rank = rank;
             entry.scale = static_cast<float>(scale);
-            if (!bias.empty()) add_to_bias(entry, std::span(bias).subspan(row_begin, part_shape.n));
+            if (bias.empty()) return;
+            if (rows.empty()) rows.push_back({row_begin, part_shape.n});
+            std::vector<float> own;
+            for (const model::RowRange& range : rows) own.insert(own.end(), bias.begin() + range.begin, bias.begin() + range.begin + range.n);
+            add_to_bias(entry, own);
         });
+        return ok_status();
+    }
+
+    // A router's pair as PEFT had it before it told inputs from outputs: of the transposed matrix.
+    bool is_swapped_router(const Place& place, uint32_t rank, const model::LinearShape& shape) const {
+        const Tensor* a = checks_.find(place, TensorRole::kA);
+        return shape.n != shape.k && a != nullptr && a->shape == std::vector<uint64_t>{rank, shape.n};
+    }
+    Status plan_swapped_router(const Place& place, uint32_t rank, double scale, const model::LinearShape& shape, LayerPlan& layer) {
+        const Tensor* a = checks_.fitting(place, TensorRole::kA, {rank, shape.n});
+        const Tensor* b = checks_.fitting(place, TensorRole::kB, {shape.k, rank});
+        if (a == nullptr || b == nullptr) return ok_status();
+        ModulePlan& entry = layer[static_cast<size_t>(LinearModule::kRouter)];
+        entry.n = shape.n;
+        entry.k = shape.k;
+        entry.rank = rank;
+        entry.scale = static_cast<float>(scale);
+        entry.experts.push_back({.a = a, .b = b, .rank = rank, .n = shape.n, .form = ExpertForm::kStackedSwapped});
         return ok_status();
     }
 
@@ -273,6 +306,7 @@ Result<PlanOutcome> compare_with_base(const PeftConfig& peft, std::span<const Te
     PlanOutcome outcome;
     outcome.plan.n_modules = base.config.lora_stride();
     TRY(LinearPlanner(checks).plan(outcome.plan.layers));
+    TRY(plan_experts(checks, outcome.plan.layers));
     TRY(plan_extras(checks, outcome.plan.extras));
     plan_invocation(checks, outcome.plan);
     if (checks.misfits.empty() && !changes_something(outcome.plan) && checks.found.empty()) {

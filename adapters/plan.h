@@ -19,19 +19,38 @@
 
 namespace lorad::adapters {
 
+// How an expert's A and B lie in their tensors.
+enum class ExpertForm : uint8_t {
+    kOwn,             // a [rank][k], b [n][rank] of one expert
+    kStacked,         // a [experts * rank][k], an expert's rows side by side; b [n][rank * experts], column rank * experts + expert
+    kStackedSwapped,  // the same of the transposed matrix: a [experts * rank][n], b [k][rank * experts]
+};
+// Of one expert: where its A and B come from, and which ranks and outputs of the module they are.
+struct ExpertPiece {
+    const model::Tensor *a = nullptr, *b = nullptr;
+    uint32_t expert = 0, n_experts = 1;  // the latter of stacked ones
+    uint32_t rank = 0, rank_begin = 0;
+    uint32_t row_begin = 0, n = 0;
+    ExpertForm form = ExpertForm::kOwn;
+    float scale = 1.0f;  // on B, where a module's experts have several
+};
+
 // One adapted linear module. Fused names give several of them that share A, B and magnitude and take row ranges of the last two.
 struct ModulePlan {
     const model::Tensor* a = nullptr;  // [rank][k]; nullptr: no low-rank part
     const model::Tensor* b = nullptr;  // [n or more][rank]
     const model::Tensor* magnitude = nullptr;  // [n or more]; DoRA
     uint32_t row_begin = 0;                    // in b and magnitude
+    std::vector<model::RowRange> rows = {};    // of b and magnitude instead, where the module's do not lie side by side
     uint32_t n = 0, k = 0;
     uint32_t rank = 0;
     float scale = 0.0f;
+    std::vector<ExpertPiece> experts = {};  // of a module of experts instead of a and b; n and k are one expert's
+    uint32_t n_experts = 1;                 // of the layer
     // [n] or empty: what is added to the module's output: scale * lora_B.bias, and a trained bias minus the base's.
     std::vector<float> bias;
 
-    bool is_used() const { return a != nullptr || !bias.empty(); }
+    bool is_used() const { return a != nullptr || !bias.empty() || !experts.empty(); }
 };
 using LayerPlan = std::array<ModulePlan, model::kModuleKinds>;  // by LinearModule
 

@@ -91,6 +91,10 @@ const Tensor* PlanChecks::find(const Place& place, TensorRole role) const {
     return entry == found.end() ? nullptr : entry->second[static_cast<size_t>(role)];
 }
 
+bool PlanChecks::has_single_experts() const {
+    return std::ranges::any_of(found, [](const auto& entry) { return entry.first.kind == PlaceKind::kLinear && entry.first.linear >= kExpertGate; });
+}
+
 bool PlanChecks::has_low_rank(const Place& place) const {
     for (const TensorRole role : {TensorRole::kA, TensorRole::kB, TensorRole::kEmbeddingA, TensorRole::kEmbeddingB}) {
         if (find(place, role) != nullptr) return true;

@@ -21,6 +21,7 @@ class PlanChecks {
     void sort_in(const model::Tensor& tensor);
 
     const model::Tensor* find(const Place& place, TensorRole role) const;
+    bool has_single_experts() const;             // some tensor is of one expert
     bool has_low_rank(const Place& place) const;  // any of A, B, embedding A and B
     // What PEFT calls the module, and the config's expressions are about: in the words of the base's files, with the prefix of the adapter's names.
     std::string peft_name(const Place& place) const;
@@ -46,6 +47,9 @@ bool is_same(const model::Tensor& a, const model::Tensor& b);
 
 // Of float types, b with the numbers of a transposed.
 bool is_transposed(const model::Tensor& a, const model::Tensor& b);
+
+// Modules kExpertGateUp and kExpertDown.
+Status plan_experts(PlanChecks& checks, std::vector<LayerPlan>& layers);
 
 // Embedding, output layer, norms, tokens.
 Status plan_extras(PlanChecks& checks, ExtrasPlan& plan);

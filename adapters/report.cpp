@@ -1,6 +1,7 @@
 #include "adapters/report.h"
 
 #include <algorithm>
+#include <set>
 #include <map>
 
 #include "adapters/pack.h"
@@ -68,6 +69,19 @@ class Describer {
             count(part.a);
             count(part.b);
             if (part.magnitude) count(part.magnitude);
+        }
+        if (!part.experts.empty()) {
+            const ExpertPiece& first = part.experts.front();
+            module.dtype = type_of(*first.a, *first.b);
+            bool all_zero = part.scale == 0.0f;
+            std::set<const Tensor*> counted;
+            for (const ExpertPiece& piece : part.experts) {
+                for (const Tensor* tensor : {piece.a, piece.b}) {
+                    if (counted.insert(tensor).second) count(tensor);
+                }
+            }
+            if (!all_zero) all_zero = std::ranges::all_of(part.experts, [this](const ExpertPiece& piece) { return is_zero(piece.a) || is_zero(piece.b); });
+            module.is_zero = module.is_zero && all_zero;
         }
         report_.n_parameters += part.bias.size();
         report_.modules.push_back(std::move(module));

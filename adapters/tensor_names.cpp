@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kSharedExpert = "mlp.shared_expert.", kExperts = "mlp.experts.";
 constexpr uint32_t kPleModelName = 11;  // in kFileModules
 static_assert(kFileModules[kPleModelName].first == model::LinearModule::kPleModel);
 
@@ -104,6 +105,19 @@ std::optional<uint32_t> read_layer(std::string_view digits) {
     return error == std::errc() ? layer : UINT32_MAX;
 }
 
+// "mlp.experts.3.up_proj" -> "mlp.experts.#.up_proj" and 3. False: the layer has no expert of that number.
+bool take_expert(std::string& module, uint32_t& expert, uint32_t n_experts) {
+    if (!module.starts_with(kExperts) || n_experts == 0) return true;
+    const size_t end = module.find('.', kExperts.size());
+    if (end == std::string::npos) return true;
+    const auto number = read_layer(std::string_view(module).substr(kExperts.size(), end - kExperts.size()));
+    if (!number) return true;
+    if (*number >= n_experts) return false;
+    expert = *number;
+    module.replace(kExperts.size(), end - kExperts.size(), "#");
+    return true;
+}
+
 // The place of a module's path, or what is wrong with it.
 void find_place(std::string_view path, const model::ModelConfig& config, ParsedName& parsed) {
     if (path == "lm_head" || path == "language_model.lm_head") {
@@ -140,13 +154,18 @@ void find_place(std::string_view path, const model::ModelConfig& config, ParsedN
         return;
     }
     parsed.place.layer = *layer;
-    const std::string_view module = path.substr(dot + 1);
-    const auto* linear = std::ranges::find(kFileModules, module, &FileModule::name);
+    std::string module(path.substr(dot + 1));
+    if (!take_expert(module, parsed.place.expert, config.layer(*layer).ffn.experts.n)) {
+        parsed.expected = format("experts 0 to {}", config.layer(*layer).ffn.experts.n - 1);
+        parsed.found = "an expert of a higher number";
+        return;
+    }
+    const auto* linear = std::ranges::find(kFileModules, std::string_view(module), &FileModule::name);
     if (linear != kFileModules.end() && shape_of(config, *layer, *linear).n != 0) {
         parsed.place.linear = static_cast<uint32_t>(linear - kFileModules.begin());
         return;
     }
-    const auto* norm = std::ranges::find(kNorms, module, &NormName::name);
+    const auto* norm = std::ranges::find(kNorms, std::string_view(module), &NormName::name);
     if (norm != kNorms.end() && has_norm(config.layer(*layer), norm->kind)) {
         parsed.place.kind = norm->kind;
         return;
@@ -246,7 +265,11 @@ std::string name_of(const Place& place, std::string_view prefix) {
         case PlaceKind::kEmbedding: return "model.embed_tokens";
         case PlaceKind::kHead: return "lm_head";
         case PlaceKind::kFinalNorm: return "model.norm";
-        case PlaceKind::kLinear: return format("{}{}.{}", kLayers, place.layer, kFileModules[place.linear].name);
+        case PlaceKind::kLinear: {
+            std::string module(kFileModules[place.linear].name);
+            if (place.linear >= kExpertGate) module.replace(kExperts.size(), 1, std::to_string(place.expert));
+            return format("{}{}.{}", kLayers, place.layer, module);
+        }
         default: break;
     }
     return format("{}{}.{}", kLayers, place.layer, std::ranges::find(kNorms, place.kind, &NormName::kind)->name);
@@ -294,6 +317,12 @@ ParsedName parse_tensor_name(std::string_view name, const model::ModelConfig& co
 }
 
 model::LinearShape shape_of(const model::ModelConfig& config, uint32_t layer, const FileModule& module) {
+    // A layer with experts has its dense feed-forward, if any, beside them, under a name that others do not have.
+    const bool is_dense = module.first >= model::LinearModule::kGate && module.first <= model::LinearModule::kDown;
+    const bool is_beside_experts = config.layer(layer).ffn.kind == model::FeedForward::kExperts;
+    if (is_dense && module.name.starts_with(kSharedExpert) != is_beside_experts) return {};
+    const bool is_parameter = module.name == kFileModules[kExpertsFirst].name || module.name == kFileModules[kExpertsFirst + 1].name;
+    if (is_parameter) return {};
     model::LinearShape shape = config.shape(layer, module.first);
     for (auto part = static_cast<uint8_t>(module.first) + 1; part <= static_cast<uint8_t>(module.last); ++part) {
         shape.n += config.shape(layer, static_cast<model::LinearModule>(part)).n;

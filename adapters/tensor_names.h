@@ -20,7 +20,7 @@ struct FileModule {
     bool fused = false;
     model::LinearModule first, last;  // fused: rows of these, in order
 };
-inline constexpr std::array<FileModule, 21> kFileModules = {{
+inline constexpr std::array<FileModule, 33> kFileModules = {{
     {"self_attn.q_proj", false, model::LinearModule::kQ, model::LinearModule::kQ},
     {"self_attn.k_proj", false, model::LinearModule::kK, model::LinearModule::kK},
     {"self_attn.v_proj", false, model::LinearModule::kV, model::LinearModule::kV},
@@ -42,7 +42,23 @@ inline constexpr std::array<FileModule, 21> kFileModules = {{
     {"conv.out_proj", false, model::LinearModule::kConvOut, model::LinearModule::kConvOut},
     {"mlp.gate", false, model::LinearModule::kRouter, model::LinearModule::kRouter},
     {"mlp.shared_expert_gate", false, model::LinearModule::kSharedGate, model::LinearModule::kSharedGate},
+    {"linear_attn.in_proj_qkvz", true, model::LinearModule::kDeltaQkv, model::LinearModule::kDeltaZ},
+    {"linear_attn.in_proj_ba", true, model::LinearModule::kDeltaB, model::LinearModule::kDeltaA},
+    {"mlp.shared_expert.gate_proj", false, model::LinearModule::kGate, model::LinearModule::kGate},
+    {"mlp.shared_expert.up_proj", false, model::LinearModule::kUp, model::LinearModule::kUp},
+    {"mlp.shared_expert.down_proj", false, model::LinearModule::kDown, model::LinearModule::kDown},
+    // Experts. First the two parameters by their own names, which no tensor has; what PEFT writes for one of them, or for the outer of both, and for the inner; then the
+    // layers of one expert, which is Place::expert.
+    {"mlp.experts.gate_up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
+    {"mlp.experts.down_proj", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
+    {"mlp.experts", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
+    {"mlp.experts.base_layer", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
+    {"mlp.experts.#.gate_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
+    {"mlp.experts.#.up_proj", false, model::LinearModule::kExpertGateUp, model::LinearModule::kExpertGateUp},
+    {"mlp.experts.#.down_proj", false, model::LinearModule::kExpertDown, model::LinearModule::kExpertDown},
 }};
+inline constexpr uint32_t kExpertsFirst = 26, kExpertsOuter = 28, kExpertsInner = 29, kExpertGate = 30, kExpertUp = 31, kExpertDown = 32;  // in kFileModules
+static_assert(kFileModules[kExpertsOuter].name == "mlp.experts" && kFileModules[kExpertDown].name == "mlp.experts.#.down_proj");
 
 // The entry that is this module alone.
 uint32_t file_module_of(model::LinearModule module);
@@ -55,6 +71,7 @@ struct Place {
     PlaceKind kind = PlaceKind::kLinear;
     uint32_t layer = 0;
     uint32_t linear = 0;  // index in kFileModules
+    uint32_t expert = 0;  // of those of one expert
     auto operator<=>(const Place&) const = default;
 };
 // "model.layers.3.self_attn.q_proj", "lm_head"; with the prefix of an adapter's own names instead of "model."

@@ -74,6 +74,7 @@ struct ModelConfig {
     bool mlp_bias = false;
     bool qk_norm = false;         // RMS norm of each query and key head before RoPE: QkNorm::kPerHead
     bool fused_qkv = false;       // the files hold qkv_proj (rows q, k, v)
+    bool fused_delta = false;     // the files hold in_proj_qkvz and in_proj_ba, whose rows lie by key head: fused_delta_rows()
     bool fused_gate_up = false;   // the files hold gate_up_proj (rows gate, up)
     std::optional<DType> dtype;   // one of the weight types: what the model was made in, where the config says it
     QuantizationConfig quantization;  // how the files hold the weights of some layers in few bits; map_quantized_folder() reads them

@@ -27,7 +27,26 @@ constexpr std::array<std::string_view, 1> kMinistralKeys = {"llama_4_scaling_bet
 
 constexpr std::array<Spelling, 2> kGraniteHybridSpellings = {{{"shared_mlp.input_linear", "mlp.gate_up_proj"}, {"shared_mlp.output_linear", "mlp.down_proj"}}};
 
+constexpr std::array<std::string_view, 4> kDeltaKeys = {"attn_output_gate", "linear_num_value_heads", "linear_num_key_heads", "sliding_window_pattern"};
+constexpr std::array<std::string_view, 7> kDeltaMoeKeys = {"attn_output_gate", "linear_num_value_heads", "linear_num_key_heads", "num_experts", "num_local_experts", "moe_intermediate_size",
+                                                           "shared_expert_intermediate_size"};
+constexpr std::array<std::string_view, 3> kQwenMoeKeys = {"num_experts", "num_local_experts", "moe_intermediate_size"};
+constexpr std::array<std::string_view, 1> kMixtralKeys = {"num_local_experts"};
+constexpr std::array<std::string_view, 2> kGptOssKeys = {"num_local_experts", "swiglu_limit"};
+constexpr std::array<std::string_view, 4> kLfm2Keys = {"conv_L_cache", "norm_eps", "num_experts", "moe_intermediate_size"};
+
+constexpr std::array<Spelling, 9> kLfm2Spellings = {{{"operator_norm", "input_layernorm"}, {"ffn_norm", "post_attention_layernorm"}, {"model.embedding_norm", "model.norm"},
+                                                      {"self_attn.out_proj", "self_attn.o_proj"}, {"self_attn.q_layernorm", "self_attn.q_norm"}, {"self_attn.k_layernorm", "self_attn.k_norm"},
+                                                      {"feed_forward.w1", "mlp.gate_proj"}, {"feed_forward.w3", "mlp.up_proj"}, {"feed_forward.w2", "mlp.down_proj"}}};
+constexpr std::array<Spelling, 13> kLfm2MoeSpellings = {{{"operator_norm", "input_layernorm"}, {"ffn_norm", "post_attention_layernorm"}, {"model.embedding_norm", "model.norm"},
+                                                          {"self_attn.out_proj", "self_attn.o_proj"}, {"self_attn.q_layernorm", "self_attn.q_norm"}, {"self_attn.k_layernorm", "self_attn.k_norm"},
+                                                          {"feed_forward.w1", "mlp.gate_proj"}, {"feed_forward.w3", "mlp.up_proj"}, {"feed_forward.w2", "mlp.down_proj"}, {"feed_forward", "mlp"},
+                                                          {"w1", "gate_proj"}, {"w3", "up_proj"}, {"w2", "down_proj"}}};
+constexpr std::array<Spelling, 4> kMixtralSpellings = {{{"block_sparse_moe", "mlp"}, {"w1", "gate_proj"}, {"w3", "up_proj"}, {"w2", "down_proj"}}};
+constexpr std::array<Spelling, 1> kGptOssSpellings = {{{"mlp.router", "mlp.gate"}}};
+
 constexpr double kFar = 1e6;  // theta
+constexpr RopeDefaults kQwen35Rope = {.theta = 1e7, .rotary_share = 0.25};
 
 constexpr Family kFamilies[] = {
     {.name = "LlamaForCausalLM", .model_type = "llama", .attention_bias = Biases::kAsConfigured, .mlp_bias_key = true, .kv_heads_default_to_heads = true},
@@ -54,6 +73,22 @@ constexpr Family kFamilies[] = {
      .read_layers = read_granite_hybrid, .keys = Keys(kGraniteHybridKeys)},
     {.name = "Ministral3ForCausalLM", .model_type = "ministral3", .wrapper = "Mistral3ForConditionalGeneration", .wrapper_type = "mistral3", .window = Window::kAllLayers, .head_dim_default = 128,
      .eps_default = 1e-5, .rope = {.theta = kFar}, .read_layers = read_ministral3, .keys = Keys(kMinistralKeys)},
+    {.name = "Qwen3_5ForCausalLM", .model_type = "qwen3_5_text", .wrapper = "Qwen3_5ForConditionalGeneration", .wrapper_type = "qwen3_5", .attention_bias = Biases::kAsConfigured, .qk_norm = true,
+     .one_plus_norms = true, .head_dim_default = 256, .rope = kQwen35Rope, .read_layers = read_qwen35, .keys = Keys(kDeltaKeys)},
+    {.name = "Qwen3_5MoeForCausalLM", .model_type = "qwen3_5_moe_text", .wrapper = "Qwen3_5MoeForConditionalGeneration", .wrapper_type = "qwen3_5_moe", .attention_bias = Biases::kAsConfigured,
+     .qk_norm = true, .one_plus_norms = true, .head_dim_default = 256, .rope = kQwen35Rope, .sizes = {.ffn = 5632}, .read_layers = read_qwen35_moe, .keys = Keys(kDeltaMoeKeys)},
+    {.name = "Qwen3NextForCausalLM", .model_type = "qwen3_next", .attention_bias = Biases::kAsConfigured, .qk_norm = true, .one_plus_norms = true, .head_dim_default = 256,
+     .rope = {.rotary_share = 0.25}, .sizes = {.ffn = 5632}, .read_layers = read_qwen3_next, .keys = Keys(kDeltaMoeKeys)},
+    {.name = "Qwen3MoeForCausalLM", .model_type = "qwen3_moe", .attention_bias = Biases::kAsConfigured, .qk_norm = true, .window = Window::kUpperLayers, .window_default = 4096,
+     .sizes = {.ffn = 6144}, .read_layers = read_qwen3_moe, .keys = Keys(kQwenMoeKeys)},
+    {.name = "MixtralForCausalLM", .model_type = "mixtral", .window = Window::kAllLayers, .eps_default = 1e-5, .rope = {.theta = kFar}, .sizes = {.kv_heads = 8}, .spellings = kMixtralSpellings,
+     .read_layers = read_mixtral, .keys = Keys(kMixtralKeys)},
+    {.name = "GptOssForCausalLM", .model_type = "gpt_oss", .attention_bias = Biases::kAsConfigured, .bias_default = true, .head_dim_default = 64, .eps_default = 1e-5,
+     .rope = {.theta = 150000.0}, .sizes = {.positions = 131072}, .spellings = kGptOssSpellings, .read_layers = read_gpt_oss, .keys = Keys(kGptOssKeys)},
+    {.name = "Lfm2ForCausalLM", .model_type = "lfm2", .qk_norm = true, .tied_default = true, .eps_default = 1e-5, .rope = {.theta = kFar}, .sizes = {.ffn = 12288, .positions = 128000},
+     .spellings = kLfm2Spellings, .read_layers = read_lfm2, .keys = Keys(kLfm2Keys)},
+    {.name = "Lfm2MoeForCausalLM", .model_type = "lfm2_moe", .qk_norm = true, .tied_default = true, .eps_default = 1e-5, .rope = {.theta = kFar}, .sizes = {.ffn = 7168, .positions = 128000},
+     .spellings = kLfm2MoeSpellings, .read_layers = read_lfm2_moe, .keys = Keys(kLfm2Keys)},
 };
 
 // Keys of some family that change what its model computes, and the value that changes nothing: a number, or where there is none every value but null, false and {}.

@@ -33,5 +33,14 @@ Status read_olmo3(const JsonValue& text, const Family& family, ModelConfig& conf
 Status read_granite(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_granite_hybrid(const JsonValue& text, const Family& family, ModelConfig& config);
 Status read_ministral3(const JsonValue& text, const Family& family, ModelConfig& config);
+// config_hybrid.cpp
+Status read_qwen35(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_qwen35_moe(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_qwen3_next(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_qwen3_moe(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_mixtral(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_gpt_oss(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_lfm2(const JsonValue& text, const Family& family, ModelConfig& config);
+Status read_lfm2_moe(const JsonValue& text, const Family& family, ModelConfig& config);
 
 }  // namespace lorad::model

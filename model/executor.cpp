@@ -36,8 +36,9 @@ Status fill_in(const ModelConfig& config, ExecutorOptions& options) {
     return ok_status();
 }
 
-bool has_unscaled_scores(const ModelConfig& config) {
-    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && layer.attention.scale == 1.0f; });
+// Gemma 4's scores are not scaled down, and gpt-oss has keys with large biases: rounding keys to f16 changes their logits by more than all else.
+bool has_sensitive_keys(const ModelConfig& config) {
+    return std::ranges::any_of(config.layers, [](const LayerFacts& layer) { return layer.mixer == Mixer::kAttention && (layer.attention.scale == 1.0f || layer.attention.sinks); });
 }
 
 bool has_f16_matrices(const TensorFiles& files) {
@@ -78,6 +79,7 @@ Status Executor::Impl::plan_memory_for(uint64_t weight_bytes, ScratchBytes& scra
                                     .adapter_bytes = options.adapter_bytes,
                                     .merged_bytes = options.merged_bytes,
                                     .training_bytes = options.training_bytes,
+                                    .state_bytes = uint64_t{options.n_sequences_max} * state_slot_bytes(config),
                                     .kv_bytes_max = options.kv_bytes_max,
                                     .n_kv_blocks = options.n_kv_blocks,
                                     .kv = kv_format,
@@ -123,6 +125,7 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     transform = std::make_unique<WeightTransform>(device, *kernels, config, weights, options.merged_bytes);
     TRY_ASSIGN(scratch, create_scratch(device, scratch_sizes));
     TRY_ASSIGN(kv_cache, KvCache::create(device, config, plan.n_kv_blocks, kv_format));
+    TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
         decodes_adapters = kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true));
@@ -270,8 +273,8 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
                                                .packed_formats = packed_formats_of(weights)});
     };
     TRY_ASSIGN(kernels, make_kernels(kv_format.keys_f16.empty() ? options.kv_type : gpu::KvType::kInt8Values));
-    // Keys in f16 would be the only thing that is not f32, and scores that are not scaled down make much of that.
-    if (kv_format.type == gpu::KvType::kF16 && has_unscaled_scores(config) && kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
+    // Keys in f16 would be the only thing that is not f32.
+    if (kv_format.type == gpu::KvType::kF16 && has_sensitive_keys(config) && kernels->act_type(weights.layers.front().qkv.type) == gpu::ScalarType::kF32) {
         kv_format = KvFormat(gpu::KvType::kF32);
         TRY_ASSIGN(kernels, make_kernels(kv_format.type));
     }

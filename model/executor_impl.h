@@ -19,6 +19,7 @@
 #include "model/recording_cache.h"
 #include "model/rope.h"
 #include "model/scratch.h"
+#include "model/state_cache.h"
 #include "model/step/step_planner.h"
 #include "model/step_state.h"
 #include "proto/base/rounding.h"
@@ -86,6 +87,7 @@ struct Executor::Impl {
     std::optional<StepPlanner> planner;  // of kernels and weights
     KvFormat kv_format;
     KvCache kv_cache;
+    StateCache state_cache;
     Scratch scratch;
     gpu::Buffer rope_tables;
     std::vector<uint64_t> rope_offsets;  // ForwardContext

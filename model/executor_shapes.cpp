@@ -13,7 +13,7 @@ StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
 }
 
 Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
-    const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, scratch, *lora_table, rope_tables.address(), rope_offsets,
+    const ForwardContext context{*kernels, config, weights, merged_weights, kv_cache, state_cache, scratch, *lora_table, rope_tables.address(), rope_offsets,
                                  host_logits.address(), decode_layers.get(), decode_rows.get(), gated_lora.get()};
     return record_forward(recorder, context, plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
 }

@@ -9,15 +9,15 @@
 #include "model/forward_attention.h"
 #include "model/forward_embed.h"
 #include "model/forward_outputs.h"
-#include "model/forward_parts.h"
+#include "model/forward_experts.h"
 
 namespace lorad::model {
 namespace {
 
 // The recording of one step.
-class Pass : private PassParts {
+class Pass : private ExpertParts {
   public:
-    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan) : PassParts(recorder, context, plan) {}
+    Pass(gpu::Recorder& recorder, const ForwardContext& context, const StepPlan& plan) : ExpertParts(recorder, context, plan) {}
 
     void record() {
         const OutputPass outputs(recorder_, context_, plan_);
@@ -26,6 +26,7 @@ class Pass : private PassParts {
             return;
         }
         if (shape_.changes) outputs.last_tokens();  // beside embed
+        clear_counts();  // likewise
         record_embedding(recorder_, context_, shape_);
         switch (shape_.schedule) {
             case LayerSchedule::kSeparate: layers(); break;
@@ -53,22 +54,39 @@ class Pass : private PassParts {
     bool mix(uint32_t layer, const AttentionPass& attention, const Input& input, Input& ffn_input) {
         const LayerWeights& w = weights_.layers[layer];
         const LayerPlan& plan = plan_.layers[layer];
-        const Product qkv = linear(layer, kQkv, w.qkv, input);
-        if (layer + 1 == config_.n_layers && shape_.output_bucket == 0) {
-            attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
-            return false;
+        const Mixer mixer = facts_[layer].mixer;
+        const bool keeps_only = layer + 1 == config_.n_layers && shape_.output_bucket == 0;
+        const Product in = linear(layer, input_group_of(mixer), w.qkv, input);
+        switch (mixer) {
+            case Mixer::kAttention: attend(layer, attention, in, keeps_only); break;
+            case Mixer::kDeltaNet: mix_delta(layer, in, keeps_only); break;
+            case Mixer::kShortConv: mix_conv(layer, in, keeps_only); break;
         }
-        const bool in_blocks = plan.o_input == InputForm::kBlocks;
-        attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
+        if (keeps_only) return false;
         if (plan.keeps_rows) keep_rows_with_outputs(w.o, plan);
         ffn_input = input_of(plan.gate_up, scratch_.xn);
         if (plan.o_residual) {
             residual(w.o, *plan.o_residual, attention_, w.o_bias, w.ffn_norm, ffn_input);
         } else {
-            const Product o = linear(layer, kO, w.o, attention_input(w.o, plan));
-            add_norm(layer, kO, o, w.o, w.o_bias, w.mixer_after_norm, ffn_norm(layer, ffn_input));
+            const LoraGroup group = output_group_of(mixer);
+            const Product o = linear(layer, group, w.o, attention_input(w.o, plan));
+            add_norm(layer, group, o, w.o, w.o_bias, w.mixer_after_norm, ffn_norm(layer, ffn_input));
         }
         return true;
+    }
+
+    void attend(uint32_t layer, const AttentionPass& attention, Product qkv, bool keeps_only) {
+        const LayerWeights& w = weights_.layers[layer];
+        const LayerPlan& plan = plan_.layers[layer];
+        const bool is_gated = facts_[layer].attention.output_gate;
+        if (is_gated) qkv = sum_up(layer, kQkv, qkv, w.qkv, w.qkv_bias);
+        if (keeps_only) {
+            attention.keep(layer, consumer(qkv), split_stride(w.qkv, qkv.plan));
+            return;
+        }
+        const bool in_blocks = plan.o_input == InputForm::kBlocks;
+        attention.attend(layer, consumer(qkv), split_stride(w.qkv, qkv.plan), in_blocks ? std::optional(plan.o.x_order) : std::nullopt);
+        if (is_gated) gate_attention(layer);
     }
 
     // x += down(act(gate(norm(x))) * up(norm(x))), and the norm in front of the next layer, whose result is its input.
@@ -76,6 +94,12 @@ class Pass : private PassParts {
         const LayerWeights& w = weights_.layers[layer];
         const LayerPlan& plan = plan_.layers[layer];
         const bool is_last = layer + 1 == config_.n_layers;
+        if (facts_[layer].ffn.kind == FeedForward::kExperts) {
+            const Product sum = experts(layer, input);
+            if (!is_last) next_input = input_of(plan_.layers[layer + 1].qkv, scratch_.xn);
+            add_norm(layer, kDown, sum, hidden_rows_, no_bias_, w.ffn_after_norm, is_last ? NextNorm() : input_norm(layer + 1, next_input));
+            return;
+        }
         const Input down_input = input_of(plan.down, scratch_.act);
         if (plan.is_gated) {
             gated_product(layer, w, input, down_input);

@@ -14,6 +14,7 @@
 #include "model/lora_table.h"
 #include "model/meeting.h"
 #include "model/scratch.h"
+#include "model/state_cache.h"
 #include "model/step/step_plan.h"
 #include "model/step_shape.h"
 #include "model/weight_transform.h"
@@ -29,6 +30,7 @@ struct ForwardContext {
     const ModelWeights& weights;
     const MergedWeights* merged;  // of weight set 1
     const KvCache& kv_cache;
+    const StateCache& states;
     const Scratch& scratch;
     const LoraTable& lora_table;
     gpu::DeviceAddress rope_tables;

@@ -37,8 +37,8 @@ void AttentionPass::norm_wide(uint32_t layer, const AttentionFacts& facts, const
 void AttentionPass::keep(uint32_t layer, gpu::ConsumerShape product, uint32_t split_stride) const {
     const LayerWeights& w = context_.weights.layers[layer];
     const AttentionFacts facts = config_.layer(layer).attention;
-    const bool is_finished = facts.qk_norm == QkNorm::kFullWidth;
-    if (is_finished) {
+    const bool is_wide = facts.qk_norm == QkNorm::kFullWidth, is_finished = is_wide || facts.output_gate;
+    if (is_wide) {
         norm_wide(layer, facts, product, split_stride);
         product = {.rows = product.rows};
     }
@@ -53,9 +53,9 @@ void AttentionPass::keep(uint32_t layer, gpu::ConsumerShape product, uint32_t sp
                        .lora_layer = context_.lora_layer(layer),
                        .uses = step_ + layout_.uses,
                        .rope = context_.rope_table(facts),
-                       .q_gamma = is_finished ? 0 : w.q_norm.address(),
-                       .k_gamma = is_finished ? 0 : w.k_norm.address(),
-                       .q_slot_norms = is_finished ? 0 : context_.slot_norms(shape_, layer, LoraTable::Norm::kQ),
+                       .q_gamma = is_wide ? 0 : w.q_norm.address(),
+                       .k_gamma = is_wide ? 0 : w.k_norm.address(),
+                       .q_slot_norms = is_wide ? 0 : context_.slot_norms(shape_, layer, LoraTable::Norm::kQ),
                        .q = scratch_.q.address(),
                        .kv = kv_of(layer, facts),
                        .lora_slot_stride = context_.lora_slot_stride(),

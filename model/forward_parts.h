@@ -75,7 +75,9 @@ class PassParts {
 
     // What the product behind this group's reads. Without adapters asking for it gains nothing (docs/PERFORMANCE.md, "Addresses of what comes next").
     gpu::PagesAhead next_weights(uint32_t layer, LoraGroup group) const;
-    gpu::PagesAhead pages_of(const Matrix& w) const { return gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes()); }
+    gpu::PagesAhead pages_of(const Matrix& w) const {
+        return w.n == 0 ? gpu::PagesAhead{} : gpu::pages_of(address_of(w), is_packed(w, merged()) ? w.device_bytes() : w.plain_bytes());
+    }
 
     void gated_product(uint32_t layer, const LayerWeights& w, const Input& x, const Input& act);
 

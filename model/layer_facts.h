@@ -77,6 +77,7 @@ struct ExpertFacts {
     Router router = Router::kSoftmaxThenTop;
     bool normalise = true;             // the weights of the chosen ones are divided by their sum
     bool gate_up_interleaved = false;  // rows gate, up, gate, up, ...
+    bool by_inputs = false;            // files hold the matrices [input][output]
     bool bias = false;                 // of router and experts
     uint32_t shared_size = 0;          // of the expert that every row passes; 0: none
     bool shared_gate = false;          // it is multiplied by the sigmoid of a product with one row

@@ -19,10 +19,32 @@ LoraGroup group_of(LinearModule module) {
 LoraGroup input_group_of(Mixer mixer) { return mixer == Mixer::kAttention ? kQkv : mixer == Mixer::kDeltaNet ? kDeltaIn : kConvInGroup; }
 LoraGroup output_group_of(Mixer mixer) { return mixer == Mixer::kAttention ? kO : mixer == Mixer::kDeltaNet ? kDeltaOutGroup : kConvOutGroup; }
 
+FusedDelta fused_delta_rows(const DeltaFacts& facts, LinearModule module) {
+    const uint32_t ratio = facts.n_value_heads / facts.n_key_heads, keys = facts.key_head_dim, values = ratio * facts.value_head_dim;
+    const bool is_gates = module == LinearModule::kDeltaB || module == LinearModule::kDeltaA;
+    const uint32_t of_head = is_gates ? 2 * ratio : 2 * keys + 2 * values;
+    FusedDelta fused{.name = is_gates ? "in_proj_ba" : "in_proj_qkvz", .n = of_head * facts.n_key_heads};
+    const auto add = [&](uint32_t begin, uint32_t n) {
+        for (uint32_t head = 0; head < facts.n_key_heads; ++head) fused.rows.push_back({head * of_head + begin, n});
+    };
+    switch (module) {
+        case LinearModule::kDeltaQkv:
+            add(0, keys);
+            add(keys, keys);
+            add(2 * keys, values);
+            break;
+        case LinearModule::kDeltaZ: add(2 * keys + values, values); break;
+        case LinearModule::kDeltaB: add(0, ratio); break;
+        case LinearModule::kDeltaA: add(ratio, ratio); break;
+        default: CHECK(false);
+    }
+    return fused;
+}
+
 std::string_view name_of(LinearModule module) {
     static constexpr std::string_view kNames[kModuleKinds] = {
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection",
-        "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "in_proj", "out_proj", "gate", "shared_expert_gate"};
+        "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "in_proj", "out_proj", "gate", "shared_expert_gate", "experts.gate_up_proj", "experts.down_proj"};
     return kNames[static_cast<size_t>(module)];
 }
 
@@ -76,6 +98,8 @@ LinearShape ModelConfig::shape(uint32_t index, LinearModule module) const {
         case LinearModule::kConvOut: return sized(has_conv, hidden_size, hidden_size);
         case LinearModule::kRouter: return sized(experts.n != 0, experts.n, hidden_size);
         case LinearModule::kSharedGate: return sized(experts.shared_gate, 1, hidden_size);
+        case LinearModule::kExpertGateUp: return sized(experts.n != 0, 2 * experts.size, hidden_size);
+        case LinearModule::kExpertDown: return sized(experts.n != 0, hidden_size, experts.size);
     }
     CHECK(false);
 }

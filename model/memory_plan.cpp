@@ -42,10 +42,11 @@ std::string kv_name(const KvFormat& kv) {
 }  // namespace
 
 std::string MemoryPlan::table() const {
-    const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + training_bytes + kv_bytes;
+    const uint64_t sum = weight_bytes + scratch_bytes + adapter_bytes + merged_bytes + training_bytes + state_bytes + kv_bytes;
     std::string text = line("weights", weight_bytes, weight_formats);
     text += line("KV cache", kv_bytes, format("{} blocks of {} tokens, {}", n_kv_blocks, uint32_t{kBlockTokens},
                                                     kv_name(kv)));
+    if (state_bytes != 0) text += line("states", state_bytes, "of sequences, f32");
     text += line("scratch", scratch_bytes);
     text += line("adapters", adapter_bytes, "kept free");
     if (merged_bytes != 0) text += line("merged", merged_bytes, "kept free");
@@ -60,10 +61,10 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
                                const MemoryPlanOptions& options) {
     MemoryPlan plan{.free_bytes = free_bytes, .weight_bytes = weight_bytes, .scratch_bytes = scratch_bytes,
                     .adapter_bytes = options.adapter_bytes, .merged_bytes = options.merged_bytes,
-                    .training_bytes = options.training_bytes, .kv = options.kv, .weight_formats = options.weight_formats};
+                    .training_bytes = options.training_bytes, .state_bytes = options.state_bytes, .kv = options.kv, .weight_formats = options.weight_formats};
     const uint64_t block_bytes = kv_block_bytes(config, options.kv);
     const uint64_t blocks_per_sequence = blocks_for_tokens(options.n_positions_max);
-    const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes + options.training_bytes;
+    const uint64_t fixed_bytes = weight_bytes + scratch_bytes + options.adapter_bytes + options.merged_bytes + options.training_bytes + options.state_bytes;
     const auto usable_bytes = static_cast<uint64_t>(static_cast<double>(free_bytes) * options.memory_utilization);
 
     uint64_t n_blocks = options.n_kv_blocks;
@@ -86,9 +87,9 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
         TRY(check_wanted_blocks(options, blocks_per_sequence, n_blocks_max));
         if (fixed_bytes + n_blocks * block_bytes > free_bytes) {
             return make_error(ErrorCode::kOutOfMemory,
-                              format("{} KV cache blocks need {} bytes, beside weights {}, scratch {}, adapters, merged weights and training {}; {} has "
+                              format("{} KV cache blocks need {} bytes, beside weights {}, scratch {}, states {}, adapters, merged weights and training {}; {} has "
                                      "{} free: ask for fewer blocks",
-                                     n_blocks, n_blocks * block_bytes, weight_bytes, scratch_bytes,
+                                     n_blocks, n_blocks * block_bytes, weight_bytes, scratch_bytes, options.state_bytes,
                                      options.adapter_bytes + options.merged_bytes + options.training_bytes,
                                      capabilities.name, free_bytes));
         }
@@ -99,10 +100,10 @@ Result<MemoryPlan> plan_memory(const gpu::DeviceCapabilities& capabilities, uint
     if (n_blocks < blocks_per_sequence || needed > free_bytes) {
         return make_error(
             ErrorCode::kOutOfMemory,
-            format("{} does not have enough memory: weights {}, scratch {}, adapters, merged weights and training {} and the KV cache of one sequence of {} tokens {} need "
+            format("{} does not have enough memory: weights {}, scratch {}, states of sequences {}, adapters, merged weights and training {} and the KV cache of one sequence of {} tokens {} need "
                    "{} bytes of {} usable ({:.0f}% of {} free); keep less for adapters, use a larger share of the device, serve a shorter context "
                    "or a smaller model, or use a larger device",
-                   capabilities.name, weight_bytes, scratch_bytes, options.adapter_bytes + options.merged_bytes + options.training_bytes, options.n_positions_max,
+                   capabilities.name, weight_bytes, scratch_bytes, options.state_bytes, options.adapter_bytes + options.merged_bytes + options.training_bytes, options.n_positions_max,
                    blocks_per_sequence * block_bytes, needed, usable_bytes, options.memory_utilization * 100, free_bytes));
     }
     plan.n_kv_blocks = static_cast<uint32_t>(n_blocks);

@@ -19,6 +19,7 @@ struct MemoryPlanOptions {
     uint64_t adapter_bytes = 0;          // left free for adapters
     uint64_t merged_bytes = 0;           // left free for merged weights
     uint64_t training_bytes = 0;         // left free for training
+    uint64_t state_bytes = 0;            // of the sequences' recurrent states
     uint64_t kv_bytes_max = 0;           // 0: no limit of its own; on CPU devices then 1 GiB
     uint32_t n_kv_blocks = 0;            // not 0: exactly these
     KvFormat kv;
@@ -32,6 +33,7 @@ struct MemoryPlan {
     uint64_t adapter_bytes = 0;
     uint64_t merged_bytes = 0;
     uint64_t training_bytes = 0;
+    uint64_t state_bytes = 0;
     uint64_t kv_bytes = 0;
     uint32_t n_kv_blocks = 0;
     KvFormat kv;

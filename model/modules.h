@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace lorad::model {
 
@@ -18,13 +19,14 @@ enum class LinearModule : uint8_t {
     kDeltaQkv, kDeltaZ, kDeltaB, kDeltaA, kDeltaOut,
     kConvIn, kConvOut,
     kRouter, kSharedGate,
+    kExpertGateUp, kExpertDown,                   // of each expert; sizes are one expert's
 };
-inline constexpr uint32_t kModuleKinds = 19;
+inline constexpr uint32_t kModuleKinds = 21;
 inline constexpr uint32_t kLinearModules = 7;  // of a layer of attention and a dense feed-forward
 
 // Modules that share an input and a product, whose rows they are in this order. Also the index of their ShrinkDispatch in the step header.
-enum LoraGroup : uint32_t { kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup };
-inline constexpr uint32_t kModuleGroups = 13;
+enum LoraGroup : uint32_t { kQkv, kO, kGateUp, kDown, kPleGateGroup, kPleProjectionGroup, kPleModelGroup, kDeltaIn, kDeltaOutGroup, kConvInGroup, kConvOutGroup, kRouterGroup, kSharedGateGroup, kExpertGateUpGroup, kExpertDownGroup };
+inline constexpr uint32_t kModuleGroups = 15;
 // Those of attention and a dense feed-forward: all that the kernels for several adapters at once know (AdapterMethod::kJoined).
 inline constexpr uint32_t kDenseGroups = 4;
 
@@ -36,7 +38,7 @@ inline constexpr std::array<ModuleGroup, kModuleGroups> kModulesOfGroup = {{
     {LinearModule::kQ, 3}, {LinearModule::kO, 1}, {LinearModule::kGate, 2}, {LinearModule::kDown, 1},
     {LinearModule::kPleGate, 1}, {LinearModule::kPleProjection, 1}, {LinearModule::kPleModel, 1},
     {LinearModule::kDeltaQkv, 4}, {LinearModule::kDeltaOut, 1}, {LinearModule::kConvIn, 1}, {LinearModule::kConvOut, 1},
-    {LinearModule::kRouter, 1}, {LinearModule::kSharedGate, 1},
+    {LinearModule::kRouter, 1}, {LinearModule::kSharedGate, 1}, {LinearModule::kExpertGateUp, 1}, {LinearModule::kExpertDown, 1},
 }};
 LoraGroup group_of(LinearModule module);
 // What a mixer multiplies its input by, and what it ends with.
@@ -49,6 +51,18 @@ struct LinearShape {
     uint32_t n = 0;  // outputs
     uint32_t k = 0;  // inputs
 };
+
+// The rows of a delta net's module in in_proj_qkvz and in_proj_ba, where files fuse them: these hold for each key head its rows q, k, v and z, and b and a.
+struct DeltaFacts;
+struct RowRange {
+    uint32_t begin = 0, n = 0;
+};
+struct FusedDelta {
+    std::string_view name;       // "in_proj_qkvz"
+    uint32_t n = 0;              // its rows
+    std::vector<RowRange> rows;  // of the module, in its order
+};
+FusedDelta fused_delta_rows(const DeltaFacts& facts, LinearModule module);
 
 // "q_proj", "in_proj_qkv", ...
 std::string_view name_of(LinearModule module);

@@ -6,7 +6,9 @@
 
 #include "gpu/kernels/products/deferred_norm.h"
 #include "gpu/upload.h"
+#include "model/expert_places.h"
 #include "model/logits.h"
+#include "model/state_cache.h"
 #include "model/step/step_plan.h"
 #include "model/step/step_planner.h"
 #include "model/step_batch.h"
@@ -14,7 +16,7 @@
 namespace lorad::model {
 
 uint64_t ScratchBytes::sum() const {
-    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple + attention_partials + output_xn + logits + sample_partials + sampled +
+    return step_state + x + xn + y + q + attention + act + low + joined_b + joined_low + norms + shrink_parts + ple + mixed + experts + attention_partials + output_xn + logits + sample_partials + sampled +
            results + logprobs + masks + unpacked;
 }
 
@@ -31,6 +33,7 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
                                             .method = AdapterMethod::kJoined,
                                             .tiles = true,
                                             .single_bucket = row_bucket,
+                                            .state_runs = has_state(config) ? row_bucket : 0,
                                             .rules = true}).block_tables +
                                 limits.n_table_entries_max() * sizeof(uint32_t) + kListAlign +
                                 uint64_t{limits.n_outputs_max} * kChoiceListMax * (sizeof(gpu::TokenChange) + sizeof(TokenId));
@@ -42,8 +45,17 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
         bytes.q = std::max(bytes.q, n_rows * w.o.k_stride * sizeof(float));
         bytes.act = std::max(bytes.act, n_rows * std::max(w.down.k_stride, w.ple_projection.k_stride) * sizeof(float));
     }
+    bytes.act = std::max<uint64_t>(bytes.act, sizeof(float));
     bytes.attention = bytes.q;
-    bytes.low = std::max(gpu::LoraPlanner::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows),
+    bytes.mixed = sizeof(float);
+    uint32_t modules_max = kModulesOfGroup[kQkv].n_modules;  // of a group
+    for (const LayerFacts& layer : config.layers) {
+        if (layer.mixer != Mixer::kDeltaNet) continue;
+        bytes.mixed = std::max(bytes.mixed, n_rows * delta_shape(layer.delta).outputs() * sizeof(float));
+        modules_max = kModulesOfGroup[kDeltaIn].n_modules;
+    }
+    bytes.experts = std::max<uint64_t>(sizeof(float), ExpertPlaces(config, row_bucket).end);
+    bytes.low = std::max(gpu::LoraPlanner::lora_low_bytes(row_bucket * kLoraUsesMax + gpu::kSlackRows, modules_max),
                          gpu::LoraPlanner::head_low_bytes(output_bucket));
     bytes.joined_b = bytes.joined_low = sizeof(float);
     bytes.norms = gpu::deferred_norm_bytes(config.hidden_size);
@@ -87,6 +99,9 @@ ScratchBytes scratch_bytes(const StepPlanner& planner, const gpu::KernelPlanner&
             for (const Matrix* matrix : products_of(w)) add_product(*matrix);
             add_product(w.ple_gate);
             add_product(w.ple_projection);
+            add_product(w.router);
+            add_product(w.shared_gate);
+            if (w.router.n != 0) bytes.y = std::max(bytes.y, n_rows * gpu::padded(config.hidden_size) * sizeof(float));
         }
         add_product(shapes.ple_model);
         const uint32_t splits = kernels.attention.attention_splits_max(rows, planner.kv_heads_min(), limits.n_positions_max);
@@ -120,6 +135,8 @@ Result<Scratch> create_scratch(gpu::Device& device, const ScratchBytes& bytes) {
         {&scratch.norms, bytes.norms, "norms"},
         {&scratch.shrink_parts, bytes.shrink_parts, "shrink parts"},
         {&scratch.ple, bytes.ple, "embeddings per layer"},
+        {&scratch.mixed, bytes.mixed, "mixed"},
+        {&scratch.experts, bytes.experts, "experts"},
         {&scratch.attention_partials, bytes.attention_partials, "attention partials"},
         {&scratch.output_xn, bytes.output_xn, "output xn"},
         {&scratch.logits, bytes.logits, "logits"},

@@ -45,7 +45,8 @@ inline gpu::QkvShape qkv_shape(const ModelConfig& config, const AttentionFacts& 
             .v_norm = attention.v_norm,
             .k_is_v = attention.k_is_v,
             .position_beta = attention.position_scale.beta,
-            .position_original = attention.position_scale.original};
+            .position_original = attention.position_scale.original,
+            .output_gate = attention.output_gate};
 }
 inline gpu::AttentionShape attention_shape(const AttentionFacts& attention, const StepShape& shape) {
     return {.rows = shape.row_bucket,
@@ -75,6 +76,8 @@ struct Scratch {
     gpu::Buffer norms;      // gpu/kernels/products/deferred_norm.h
     gpu::Buffer shrink_parts;  // LoraShrinkParams::parts
     gpu::Buffer ple;        // [rows][layers * numbers] f32, of embeddings per layer
+    gpu::Buffer mixed;      // [rows][DeltaShape::outputs()] f32, of delta nets
+    gpu::Buffer experts;    // ExpertPlaces
     gpu::Buffer attention_partials;
     gpu::Buffer output_xn;  // [outputs][H] final norm of the rows whose next token is wanted; in blocks likewise
     gpu::Buffer logits;     // [outputs][V] f32
@@ -90,7 +93,7 @@ constexpr uint64_t kStepStateBytesMin = 1024;  // smallest size class in which a
 
 // Bytes of each of the above, in that order; their sum goes into the memory plan.
 struct ScratchBytes {
-    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
+    uint64_t step_state, x, xn, y, q, attention, act, low, joined_b, joined_low, norms, shrink_parts, ple, mixed, experts, attention_partials, output_xn, logits, sample_partials, sampled, results, logprobs, masks, unpacked;
     uint64_t sum() const;
 };
 // Of the largest step that the planner may plan.

@@ -14,6 +14,7 @@ void StepBatch::clear() {
     choice_allowed_.clear();
     block_tables_.clear();
     lora_uses_.clear();
+    state_runs_.clear();
     last_list_ = 0;
     n_masks_ = 0;
     single_uses_only_ = true;
@@ -43,6 +44,9 @@ uint32_t StepBatch::add_rows(std::span<const TokenId> tokens, uint32_t first_pos
     row.n_blocks = static_cast<uint32_t>(blocks.size());
     row.position = first_position;
     row.turn_begin = adapters.turn_begin;
+    row.state_run = static_cast<uint32_t>(state_runs_.size());
+    const uint32_t slot = adapters.state_slot != gpu::kNoState ? adapters.state_slot : row.state_run;
+    state_runs_.push_back({first_row, static_cast<uint32_t>(tokens.size()), first_position == 0 ? gpu::kNoState : slot, slot});
     for (const TokenId token : tokens) {
         row.token = token;
         if (any_adapted && row.position >= adapters.from_position) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpu/kernels/sampling/choice_rule.h"
+#include "gpu/kernels/step_state.h"
 #include "proto/base/ids.h"
 
 namespace lorad::model {
@@ -30,6 +31,7 @@ struct BatchRow {
     uint32_t n_uses = 0;       // 0: the base
     uint32_t adapter_slot = kNoAdapterSlot;  // of its first adapter
     uint32_t turn_begin = 0;                 // as in RowAdapters
+    uint32_t state_run = 0;                  // index in state_runs()
 };
 
 // What the rows of one sequence run with; no uses: the base. At most kLoraUsesMax, no scale of 0.
@@ -37,6 +39,9 @@ struct RowAdapters {
     std::span<const LoraUse> uses;
     uint32_t from_position = 0;  // rows at earlier positions run with the base (activated LoRA)
     uint32_t turn_begin = 0;     // short_text_tokens() (model/rope.h) for a text of more tokens than that
+    // Of models with recurrent state (model/state_cache.h): the sequence's own slot. Without one it has that of its place in the batch, which only serves whoever has all
+    // of the device to himself.
+    uint32_t state_slot = gpu::kNoState;
 };
 
 struct OutputRow {
@@ -89,6 +94,8 @@ class StepBatch {
     std::span<const TokenId> choice_allowed() const { return choice_allowed_; }
     std::span<const BlockId> block_tables() const { return block_tables_; }
     std::span<const LoraUse> lora_uses() const { return lora_uses_; }
+    // One for each call that added rows; at position 0 they begin without a state.
+    std::span<const gpu::StateRun> state_runs() const { return state_runs_; }
     bool has_lora() const { return !lora_uses_.empty(); }
     uint32_t n_masks() const { return n_masks_; }
     bool is_merged() const { return merged_; }
@@ -102,6 +109,7 @@ class StepBatch {
     std::vector<gpu::TokenChange> choice_changes_;
     std::vector<TokenId> choice_allowed_;
     std::vector<BlockId> block_tables_;
+    std::vector<gpu::StateRun> state_runs_;
     std::vector<LoraUse> lora_uses_;  // lists of rows, one after the other; neighbours with equal lists share one
     uint32_t last_list_ = 0;          // where the last list begins
     uint32_t n_masks_ = 0;

@@ -38,7 +38,8 @@ StepLayout::StepLayout(const StepShape& shape)
       joined_windows(joined + uint64_t{shape.is_joined() ? gpu::kLoraGroups : 0} * sizeof(gpu::JoinedGroup)),
       tiles(joined_windows + uint64_t{joined_tiles(shape)} * gpu::kLoraGroups * sizeof(gpu::JoinedWindow)),
       single_rows(tiles + uint64_t{tiles_max(shape)} * sizeof(gpu::AttentionTile)),
-      block_tables(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t)),
+      state_runs(round_up(single_rows + uint64_t{shape.single_bucket} * sizeof(uint32_t), 16)),
+      block_tables(state_runs + uint64_t{shape.state_runs} * sizeof(gpu::StateRun)),
       n_joined_tiles(joined_tiles(shape)) {}
 
 bool StepLayout::may_keep_rows(const StepShape& shape) {

@@ -37,6 +37,7 @@ gpu::StepRow device_row(const StepBatch& batch, const BatchRow& row, const SlotL
     to.n_uses = row.n_uses;
     to.extras_slot = row.n_uses == 1 && slots(row.adapter_slot).has_extras ? row.adapter_slot : kNoAdapterSlot;
     to.turn_begin = row.turn_begin;
+    to.state_run = row.state_run;
     return to;
 }
 
@@ -211,6 +212,11 @@ void write_step_state(const StepBatch& batch, const StepShape& shape, const Slot
         }
     }
     if (shape.tiles) put_tiles(batch, shape, n_q_heads, header, to);
+    if (shape.state_runs > 0) {
+        CHECK(batch.state_runs().size() <= shape.state_runs);
+        header.n_state_runs = static_cast<uint32_t>(batch.state_runs().size());
+        put(to, layout.state_runs, batch.state_runs().data(), batch.state_runs().size());
+    }
     put(to, layout.block_tables, batch.block_tables().data(), batch.block_tables().size());
     put(to, 0, &header, 1);
 }

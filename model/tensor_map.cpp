@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "model/expert_tensors.h"
 #include "proto/base/format.h"
 #include "proto/json.h"
 
@@ -99,6 +100,7 @@ Result<TensorFiles> map_tensors(TensorFiles files, const ModelConfig& config) {
         if (is_of_shared_keys(ours.name, config)) leave_out("their layers read those of another one", ours);
         else mapped.push_back(std::move(ours));
     }
+    TRY(map_expert_tensors(mapped, config));
     std::ranges::sort(mapped, {}, &Tensor::name);
     const auto twice = std::ranges::adjacent_find(mapped, {}, &Tensor::name);
     if (twice != mapped.end()) return make_error(ErrorCode::kInvalidModel, format("tensor {}: expected it once, found it under two names", json_quote(twice->name)));

@@ -62,6 +62,8 @@ std::vector<WeightTransform::Group> WeightTransform::groups(uint32_t layer) cons
     add(output_group_of(mixer), w.o, w.o_bias);
     add(kGateUp, w.gate_up, w.gate_up_bias);
     add(kDown, w.down, w.down_bias);
+    add(kRouterGroup, w.router, w.router_bias);
+    add(kSharedGateGroup, w.shared_gate, no_bias_);
     add(kPleGateGroup, w.ple_gate, no_bias_);
     add(kPleProjectionGroup, w.ple_projection, no_bias_);
     if (layer == 0) add(kPleModelGroup, weights_.ple_model, no_bias_);
@@ -248,8 +250,20 @@ void WeightTransform::record_merge(gpu::Recorder& recorder, const Group& group, 
     }
 }
 
+bool WeightTransform::changes_experts(const AdapterView& adapter) const {
+    const uint32_t stride = config_.lora_stride();
+    for (uint32_t i = 0; i < adapter.modules.size(); ++i) {
+        const auto module = static_cast<LinearModule>(i % stride);
+        if ((module == LinearModule::kExpertGateUp || module == LinearModule::kExpertDown) && adapter.modules[i].rank != 0) return true;
+    }
+    return false;
+}
+
 Result<std::unique_ptr<MergedWeights>> WeightTransform::merge(std::span<const MergeTerm> terms) {
     CHECK(terms.size() <= gpu::kMergeParts);
+    for (const MergeTerm& term : terms) {
+        if (changes_experts(*term.adapter)) return make_error(ErrorCode::kAdapterUnsupported, "adapters that change experts are not merged: they are served unmerged");
+    }
     const std::lock_guard lock(mutex_);
     Parts parts(terms, size_t{config_.n_layers} * config_.lora_stride());
     const std::vector<Copy> wanted = copies(parts);

@@ -95,6 +95,8 @@ class WeightTransform {
                               const std::function<void(gpu::Recorder&, uint32_t piece)>& record);
 
     gpu::Device& device_;
+    bool changes_experts(const AdapterView& adapter) const;
+
     gpu::KernelSet& kernels_;
     const ModelConfig& config_;
     const ModelWeights& weights_;

@@ -29,15 +29,21 @@ struct WeightLoader::Part {
     float* number = nullptr;  // one that stays on the host; then neither of the above
     float plus = 0.0f;        // on every number of a vector
     uint32_t begin = 0;  // first row of the matrix, first element of the vector
+    uint32_t from = 0;   // first row of the tensor, where a part is some rows of it
     const Tensor* tensor = nullptr;
 
-    std::vector<uint64_t> shape() const { return k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k}; }
+    std::vector<uint64_t> dims = {};  // of the tensor where they are others than {n} or {n, k}, in the same order of numbers
+    const Matrix* like = nullptr;     // a matrix that reads the same input, and so has the same type
+    bool is_of_experts = false;       // whose products read no packed weights
+
+    std::vector<uint64_t> shape() const { return !dims.empty() ? dims : k == 0 ? std::vector<uint64_t>{n} : std::vector<uint64_t>{n, k}; }
 };
 
 // Every tensor of the model, in the order of the forward pass. The parts of one matrix follow each other.
 class WeightLoader::Inventory {
   public:
-    Inventory(const ModelConfig& config, ModelWeights& weights) : config_(config) {
+    // Of files, for what they may hold in more than one way.
+    Inventory(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights) : files_(files), config_(config) {
         weights.layers.resize(config.n_layers);
         add_matrix("model.embed_tokens", {config.vocab_size, config.hidden_size}, weights.embedding);
         for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
@@ -60,19 +66,25 @@ class WeightLoader::Inventory {
         const std::string prefix = format("model.layers.{}.", index), mlp = prefix + "mlp.";
         const bool has_after = facts.mixer_norm.after;
         if (facts.mixer_norm.before) add_norm(prefix + "input_layernorm.weight", config_.hidden_size, layer.input_norm);
-        add_attention(index, facts.attention, prefix + "self_attn.", layer);
+        switch (facts.mixer) {
+            case Mixer::kAttention: add_attention(index, facts.attention, prefix + "self_attn.", layer); break;
+            case Mixer::kDeltaNet: add_delta(index, facts.delta, prefix + "linear_attn.", layer); break;
+            case Mixer::kShortConv: add_conv(index, facts.conv, prefix + "conv.", layer); break;
+        }
         if (has_after) add_norm(prefix + "post_attention_layernorm.weight", config_.hidden_size, layer.mixer_after_norm);
         // Where the former is another norm, this one has another name.
         if (facts.ffn_norm.before) add_norm(prefix + (has_after ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight"), config_.hidden_size, layer.ffn_norm);
         const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
-        if (config_.fused_gate_up) {
+        if (facts.ffn.kind == FeedForward::kExperts) {
+            add_experts(index, facts.ffn.experts, mlp, layer);
+        } else if (config_.fused_gate_up) {
             add_matrix(mlp + "gate_up_proj", {2 * facts.ffn.size, config_.hidden_size}, layer.gate_up);
         } else {
             for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
                 add_linear(mlp, module, shape(module), facts.ffn.bias, layer.gate_up, layer.gate_up_bias);
             }
         }
-        add_linear(mlp, LinearModule::kDown, shape(LinearModule::kDown), facts.ffn.bias, layer.down, layer.down_bias);
+        if (facts.ffn.kind == FeedForward::kDense) add_linear(mlp, LinearModule::kDown, shape(LinearModule::kDown), facts.ffn.bias, layer.down, layer.down_bias);
         if (facts.ffn_norm.after) add_norm(prefix + "post_feedforward_layernorm.weight", config_.hidden_size, layer.ffn_after_norm);
         if (facts.per_layer_input != 0) {
             add_linear(prefix, LinearModule::kPleGate, shape(LinearModule::kPleGate), false, layer.ple_gate, no_bias_);
@@ -100,6 +112,73 @@ class WeightLoader::Inventory {
         add_linear(prefix, LinearModule::kO, shape(LinearModule::kO), facts.o_bias, layer.o, layer.o_bias);
     }
 
+    void add_delta(uint32_t index, const DeltaFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        for (const auto module : {LinearModule::kDeltaQkv, LinearModule::kDeltaZ, LinearModule::kDeltaB, LinearModule::kDeltaA}) {
+            const LinearShape shape = config_.shape(index, module);
+            if (!config_.fused_delta) {
+                add_linear(prefix, module, shape, false, layer.qkv, no_bias_);
+                continue;
+            }
+            const FusedDelta fused = fused_delta_rows(facts, module);
+            for (const RowRange& rows : fused.rows) {
+                add_matrix(prefix + std::string(fused.name), {rows.n, shape.k}, layer.qkv);
+                parts_.back().from = rows.begin;
+                parts_.back().dims = {fused.n, shape.k};
+            }
+        }
+        add_vector(prefix + "conv1d.weight", facts.conv_size() * facts.taps, layer.conv);
+        parts_.back().dims = {facts.conv_size(), 1, facts.taps};
+        add_vector(prefix + "A_log", facts.n_value_heads, layer.a_log);
+        add_vector(prefix + "dt_bias", facts.n_value_heads, layer.dt_bias);
+        add_vector(prefix + "norm.weight", facts.value_head_dim, layer.delta_norm);  // as it is, whatever the other norms hold
+        add_linear(prefix, LinearModule::kDeltaOut, config_.shape(index, LinearModule::kDeltaOut), false, layer.o, no_bias_);
+    }
+
+    void add_conv(uint32_t index, const ConvFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        add_linear(prefix, LinearModule::kConvIn, config_.shape(index, LinearModule::kConvIn), facts.bias, layer.qkv, layer.qkv_bias);
+        add_vector(prefix + "conv.weight", config_.hidden_size * facts.taps, layer.conv);
+        parts_.back().dims = {config_.hidden_size, 1, facts.taps};
+        if (facts.bias) add_vector(prefix + "conv.bias", config_.hidden_size, layer.conv_bias);
+        add_linear(prefix, LinearModule::kConvOut, config_.shape(index, LinearModule::kConvOut), facts.bias, layer.o, layer.o_bias);
+    }
+
+    // Files hold each expert by itself, or all of a layer in one tensor: map_expert_tensors() makes the latter of either.
+    void add_experts(uint32_t index, const ExpertFacts& facts, const std::string& prefix, LayerWeights& layer) {
+        const auto shape = [&](LinearModule module) { return config_.shape(index, module); };
+        const auto add_like = [&](LinearModule module, bool has_bias, Matrix& to, Vector& bias) {
+            add_linear(prefix, module, shape(module), has_bias, to, bias);
+            parts_[parts_.size() - (has_bias ? 2 : 1)].like = &layer.expert_gate_up;
+        };
+        const auto add_stacked = [&](std::string_view name, LinearModule module, Matrix& to, Vector& bias) {
+            const LinearShape one = shape(module);
+            add_matrix(prefix + std::string(name), {facts.n * one.n, one.k}, to);
+            if (!facts.bias) return;
+            add_vector(prefix + std::string(name) + ".bias", facts.n * one.n, bias);
+            parts_.back().dims = {facts.n, one.n};
+        };
+        if (files_.find(prefix + "experts.0.gate_proj.weight") != nullptr) {
+            for (uint32_t expert = 0; expert < facts.n; ++expert) {
+                const std::string one = format("{}experts.{}.", prefix, expert);
+                for (const char* name : {"gate_proj", "up_proj"}) add_matrix(one + name, {facts.size, config_.hidden_size}, layer.expert_gate_up);
+            }
+            for (uint32_t expert = 0; expert < facts.n; ++expert) add_matrix(format("{}experts.{}.down_proj", prefix, expert), {config_.hidden_size, facts.size}, layer.expert_down);
+        } else {
+            add_stacked("experts.gate_up_proj", LinearModule::kExpertGateUp, layer.expert_gate_up, layer.expert_gate_up_bias);
+            add_stacked("experts.down_proj", LinearModule::kExpertDown, layer.expert_down, layer.expert_down_bias);
+        }
+        for (Part& part : parts_) part.is_of_experts |= part.matrix == &layer.expert_gate_up || part.matrix == &layer.expert_down;
+        add_like(LinearModule::kRouter, facts.bias, layer.router, layer.router_bias);
+        if (facts.router == Router::kSigmoidBias) add_vector(prefix + "expert_bias", facts.n, layer.choice_bias);
+        if (facts.shared_size == 0) return;
+        const std::string shared = prefix + "shared_expert.";
+        for (const auto module : {LinearModule::kGate, LinearModule::kUp}) {
+            add_linear(shared, module, shape(module), false, layer.gate_up, no_bias_);
+            parts_.back().like = &layer.expert_gate_up;
+        }
+        add_linear(shared, LinearModule::kDown, shape(LinearModule::kDown), false, layer.down, no_bias_);
+        if (facts.shared_gate) add_like(LinearModule::kSharedGate, false, layer.shared_gate, no_bias_);
+    }
+
     void add_linear(const std::string& prefix, LinearModule module, LinearShape shape, bool has_bias, Matrix& to, Vector& bias) {
         const std::string name = prefix + std::string(name_of(module));
         add_matrix(name, shape, to);
@@ -123,6 +202,7 @@ class WeightLoader::Inventory {
         to.n += n;
     }
 
+    const TensorFiles& files_;
     const ModelConfig& config_;
     std::vector<Part> parts_;
     Vector no_bias_;
@@ -168,7 +248,7 @@ void for_each_matrix(const ModelWeights& weights, F&& f) {
         if (matrix->n != 0) f(*matrix);
     }
     for (const LayerWeights& layer : weights.layers) {
-        for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.ple_gate, &layer.ple_projection}) {
+        for (const Matrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.router, &layer.shared_gate, &layer.expert_gate_up, &layer.expert_down, &layer.ple_gate, &layer.ple_projection}) {
             if (matrix->n != 0) f(*matrix);
         }
     }
@@ -225,7 +305,8 @@ void WeightLoader::place_packed(std::vector<Part>& parts, const Matrix& always_p
         }
         if (own.front() != &parts[first]) continue;
         const bool can = std::ranges::all_of(own, [&](const Part* part) {
-            return part->tensor->source && part->tensor->source->device_format() && (own.size() == 1 || part->n % kColumnsAtOnce == 0);
+            return !part->is_of_experts && part->from == 0 && part->dims.empty() && part->tensor->source && part->tensor->source->device_format() &&
+                   (own.size() == 1 || part->n % kColumnsAtOnce == 0);
         });
         if (!can) continue;
         const MatrixSource* before = nullptr;
@@ -274,6 +355,9 @@ Status WeightLoader::bind(const TensorFiles& files, const ModelConfig& config, s
         // Joined matrices of several types (q, k, v; gate, up) become what the model was made in.
         const bool is_mixed = part.begin != 0 && type != part.matrix->type;
         part.matrix->type = is_mixed ? static_cast<gpu::ScalarType>(weight_type_of(config.dtype.value_or(DType::kF16))) : type;
+    }
+    for (Part& part : parts) {
+        if (part.like) part.matrix->type = part.like->type;
     }
     for (const Tensor& tensor : files.tensors()) {
         if (!known.contains(tensor.name) && !is_ignored(config, tensor.name) && !is_empty_bias(files, tensor)) {
@@ -333,10 +417,10 @@ Status WeightLoader::upload_matrix(gpu::Device& device, const Part& part,
         const uint64_t n_rows = std::min(piece_rows, part.n - row);
         std::span<const std::byte> bytes;
         if (is_as_stored) {
-            bytes = part.tensor->data.subspan(row * row_bytes, n_rows * row_bytes);
+            bytes = part.tensor->data.subspan((part.from + row) * row_bytes, n_rows * row_bytes);
         } else {
             decoded.resize(n_rows * row_bytes);
-            TRY(decode_rows(*part.tensor, row, n_rows, to.type, decoded));
+            TRY(decode_rows(*part.tensor, part.from + row, n_rows, to.type, decoded));
             bytes = decoded;
         }
         const uint64_t to_offset = (part.begin + row) * to.row_bytes();
@@ -356,7 +440,7 @@ WeightLoader::~WeightLoader() = default;
 Result<std::unique_ptr<WeightLoader>> WeightLoader::create(const TensorFiles& files, const ModelConfig& config, ModelWeights& weights,
                                                            const WeightOptions& options) {
     for (const std::string& note : files.left_out()) log_info("weights: {}", note);
-    Inventory inventory(config, weights);
+    Inventory inventory(files, config, weights);
     TRY(bind(files, config, type_of_all(files, config, options.type), inventory.parts()));
     if (options.keeps_packed) place_packed(inventory.parts(), weights.ple_table);
     return std::unique_ptr<WeightLoader>(new WeightLoader(std::move(inventory.parts())));

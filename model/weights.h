@@ -62,6 +62,9 @@ struct LayerWeights {
     Vector qkv_bias;
     Vector q_norm, k_norm;    // [D]; QkNorm::kFullWidth: of all heads
     Vector sinks;             // [heads]
+    Vector conv, conv_bias;   // [channels][taps], [channels]: of mixers with a convolution,
+    Vector a_log, dt_bias;    // [value heads], and of delta nets,
+    Vector delta_norm;        // [size of a value head]
     Matrix o;                 // what the mixer ends with
     Vector o_bias;
     Vector ffn_norm;          // [H], in front of the feed-forward,
@@ -70,6 +73,13 @@ struct LayerWeights {
     Vector gate_up_bias;
     Matrix down;
     Vector down_bias;
+    // Experts; gate_up and down are the shared one's then.
+    Matrix router;                            // [experts][H]
+    Vector router_bias, choice_bias;          // [experts]; the second is on what they are chosen by alone
+    Matrix shared_gate;                       // [1][H]
+    Matrix expert_gate_up;                    // the experts' matrices one behind the other: [experts * 2 I][H], rows gate, up of each, or in turns,
+    Matrix expert_down;                       // [experts * H][I]
+    Vector expert_gate_up_bias, expert_down_bias;  // [experts][2 I], [experts][H]
     Matrix ple_gate, ple_projection;  // of LayerFacts::per_layer_input
     Vector ple_norm;                  // [H], of what they give
     float stream_scale = 1.0f;        // of LayerFacts::stream_scale

@@ -9,6 +9,7 @@
 #include "model/kv_cache.h"
 #include "model/model_files.h"
 #include "model/rope.h"
+#include "model/state_cache.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
@@ -105,6 +106,9 @@ Status load_adapters(LoadedModel& loaded, const std::vector<LoraArgument>& argum
     return ok_status();
 }
 
+// Blocks of keys and values alone do not say what a recurrent state was behind them.
+bool has_prefix_cache(const Config& config, const LoadedModel& loaded) { return !config.no_prefix_cache && !model::has_state(loaded.config); }
+
 Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
                              const LoadedModel& loaded) {
     const gpu::DeviceCapabilities& device = loaded.device->capabilities();
@@ -117,7 +121,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
     shape.device_name = device.name;
     shape.device_driver = device.driver;
     shape.device_is_cpu = device.is_cpu;
-    shape.prefix_cache = !config.no_prefix_cache;
+    shape.prefix_cache = has_prefix_cache(config, loaded);
     shape.memory_utilization = config.gpu_memory_utilization;
     const model::MemoryPlan& plan = loaded.executor->memory_plan();
     shape.memory_plan = {{"weights", plan.weight_bytes},
@@ -125,6 +129,7 @@ Metrics::Shape metrics_shape(const Config& config, const std::string& base_name,
                          {"adapters", plan.adapter_bytes},
                          {"merged", plan.merged_bytes},
                          {"training", plan.training_bytes},
+                         {"states", plan.state_bytes},
                          {"kv", plan.kv_bytes}};
     return shape;
 }
@@ -272,7 +277,11 @@ Status run_serve(const Config& config, const std::function<Result<Config>()>& re
     engine_options.n_short_text_tokens =
         model::short_text_tokens(loaded.config.rope, loaded.executor->options().n_positions_max);
     engine_options.n_waiting_max = config.max_queue;
-    engine_options.prefix_cache = !config.no_prefix_cache;
+    engine_options.has_state = model::has_state(loaded.config);
+    engine_options.prefix_cache = has_prefix_cache(config, loaded);
+    if (!config.no_prefix_cache && !engine_options.prefix_cache) {
+        log_info("prefix cache: off, as layers of this model remember more of a text than its keys and values");
+    }
     engine_options.n_waiting_tokens_max =
         config.max_num_queued_tokens != 0
             ? config.max_num_queued_tokens

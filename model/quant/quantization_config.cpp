@@ -208,15 +208,17 @@ Status read_method(const JsonValue& root, QuantizationConfig& config) {
         case QuantMethod::kAwq: return read_awq(root, config);
         case QuantMethod::kCompressedTensors: return read_compressed_tensors(root, config);
         case QuantMethod::kFp8: return read_fp8(root, config);
+        case QuantMethod::kMxfp4: return ok_status();  // experts alone, and their tensors say the rest: map_expert_tensors()
     }
     CHECK(false);
 }
 
-constexpr std::array<std::pair<QuantMethod, std::string_view>, 5> kMethods = {{{QuantMethod::kBitsAndBytes, "bitsandbytes"},
+constexpr std::array<std::pair<QuantMethod, std::string_view>, 6> kMethods = {{{QuantMethod::kBitsAndBytes, "bitsandbytes"},
                                                                                {QuantMethod::kGptq, "gptq"},
                                                                                {QuantMethod::kAwq, "awq"},
                                                                                {QuantMethod::kCompressedTensors, "compressed-tensors"},
-                                                                               {QuantMethod::kFp8, "fp8"}}};
+                                                                               {QuantMethod::kFp8, "fp8"},
+                                                                               {QuantMethod::kMxfp4, "mxfp4"}}};
 
 // The method of a quantization_config. Files of old bitsandbytes do not name theirs.
 Result<QuantMethod> method_of(const JsonValue& root) {
@@ -268,6 +270,7 @@ std::string QuantizationConfig::summary() const {
             for (const WeightScheme& scheme : schemes) out += "; " + describe(scheme);
             return out;
         }
+        case QuantMethod::kMxfp4: return "MXFP4";
         case QuantMethod::kFp8: return block_rows == 0 ? "FP8" : format("FP8, blocks of {}x{}", block_rows, block_columns);
     }
     CHECK(false);

@@ -11,7 +11,7 @@
 
 namespace lorad::model {
 
-enum class QuantMethod : uint8_t { kNone, kBitsAndBytes, kGptq, kAwq, kCompressedTensors, kFp8 };
+enum class QuantMethod : uint8_t { kNone, kBitsAndBytes, kGptq, kAwq, kCompressedTensors, kFp8, kMxfp4 };
 // "bitsandbytes", as quant_method says it.
 std::string_view name_of(QuantMethod method);
 

@@ -66,7 +66,8 @@ bool is_coded_weight(const Tensor& tensor) { return !is_weight_type(tensor.dtype
 
 Result<Tensor> make_matrix(LinearTensors& linear, const QuantizationConfig& config) {
     switch (config.method) {
-        case QuantMethod::kNone: break;
+        case QuantMethod::kNone:
+        case QuantMethod::kMxfp4: break;
         case QuantMethod::kBitsAndBytes: return make_bnb_matrix(linear);
         case QuantMethod::kGptq: return make_gptq_matrix(linear, config);
         case QuantMethod::kAwq: return make_awq_matrix(linear, config);
@@ -94,6 +95,7 @@ Result<std::vector<Tensor>> join_quantized(std::span<const Tensor> tensors, cons
         TRY(check_none_is_quantized(tensors));
         return joined;
     }
+    if (config.method == QuantMethod::kMxfp4) return joined;
     std::map<std::string, LinearTensors, std::less<>> layers;
     const auto layer = [&](std::string_view name) -> LinearTensors& {
         return layers.try_emplace(std::string(name), std::string(name)).first->second;

@@ -76,6 +76,10 @@ class PlanMaker {
         plan_o(facts, w, rows, plan);
         const std::optional<gpu::MatmulPlan> gated = gated_product(facts, w, rows);
         plan.is_gated = gated.has_value();
+        if (facts.ffn.kind == FeedForward::kExperts) {
+            plan_experts(w, rows, plan);
+            return plan;
+        }
         plan.gate_up = gated ? *gated : product(w.gate_up, use_of(rows, true));
         const bool act_may_be_in_blocks = plan.is_gated || rows.method != AdapterMethod::kFewRuns;  // gated_act on matrices writes rows alone
         plan.down = product(w.down, use_of(rows, act_may_be_in_blocks));
@@ -88,6 +92,15 @@ class PlanMaker {
             if (layer + 1 < config_.n_layers) plan.down_residual = residual(w.down);
         }
         return plan;
+    }
+
+    // The router and the experts read rows.
+    void plan_experts(const LayerWeights& w, const Rows& rows, LayerPlan& plan) const {
+        plan.router = product(w.router, use_of(rows, false));
+        if (w.shared_gate.n != 0) plan.shared_gate = product(w.shared_gate, use_of(rows, false));
+        if (w.gate_up.n == 0) return;
+        plan.gate_up = product(w.gate_up, use_of(rows, false));
+        plan.down = product(w.down, use_of(rows, false));
     }
 
     // Attention may write blocks for it; if it writes rows, these may be arranged.

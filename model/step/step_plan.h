@@ -48,6 +48,7 @@ struct LayerPlan {
     bool is_gated = false;  // the product of gate and up ends in the activation
     gpu::MatmulPlan down;
     std::optional<gpu::ResidualPlan> down_residual;
+    gpu::MatmulPlan router, shared_gate;  // of layers with experts, whose gate_up and down are the shared expert's
     gpu::MatmulPlan ple_gate, ple_projection;  // of layers with embeddings per layer
     uint32_t rows = 0;        // capacity after attention: of all rows, or in the last layer of those with an output
     bool keeps_rows = false;  // after attention only rows with an output are computed

@@ -25,7 +25,10 @@ Engine::Engine(StepRunner& runner, Metrics& metrics, const EngineOptions& option
       background_(options.background),
       background_turns_(options.background_share),
       chooser_(options.n_sampling_threads),
-      masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {}
+      masks_(std::max(2u, options.n_sampling_threads), std::max(2u, options.n_sampling_threads), [this] { queue_.wake(); }) {
+    CHECK(!options_.has_state || !options_.prefix_cache);
+    for (uint32_t slot = options_.limits.n_sequences_max; options_.has_state && slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+}
 
 Clock::time_point Engine::time_now() const {
     return options_.clock ? options_.clock() : Clock::now();
@@ -279,6 +282,12 @@ Status Engine::submit_step() {
                                         planned.n_rows);
         model::RowAdapters row_adapters = request.adapter.rows();
         row_adapters.turn_begin = sequence.is_long ? options_.n_short_text_tokens : 0;
+        if (options_.has_state && sequence.state_slot == gpu::kNoState) {
+            CHECK(!free_state_slots_.empty() && sequence.n_computed == 0);
+            sequence.state_slot = free_state_slots_.back();
+            free_state_slots_.pop_back();
+        }
+        row_adapters.state_slot = sequence.state_slot;
         uint32_t first_row = 0;
         if (tokens.back() < 0) {
             CHECK(tokens.size() == 1);

@@ -87,6 +87,7 @@ struct EngineOptions {
     BackgroundWork* background = nullptr;
     BackgroundShare background_share = {};
     std::chrono::microseconds background_slice{10'000};  // where nobody is served: what a new request may have to wait
+    bool has_state = false;            // model::has_state(): each running sequence has one of n_sequences_max slots, and no row is computed twice on it; without prefix_cache
 };
 
 // An adapter or mix that is part of the merged weights. Steps whose rows all belong to it run on
@@ -255,6 +256,7 @@ class Engine {
 
     // Engine thread.
     PrefixCache blocks_;
+    std::vector<uint32_t> free_state_slots_;  // with has_state
     FairShare fair_share_;
     StepTimes step_times_;
     std::vector<std::unique_ptr<Sequence>> running_;  // promoted ones, then by priority and arrival

@@ -25,7 +25,8 @@ void Engine::begin_mask(Sequence& sequence) {
     constexpr double kPatientSeconds = 0.004;
     const std::string& tenant = sequence.request.tenant;
     const bool is_slow = sequence.choice.mask_seconds() > kPatientSeconds || mask_debts_.is_over(tenant, time_now());
-    sequence.choice.begin_mask(masks_, tenant, is_slow && has_others_to_keep_waiting_);
+    // A row whose mask came late would be computed again, which a state does not allow: it is in no step before.
+    sequence.choice.begin_mask(masks_, tenant, options_.has_state || (is_slow && has_others_to_keep_waiting_));
 }
 
 bool Engine::has_rows_that_wait_for_no_mask(const Flight& flight) const {
@@ -76,7 +77,13 @@ void Engine::leave_out_late(Flight& flight, double waited_s) {
         if (!(choice++)->is_late) continue;
         Sequence& sequence = *planned.sequence;
         if (sequence.tokens.back() < 0) sequence.tokens.pop_back();
-        --sequence.n_computed;
+        if (options_.has_state) {
+            // Its state has gone on by the row, and does not come back.
+            release_blocks(sequence);
+            fair_share_.begin_prompt(sequence.ticket, sequence.n_known());
+        } else {
+            --sequence.n_computed;
+        }
         planned.output = -1;
         sequence.choice.be_patient();
         mask_debts_.charge(sequence.request.tenant, waited_s, time_now());

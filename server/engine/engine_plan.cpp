@@ -289,6 +289,8 @@ void Engine::release_blocks(Sequence& sequence) {
     publish_blocks(sequence);
     blocks_.release(sequence.blocks);
     sequence.blocks.clear();
+    // Steps run in order: whoever has the slot next begins behind those that still write it.
+    if (sequence.state_slot != gpu::kNoState) free_state_slots_.push_back(std::exchange(sequence.state_slot, gpu::kNoState));
     sequence.n_published = sequence.n_computed = 0;
     sequence.first_merged_block = Sequence::kNoBlock;
 }

@@ -30,6 +30,7 @@ struct Sequence {
     ChoiceState choice;
     uint32_t n_computed = 0;  // tokens whose KV entries exist or are being made by a step in flight
     std::vector<BlockId> blocks;  // cover n_computed
+    uint32_t state_slot = gpu::kNoState;  // of the model's recurrent state, while it has blocks
     uint32_t n_published = 0;     // of the blocks: the prefix cache has been told of them
     uint32_t first_merged_block = kNoBlock;  // this and later ones depend on merged weights
     uint32_t n_cached_tokens = 0;            // found in the prefix cache when it first ran

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "model/config.h"
+#include "model/state_cache.h"
 #include "model/topology.h"
 #include "tests/support/families.h"
 
@@ -97,6 +98,40 @@ TEST(Families, SayWhatTheirLayersAre) {
     EXPECT_EQ(olmo3->rope_of(1).theta, 5e5);
 }
 
+TEST(Families, SayWhichLayersHaveAStateAndExperts) {
+    const auto qwen35 = config_of("qwen35");
+    ASSERT_TRUE(qwen35.ok()) << qwen35.error().message;
+    EXPECT_EQ(qwen35->layer(0).mixer, Mixer::kDeltaNet);
+    EXPECT_EQ(qwen35->layer(3).mixer, Mixer::kAttention);
+    EXPECT_TRUE(qwen35->layer(3).attention.output_gate);
+    EXPECT_EQ(qwen35->shape(3, LinearModule::kQ).n, 2u * 4 * 32);
+    EXPECT_EQ(qwen35->shape(0, LinearModule::kDeltaQkv).n, 2u * 2 * 16 + 4 * 24);
+    EXPECT_EQ(qwen35->rope.rotary_dim, 8u);
+    // Three values of a convolution's input, and an f32 for each key and value of a head, keys in whole sixteens.
+    EXPECT_EQ(state_sizes(*qwen35, 0).n_bytes(), (3u * 160 + 4 * 24 * 16) * 4);
+    EXPECT_EQ(state_slot_bytes(*qwen35), 4 * state_sizes(*qwen35, 0).n_bytes());
+    EXPECT_FALSE(has_state(*config_of("gpt-oss")));
+
+    const auto lfm2 = config_of("lfm2");
+    ASSERT_TRUE(lfm2.ok()) << lfm2.error().message;
+    EXPECT_EQ(lfm2->layer(0).ffn.size, 128u) << "two thirds of 180, in sixteens";
+    EXPECT_EQ(state_slot_bytes(*lfm2), 3u * 2 * 64 * 4);
+
+    const auto moe = config_of("qwen35-moe");
+    ASSERT_TRUE(moe.ok()) << moe.error().message;
+    EXPECT_EQ(moe->layer(0).ffn.experts.n, 5u);
+    EXPECT_EQ(moe->layer(0).ffn.experts.top_k, 2u);
+    EXPECT_EQ(moe->shape(0, LinearModule::kExpertGateUp).n, 48u);
+    EXPECT_EQ(moe->shape(0, LinearModule::kUp).n, 40u) << "the shared expert's";
+
+    const auto gpt_oss = config_of("gpt-oss");
+    ASSERT_TRUE(gpt_oss.ok()) << gpt_oss.error().message;
+    EXPECT_EQ(gpt_oss->layer(0).attention.window, 16u);
+    EXPECT_EQ(gpt_oss->layer(1).attention.window, 0u);
+    EXPECT_TRUE(gpt_oss->layer(0).attention.sinks);
+    EXPECT_EQ(gpt_oss->layer(0).ffn.experts.router, Router::kTopThenSoftmax);
+}
+
 TEST(Families, LlamaLikeModelsHaveNoFeatures) {
     for (const char* model : {"llama-scaled", "llama-tied", "mistral-window", "phi3-sharded", "qwen2-tied", "qwen3"}) {
         const auto config = load_model_config(goldens_dir() / "models" / model);
@@ -114,6 +149,10 @@ TEST(Families, ModelsTellWhatFastPathsMustAsk) {
     EXPECT_EQ(features("ministral3-nested"), uint32_t{kFeaturePositionScale});
     EXPECT_EQ(features("gemma3-nested"), uint32_t{kFeatureNormsAfter | kFeatureGelu | kFeatureRopeByLayer | kFeatureEmbedScale | kFeatureScoreScale});
     EXPECT_EQ(features("llama-biased"), 0u);
+    EXPECT_EQ(features("qwen35"), uint32_t{kFeatureLayersDiffer | kFeatureOtherMixers | kFeatureOutputGate});
+    EXPECT_EQ(features("lfm2"), uint32_t{kFeatureLayersDiffer | kFeatureOtherMixers});
+    EXPECT_EQ(features("gpt-oss"), uint32_t{kFeatureExperts | kFeatureClamps | kFeatureSinks});
+    EXPECT_EQ(features("qwen35-moe"), uint32_t{kFeatureLayersDiffer | kFeatureOtherMixers | kFeatureOutputGate | kFeatureExperts});
     EXPECT_EQ(features_beyond(ModelTopology{kFeatureGelu | kFeatureSinks}, kFeatureGelu), "attention sinks");
 }
 
@@ -121,6 +160,16 @@ void expect_refused(const Result<ModelConfig>& config, std::string_view what) {
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.error().code, ErrorCode::kInvalidModel);
     EXPECT_NE(config.error().message.find(what), std::string::npos) << config.error().message;
+}
+
+TEST(Families, HybridsAndExpertsOfImpossibleSizesAreRefusedByKey) {
+    const std::string qwen35 = text_of(families_dir() / "models/qwen35/config.json"), moe = text_of(families_dir() / "models/qwen35-moe/config.json");
+    expect_refused(parse_model_config(with(qwen35, "\"linear_num_value_heads\": 4", "\"linear_num_value_heads\": 3"), ""), "a multiple of the key heads");
+    expect_refused(parse_model_config(with(qwen35, "\"linear_conv_kernel_dim\": 4", "\"linear_conv_kernel_dim\": 400"), ""), "taps");
+    expect_refused(parse_model_config(with(qwen35, "\"full_attention\"", "\"linear_attention\""), ""), "at least one layer of attention");
+    expect_refused(parse_model_config(with(qwen35, "\"hidden_act\"", "\"attn_output_gate\": false, \"hidden_act\""), ""), "attn_output_gate");
+    expect_refused(parse_model_config(with(moe, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 6"), ""), "found 5 and 6");
+    expect_refused(parse_model_config(with(moe, "\"num_experts\": 5", "\"num_experts\": 5000"), ""), "up to 1024");
 }
 
 TEST(Families, UnknownOnesAreToldWithTheNearestKnownOneAndWhatItHasNot) {

@@ -24,6 +24,9 @@ inline constexpr GoldenFamily kGoldenFamilies[] = {
     {"gemma3-nested", "Gemma3ForCausalLM"}, {"gemma4-dense", "Gemma4ForCausalLM", true, kUnscaledScores}, {"gemma4-e2b", "Gemma4ForCausalLM", true, kUnscaledScores}, {"gemma4-nested", "Gemma4ForCausalLM", false, kUnscaledScores},
     {"granite", "GraniteForCausalLM"},      {"llama-biased", "LlamaForCausalLM", false}, {"ministral3-nested", "Ministral3ForCausalLM", false}, {"olmo2", "Olmo2ForCausalLM"},
     {"olmo3", "Olmo3ForCausalLM"},          {"phi4-mini", "Phi3ForCausalLM"},       {"smollm3", "SmolLM3ForCausalLM"},
+    {"qwen35", "Qwen3_5ForCausalLM", false}, {"qwen35-nested", "Qwen3_5ForCausalLM"}, {"lfm2", "Lfm2ForCausalLM"},
+    {"qwen3-next", "Qwen3NextForCausalLM"},  {"qwen35-moe", "Qwen3_5MoeForCausalLM", false}, {"qwen35-moe-nested", "Qwen3_5MoeForCausalLM", false}, {"gpt-oss", "GptOssForCausalLM"},
+    {"gpt-oss-mxfp4", "GptOssForCausalLM", false},
 };
 
 inline std::filesystem::path families_dir() { return goldens_dir() / "families"; }

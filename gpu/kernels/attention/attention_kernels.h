@@ -24,6 +24,7 @@ struct QkvShape {
     bool k_is_v = false;          // values are what the key heads give before norm and rope; the product has no rows for them
     float position_beta = 0.0f;   // queries times 1 + beta ln(1 + floor(position / original))
     uint32_t position_original = 0;
+    bool output_gate = false;     // the product has for each query head its query rows, then those of its gate; its sums are finished
 };
 
 struct AttentionShape {

@@ -27,6 +27,7 @@ layout(constant_id = 13) const uint kVNorm = 0;
 layout(constant_id = 14) const uint kKIsV = 0;  // y has no value heads
 layout(constant_id = 15) const float kPositionBeta = 0.0;
 layout(constant_id = 16) const uint kPositionOriginal = 1;
+layout(constant_id = 17) const uint kGated = 0;  // the rows of a query head are followed by as many of its gate, which stay where they are
 layout(push_constant, scalar) uniform Push { QkvPostParams p; };
 
 const uint kRankSteps = 2;
@@ -76,6 +77,7 @@ void main() {
     bool active_thread = local_head < kHeadsPerGroup && head < kQHeads + 2 * kKvHeads;
     uint d0 = thread % kLanes * 4;
     uint column = (kKIsV != 0 && head >= kQHeads + kKvHeads ? head - kKvHeads : head) * kHeadDim + d0;
+    uint from = kGated == 0 ? column : head < kQHeads ? 2 * head * kHeadDim + d0 : column + kQHeads * kHeadDim;  // in the sums
     uint base = local_head * kHeadDim;
     bool is_q = head < kQHeads;
     bool is_v = head >= kQHeads + kKvHeads;
@@ -88,11 +90,11 @@ void main() {
         if (kLora == 1) module = lora_module(p.lora_layer, row.adapter_slot, p.lora_slot_stride, module_idx);
         uint64_t y = p.y + uint64_t(t) * p.y_stride * 4;
         vec4 part[kSplits];  // all loads before the first use
-        part[0] = load4(y, column / 4, 0);
+        part[0] = load4(y, from / 4, 0);
         if (t < kWholeRows) {
             [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = vec4(0.0);
         } else {
-            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, column / 4, 0);
+            [[unroll]] for (uint s = 1; s < kSplits; s++) part[s] = load4(y + uint64_t(s) * p.split_stride * 4, from / 4, 0);
         }
         if (!is_v) {
             [[unroll]] for (uint c = 0; c < 4; c++) {

@@ -61,7 +61,7 @@ class LoraPlanner : public Planner {
     static uint64_t head_low_bytes(uint32_t logit_rows) { return uint64_t{logit_rows} * kStepUsesMax * kMaxRank * sizeof(float); }
     // LoraShrinkParams::parts; zeroed before the first dispatch.
     static constexpr uint64_t kShrinkPartBytes = uint64_t{kShrinkAllPartsMax} * (16 * 16 + 1) * sizeof(float);
-    static uint64_t lora_low_bytes(uint32_t low_rows) { return uint64_t{low_rows} * 3 * kMaxRank * sizeof(float); }
+    static uint64_t lora_low_bytes(uint32_t low_rows, uint32_t n_modules = 3) { return uint64_t{low_rows} * n_modules * kMaxRank * sizeof(float); }
 };
 
 // Each method records one dispatch unless it says otherwise. Several threads may record at once, each into its own Recorder.

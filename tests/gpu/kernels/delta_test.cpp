@@ -266,5 +266,48 @@ TEST_F(KernelTest, GateRowsMultipliesEachHeadWithItsOwnGate) {
     }
 }
 
+// The layout alone: each query head's rows are followed by those of its gate.
+TEST_F(KernelTest, QkvPostOfGatedHeadsIsThatOfTheQueriesAlone) {
+    constexpr uint32_t kHeads = 3, kKvHeads = 1, kSize = 32, kRotary = 8, kRows = 3;
+    constexpr uint32_t kPlain = (kHeads + 2 * kKvHeads) * kSize, kGated = kPlain + kHeads * kSize, kCacheBytes = 2 * kKvHeads * kBlockTokens * kSize * 2;
+    const auto gated = reference::random_values(size_t{kRows} * kGated, Type::kF32, random_);
+    std::vector<float> plain;
+    for (uint32_t t = 0; t < kRows; t++) {
+        const float* row = &gated[size_t{t} * kGated];
+        for (uint32_t h = 0; h < kHeads; h++) plain.insert(plain.end(), row + 2 * h * kSize, row + (2 * h + 1) * kSize);
+        plain.insert(plain.end(), row + 2 * kHeads * kSize, row + kGated);
+    }
+    const auto gamma = reference::random_values(kSize, Type::kF32, random_), turns = reference::random_values(size_t{kRows} * kRotary, Type::kF32, random_);
+    std::vector<StepRow> rows(kRows);
+    for (uint32_t t = 0; t < kRows; t++) rows[t].position = rows[t].kv_slot = t;
+    const Buffer step = step_state(rows, kRows), gamma_buffer = input(gamma), rope = input(turns);
+    std::vector<float> queries[2];
+    std::vector<uint16_t> caches[2];
+    for (const bool is_gated : {false, true}) {
+        const Buffer y = input(reference::encode(is_gated ? gated : plain, is_gated ? kGated : kPlain, padded(kGated), Type::kF32)), q = poisoned(uint64_t{kRows} * 128 * 4), kv = poisoned(kCacheBytes);
+        QkvPostParams params{};
+        params.step = step.address();
+        params.y = y.address();
+        params.rope = rope.address();
+        params.q_gamma = params.k_gamma = gamma_buffer.address();
+        params.q = q.address();
+        params.kv = kv.address();
+        params.y_stride = padded(kGated);
+        params.q_stride = 128;
+        params.eps = 1e-6f;
+        execute([&](Recorder& recorder) {
+            kernels_->attention.qkv_post(recorder, params, {.base = {.rows = kRows}, .n_q_heads = kHeads, .n_kv_heads = kKvHeads, .head_dim = kSize, .rotary_dim = kRotary, .output_gate = is_gated});
+        });
+        for (uint32_t t = 0; t < kRows; t++) {
+            const auto row = content<float>(q, size_t{kRows} * 128);
+            queries[is_gated].insert(queries[is_gated].end(), row.begin() + t * 128, row.begin() + t * 128 + kHeads * kSize);
+        }
+        caches[is_gated] = content<uint16_t>(kv, kCacheBytes / 2);
+    }
+    EXPECT_EQ(queries[1], queries[0]);
+    EXPECT_FALSE(is_poison(queries[0].back()));
+    EXPECT_EQ(caches[1], caches[0]);
+}
+
 }  // namespace
 }  // namespace lorad::gpu::testing::delta_test

@@ -82,6 +82,12 @@ struct CheckArguments {
 // configuration, and why not, a line for each part. Needs no device and serves nothing. True if all is well.
 Result<bool> run_check(const CheckArguments& arguments);
 
+struct QuantizeArguments {
+    std::string model, type, out;
+};
+// Writes the model as a quantized GGUF file, and says on stderr how far it is.
+Status run_quantize(const QuantizeArguments& arguments);
+
 struct ProfileArguments {
     ModelArguments model;
     uint32_t n_rows = 1;

@@ -1,4 +1,4 @@
-// lorad: serve | train | key | check | devices | logits | generate | profile | print. Every flag is declared here or, for serve,
+// lorad: serve | train | key | check | devices | logits | generate | profile | quantize | print. Every flag is declared here or, for serve,
 // in config.cpp.
 #include <algorithm>
 #include <cstdio>
@@ -333,6 +333,12 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(1u, 10000u));
     profile->add_flag("--json", profile_arguments.as_json, "JSON instead of a table");
 
+    CLI::App* quantize = app.add_subcommand("quantize", "write a model in 16 or 32 bits as a quantized GGUF file");
+    QuantizeArguments quantize_arguments;
+    quantize->add_option("--model", quantize_arguments.model, "Hugging Face folder, or GGUF file in F32, F16 or BF16")->type_name("DIR|FILE")->required();
+    quantize->add_option("--type", quantize_arguments.type, "of the matrices: q8_0, q6_k or q4_k")->type_name("TYPE")->required();
+    quantize->add_option("--out", quantize_arguments.out, "file to write")->type_name("FILE.gguf")->required();
+
     CLI::App* print = app.add_subcommand("print", "write a configuration file, a man page or shell completion to the standard output");
     std::string topic;
     std::vector<std::string> set_values;
@@ -365,6 +371,7 @@ int run(int argc, char** argv) {
         if (!fits.ok()) return report(fits.error());
         return *fits ? 0 : kExitError;
     }
+    if (quantize->parsed()) return report(run_quantize(quantize_arguments));
     if (print->parsed()) return report(print_topic(app, topic, set_values));
     if (devices->parsed()) return report(run_devices(device, devices_as_json));
     if (logits->parsed()) return report(run_logits(logits_arguments));

@@ -31,6 +31,7 @@ class GgufModel {
     static Result<GgufModel> open(const std::filesystem::path& path);
 
     const ModelConfig& config() const { return config_; }
+    const GgufFile& file() const { return file_; }  // fields of the first file, tensors of all
     // Checked by name, shape and type; they keep the files mapped.
     Result<TensorFiles> tensors() const;
     // As gguf_tokenizer.h.

@@ -1,4 +1,4 @@
-// Models in 16 or 32 bits that lorad quantizes itself while it loads them.
+// Models in 16 or 32 bits that lorad quantizes itself: while it loads them, and into GGUF files.
 #include "model/quant/quantize.h"
 
 #include <cmath>
@@ -7,10 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/gguf/gguf_export.h"
 #include "model/model_files.h"
 #include "model/quant/ggml_blocks.h"
+#include "model/quant/matrix_source.h"
 #include "model/weights.h"
 #include "tests/support/goldens.h"
+#include "tests/support/temp_dir.h"
 
 namespace lorad::model::quantize_test {
 namespace {
@@ -91,6 +94,64 @@ TEST(QuantizeTensors, OfAFolderLieInFewBitsOnTheDeviceWhereTheirRowsAreWholeBloc
         EXPECT_FALSE(weights.layers[0].down.is_packed()) << "its rows of 344 are no whole blocks";
     }
     EXPECT_THAT(parse_quantize_type("q2").error().message, HasSubstr("expected q8_0, q4_k, q6_k or nf4, found \"q2\""));
+}
+
+TEST(GgufExport, AFolderBecomesAFileOfTheSameModel) {
+    const TempDir dir;
+    const std::filesystem::path folder = goldens_dir() / "models/llama-scaled", file = dir.path() / "model.gguf";
+    const Status exported = export_gguf(folder, QuantizeType::kQ8_0, file, {});
+    ASSERT_TRUE(exported.ok()) << exported.error().message;
+    const auto from = ModelFiles::open(folder), to = ModelFiles::open(file);
+    ASSERT_TRUE(from.ok() && to.ok()) << to.error().message;
+    const auto config_from = (*from)->config(), config_to = (*to)->config();
+    ASSERT_TRUE(config_to.ok()) << config_to.error().message;
+    EXPECT_EQ(config_to->n_layers, config_from->n_layers);
+    EXPECT_EQ(config_to->n_kv_heads, config_from->n_kv_heads);
+    EXPECT_EQ(config_to->tied_embeddings, config_from->tied_embeddings);
+    EXPECT_EQ(config_to->generation.eos_token_ids.front(), config_from->generation.eos_token_ids.front());
+    const auto tensors_from = (*from)->tensors(), tensors_to = (*to)->tensors();
+    ASSERT_TRUE(tensors_to.ok()) << tensors_to.error().message;
+    for (const Tensor& tensor : tensors_from->tensors()) {
+        const Tensor* found = tensors_to->find(tensor.name);
+        if (found == nullptr) continue;  // an output layer that is tied
+        ASSERT_EQ(found->shape, tensor.shape) << tensor.name;
+        std::vector<float> want = numbers_of(tensor), got;
+        const auto type = ggml_type_for(tensor, QuantizeType::kQ8_0);
+        if (type) {
+            std::vector<float> row(tensor.shape[1]);
+            for (uint64_t r = 0; r < tensor.shape[0]; ++r) {
+                const std::vector<float> back = there_and_back(*type, std::span(want).subspan(r * row.size(), row.size()));
+                std::ranges::copy(back, want.begin() + static_cast<ptrdiff_t>(r * row.size()));
+            }
+        }
+        if (found->source) {
+            got.resize(want.size());
+            found->source->decode(0, tensor.shape[0], got);
+        } else {
+            got = numbers_of(*found);
+        }
+        EXPECT_EQ(got, want) << tensor.name;
+    }
+    const auto tokenizer_from = (*from)->tokenizer(), tokenizer_to = (*to)->tokenizer();
+    ASSERT_TRUE(tokenizer_to.ok() && *tokenizer_to) << tokenizer_to.error().message;
+    for (const char* text : {"Hello, world! 12345", "  two  blanks\n\nand lines\t", "na\xc3\xafve caf\xc3\xa9 \xf0\x9f\x98\x80", "I'll don't"}) {
+        const auto ids_from = (*tokenizer_from)->encode(text, true), ids_to = (*tokenizer_to)->encode(text, true);
+        ASSERT_TRUE(ids_from.ok() && ids_to.ok());
+        EXPECT_EQ(*ids_to, *ids_from) << text;
+    }
+}
+
+TEST(GgufExport, SaysWhatItCannotWrite) {
+    const TempDir dir;
+    const auto said = [&](const std::filesystem::path& model, QuantizeType type) {
+        const Status exported = export_gguf(model, type, dir.path() / "out.gguf", {});
+        return exported.ok() ? std::string("written") : exported.error().message;
+    };
+    EXPECT_THAT(said(goldens_dir() / "models/llama-scaled", QuantizeType::kNf4), HasSubstr("GGUF has none for NF4"));
+    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-Q4_K_M.gguf", QuantizeType::kQ8_0), HasSubstr("expected F32, F16 or BF16, found Q4_K"));
+    EXPECT_THAT(said(goldens_dir() / "quantized/hf/llama-awq", QuantizeType::kQ8_0), HasSubstr("expected F32, F16 or BF16, found AWQ int4"));
+    EXPECT_EQ(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), "written");
+    EXPECT_THAT(said(goldens_dir() / "quantized/gguf/llama-small-F16.gguf", QuantizeType::kQ8_0), HasSubstr("is there already"));
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ struct ModelArguments {
     std::string kernel_path = "auto";
     std::string dtype = "auto";
     std::string quantize = "none";
-    std::string quantized_weights = "keep";
+    std::string quantized_weights = "auto";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";
     bool batch_invariant = false;

@@ -94,8 +94,9 @@ void describe(Config& c, Visit&& visit) {
           "quantizes the matrices of a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q4_k or nf4",
           std::vector<std::string>{"none", "q8_0", "q6_k", "q4_k", "nf4"});
     visit("quantized-weights", c.quantized_weights, "HOW",
-          "matrices that the files hold in few bits: keep (so they lie on the device, and are read as they are) or decode (into matrices of 16 bits while they are loaded)",
-          std::vector<std::string>{"keep", "decode"});
+          "matrices that the files hold in few bits: keep (so they lie on the device, and are read as they are), decode (into matrices of 16 bits while they are loaded), "
+          "or auto, which decodes on software devices alone",
+          std::vector<std::string>{"auto", "keep", "decode"});
     visit("kv-cache-dtype", c.kv_cache_dtype, "TYPE",
           "keys and values in the cache: float16 (auto), or int8 with a scale for each 32, which "
           "nearly doubles the tokens that fit; layers whose biases ask for it keep keys of 16 bits",

@@ -65,7 +65,7 @@ struct Config {
     bool no_prefix_cache = false;
     std::string dtype = "auto";           // auto, float16, bfloat16, float32
     std::string quantize = "none";           // none, q8_0, q6_k, q4_k, nf4
-    std::string quantized_weights = "keep";  // keep, decode
+    std::string quantized_weights = "auto";  // auto, keep, decode
     std::string kv_cache_dtype = "auto";  // auto, float16, int8
     uint32_t num_kv_blocks = 0;  // 0: from the memory that is left
     uint32_t max_loras = 64;

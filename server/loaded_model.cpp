@@ -45,9 +45,11 @@ Result<gpu::KvType> parse_kv_type(const std::string& text) {
         "kv-cache-dtype");
 }
 
-Result<bool> parse_quantized_weights(const std::string& text) {
+// Software devices compute with plain weights several times as fast, and have the host's memory.
+Result<bool> keeps_quantized_weights(const std::string& text, bool is_cpu, bool is_quantizing) {
+    if (text == "auto") return is_quantizing || !is_cpu;
     if (text == "keep" || text == "decode") return text == "keep";
-    return make_error(ErrorCode::kInvalidConfig, format("quantized-weights: expected keep or decode, found \"{}\"", text), "quantized-weights");
+    return make_error(ErrorCode::kInvalidConfig, format("quantized-weights: expected auto, keep or decode, found \"{}\"", text), "quantized-weights");
 }
 
 Result<gpu::PersistentDecode> parse_persistent_decode(const std::string& text) {
@@ -148,12 +150,13 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     if (arguments.quantize != "none") {
         TRY_ASSIGN(executor_options.quantize, model::parse_quantize_type(arguments.quantize));
     }
-    TRY_ASSIGN(executor_options.keeps_packed, parse_quantized_weights(arguments.quantized_weights));
+    TRY(keeps_quantized_weights(arguments.quantized_weights, false, false));
     TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
+    TRY_ASSIGN(executor_options.keeps_packed, keeps_quantized_weights(arguments.quantized_weights, capabilities.is_cpu, arguments.quantize != "none"));
     log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver,
              capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");

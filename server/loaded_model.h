@@ -32,7 +32,7 @@ struct LoadArguments {
     std::string kernel_path = "auto";
     std::string dtype = "auto";
     std::string quantize = "none";
-    std::string quantized_weights = "keep";
+    std::string quantized_weights = "auto";
     std::string kv_cache_dtype = "auto";
     std::string persistent_decode = "auto";  // auto, on, off
     uint32_t n_adapters_max = 64;

@@ -47,7 +47,7 @@ void add_model_flags(CLI::App& app, ModelArguments& model) {
     app.add_option("--dtype", model.dtype, "type of the base model's matrices: auto (that of the files), float16, bfloat16 or float32")
         ->type_name("TYPE");
     app.add_option("--quantize", model.quantize, "quantizes a model in 16 or 32 bits while it is loaded: q8_0, q6_k, q4_k or nf4")->type_name("TYPE");
-    app.add_option("--quantized-weights", model.quantized_weights, "matrices that the files hold in few bits: keep them so, or decode them while they are loaded")->type_name("HOW");
+    app.add_option("--quantized-weights", model.quantized_weights, "matrices that the files hold in few bits: keep them so, decode them while they are loaded, or auto: decode on software devices")->type_name("HOW");
     app.add_option("--kv-cache-dtype", model.kv_cache_dtype,
                    "keys and values in the cache: auto (float16), float16 or int8")
         ->type_name("TYPE");

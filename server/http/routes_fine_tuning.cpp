@@ -46,10 +46,8 @@ Result<std::string> start_of(ServerContext& context, const HttpRequest& http, co
     return generation;
 }
 
-Result<HttpReply> created(ServerContext& context, const HttpRequest& http) {
+Result<HttpReply> created_of(ServerContext& context, const HttpRequest& http, proto::FineTuningRequest& request) {
     TRY_ASSIGN(TrainingService* const service, training_of(context));
-    TRY_ASSIGN(proto::FineTuningRequest request, proto::parse_fine_tuning_request(http.body));
-    TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, request.ignored_fields));
     TRY_ASSIGN(request.init_from, start_of(context, http, request));
     if (!request.suffix.empty()) {
         const Status named = adapters::check_adapter_name(request.suffix, context.base_name);
@@ -60,7 +58,14 @@ Result<HttpReply> created(ServerContext& context, const HttpRequest& http) {
         return make_error(ErrorCode::kForbidden, "suffix: this key may use some adapters only: say which one the job is to become", "suffix");
     }
     TRY_ASSIGN(const proto::JobObject job, service->create(training_tenant(http), request));
-    HttpReply reply = json_reply(proto::job_json(job));
+    return json_reply(proto::job_json(job));
+}
+
+// Ignored fields are named whatever becomes of the request.
+Result<HttpReply> created(ServerContext& context, const HttpRequest& http) {
+    TRY_ASSIGN(proto::FineTuningRequest request, proto::parse_fine_tuning_request(http.body));
+    TRY_ASSIGN(const std::string ignored, ignored_fields_header(context, request.ignored_fields));
+    HttpReply reply = reply_of(created_of(context, http, request));
     add_ignored_fields(reply, ignored);
     return reply;
 }

@@ -125,7 +125,7 @@ def check_other_structures(server):
         "name": "x", "schema": {"type": "wrong"}}}), 400, "invalid_request", "response_format.json_schema.schema")
     check_error(server.post("/v1/completions", prompt="a", guided_grammar="start: nothing"), 400, "invalid_request", "guided_grammar")
     # Grammars that compile, but that no answer can follow; the second only once the answer has begun.
-    check_error(server.post("/v1/completions", prompt="a", guided_json={"$ref": "#"}, stream=True), 400, "invalid_request", "guided_json")
+    check_error(server.post("/v1/completions", prompt="a", guided_json={"$ref": "#"}, stream=True), 400, "invalid_request", "guided_json.$ref")
     wide = {"type": "object", "properties": {f"k{i}": {"type": "string", "pattern": "^(a|b){1,50}$"} for i in range(500)}}
     status, answer = server.post("/v1/completions", prompt="a", temperature=0, guided_json=wide)
     check_equal(status, 400, str(answer))

@@ -243,8 +243,10 @@ Status read_method(const JsonValue& root, FineTuningRequest& request) {
         for (const std::string_view other : {"dpo", "reinforcement"}) {
             if (method->find(other)) return unsupported_field(format("method.{}", other), "only supervised training is done here");
         }
+        list_unknown_fields(*method, {"type", "supervised", "dpo", "reinforcement"}, request.ignored_fields);
         if (const std::optional<JsonValue> supervised = method->find("supervised")) {
             if (!supervised->is_object()) return supervised->error(format("expected an object, found {}", supervised->describe()));
+            list_unknown_fields(*supervised, {"hyperparameters"}, request.ignored_fields);
             newer = supervised->find("hyperparameters");
         }
     }

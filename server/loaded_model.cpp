@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 #include <ranges>
 
 #include "model/kv_cache.h"
@@ -45,10 +46,10 @@ Result<gpu::KvType> parse_kv_type(const std::string& text) {
         "kv-cache-dtype");
 }
 
-// Software devices compute with plain weights several times as fast, and have the host's memory.
-Result<bool> keeps_quantized_weights(const std::string& text, bool is_cpu, bool is_quantizing) {
-    if (text == "auto") return is_quantizing || !is_cpu;
-    if (text == "keep" || text == "decode") return text == "keep";
+// None: the device decides.
+Result<std::optional<bool>> parse_quantized_weights(const std::string& text) {
+    if (text == "auto") return std::optional<bool>();
+    if (text == "keep" || text == "decode") return std::optional(text == "keep");
     return make_error(ErrorCode::kInvalidConfig, format("quantized-weights: expected auto, keep or decode, found \"{}\"", text), "quantized-weights");
 }
 
@@ -150,13 +151,14 @@ Result<LoadedModel> LoadedModel::load(const LoadArguments& arguments) {
     if (arguments.quantize != "none") {
         TRY_ASSIGN(executor_options.quantize, model::parse_quantize_type(arguments.quantize));
     }
-    TRY(keeps_quantized_weights(arguments.quantized_weights, false, false));
+    TRY_ASSIGN(const std::optional<bool> keeps_packed, parse_quantized_weights(arguments.quantized_weights));
     TRY_ASSIGN(executor_options.kv_type, parse_kv_type(arguments.kv_cache_dtype));
     TRY_ASSIGN(executor_options.decode, parse_persistent_decode(arguments.persistent_decode));
     TRY_ASSIGN(gpu::DeviceOptions options, device_options(arguments.device));
     TRY_ASSIGN(loaded.device, gpu::Device::create(options));
     const gpu::DeviceCapabilities& capabilities = loaded.device->capabilities();
-    TRY_ASSIGN(executor_options.keeps_packed, keeps_quantized_weights(arguments.quantized_weights, capabilities.is_cpu, arguments.quantize != "none"));
+    // Software devices compute with plain weights several times as fast, and have the host's memory.
+    executor_options.keeps_packed = keeps_packed.value_or(!capabilities.is_cpu || arguments.quantize != "none");
     log_info("device: {} ({}, Vulkan {}){}", capabilities.name, capabilities.driver,
              capabilities.api_version,
              capabilities.is_cpu ? ", a software device: no GPU was found or chosen" : "");

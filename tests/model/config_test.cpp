@@ -175,7 +175,7 @@ TEST(ModelConfig, NamesTheKeyThatIsWrong) {
     EXPECT_THAT(error_of(with(good, "num_key_value_heads", 3)), HasSubstr("not a multiple"));
     EXPECT_THAT(error_of(with(good, "hidden_size", 66)), HasSubstr("head_dim"));
     EXPECT_THAT(error_of(with(good, "head_dim", 12)), HasSubstr("head_dim: expected a multiple of 8"));
-    EXPECT_THAT(error_of(with(good, "head_dim", 520)), HasSubstr("head_dim: expected a multiple of 8 up to 512"));
+    EXPECT_THAT(error_of(with(good, "head_dim", 520)), HasSubstr("head_dim: expected integer from 1 to 512, found 520"));
     EXPECT_THAT(error_of(with(good, "rope_theta", 0)), HasSubstr("rope_theta"));
     EXPECT_THAT(error_of(with(good, "partial_rotary_factor", 1.5)), HasSubstr("partial_rotary_factor"));
     EXPECT_THAT(error_of(json::array()), HasSubstr("config.json"));

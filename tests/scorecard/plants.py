@@ -132,7 +132,7 @@ PLANTS = [
           ("store_faults", "lorad"), part="bits, cuts, swaps", why="what is read is not compared with its digest"),
     Plant("T22", "adapters/pool_waiting.cpp", "        if (generation->n_uses > 0 || generation->n_pins > 0) continue;\n", "        if (generation->n_pins > 0) continue;\n",
           ("lorad", "server_tests"), part="fake device, deterministic, with faults", why="a slot is given away while steps read it"),
-    Plant("T28", "model/forward.cpp", "        recorder_.barrier();\n    }\n\n    void embed_extras() {", "    }\n\n    void embed_extras() {",
+    Plant("T28", "model/forward_embed.cpp", "    recorder.barrier();\n}\n\n}  // namespace lorad::model", "}\n\n}  // namespace lorad::model",
           ("lorad", "lorad_fault_layer", "server_tests"), part="other way round", why="a layer reads what the embedding has not written yet"),
     Plant("T31", "model/text/src/depth.rs", "const LEVELS_MAX: u64 = 1000;", "const LEVELS_MAX: u64 = 1_000_000;", ("lorad", "model_tests", "server_tests"),
           part="as deep as they may be", why="depth by reference is not bounded"),

@@ -38,9 +38,8 @@ class DecodeLayers {
     gpu::DeviceAddress table() const { return table_.address(); }  // decode_layer_table() of the model's own weights
     gpu::DeviceAddress channels() const { return channels_.address(); }
     gpu::DeviceAddress sync() const { return sync_.address(); }
-    gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
-    // Whether some step's workgroups waited in vain; it stays so.
-    bool given_up() const { return given_up_.is_set(); }
+    // Set when some step's workgroups waited in vain.
+    const GivenUp& given_up() const { return given_up_; }
 
   private:
     gpu::Buffer table_;

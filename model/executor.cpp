@@ -128,13 +128,18 @@ Status Executor::Impl::allocate(const ScratchBytes& scratch_sizes) {
     TRY_ASSIGN(state_cache, StateCache::create(device, config, options.n_sequences_max));
     if (can_decode_layers(*kernels, config, weights)) {
         TRY_ASSIGN(decode_layers, DecodeLayers::create(device, config, weights, kv_cache));
-        decodes_adapters = kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true));
+        programs.offer(PersistentProgram::kDecodeLayers, "decode_layers", decode_layers->given_up());
+        if (kernels->persistent.can_decode_layers(decode_layers_shape(config, weights, 1, true))) {
+            programs.offer(PersistentProgram::kDecodeLayersAdapter, "decode_layers with an adapter", decode_layers->given_up());
+        }
     }
     if (can_decode_rows(*kernels, config, weights)) {
         TRY_ASSIGN(decode_rows, Meeting::create(device, kernels->persistent.decode_rows_sync_bytes(decode_rows_shape(config, weights)), "decode rows"));
+        programs.offer(PersistentProgram::kDecodeRows, "decode_rows", decode_rows->given_up());
     }
     if (!planner->gated_buckets().empty()) {
         TRY_ASSIGN(gated_lora, Meeting::create(device, sizeof(gpu::MeetingSync), "gated lora"));
+        programs.offer(PersistentProgram::kGatedLora, "matmul_warpgroup_gated_lora", gated_lora->given_up());
     }
     TRY_ASSIGN(host_logits, device.create_buffer(host_logits_rows() * config.vocab_size * sizeof(float),
                                                  gpu::MemoryKind::kHostReadback, "host logits"));
@@ -298,9 +303,7 @@ Status Executor::Impl::load(const std::filesystem::path& folder, const LoadProgr
     if (warmer.joinable()) warmer.join();
     TRY(std::move(uploaded));
     TRY(std::move(warmed));
-    TRY(try_decode_layers());
-    TRY(try_decode_rows());
-    return try_gated_lora();
+    return try_programs();
 }
 
 // The tests at the start show that the fast kernels are right, by small products. The model's own sizes are other programs, which a driver may still
@@ -386,7 +389,7 @@ Result<StepOutput> Executor::finish() {
     CHECK(!it.in_flight.empty() && it.in_flight.front().is_drawn);
     TRY(it.device.compute_queue().wait(it.in_flight.front().value));
     const bool pretends = it.options.decode_fault_step != 0 && it.n_submitted - it.in_flight.size() + 1 == it.options.decode_fault_step;
-    if (it.has_given_up() || (it.has_meetings() && pretends)) TRY(it.redo_in_flight());
+    if (it.programs.waited_in_vain() != nullptr || (it.programs.any_works() && pretends)) TRY(it.redo_in_flight());
     const InFlight step = it.in_flight.front();
     it.in_flight.erase(it.in_flight.begin());
     it.free_retired();
@@ -442,9 +445,9 @@ const MemoryPlan& Executor::memory_plan() const { return impl_->plan; }
 uint32_t Executor::n_kv_blocks() const { return impl_->plan.n_kv_blocks; }
 LoraTable& Executor::lora_table() { return *impl_->lora_table; }
 uint64_t Executor::n_recordings() const { return impl_->n_recordings; }
-bool Executor::decodes_in_one_dispatch() const { return impl_->decode_works; }
-bool Executor::decodes_rows_together() const { return impl_->rows_work; }
-bool Executor::gates_adapters() const { return impl_->gated_works; }
+bool Executor::decodes_in_one_dispatch() const { return impl_->programs[PersistentProgram::kDecodeLayers].works; }
+bool Executor::decodes_rows_together() const { return impl_->programs[PersistentProgram::kDecodeRows].works; }
+bool Executor::gates_adapters() const { return impl_->programs[PersistentProgram::kGatedLora].works; }
 
 // A step with made-up contents.
 Result<StepBatch> Executor::Impl::profile_batch(const ProfileStep& what, std::span<const uint32_t> adapter_slots) const {

@@ -1,7 +1,6 @@
-// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_decode.cpp tries out and falls back from DecodeLayers and DecodeRows. Nobody else includes it.
+// What Executor is made of; executor.cpp runs steps, executor_shapes.cpp has their recordings, executor_trials.cpp tries persistent programs and leaves them. Nobody else includes it.
 #pragma once
 
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "model/forward.h"
 #include "model/hidden_rows.h"
 #include "model/kv_cache.h"
+#include "model/persistent_programs.h"
 #include "model/recording_cache.h"
 #include "model/rope.h"
 #include "model/scratch.h"
@@ -99,13 +99,7 @@ struct Executor::Impl {
     std::unique_ptr<DecodeLayers> decode_layers;  // null where the device or the model is not made for it
     std::unique_ptr<Meeting> decode_rows;         // likewise
     std::unique_ptr<Meeting> gated_lora;          // likewise
-    bool decode_works = false;
-    bool rows_work = false, gated_works = false;  // as decode_works, of decode_rows and gated_lora
-    bool decodes_adapters = false;  // and rows with one, of few ranks, in the same way
-    std::string decode_refusal, decode_adapter_refusal, rows_refusal, gated_refusal;  // what the driver says where it does not make a kernel of the usual steps of each kind; the first also of those with attention apart
-    // What a step may use: all that the device and the model can have, or what has passed its trial and has not given up.
-    PersistentPrograms programs_offered() const { return {decode_layers != nullptr, decodes_adapters, decode_rows != nullptr, gated_lora != nullptr}; }
-    PersistentPrograms programs_at_work() const { return {decode_works, decodes_adapters, rows_work, gated_works}; }
+    ProgramStates programs;                       // of the three
     RingSlot ring[kRingSlots];
     RecordingCache recordings;
     uint64_t n_recordings = 0;
@@ -147,7 +141,7 @@ struct Executor::Impl {
     Status record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights);
     Result<gpu::CommandBuffer> record_step(const StepShape& shape, bool timestamps, const MergedWeights* merged_weights);  // these: of weight set 1
     Result<gpu::CommandBuffer> record_whole_step(RingSlot& slot, const StepShape& shape);
-    std::string* refusal_of(const StepShape& shape);
+    static std::optional<PersistentProgram> program_of(const StepShape& shape);
     void make_planner();
     Status warm_up();
     Result<const gpu::CommandBuffer*> prelude(RingSlot& slot, uint64_t n_bytes);
@@ -164,37 +158,44 @@ struct Executor::Impl {
     Status replay_draw(InFlight& step);
     Result<uint64_t> run(const StepBatch& batch, const StepShape& shape, const gpu::CommandBuffer* recording = nullptr);
     Status redo_in_flight();
-    // Of a step of one row.
-    struct Trial {
-        LayerSchedule way = LayerSchedule::kSeparate;
-        uint32_t adapter_slot = kNoAdapterSlot, lora_type = gpu::kAnyLoraType;
+    // A step that is computed by a program and by separate dispatches: each sequence has a block of the cache to itself.
+    struct TrialStep {
+        uint32_t n_sequences = 1;
+        uint32_t n_tokens = 1;  // of each sequence
+        uint32_t n_steps = 1;   // so often, one behind the other; the logits of the last one count
+        bool has_adapter = false;
     };
-    gpu::ScalarType weight_type() const { return planner->weight_type(); }
-    Result<gpu::Buffer> put_trial_adapter(uint32_t rank);
-    Status take_trial_adapter();
-    Status trial_step(uint32_t position, const Trial& trial);
-    Result<std::vector<float>> trial_logits(const Trial& trial);
-    std::string difference(std::span<const float> got, std::span<const float> want) const;
-    Result<std::string> trial_fault(const Trial& trial, std::span<const float> want);
-    Result<std::string> trial_fault_with_adapter();
+    struct TrialWay {
+        std::string name;  // in messages; empty: the program has but one
+        LayerSchedule schedule = LayerSchedule::kSeparate;
+        std::optional<AdapterMethod> method = {};  // else as planned
+        uint32_t lora_type = gpu::kAnyLoraType;
+    };
+    struct Trial {
+        TrialStep step;
+        std::vector<TrialWay> ways;
+    };
+    struct ProgramTrials {
+        std::vector<Trial> trials = {};
+        uint32_t adapter_rank = 0;  // of the trial's adapter; 0: none
+        bool must_be_faster = false;  // the first way of the first trial than separate dispatches
+        std::string obstacle = {};  // why there can be no trial
+    };
     struct TrialTimes {
         double separate_ms = 0, one_ms = 0;
     };
-    static Result<TrialTimes> trial_times(const std::function<Status()>& separate, const std::function<Status()>& one);
-    Status try_decode_layers();
-    // Of a step of a few rows.
-    uint32_t n_trial_rows() const { return std::min({gpu::kDecodeRowsMax, options.n_rows_max, options.n_outputs_max, options.n_sequences_max, plan.n_kv_blocks}); }
-    Status trial_rows_step(bool between, bool wants_logits);
-    Result<std::vector<float>> trial_rows_logits(bool between);
-    Result<std::string> fault_of(Result<std::vector<float>> got_or_error, const Meeting& meeting, std::span<const float> want) const;
-    Result<std::string> trial_rows_fault();
-    Status try_decode_rows();
-    Result<std::vector<float>> trial_prompt_logits(uint32_t n_tokens, bool gated);
-    Result<std::string> trial_gated_fault();
-    Status try_gated_lora();
-    // Programs whose workgroups wait for each other: whether there are any, and whether those of some step did so in vain.
-    bool has_meetings() const { return decode_works || rows_work || gated_works; }
-    bool has_given_up() const { return (decode_works && decode_layers->given_up()) || (rows_work && decode_rows->given_up()) || (gated_works && gated_lora->given_up()); }
+    gpu::ScalarType weight_type() const { return planner->weight_type(); }
+    ProgramTrials trials_of(PersistentProgram program) const;
+    Result<gpu::Buffer> put_trial_adapter(uint32_t rank);
+    Status take_trial_adapter();
+    Status trial_step(const TrialStep& step, const TrialWay& way, uint32_t position, bool wants_logits);
+    Result<std::vector<float>> trial_logits(const TrialStep& step, const TrialWay& way);
+    std::string difference(std::span<const float> got, std::span<const float> want) const;
+    Result<std::string> fault_of(const Trial& trial, const GivenUp& given_up);
+    Result<std::string> fault_of(const ProgramTrials& trials, const ProgramState& state);
+    Result<TrialTimes> trial_times(const Trial& trial);
+    Status try_program(PersistentProgram program);
+    Status try_programs();
     void free_retired() {
         std::erase_if(retired, [&](const Retired& r) { return r.until_step <= n_submitted - in_flight.size(); });
     }

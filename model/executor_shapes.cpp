@@ -9,7 +9,7 @@
 
 namespace lorad::model {
 StepShape Executor::Impl::shape_of(const StepBatch& batch) const {
-    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs_at_work(), merged_facts);
+    return planner->shape_of(traits_of(batch, slot_lookup(), planner->wish_for(batch.n_rows())), programs.at_work(), merged_facts);
 }
 
 Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& shape, const MergedWeights* merged_weights) {
@@ -18,12 +18,12 @@ Status Executor::Impl::record_pass(gpu::Recorder& recorder, const StepShape& sha
     return record_forward(recorder, context, plan_step(kernels->planner(), config, weights, shape.weight_set != 0 ? merged_weights : nullptr, shape));
 }
 
-// Where the driver's refusal of such a step's kernels is kept; null: the step has no other way.
-std::string* Executor::Impl::refusal_of(const StepShape& shape) {
-    if (shape.schedule == LayerSchedule::kBetween) return &rows_refusal;
-    if (shape.method == AdapterMethod::kGatedProduct) return &gated_refusal;
-    if (shape.schedule == LayerSchedule::kSeparate) return nullptr;
-    return shape.has_adapters() ? &decode_adapter_refusal : &decode_refusal;
+// The program that such a step runs, without which it could be computed all the same.
+std::optional<PersistentProgram> Executor::Impl::program_of(const StepShape& shape) {
+    if (shape.schedule == LayerSchedule::kBetween) return PersistentProgram::kDecodeRows;
+    if (shape.method == AdapterMethod::kGatedProduct) return PersistentProgram::kGatedLora;
+    if (shape.schedule == LayerSchedule::kSeparate) return std::nullopt;
+    return shape.has_adapters() ? PersistentProgram::kDecodeLayersAdapter : PersistentProgram::kDecodeLayers;
 }
 
 // Thread-safe, as recording is.
@@ -70,7 +70,7 @@ Result<const gpu::CommandBuffer*> Executor::Impl::recording_for(InFlight& step) 
 // Compiling pipelines takes most of it and runs well side by side.
 Status Executor::Impl::warm_up() {
     constexpr uint32_t kThreadsMax = 8;
-    const std::vector<StepShape> shapes = planner->usual_shapes(programs_offered(), options.n_positions_max);
+    const std::vector<StepShape> shapes = planner->usual_shapes(programs.offered(), options.n_positions_max);
     std::vector<std::optional<Result<gpu::CommandBuffer>>> made(shapes.size());
     std::atomic<size_t> next{0};
     const auto work = [&] {
@@ -89,8 +89,8 @@ Status Executor::Impl::warm_up() {
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < shapes.size(); ++i) {
         const bool refused = !made[i]->ok() && made[i]->error().code == ErrorCode::kKernelRefused;
-        if (std::string* refusal = refusal_of(shapes[i]); refused && refusal != nullptr) {  // there is another way: see the trials
-            *refusal = made[i]->error().message;
+        if (const auto program = program_of(shapes[i]); refused && program) {  // its trial tells, and leaves it out
+            programs[*program].refusal = made[i]->error().message;
             continue;
         }
         TRY_ASSIGN(gpu::CommandBuffer recording, std::move(*made[i]));

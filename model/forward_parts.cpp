@@ -130,7 +130,7 @@ void PassParts::gated_product(uint32_t layer, const LayerWeights& w, const Input
                                     .lora_layer = context_.lora_layer(layer),
                                     .low = scratch_.low.address(),
                                     .sync = context_.gated_lora->sync(),
-                                    .given_up = context_.gated_lora->given_up_address(),
+                                    .given_up = context_.gated_lora->given_up().address(),
                                     .lora_slot_stride = context_.lora_slot_stride(),
                                     .max_polls = 0,
                                     .ahead = next_weights(layer, kGateUp)},

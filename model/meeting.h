@@ -17,9 +17,8 @@ class Meeting {
     static Result<std::unique_ptr<Meeting>> create(gpu::Device& device, uint64_t sync_bytes, const char* name);
 
     gpu::DeviceAddress sync() const { return sync_.address(); }
-    gpu::DeviceAddress given_up_address() const { return given_up_.address(); }
-    // Whether some step's workgroups waited in vain; it stays so.
-    bool given_up() const { return given_up_.is_set(); }
+    // Set when some step's workgroups waited in vain.
+    const GivenUp& given_up() const { return given_up_; }
 
   private:
     gpu::Buffer sync_;

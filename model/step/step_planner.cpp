@@ -112,7 +112,7 @@ TraitsWish StepPlanner::wish_for(uint32_t n_rows) const {
     return wish;
 }
 
-StepShape StepPlanner::shape_of(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged) const {
+StepShape StepPlanner::shape_of(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged) const {
     StepShape shape;
     shape.row_bucket = bucket_for(traits.n_rows);
     shape.output_bucket = bucket_for(traits.n_outputs);
@@ -145,11 +145,11 @@ void StepPlanner::plan_attention(const BatchTraits& traits, StepShape& shape) co
     shape.single_bucket = n_singles == 0 ? 0 : std::max(bucket_for(n_singles), std::min(kSingleBucketMin, bucket_for(limits_.n_rows_max)));
 }
 
-void StepPlanner::plan_schedule(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged, StepShape& shape) const {
+void StepPlanner::plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged, StepShape& shape) const {
     const bool is_base = !shape.has_adapters(), is_merged = shape.weight_set != 0;
     if (shape.extras) return;
-    if (shape.row_bucket == 1 && programs.decode_layers && (!is_merged || merged.has_decode_table)) {
-        const bool can_add = shape.lora == gpu::LoraLevel::kPlain && programs.decode_layers_adapters && traits.rank_max <= gpu::kDecodeRankMax;
+    if (shape.row_bucket == 1 && programs.has(PersistentProgram::kDecodeLayers) && (!is_merged || merged.has_decode_table)) {
+        const bool can_add = shape.lora == gpu::LoraLevel::kPlain && programs.has(PersistentProgram::kDecodeLayersAdapter) && traits.rank_max <= gpu::kDecodeRankMax;
         if ((is_base || can_add) && traits.n_context <= limits_.one_dispatch_context_max) {
             shape.schedule = LayerSchedule::kOneDispatch;
             shape.attention_splits = decode_splits_for(traits.n_context);
@@ -161,10 +161,10 @@ void StepPlanner::plan_schedule(const BatchTraits& traits, const PersistentProgr
     }
     // decode_rows computes all of the last layer, so it is not for steps without outputs.
     const bool are_few = shape.row_bucket >= 2 && shape.row_bucket <= gpu::kDecodeRowsMax && shape.output_bucket > 0;
-    if (is_base && are_few && programs.decode_rows && (!is_merged || !merged.has_gate_up_bias)) shape.schedule = LayerSchedule::kBetween;
+    if (is_base && are_few && programs.has(PersistentProgram::kDecodeRows) && (!is_merged || !merged.has_gate_up_bias)) shape.schedule = LayerSchedule::kBetween;
 }
 
-AdapterMethod StepPlanner::method_for(const BatchTraits& traits, const PersistentPrograms& programs, const StepShape& shape) const {
+AdapterMethod StepPlanner::method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const {
     if (shape.lora != gpu::LoraLevel::kPlain) return AdapterMethod::kConsumers;
     const uint32_t rows = shape.row_bucket;
     if (joins_adapters(rows) && joining_pays(traits)) return AdapterMethod::kJoined;
@@ -173,7 +173,7 @@ AdapterMethod StepPlanner::method_for(const BatchTraits& traits, const Persisten
     if (has_long_runs && !kernels_.products.consumers_add_long_runs(traits.rank_max, rows, weight_type())) return AdapterMethod::kLongRuns;
     if (shape.schedule != LayerSchedule::kOneDispatch && kernels_.lora.expands_apart(traits.rank_max, rows)) return AdapterMethod::kExpanded;
     const bool has_weights_type = traits.types == 1u << static_cast<uint32_t>(weight_type());
-    if (programs.gated_lora && gates_adapters(rows) && traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type) return AdapterMethod::kGatedProduct;
+    if (programs.has(PersistentProgram::kGatedLora) && gates_adapters(rows) && traits.rank_max <= gpu::kGatedLoraRanks && has_weights_type) return AdapterMethod::kGatedProduct;
     // Not of long runs that consumers add: gated_act on matrices writes rows alone, and down by warpgroups wants blocks.
     const bool has_few_runs = traits.most_runs > 0 && traits.most_runs <= rows / kRowsPerRun;
     if (!has_long_runs && has_few_runs && gates_few_runs(rows)) return AdapterMethod::kFewRuns;

@@ -7,20 +7,13 @@
 
 #include "gpu/kernels/kernels.h"
 #include "model/config.h"
+#include "model/persistent_programs.h"
 #include "model/step/batch_traits.h"
 #include "model/step_shape.h"
 #include "model/topology.h"
 #include "model/weights.h"
 
 namespace lorad::model {
-
-// Programs whose workgroups wait for one another at a barrier of the whole grid: those that the device and the model could have, or those that passed their trial.
-struct PersistentPrograms {
-    bool decode_layers = false;           // one row: LayerSchedule::kOneDispatch, kApart
-    bool decode_layers_adapters = false;  // the former also of a row with an adapter of few ranks
-    bool decode_rows = false;             // a few rows: LayerSchedule::kBetween
-    bool gated_lora = false;              // AdapterMethod::kGatedProduct
-};
 
 // What the merged weights that a batch may run on bring with them.
 struct MergedFacts {
@@ -41,10 +34,10 @@ class StepPlanner {
 
     // What traits_of() is to find for a batch of so many rows.
     TraitsWish wish_for(uint32_t n_rows) const;
-    StepShape shape_of(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged = {}) const;
+    StepShape shape_of(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged = {}) const;
     // Of the batches that come most: decodes of short texts and of texts of n_context_max tokens at every number of sequences, and the end of a
     // prompt at every size of chunk.
-    std::vector<StepShape> usual_shapes(const PersistentPrograms& programs, uint32_t n_context_max) const;
+    std::vector<StepShape> usual_shapes(ProgramSet programs, uint32_t n_context_max) const;
 
     // Whether a recording for so many rows can have AdapterMethod::kJoined, and kGatedProduct.
     bool joins_adapters(uint32_t row_bucket) const;
@@ -64,8 +57,8 @@ class StepPlanner {
 
   private:
     void plan_attention(const BatchTraits& traits, StepShape& shape) const;
-    void plan_schedule(const BatchTraits& traits, const PersistentPrograms& programs, const MergedFacts& merged, StepShape& shape) const;
-    AdapterMethod method_for(const BatchTraits& traits, const PersistentPrograms& programs, const StepShape& shape) const;
+    void plan_schedule(const BatchTraits& traits, ProgramSet programs, const MergedFacts& merged, StepShape& shape) const;
+    AdapterMethod method_for(const BatchTraits& traits, ProgramSet programs, const StepShape& shape) const;
     bool joining_pays(const BatchTraits& traits) const;
     bool gates_few_runs(uint32_t row_bucket) const;
     bool takes_lone_rows(const StepShape& shape) const;

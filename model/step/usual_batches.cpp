@@ -11,7 +11,7 @@ namespace lorad::model {
 
 class StepPlanner::UsualBatches {
   public:
-    UsualBatches(const StepPlanner& planner, const PersistentPrograms& programs, uint32_t n_context_max)
+    UsualBatches(const StepPlanner& planner, ProgramSet programs, uint32_t n_context_max)
         : planner_(planner), programs_(programs), limits_(planner.limits_), n_context_max_(n_context_max) {}
 
     std::set<StepShape> shapes() {
@@ -42,7 +42,7 @@ class StepPlanner::UsualBatches {
     static constexpr uint32_t kFewRanks = gpu::kGatedLoraRanks, kSomeRanks = 32, kManyRanks = kLoraRankMax, kManyRuns = gpu::kAdapterTileRows;
     static constexpr uint32_t kOtherTypes = 1u << static_cast<uint32_t>(gpu::ScalarType::kF32) | 1u << static_cast<uint32_t>(gpu::ScalarType::kF16);
 
-    void insert(BatchTraits traits, const PersistentPrograms& programs) { shapes_.insert(planner_.shape_of(traits, programs)); }
+    void insert(BatchTraits traits, ProgramSet programs) { shapes_.insert(planner_.shape_of(traits, programs)); }
     BatchTraits with_adapters(BatchTraits traits, const Adapters& adapters) const {
         traits.lora = adapters.lora;
         traits.rank_max = adapters.rank;
@@ -56,7 +56,7 @@ class StepPlanner::UsualBatches {
     void insert(const BatchTraits& batch, const Adapters& adapters) {
         const BatchTraits traits = with_adapters(batch, adapters);
         insert(traits, programs_);
-        insert(traits, PersistentPrograms{});
+        insert(traits, ProgramSet{});
     }
 
     // Each row of a sequence of its own, or the end of a prompt among them.
@@ -111,13 +111,13 @@ class StepPlanner::UsualBatches {
     }
 
     const StepPlanner& planner_;
-    const PersistentPrograms& programs_;
+    const ProgramSet programs_;
     const PlannerLimits& limits_;
     const uint32_t n_context_max_;
     std::set<StepShape> shapes_;
 };
 
-std::vector<StepShape> StepPlanner::usual_shapes(const PersistentPrograms& programs, uint32_t n_context_max) const {
+std::vector<StepShape> StepPlanner::usual_shapes(ProgramSet programs, uint32_t n_context_max) const {
     const std::set<StepShape> shapes = UsualBatches(*this, programs, n_context_max).shapes();
     return {shapes.begin(), shapes.end()};
 }

@@ -74,7 +74,7 @@ struct Planned {
         planner.emplace(kernels, config, weights, PlannerLimits{.n_rows_max = 2048, .n_outputs_max = 256, .n_sequences_max = 256});
     }
 
-    StepPlan plan(const BatchTraits& traits, const PersistentPrograms& programs = {}) const {
+    StepPlan plan(const BatchTraits& traits, ProgramSet programs = {}) const {
         return plan_step(kernels, config, weights, nullptr, planner->shape_of(traits, programs));
     }
 
@@ -94,7 +94,7 @@ BatchTraits with_adapters(BatchTraits traits, uint32_t rank, uint32_t most_runs)
     traits.most_runs = most_runs;
     return traits;
 }
-constexpr PersistentPrograms kAll{true, true, true, true};
+constexpr ProgramSet kAll{PersistentProgram::kDecodeLayers, PersistentProgram::kDecodeLayersAdapter, PersistentProgram::kDecodeRows, PersistentProgram::kGatedLora};
 
 TEST(StepPlanner, ARowIsOneDispatchAsLongAsItsContextIsShort) {
     const Planned on(h200());
@@ -121,7 +121,7 @@ TEST(StepPlanner, AFewRowsAreOneDispatchBetweenAttentions) {
 
 TEST(StepPlanner, AdaptersAreAddedByTheMethodThatTheStepPaysLeastFor) {
     const Planned on(h200());
-    const auto method = [&](const BatchTraits& traits, const PersistentPrograms& programs = kAll) { return on.planner->shape_of(traits, programs).method; };
+    const auto method = [&](const BatchTraits& traits, ProgramSet programs = kAll) { return on.planner->shape_of(traits, programs).method; };
     EXPECT_EQ(method(decodes(48)), AdapterMethod::kConsumers);
     EXPECT_EQ(method(with_adapters(decodes(48), 16, 8)), AdapterMethod::kGatedProduct);
     EXPECT_EQ(method(with_adapters(decodes(48), 16, 8), {}), AdapterMethod::kConsumers);
@@ -215,10 +215,10 @@ TEST(StepPlanner, UsualShapesHoldTheStepsThatCome) {
     const std::vector<StepShape> usual = on.planner->usual_shapes(kAll, 32768);
     const std::set<StepShape> all(usual.begin(), usual.end());
     EXPECT_EQ(all.size(), usual.size());
-    const auto holds = [&](const BatchTraits& traits, const PersistentPrograms& programs) { return all.contains(on.planner->shape_of(traits, programs)); };
+    const auto holds = [&](const BatchTraits& traits, ProgramSet programs) { return all.contains(on.planner->shape_of(traits, programs)); };
     for (const uint32_t rows : {1u, 2u, 7u, 30u, 48u, 64u, 100u, 256u}) {
         for (BatchTraits traits : {decodes(rows), with_adapters(decodes(rows), 16, rows), with_adapters(decodes(rows), 32, rows), with_adapters(decodes(rows), 64, rows)}) {
-            traits.n_context = kBlockTokens;
+            traits.n_context = gpu::kBlockTokens;
             EXPECT_TRUE(holds(traits, kAll)) << rows << " rows, rank " << traits.rank_max;
             EXPECT_TRUE(holds(traits, {})) << rows << " rows by separate dispatches, rank " << traits.rank_max;
             traits.n_context = 32768;
